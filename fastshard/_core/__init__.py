@@ -1,0 +1,1 @@
+"""The compiled core: without policy, and without the GIL where it takes time."""

@@ -1,0 +1,301 @@
+"""Members and columns as NumPy arrays; the one module that uses NumPy's C API.
+
+Imported when the first array is asked for. The ``.npy`` format is NEP 1's,
+versions 1.0 to 3.0 (numpy.lib.format documents them).
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+cimport numpy as cnp
+
+from fastshard._core.extents cimport ExtentTable
+from fastshard._core.platform cimport PY_SSIZE_T_MAX
+from fastshard._core.shard cimport Shard
+from fastshard._core cimport shard as shard_module
+from fastshard._core.span cimport span_of, span_t, take
+
+import ast
+import re
+
+import numpy
+import numpy.lib.format
+
+from fastshard.errors import FormatError
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyArray_Descr:
+        pass
+    PyTypeObject PyArray_Type
+    object PyArray_NewFromDescr(
+        PyTypeObject *type, PyArray_Descr *descr, int nd, const cnp.npy_intp *dims,
+        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
+    )
+    int PyArray_SetBaseObject(cnp.ndarray array, PyObject *base) except -1
+    bint PyDataType_REFCHK(cnp.dtype dtype)
+    void PyArray_UpdateFlags(cnp.ndarray array, int flags)
+
+cdef enum:
+    MAX_DIMENSIONS = 64            # NumPy 2's own limit (NPY_MAXDIMS)
+    MAX_HEADER = 1 << 20           # bytes; NumPy's writer pads to 64
+    SURELY_ALIGNED = 64            # bytes: more than any type asks for
+    SEEN_BYTES = 256               # of a header that is remembered
+
+cdef struct shape_t:
+    int dimensions
+    bint fortran
+    cnp.npy_intp[MAX_DIMENSIONS] lengths
+
+
+@cython.final
+cdef class Layout:
+    """What a ``.npy`` header says: the array's type, shape and first byte."""
+
+    cdef cnp.dtype dtype
+    cdef shape_t shape
+    cdef uint64_t nbytes           # of the data
+    cdef size_t header_size        # bytes before the data
+    cdef uint8_t[SEEN_BYTES] header
+
+
+cdef Layout last_layout = None     # neighbours mostly have the same header
+
+
+cdef cnp.ndarray new_array(
+    cnp.dtype dtype, const shape_t *shape, void *data, bint writable, object owner
+):
+    """Make an array on memory that `owner` keeps alive."""
+    cdef int flags = cnp.NPY_ARRAY_F_CONTIGUOUS if shape.fortran else 0
+    cdef cnp.ndarray array
+    cdef bint aligned = <size_t> data % SURELY_ALIGNED == 0
+    if writable:
+        flags |= cnp.NPY_ARRAY_WRITEABLE
+    if aligned:
+        flags |= cnp.NPY_ARRAY_ALIGNED
+    Py_INCREF(dtype)               # NumPy steals one
+    array = PyArray_NewFromDescr(
+        &PyArray_Type, <PyArray_Descr *> dtype, shape.dimensions, shape.lengths,
+        NULL, data, flags, NULL,
+    )
+    Py_INCREF(owner)               # and one here
+    PyArray_SetBaseObject(array, <PyObject *> owner)
+    if not aligned:                # for this type it may be, all the same
+        PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
+    return array
+
+
+cdef cnp.ndarray column_of(ExtentTable table, uint64_t *column):
+    cdef shape_t shape
+    shape.dimensions = 1
+    shape.fortran = False
+    shape.lengths[0] = table.columns.count
+    return new_array(numpy.dtype(numpy.uint64), &shape, column, False, table)
+
+
+def offsets_of(ExtentTable table not None):
+    """Return a table's offsets: uint64 [members], bytes, read-only, no copy."""
+    return column_of(table, table.columns.offsets)
+
+
+def sizes_of(ExtentTable table not None):
+    """Return a table's sizes: uint64 [members], bytes, read-only, no copy."""
+    return column_of(table, table.columns.sizes)
+
+
+cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape):
+    """Return member `i` as an array; see `Shard.array`."""
+    cdef uint8_t *at
+    cdef uint64_t size
+    cdef object owner = shard.hold(i, &at, &size)
+    try:
+        return make_array(at, size, dtype, shape, shard.source.writable, owner)
+    except FormatError as error:   # its offset is from the member's first byte
+        offset = shard.table.columns.offsets[i] + error.offset
+        raise FormatError(
+            error.reason, shard.path, offset, shard.table.name(i)
+        ) from error.__cause__
+    except ValueError as error:
+        raise ValueError(
+            f"{error} - at member {shard.table.name(i)!r} of {shard.path}"
+        ) from None
+
+
+shard_module.array_maker = array_at
+
+
+def array_of(bytes data not None, dtype, shape, str path):
+    """Return bytes as an array that keeps them; read-only. See `Shard.array`."""
+    try:
+        return make_array(
+            <uint8_t *> PyBytes_AS_STRING(data), len(data), dtype, shape, False, data
+        )
+    except FormatError as error:
+        raise FormatError(error.reason, path, error.offset) from error.__cause__
+
+
+cdef cnp.ndarray make_array(
+    uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
+    object owner,
+):
+    if dtype is not None:
+        return raw_array(at, size, dtype, shape, writable, owner)
+    if shape is not None:
+        raise ValueError("a shape goes with a dtype: .npy has its own")
+    return npy_array(at, size, writable, owner)
+
+
+cdef cnp.ndarray raw_array(
+    uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
+    object owner,
+):
+    cdef cnp.dtype kind = dtype if isinstance(dtype, cnp.dtype) else numpy.dtype(dtype)
+    cdef uint64_t item = cnp.PyDataType_ELSIZE(kind)
+    cdef shape_t lengths
+    cdef bint fits
+    if (
+        PyDataType_REFCHK(kind) or item == 0
+        or cnp.PyDataType_HASSUBARRAY(kind)
+    ):
+        raise ValueError(f"raw bytes cannot be read as {kind!r}")
+    lengths.fortran = False
+    lengths.dimensions = 1
+    lengths.lengths[0] = size // item
+    fits = size % item == 0
+    if fits and shape is not None:
+        fits = fit_shape(&lengths, shape, size // item)
+    if not fits:
+        wanted = "" if shape is None else f" of shape {shape}"
+        raise ValueError(f"{size:,} bytes are no {kind} array{wanted}")
+    return new_array(kind, &lengths, at, writable, owner)
+
+
+cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
+    """Set the lengths, one of which may be -1; whether they make `items`."""
+    cdef uint64_t product = 1
+    cdef int open_at = -1
+    cdef cnp.npy_intp length
+    asked = shape if isinstance(shape, (tuple, list)) else (shape,)
+    if len(asked) > MAX_DIMENSIONS:
+        raise ValueError(f"a shape of more than {MAX_DIMENSIONS} dimensions")
+    lengths.dimensions = len(asked)
+    for k in range(lengths.dimensions):
+        length = asked[k]
+        lengths.lengths[k] = length
+        if length == -1 and open_at < 0:
+            open_at = k
+        elif length < 0:
+            raise ValueError(f"a shape with a negative length: {shape}")
+        elif length > 0 and product > (<uint64_t> PY_SSIZE_T_MAX) // <uint64_t> length:
+            return False
+        else:
+            product *= length
+    if open_at < 0:
+        return product == items
+    if product == 0:
+        return False
+    lengths.lengths[open_at] = items // product
+    return items % product == 0
+
+
+cdef cnp.ndarray npy_array(uint8_t *at, uint64_t size, bint writable, object owner):
+    cdef Layout layout = last_layout
+    cdef span_t span = span_of(at, size)
+    if (
+        layout is None or size < layout.header_size
+        or memcmp(at, layout.header, layout.header_size) != 0
+    ):
+        layout = read_layout(at, size)
+    if take(&span, layout.header_size) == NULL or span.left != layout.nbytes:
+        raise npy_fault(
+            size,
+            f"{size - layout.header_size:,} bytes of data where its header tells "
+            f"of {layout.nbytes:,}",
+        )
+    return new_array(
+        layout.dtype, &layout.shape, <void *> span.at, writable, owner
+    )
+
+
+cdef object npy_fault(uint64_t at, str reason):
+    """A fault at a byte of the member; the caller knows of which."""
+    return FormatError(f"not a .npy array: {reason}", "", at)
+
+
+cdef Layout read_layout(uint8_t *at, uint64_t size):
+    """Read a header; remember it if it is short."""
+    global last_layout
+    cdef span_t span = span_of(at, size)
+    cdef const uint8_t *lead = take(&span, 8)
+    cdef const uint8_t *digits
+    cdef const uint8_t *text
+    cdef size_t length = 0
+    cdef int k, width
+    cdef Layout layout
+    if lead == NULL or memcmp(lead, b"\x93NUMPY", 6) != 0:
+        raise npy_fault(0, "it does not begin with its magic")
+    if not 1 <= lead[6] <= 3 or lead[7] != 0:
+        raise npy_fault(6, f"version {lead[6]}.{lead[7]}")
+    width = 2 if lead[6] == 1 else 4
+    digits = take(&span, width)
+    if digits != NULL:
+        for k in range(width):
+            length |= <size_t> digits[k] << (8 * k)
+    if digits == NULL or length > MAX_HEADER or length > span.left:
+        raise npy_fault(8, "its header is cut, or of over 1 MiB")
+    text = take(&span, length)
+    try:
+        layout = parse_header((<const char *> text)[:length], lead[6])
+    except (
+        ValueError, TypeError, SyntaxError, RecursionError, MemoryError, LookupError,
+        OverflowError,
+    ) as error:
+        raise npy_fault(8 + width, f"a bad header: {error}") from error
+    layout.header_size = 8 + width + length
+    if layout.header_size <= SEEN_BYTES:
+        memcpy(layout.header, at, layout.header_size)
+        last_layout = layout
+    return layout
+
+
+cdef Layout parse_header(bytes text, int version):
+    """Evaluate the literal of a header. ValueError and the like say what is bad."""
+    cdef Layout layout = Layout.__new__(Layout)
+    cdef uint64_t length
+    cdef uint64_t limit = <uint64_t> PY_SSIZE_T_MAX
+    source = text.decode("utf-8" if version == 3 else "latin-1")
+    try:
+        header = ast.literal_eval(source.strip())
+    except SyntaxError:            # Python 2 wrote lengths as 10L
+        header = ast.literal_eval(re.sub(r"(?<=[\s(,]\d)(\d*)L\b", r"\1", source.strip()))
+    if not isinstance(header, dict) or set(header) != {
+        "descr", "fortran_order", "shape"
+    }:
+        raise ValueError("it must have descr, fortran_order and shape")
+    shape = header["shape"]
+    if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS or any(
+        type(n) is not int or n < 0 for n in shape
+    ):
+        raise ValueError(f"shape {shape!r}")
+    if not isinstance(header["fortran_order"], bool):
+        raise ValueError(f"fortran_order {header['fortran_order']!r}")
+    layout.dtype = numpy.lib.format.descr_to_dtype(header["descr"])
+    if layout.dtype.hasobject:
+        raise ValueError("an array of Python objects, which only a pickle holds")
+    if layout.dtype.subdtype is not None:
+        raise ValueError(f"dtype {layout.dtype!r}")
+    layout.shape.fortran = header["fortran_order"]
+    layout.shape.dimensions = len(shape)
+    layout.nbytes = layout.dtype.itemsize
+    for k, length in enumerate(shape):
+        layout.shape.lengths[k] = length
+    for length in shape:
+        if length > 0 and layout.nbytes > limit // length:
+            raise ValueError(f"shape {shape!r} is too large")
+        layout.nbytes *= length
+    return layout

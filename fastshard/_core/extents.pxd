@@ -1,0 +1,40 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from fastshard._core.hashing cimport slots_t
+from fastshard._core.span cimport span_t
+
+
+cdef struct columns_t:             # what a table holds, one value a member
+    uint64_t *offsets
+    uint64_t *sizes
+    uint64_t *name_ends            # where a name ends in `names`; it begins where
+    uint8_t *names                 # the one before ends
+    size_t count
+    size_t names_size
+    size_t room                    # members that the columns have room for
+    size_t names_room
+
+cdef bint columns_add(
+    columns_t *columns, uint64_t offset, uint64_t size, span_t name
+) noexcept nogil
+cdef void columns_free(columns_t *columns) noexcept nogil
+cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil
+
+
+cdef class ExtentTable:
+    cdef columns_t columns
+    cdef slots_t by_name           # built on the first look-up
+    cdef object __weakref__
+    cdef Py_ssize_t find(self, str name) except -2
+    cdef str name(self, Py_ssize_t i)
+
+    cdef hash_names(self)
+
+cdef ExtentTable table_of(columns_t *columns)
+cdef str text_from(span_t text)
+cdef object text_to(str name, span_t *text)
+cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1
+
+
+cdef class Names:
+    cdef ExtentTable table

@@ -1,0 +1,275 @@
+"""The extent table: offset, size and name of each member of a shard.
+
+Columns in C memory, 24 bytes and its name a member. No Python object is made
+for a member until it is asked for; the hash of names is built on first use.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.number cimport PyIndex_Check, PyNumber_AsSsize_t
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from fastshard._core.hashing cimport (
+    MAX_ENTRIES, slot_entry, slots_find, slots_free, slots_init, slots_t,
+)
+from fastshard._core.platform cimport PY_SSIZE_T_MAX
+from fastshard._core.span cimport span_of, span_t
+
+import collections.abc
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+
+
+cdef bint resized(void **column, size_t count, size_t width) noexcept nogil:
+    cdef void *moved
+    if count > (<size_t> PY_SSIZE_T_MAX) // width:
+        return False
+    moved = realloc(column[0], count * width + 1)  # + 1: never of no bytes
+    if moved == NULL:
+        return False
+    column[0] = moved
+    return True
+
+
+cdef bint make_room(columns_t *columns, size_t count) noexcept nogil:
+    if not (
+        resized(<void **> &columns.offsets, count, sizeof(uint64_t))
+        and resized(<void **> &columns.sizes, count, sizeof(uint64_t))
+        and resized(<void **> &columns.name_ends, count, sizeof(uint64_t))
+    ):
+        return False
+    columns.room = count
+    return True
+
+
+cdef bint make_names_room(columns_t *columns, size_t size) noexcept nogil:
+    if not resized(<void **> &columns.names, size, 1):
+        return False
+    columns.names_room = size
+    return True
+
+
+cdef bint columns_add(
+    columns_t *columns, uint64_t offset, uint64_t size, span_t name
+) noexcept nogil:
+    """Append a member, whose name is copied; False: no memory."""
+    cdef size_t i = columns.count
+    if i == columns.room and not make_room(columns, 2 * i + 64):
+        return False
+    if (
+        name.left > columns.names_room - columns.names_size
+        and not make_names_room(columns, 2 * columns.names_room + name.left + 1024)
+    ):
+        return False
+    memcpy(columns.names + columns.names_size, name.at, name.left)
+    columns.names_size += name.left
+    columns.offsets[i] = offset
+    columns.sizes[i] = size
+    columns.name_ends[i] = columns.names_size
+    columns.count = i + 1
+    return True
+
+
+cdef void columns_free(columns_t *columns) noexcept nogil:
+    free(columns.offsets)
+    free(columns.sizes)
+    free(columns.name_ends)
+    free(columns.names)
+    columns.offsets = columns.sizes = columns.name_ends = NULL
+    columns.names = NULL
+
+
+cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil:
+    """The name of member `i`, borrowed from the table."""
+    cdef const columns_t *table = <const columns_t *> columns
+    cdef uint64_t start = table.name_ends[i - 1] if i > 0 else 0
+    return span_of(table.names + start, <size_t> (table.name_ends[i] - start))
+
+
+cdef ExtentTable table_of(columns_t *columns):
+    """Make a table that owns the columns; trims the room they do not use."""
+    cdef ExtentTable table = ExtentTable.__new__(ExtentTable)
+    table.columns = columns[0]
+    columns.offsets = columns.sizes = columns.name_ends = NULL
+    columns.names = NULL
+    if not (
+        make_room(&table.columns, table.columns.count)
+        and make_names_room(&table.columns, table.columns.names_size)
+    ):
+        raise MemoryError
+    return table
+
+
+cdef int build_by_name(const columns_t *columns, slots_t *by_name) noexcept nogil:
+    """Hash every name; of equal ones the last stays. -1: no memory."""
+    cdef uint32_t filling = 0
+    cdef uint32_t *slot
+    cdef size_t i
+    if not slots_init(by_name, columns.count):
+        return -1
+    for i in range(columns.count):
+        slot = slots_find(
+            by_name, name_at(columns, <uint32_t> i), name_at, columns, &filling
+        )
+        slot[0] = filling | <uint32_t> (i + 1)
+    return 0
+
+
+cdef str text_from(span_t text):
+    """Decode a name; bytes that are not UTF-8 become lone surrogates."""
+    return PyUnicode_DecodeUTF8(<const char *> text.at, text.left, "surrogateescape")
+
+
+cdef object text_to(str name, span_t *text):
+    """Encode a name as `text_from` decoded it; return what keeps `text` alive.
+
+    None where no name decodes to this (a lone surrogate that stands for no byte).
+    """
+    cdef Py_ssize_t size = 0
+    cdef const char *at
+    cdef object keeper = name
+    if not PyUnicode_IS_COMPACT_ASCII(name):
+        try:
+            keeper = name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return None
+        text[0] = span_of(<const uint8_t *> PyBytes_AS_STRING(keeper), len(keeper))
+        return keeper
+    at = PyUnicode_AsUTF8AndSize(name, &size)
+    text[0] = span_of(<const uint8_t *> at, size)
+    return keeper
+
+
+@cython.final
+@cython.no_gc
+cdef class ExtentTable:
+    """Offsets, sizes and names of a shard's members, in the shard's order."""
+
+    def __len__(self):
+        return self.columns.count
+
+    def __reduce__(self):
+        raise TypeError("an ExtentTable does not pickle; pickle the shard")
+
+    @property
+    def nbytes(self):
+        """Bytes of memory that the table takes, hashes left out."""
+        return 24 * self.columns.room + self.columns.names_room
+
+    def duplicates(self):
+        """Return the positions of members whose name a later one has too."""
+        cdef Py_ssize_t i
+        return [
+            i for i in range(len(self)) if self.find(self.name(i)) != i
+        ]
+
+    cdef str name(self, Py_ssize_t i):
+        return text_from(name_at(&self.columns, <uint32_t> i))
+
+    cdef Py_ssize_t find(self, str name) except -2:
+        """Return the position of the last member of this name, or -1."""
+        cdef span_t text
+        cdef uint32_t filling = 0
+        cdef uint32_t slot
+        cdef object keeper = text_to(name, &text)
+        if self.by_name.slots == NULL:
+            self.hash_names()
+        if keeper is None:
+            return -1
+        slot = slots_find(&self.by_name, text, name_at, &self.columns, &filling)[0]
+        return -1 if slot == 0 else <Py_ssize_t> slot_entry(&self.by_name, slot)
+
+    cdef hash_names(self):
+        cdef slots_t built
+        cdef int status
+        if self.columns.count > MAX_ENTRIES:
+            raise MemoryError("too many members to look up by name")
+        with nogil:
+            status = build_by_name(&self.columns, &built)
+        if status != 0:
+            raise MemoryError
+        if self.by_name.slots == NULL:
+            self.by_name = built
+        else:
+            slots_free(&built)         # another thread was faster
+
+    def __dealloc__(self):
+        columns_free(&self.columns)
+        slots_free(&self.by_name)
+
+
+@cython.final
+cdef class Names:
+    """The names of a shard's members: a `Sequence` of str, made when asked for.
+
+    Bytes that are not UTF-8 come as lone surrogates (``surrogateescape``).
+    """
+
+    def __cinit__(self, ExtentTable table not None):
+        self.table = table
+
+    def __len__(self):
+        return self.table.columns.count
+
+    def __getitem__(self, key):
+        if isinstance(key, slice):
+            return [self.table.name(i) for i in range(*key.indices(len(self)))]
+        return self.table.name(checked_position(key, len(self)))
+
+    def __contains__(self, name):
+        return isinstance(name, str) and self.table.find(name) >= 0
+
+    def __iter__(self):
+        cdef Py_ssize_t i
+        for i in range(len(self)):
+            yield self.table.name(i)
+
+    def __reversed__(self):
+        cdef Py_ssize_t i
+        for i in range(len(self) - 1, -1, -1):
+            yield self.table.name(i)
+
+    def __eq__(self, other):
+        if isinstance(other, (Names, list, tuple)):
+            return len(self) == len(other) and all(
+                a == b for a, b in zip(self, other, strict=True)
+            )
+        return NotImplemented
+
+    __hash__ = None
+
+    def index(self, name, start=0, stop=None):
+        """Return the first position of a name; ValueError if there is none."""
+        return list(self).index(name, start, len(self) if stop is None else stop)
+
+    def count(self, name):
+        """Return how many members have this name."""
+        return list(self).count(name)
+
+    def __repr__(self):
+        shown = ", ".join(repr(name) for name in self[:3])
+        more = ", ..." if len(self) > 3 else ""
+        return f"<{len(self):,} names: [{shown}{more}]>"
+
+    def __reduce__(self):
+        return list, (list(self),)
+
+
+collections.abc.Sequence.register(Names)
+
+
+cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1:
+    """Resolve an index of a sequence of `count`; negative ones count back."""
+    cdef Py_ssize_t i
+    if not PyIndex_Check(key):
+        raise TypeError(f"positions are integers, not {type(key).__name__}")
+    i = PyNumber_AsSsize_t(key, IndexError)
+    if i < 0:
+        i += count
+    if not 0 <= i < count:
+        raise IndexError(f"position {key} is out of range: there are {count:,}")
+    return i

@@ -1,0 +1,15 @@
+"""What platform.h offers; see there."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+cdef extern from "platform.h" nogil:
+    bint FS_HAVE_MMAP
+    void *fs_map(int fd, size_t nbytes, bint writable)
+    void fs_unmap(void *base, size_t nbytes)
+    int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
+    int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t offset)
+    void fs_will_need(int fd, uint64_t offset, uint64_t size)
+    void fs_count(Py_ssize_t *counter, Py_ssize_t change)
+
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX

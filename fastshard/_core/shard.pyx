@@ -1,0 +1,283 @@
+"""A shard: a source and the extents of its members, read by position or name."""
+
+cimport cython
+from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.stdint cimport uint8_t, uint64_t
+
+from fastshard._core.extents cimport ExtentTable, Names, checked_position
+from fastshard._core.source cimport Source
+
+from fastshard.errors import ClosedError, FormatError, MemberNotFoundError
+
+cdef array_maker_t array_maker = NULL  # set by arrays.pyx, when it is imported
+
+
+cdef class Shard:
+    """One open shard. See `fastshard.open_shard`.
+
+    A sequence of views (`memoryview`), one a member, that can be indexed by
+    position or by name. Handles made with `copy.copy` share the mapping and the
+    table; give each thread its own where speed matters.
+
+    Parameters
+    ----------
+    source : Source
+    table : ExtentTable
+    path : str
+        As it was given.
+    mode : str
+    """
+
+    def __cinit__(
+        self, Source source not None, ExtentTable table not None, str path, str mode,
+        *args, **kwargs,
+    ):
+        self.source = source
+        self.table = table
+        self.path = path
+        self.mode = mode
+
+    @property
+    def closed(self):
+        """Whether `close` was called."""
+        return self.source is None
+
+    @property
+    def nbytes(self):
+        """Bytes of the whole file."""
+        return self.open_source().nbytes
+
+    @property
+    def names(self):
+        """The members' names, a lazy sequence of str."""
+        self.open_source()
+        return Names(self.table)
+
+    @property
+    def offsets(self):
+        """Where each member's data begins: uint64 [members], bytes, read-only."""
+        from fastshard._core import arrays
+
+        self.open_source()
+        return arrays.offsets_of(self.table)
+
+    @property
+    def sizes(self):
+        """How long each member is: uint64 [members], bytes, read-only."""
+        from fastshard._core import arrays
+
+        self.open_source()
+        return arrays.sizes_of(self.table)
+
+    def __len__(self):
+        self.open_source()
+        return self.table.columns.count
+
+    def __getitem__(self, key):
+        """Return the bytes of a member without copying them.
+
+        Parameters
+        ----------
+        key : int, str or slice
+            A position (negative ones count back) or a name, as tar stores it;
+            of members with one name the last. A slice gives a list of views.
+
+        Returns
+        -------
+        memoryview
+            One-dimensional, format ``"B"``; read-only unless the shard is
+            ``mode="private"``. Valid for as long as it is referenced, also after
+            the shard is closed; copy it with ``bytes(view)`` to let the file go.
+
+        Raises
+        ------
+        MemberNotFoundError
+            The shard has no member of this name.
+        IndexError
+            The shard has no member at this position.
+        ClosedError
+            The shard is closed.
+        FormatError
+            ``mode="pread"``, and the file has become shorter.
+        """
+        cdef Py_ssize_t i
+        if isinstance(key, slice):
+            return [
+                self.view_at(i) for i in range(*key.indices(len(self)))
+            ]
+        return self.view_at(self.find(key))
+
+    def __contains__(self, name):
+        self.open_source()
+        if not isinstance(name, str):
+            raise TypeError(f"names are str, not {type(name).__name__}")
+        return self.table.find(name) >= 0
+
+    def __iter__(self):
+        return Views(self)
+
+    def position(self, str name not None):
+        """Return the position of the last member of this name.
+
+        Raises
+        ------
+        MemberNotFoundError
+            The shard has no member of this name.
+        """
+        return self.find(name)
+
+    def read(self, key):
+        """Return a member's bytes as a copy of its own.
+
+        Parameters
+        ----------
+        key : int or str
+            Position or name.
+        """
+        cdef uint64_t offset, size
+        cdef Source source
+        self.extent(self.find(key), &offset, &size)
+        source = self.source
+        return source.read(offset, size)
+
+    def array(self, key, dtype=None, shape=None):
+        """Return a member as an array without copying it.
+
+        Parameters
+        ----------
+        key : int or str
+            Position or name.
+        dtype : dtype-like, optional
+            The type of the raw values. Without one the member is ``.npy``
+            (versions 1 to 3; no objects).
+        shape : int or tuple of int, optional
+            With `dtype`: the array's shape; one length may be -1. Otherwise
+            the array has one dimension.
+
+        Returns
+        -------
+        numpy.ndarray
+            On the shard's own memory (a copy where ``mode="pread"``): read-only
+            unless ``mode="private"``, alive for as long as it is referenced.
+            Its flags say whether it is aligned.
+
+        Raises
+        ------
+        ValueError
+            The member's size does not fit `dtype` and `shape`.
+        FormatError
+            The member is no ``.npy`` file, or one of Python objects.
+        MemberNotFoundError, IndexError, ClosedError
+            As for ``shard[key]``.
+        """
+        if array_maker == NULL:
+            from fastshard._core import arrays  # noqa: F401
+        return array_maker(self, self.find(key), dtype, shape)
+
+    def parts(self):
+        """Return a source and the table, of which another handle can be made."""
+        return self.open_source().handle(), self.table
+
+    def close(self, bint strict=False):
+        """Close the shard. Views that are alive stay valid, and the file mapped.
+
+        Parameters
+        ----------
+        strict : bool
+            Refuse while views that were made through this handle are alive.
+
+        Raises
+        ------
+        BufferError
+            `strict`, and views are alive; the shard stays open.
+        """
+        if self.source is None:
+            return
+        if strict and self.source.live_views:
+            raise BufferError(
+                f"{self.path} has {self.source.live_views:,} views that are alive"
+            )
+        self.source = None
+
+    def __enter__(self):
+        self.open_source()
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def __repr__(self):
+        name = type(self).__name__
+        if self.source is None:
+            return f"<{name} {self.path!r}, closed>"
+        return (
+            f"<{name} {self.path!r}, {len(self):,} members, "
+            f"{self.source.nbytes:,} bytes, mode={self.mode!r}>"
+        )
+
+    cdef Source open_source(self):
+        if self.source is None:
+            raise ClosedError(f"{self.path} is closed")
+        return self.source
+
+    cdef Py_ssize_t find(self, object key) except -1:
+        """Resolve a position or a name to a position in range."""
+        cdef Py_ssize_t i
+        self.open_source()
+        if not isinstance(key, str):
+            return checked_position(key, self.table.columns.count)
+        i = self.table.find(key)
+        if i < 0:
+            raise MemberNotFoundError(key, self.path)
+        return i
+
+    cdef int extent(
+        self, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except -1:
+        """Load an extent once and check it: the one place where that is done."""
+        cdef uint64_t nbytes = self.source.nbytes
+        offset[0] = self.table.columns.offsets[i]
+        size[0] = self.table.columns.sizes[i]
+        if offset[0] > nbytes or size[0] > nbytes - offset[0]:
+            raise FormatError(
+                f"an extent of {size[0]:,} bytes reaches beyond the file",
+                self.path, offset[0], self.table.name(i),
+            )
+        return 0
+
+    cdef object hold(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
+        """Return what keeps a member's bytes alive, and where they are."""
+        cdef uint64_t offset
+        cdef Source source = self.open_source()
+        self.extent(i, &offset, size)
+        return source.hold(offset, size[0], at)
+
+    cdef object view_at(self, Py_ssize_t i):
+        cdef uint8_t *at
+        cdef uint64_t size
+        return PyMemoryView_FromObject(self.hold(i, &at, &size))
+
+
+@cython.final
+cdef class Views:
+    """The iterator over a shard's views."""
+
+    cdef Shard shard
+    cdef Py_ssize_t next_position
+
+    def __cinit__(self, Shard shard not None):
+        self.shard = shard
+
+    def __iter__(self):
+        return self
+
+    def __length_hint__(self):
+        return self.shard.table.columns.count - self.next_position
+
+    def __next__(self):
+        cdef Py_ssize_t i = self.next_position
+        self.shard.open_source()
+        if i >= <Py_ssize_t> self.shard.table.columns.count:
+            raise StopIteration
+        self.next_position = i + 1
+        return self.shard.view_at(i)

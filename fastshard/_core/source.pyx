@@ -1,0 +1,201 @@
+"""Where the bytes of a shard are: a mapped file, or one read with pread.
+
+A source answers extents that its caller has checked against `nbytes`. `hold`
+gives an owner and a pointer that is valid while the owner lives; `read` gives
+bytes of their own.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from fastshard._core.mapped cimport MappedFile
+from fastshard._core.platform cimport fs_pread
+
+import os
+import stat
+
+from fastshard.errors import FormatError
+
+# Copies from here on release the GIL: they take longer than taking it again.
+cdef uint64_t LARGE_COPY = 64 << 10  # bytes
+
+KINDS_OF_FILE = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+@cython.final
+@cython.no_gc
+cdef class LocalFile:
+    """A regular file, open for reading.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened.
+    FormatError
+        It is a directory, a FIFO or a device; found out without waiting.
+    """
+
+    def __cinit__(self, path):
+        cdef int flags = os.O_RDONLY
+        self.fd = -1
+        self.path = os.fsdecode(path)
+        for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"):
+            flags |= getattr(os, name, 0)
+        if os.name == "nt" and os.path.isdir(self.path):
+            raise FormatError("a directory is not a shard", self.path, 0)
+        self.fd = os.open(self.path, flags)
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode):
+            kind = KINDS_OF_FILE.get(stat.S_IFMT(status.st_mode), "such a file")
+            self.close()
+            raise FormatError(f"{kind} is not a shard", self.path, 0)
+        self.nbytes = status.st_size
+
+    def close(self):
+        """Close the descriptor; closing twice is nothing."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def __reduce__(self):
+        raise TypeError("a LocalFile holds a descriptor and does not pickle")
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+@cython.no_gc
+cdef class Source:
+    """Where bytes are. Immutable, and shared by everything that reads there."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.fd = -1
+
+    @property
+    def live_views(self):
+        """Views onto this source's own memory that are alive."""
+        return 0
+
+    def handle(self):
+        """Return a source of the same bytes for another thread."""
+        return self
+
+    def __reduce__(self):
+        raise TypeError("a source does not pickle; pickle the shard")
+
+    cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+        raise NotImplementedError
+
+    cpdef object read(self, uint64_t offset, uint64_t size):
+        """Return `size` bytes from `offset` as bytes of their own."""
+        raise NotImplementedError
+
+
+@cython.final
+@cython.no_gc
+cdef class MappedSource(Source):
+    """The bytes of a mapped file.
+
+    Parameters
+    ----------
+    file : MappedFile
+    """
+
+    def __cinit__(self, MappedFile file not None):
+        self.file = file
+        self.base = file.base
+        self.writable = file.writable
+        self.nbytes = file.nbytes
+        self.path = file.path
+
+    @property
+    def live_views(self):
+        """Views of this source that are alive."""
+        return self.file.views
+
+    def handle(self):
+        """Return a source on the same mapping that counts its own views."""
+        return MappedSource(self.file.handle())
+
+    cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+        at[0] = self.file.base + offset
+        return self.file.window(offset, size)
+
+    cpdef object read(self, uint64_t offset, uint64_t size):
+        """Return `size` bytes from `offset` as bytes of their own."""
+        cdef object copy
+        cdef char *to
+        if size < LARGE_COPY:
+            return PyBytes_FromStringAndSize(<const char *> self.base + offset, size)
+        copy = PyBytes_FromStringAndSize(NULL, size)
+        to = PyBytes_AS_STRING(copy)
+        with nogil:                # `self` stays referenced, so the bytes stay
+            memcpy(to, self.base + offset, size)
+        return copy
+
+
+@cython.final
+@cython.no_gc
+cdef class PreadSource(Source):
+    """The bytes of a file that is read, never mapped; owns the file.
+
+    Parameters
+    ----------
+    file : LocalFile
+    """
+
+    def __cinit__(self, LocalFile file not None):
+        self.file = file
+        self.fd = file.fd
+        self.nbytes = file.nbytes
+        self.path = file.path
+
+    cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+        cdef object copy = self.read(offset, size)
+        at[0] = <uint8_t *> PyBytes_AS_STRING(copy)
+        return copy
+
+    cpdef object read(self, uint64_t offset, uint64_t size):
+        """Return `size` bytes from `offset` as bytes of their own.
+
+        Raises
+        ------
+        FormatError
+            The file has become shorter since it was opened.
+        """
+        cdef object copy = PyBytes_FromStringAndSize(NULL, size)
+        cdef char *to = PyBytes_AS_STRING(copy)
+        cdef uint64_t done = 0
+        cdef int64_t got = 1
+        cdef int code = 0
+        with nogil:
+            while done < size:
+                got = fs_pread(self.fd, to + done, size - done, offset + done)
+                if got <= 0:
+                    code = errno   # before the GIL is back: that may change it
+                    break
+                done += got
+        if got < 0:
+            raise OSError(code, os.strerror(code), self.path)
+        if done < size:
+            raise FormatError(
+                f"the file ends here; it had {self.nbytes:,} bytes when it was opened",
+                self.path, offset + done,
+            )
+        return copy

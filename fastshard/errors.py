@@ -1,0 +1,87 @@
+"""Every exception that fastshard raises on purpose.
+
+Each derives from `FastshardError` and from the builtin that a caller would
+expect. An `OSError` of the operating system passes as it is.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClosedError",
+    "FastshardError",
+    "FieldNotFoundError",
+    "FormatError",
+    "MemberNotFoundError",
+    "SampleNotFoundError",
+]
+
+
+class FastshardError(Exception):
+    """The base of every exception that fastshard raises on purpose."""
+
+
+class FormatError(FastshardError, ValueError):
+    """The bytes of a shard or an index break their format.
+
+    Attributes
+    ----------
+    reason : str
+        What is wrong.
+    path : str
+        The file.
+    offset : int
+        Where, in bytes from the start of the file.
+    member : str or None
+        The member it concerns, where one is known.
+    """
+
+    def __init__(
+        self, reason: str, path: str, offset: int, member: str | None = None
+    ) -> None:
+        super().__init__(reason, path, offset, member)  # the args: so it pickles
+        self.reason = reason
+        self.path = path
+        self.offset = offset
+        self.member = member
+
+    def __str__(self) -> str:
+        member = "" if self.member is None else f"member {self.member!r} of "
+        return f"{self.reason} - at {member}{self.path}, byte {self.offset:,}"
+
+
+class ClosedError(FastshardError, ValueError):
+    """The shard has been closed."""
+
+
+class MemberNotFoundError(FastshardError, KeyError):
+    """A shard has no member of this name.
+
+    Attributes
+    ----------
+    name : str
+        What was looked for.
+    where : str
+        Where it was looked for: the shard's path, for a field also the sample.
+    """
+
+    kind = "member"
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(name, where)
+        self.name = name
+        self.where = where
+
+    def __str__(self) -> str:  # KeyError's own would show only the repr of args
+        return f"no {self.kind} {self.name!r} in {self.where}"
+
+
+class SampleNotFoundError(MemberNotFoundError):
+    """A shard has no sample of this key."""
+
+    kind = "sample"
+
+
+class FieldNotFoundError(MemberNotFoundError):
+    """A sample has no field of this name."""
+
+    kind = "field"

@@ -1,0 +1,1 @@
+"""Formats of shards: one module each, over the common core."""

@@ -1,0 +1,227 @@
+"""What every format's samples offer: values made from the fields' bytes."""
+
+from __future__ import annotations
+
+import collections.abc
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, overload
+
+from fastshard._core.samples import SampleBase, SamplesBase
+from fastshard.errors import FieldNotFoundError, FormatError
+from fastshard.formats.viewfile import ViewFile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike, NDArray
+
+    from fastshard._core.grouping import Grouping
+    from fastshard._core.shard import Shard
+
+__all__ = ["CopiedSample", "Sample", "Samples", "ShardSample"]
+
+
+class Sample:
+    """One training example: named fields, each of stored bytes.
+
+    Behaves like a mapping from field to `memoryview`: ``sample["jpg"]``,
+    ``"jpg" in sample``, ``len(sample)``, iteration over fields, ``keys()``, so
+    that ``dict(sample)`` works. It is not registered as a `Mapping`, for torch's
+    ``default_collate`` would take its views for sequences of numbers.
+
+    Pickled, it takes copies of its bytes along and leaves the shard behind.
+
+    Attributes
+    ----------
+    key : str
+        The name that its members share.
+    position : int
+        Its place among the shard's samples.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def key(self) -> str: ...
+        @property
+        def position(self) -> int: ...
+        def keys(self) -> list[str]: ...
+        def __getitem__(self, field: str) -> memoryview: ...
+        def __contains__(self, field: object) -> bool: ...
+        def __iter__(self) -> Iterator[str]: ...
+        def __len__(self) -> int: ...
+
+    def array(
+        self,
+        field: str,
+        dtype: DTypeLike | None = None,
+        shape: int | tuple[int, ...] | None = None,
+    ) -> NDArray[Any]:
+        """Return a field as an array without copying it; see `Shard.array`."""
+        raise NotImplementedError
+
+    def text(self, field: str) -> str:
+        """Return a field decoded as UTF-8.
+
+        Raises
+        ------
+        FormatError
+            It is not UTF-8; the error names the byte.
+        FieldNotFoundError
+            The sample has no such field.
+        """
+        try:
+            return str(self[field], "utf-8")
+        except UnicodeDecodeError as error:
+            raise self._fault(field, f"not UTF-8: {error.reason}", error.start) from (
+                error
+            )
+
+    def json(self, field: str) -> Any:
+        """Return a field parsed as JSON.
+
+        Raises
+        ------
+        FormatError
+            It is not JSON in UTF-8; the error names the byte.
+        FieldNotFoundError
+            The sample has no such field.
+        """
+        text = self.text(field)
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            at = len(text[: error.pos].encode())
+            raise self._fault(field, f"not JSON: {error.msg}", at) from error
+        except RecursionError as error:
+            raise self._fault(field, "JSON that is nested too deep", 0) from error
+
+    def open(self, field: str) -> ViewFile:
+        """Return a field as a binary file that can seek; copies nothing."""
+        return ViewFile(self[field], f"{self.key}.{field}")
+
+    def _fault(self, field: str, reason: str, at: int) -> FormatError:
+        """An error at byte `at` of a field."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<Sample {self.key!r}: {', '.join(self.keys())}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {field: bytes(self[field]) for field in self.keys()}
+        return CopiedSample, (self.key, self.position, fields)
+
+
+class ShardSample(SampleBase, Sample):
+    """A sample whose bytes lie in an open shard."""
+
+    __slots__ = ()
+
+    def array(
+        self,
+        field: str,
+        dtype: DTypeLike | None = None,
+        shape: int | tuple[int, ...] | None = None,
+    ) -> NDArray[Any]:
+        return self.shard.array(self.member(field), dtype, shape)
+
+    def _fault(self, field: str, reason: str, at: int) -> FormatError:
+        shard, member = self.shard, self.member(field)
+        offset = int(shard.offsets[member]) + at
+        return FormatError(reason, shard.path, offset, shard.names[member])
+
+
+class CopiedSample(Sample):
+    """A sample that has its own bytes; what a pickled one becomes."""
+
+    __slots__ = ("_fields", "_key", "_position")
+
+    def __init__(self, key: str, position: int, fields: dict[str, bytes]) -> None:
+        self._key = key
+        self._position = position
+        self._fields = fields
+
+    @property
+    def key(self) -> str:
+        return self._key
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def keys(self) -> list[str]:
+        return list(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._fields
+
+    def __getitem__(self, field: str) -> memoryview:
+        try:
+            return memoryview(self._fields[field])
+        except KeyError:
+            where = f"sample {self.key!r}, which has {', '.join(self._fields)}"
+            raise FieldNotFoundError(field, where) from None
+
+    def array(
+        self,
+        field: str,
+        dtype: DTypeLike | None = None,
+        shape: int | tuple[int, ...] | None = None,
+    ) -> NDArray[Any]:
+        from fastshard._core.arrays import array_of
+
+        name = f"{self.key}.{field}"
+        array: NDArray[np.generic] = array_of(self[field].obj, dtype, shape, name)
+        return array
+
+    def _fault(self, field: str, reason: str, at: int) -> FormatError:
+        return FormatError(reason, f"{self.key}.{field}", at)
+
+
+class Samples(SamplesBase, collections.abc.Sequence[Sample]):
+    """A shard's samples: a `Sequence` of `Sample`, also by key."""
+
+    __slots__ = ()
+
+    def keys(self) -> Keys:
+        """Return the samples' keys, a lazy sequence of str."""
+        return Keys(self)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} samples of {self.shard!r}>"
+
+
+class Keys(collections.abc.Sequence[str]):
+    """The keys of a shard's samples, made when asked for."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[str]: ...
+    def __getitem__(self, i: int | slice) -> str | list[str]:
+        if isinstance(i, slice):
+            at = self._samples.key_at
+            return [at(k) for k in range(*i.indices(len(self)))]
+        return self._samples.key_at(i)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self._samples
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(key) for key in self[:3])
+        more = ", ..." if len(self) > 3 else ""
+        return f"<{len(self):,} keys: [{shown}{more}]>"

@@ -1,0 +1,87 @@
+"""A seekable binary file over bytes that are in memory, without copying them."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+__all__ = ["ViewFile"]
+
+
+class ViewFile(io.BufferedIOBase):
+    """Read a view as a file: what `zipfile`, Pillow or `soundfile` take.
+
+    Unlike `io.BytesIO` it copies nothing but what `read` returns.
+
+    Parameters
+    ----------
+    view : memoryview
+        Bytes. The file keeps it alive until it is closed.
+    name : str
+        What `name` says, for messages.
+    """
+
+    def __init__(self, view: memoryview, name: str) -> None:
+        self._view = view
+        self._at = 0
+        self.name = name
+
+    def readable(self) -> bool:
+        self._check()
+        return True
+
+    def seekable(self) -> bool:
+        self._check()
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._check()
+        if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
+            raise ValueError(f"whence is 0, 1 or 2, not {whence}")
+        at = (0, self._at, len(self._view))[whence] + offset
+        if at < 0:
+            raise ValueError(f"a position before the first byte: {at}")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        self._check()
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._check()
+        end = len(self._view) if size is None or size < 0 else self._at + size
+        data = bytes(self._view[self._at : end])
+        self._at += len(data)
+        return data
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return self.read(size)
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        self._check()
+        with memoryview(buffer).cast("B") as to:
+            part = self._view[self._at : self._at + len(to)]
+            to[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def readinto1(self, buffer: WriteableBuffer, /) -> int:
+        return self.readinto(buffer)
+
+    def getbuffer(self) -> memoryview:
+        """Return the whole as a view, as `io.BytesIO` does."""
+        self._check()
+        return self._view
+
+    def close(self) -> None:
+        self._view = memoryview(b"")
+        super().close()
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on a closed file")
