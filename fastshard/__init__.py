@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from fastshard._core.shard import Shard
 from fastshard.errors import (

@@ -293,6 +293,26 @@ cdef class Grouping:
     cdef Py_ssize_t count(self) except -1:
         return self.built().count
 
+    def field_counts(self):
+        """Return how many members hold each field, in order of appearance."""
+        cdef groups_t *groups = self.built()
+        cdef uint32_t i
+        counts = {}
+        for i in range(groups.starts[groups.count]):
+            field = self.field(groups.members[i])
+            counts[field] = counts.get(field, 0) + 1
+        return counts
+
+    def repeats(self):
+        """Return the positions of members whose sample has their field before."""
+        cdef Py_ssize_t sample, member
+        found = []
+        for sample in range(self.count()):
+            member = self.repeated(sample)
+            if member >= 0:
+                found.append(member)
+        return found
+
     cdef str key(self, Py_ssize_t sample):
         return text_from(key_at(self.built(), <uint32_t> sample))
 
@@ -327,14 +347,17 @@ cdef class Grouping:
         cdef groups_t *groups = self.built()
         cdef uint32_t i
         cdef span_t text, own
+        cdef bint matches
         cdef object keeper = text_to(field, &text)
         if keeper is None:
             return -1
         for i in range(groups.starts[sample], groups.starts[sample + 1]):
             own = field_at(groups, groups.members[i])
-            if is_field(own, text, self.lower) or (
-                self.lower and not is_ascii(own) and text_from(own).lower() == field
-            ):
+            if self.lower and not is_ascii(own):  # Python knows how to lower those
+                matches = text_from(own).lower() == field
+            else:
+                matches = is_field(own, text, self.lower)
+            if matches:
                 return groups.members[i]
         return -1
 

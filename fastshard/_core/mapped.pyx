@@ -148,7 +148,7 @@ cdef class View:
     ``memoryview(view)`` is what callers see; its ``obj`` is this.
     """
 
-    def __init__(self):
+    def __init__(self, *args, **kwargs):
         raise TypeError("a View is made by a shard")
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):

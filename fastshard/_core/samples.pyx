@@ -1,3 +1,4 @@
+# cython: nonecheck=True
 """What is hot of samples: making one, and finding the member of a field."""
 
 cimport cython

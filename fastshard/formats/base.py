@@ -12,16 +12,13 @@ from fastshard.errors import FieldNotFoundError, FormatError
 from fastshard.formats.viewfile import ViewFile
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
-    from fastshard._core.grouping import Grouping
-    from fastshard._core.shard import Shard
 
-__all__ = ["CopiedSample", "Sample", "Samples", "ShardSample"]
+__all__ = ["CopiedSample", "Keys", "Sample", "Samples"]
 
 
-class Sample:
+class Sample(SampleBase):
     """One training example: named fields, each of stored bytes.
 
     Behaves like a mapping from field to `memoryview`: ``sample["jpg"]``,
@@ -41,18 +38,6 @@ class Sample:
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def key(self) -> str: ...
-        @property
-        def position(self) -> int: ...
-        def keys(self) -> list[str]: ...
-        def __getitem__(self, field: str) -> memoryview: ...
-        def __contains__(self, field: object) -> bool: ...
-        def __iter__(self) -> Iterator[str]: ...
-        def __len__(self) -> int: ...
-
     def array(
         self,
         field: str,
@@ -60,7 +45,7 @@ class Sample:
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
         """Return a field as an array without copying it; see `Shard.array`."""
-        raise NotImplementedError
+        return self.shard.array(self.member(field), dtype, shape)
 
     def text(self, field: str) -> str:
         """Return a field decoded as UTF-8.
@@ -75,9 +60,8 @@ class Sample:
         try:
             return str(self[field], "utf-8")
         except UnicodeDecodeError as error:
-            raise self._fault(field, f"not UTF-8: {error.reason}", error.start) from (
-                error
-            )
+            reason = f"not UTF-8: {error.reason}"
+            raise self._fault(field, reason, error.start) from error
 
     def json(self, field: str) -> Any:
         """Return a field parsed as JSON.
@@ -103,8 +87,10 @@ class Sample:
         return ViewFile(self[field], f"{self.key}.{field}")
 
     def _fault(self, field: str, reason: str, at: int) -> FormatError:
-        """An error at byte `at` of a field."""
-        raise NotImplementedError
+        """Make the error for byte `at` of a field."""
+        shard, member = self.shard, self.member(field)
+        offset = int(shard.offsets[member]) + at
+        return FormatError(reason, shard.path, offset, shard.names[member])
 
     def __repr__(self) -> str:
         return f"<Sample {self.key!r}: {', '.join(self.keys())}>"
@@ -114,29 +100,13 @@ class Sample:
         return CopiedSample, (self.key, self.position, fields)
 
 
-class ShardSample(SampleBase, Sample):
-    """A sample whose bytes lie in an open shard."""
-
-    __slots__ = ()
-
-    def array(
-        self,
-        field: str,
-        dtype: DTypeLike | None = None,
-        shape: int | tuple[int, ...] | None = None,
-    ) -> NDArray[Any]:
-        return self.shard.array(self.member(field), dtype, shape)
-
-    def _fault(self, field: str, reason: str, at: int) -> FormatError:
-        shard, member = self.shard, self.member(field)
-        offset = int(shard.offsets[member]) + at
-        return FormatError(reason, shard.path, offset, shard.names[member])
-
-
 class CopiedSample(Sample):
     """A sample that has its own bytes; what a pickled one becomes."""
 
     __slots__ = ("_fields", "_key", "_position")
+
+    def __new__(cls, *args: object) -> CopiedSample:
+        return super().__new__(cls)
 
     def __init__(self, key: str, position: int, fields: dict[str, bytes]) -> None:
         self._key = key
@@ -178,9 +148,9 @@ class CopiedSample(Sample):
     ) -> NDArray[Any]:
         from fastshard._core.arrays import array_of
 
-        name = f"{self.key}.{field}"
-        array: NDArray[np.generic] = array_of(self[field].obj, dtype, shape, name)
-        return array
+        data = self[field].obj
+        assert isinstance(data, bytes)
+        return array_of(data, dtype, shape, f"{self.key}.{field}")
 
     def _fault(self, field: str, reason: str, at: int) -> FormatError:
         return FormatError(reason, f"{self.key}.{field}", at)
@@ -190,6 +160,16 @@ class Samples(SamplesBase, collections.abc.Sequence[Sample]):
     """A shard's samples: a `Sequence` of `Sample`, also by key."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, key: int | str, /) -> Sample: ...
+        @overload
+        def __getitem__(self, key: slice, /) -> list[Sample]: ...
+        def __getitem__(self, key: Any, /) -> Any: ...
+        def __iter__(self) -> Iterator[Sample]: ...
+        def __contains__(self, key: object, /) -> bool: ...
 
     def keys(self) -> Keys:
         """Return the samples' keys, a lazy sequence of str."""
@@ -219,7 +199,7 @@ class Keys(collections.abc.Sequence[str]):
         return self._samples.key_at(i)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key in self._samples
+        return isinstance(key, str) and key in self._samples  # type: ignore[comparison-overlap]
 
     def __repr__(self) -> str:
         shown = ", ".join(repr(key) for key in self[:3])

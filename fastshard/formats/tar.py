@@ -13,7 +13,7 @@ from fastshard._core.scan import scan_tar
 from fastshard._core.shard import Shard
 from fastshard._core.source import LocalFile, MappedSource, PreadSource, Source
 from fastshard.errors import FormatError
-from fastshard.formats.base import Samples, ShardSample
+from fastshard.formats.base import Sample, Samples
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
@@ -73,7 +73,7 @@ class TarShard(Shard):
         follows, lower-cased. Names without a dot there, or whose last part
         begins with one, and those below ``__x__`` belong to no sample.
         """
-        return Samples(self, self._grouping, ShardSample)
+        return Samples(self, self._grouping, Sample)
 
     def __copy__(self) -> TarShard:
         """Return another handle on the same mapping, for another thread."""

@@ -1,0 +1,8 @@
+"""``python -m fastshard``: the command line."""
+
+import sys
+
+from fastshard.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,9 @@
+from typing import final
+
+from fastshard._core.extents import ExtentTable
+
+@final
+class Grouping:
+    def __new__(cls, table: ExtentTable, last_dot: bool, lower: bool) -> Grouping: ...
+    def field_counts(self) -> dict[str, int]: ...
+    def repeats(self) -> list[int]: ...

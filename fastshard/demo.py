@@ -1,0 +1,199 @@
+"""The demonstration: two shards made, read every way, checked and timed."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import random
+import struct
+import tarfile
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import fastshard
+
+SAMPLES = 2000
+ROUNDS = 5
+
+Members = dict[str, bytes]
+
+
+def png(pixels: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bytes:
+    """Encode a grey image [height, width] (PNG, ISO/IEC 15948)."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        crc = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc)
+
+    height, width = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows, 1))
+        + chunk(b"IEND", b"")
+    )
+
+
+def npy(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
+    """Encode an array as .npy."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def make_images(count: int) -> Members:
+    """Make an image and its caption for each sample."""
+    numbers = np.random.default_rng(0)
+    members = {}
+    for i in range(count):
+        pixels = numbers.integers(0, 256, (64, 64), dtype=np.uint8)
+        members[f"{i:06d}.png"] = png(pixels)
+        members[f"{i:06d}.json"] = json.dumps({"caption": f"image {i}"}).encode()
+    return members
+
+
+def make_arrays(count: int) -> Members:
+    """Make a vector and its class for each sample."""
+    numbers = np.random.default_rng(1)
+    members = {}
+    for i in range(count):
+        members[f"{i:06d}.npy"] = npy(numbers.random(512, dtype=np.float32))
+        members[f"{i:06d}.cls"] = str(i % 10).encode()
+    return members
+
+
+def write_tar(path: Path, members: Members, *, mtime: float, form: int) -> None:
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            member.mtime = mtime  # a float, as WebDataset writes it
+            tar.addfile(member, io.BytesIO(data))
+
+
+def expect(right: bool, what: str) -> None:
+    """Stop at a wrong read; unlike assert, under ``python -O`` too."""
+    if not right:
+        raise SystemExit(f"fastshard demo: wrong: {what}")
+
+
+def check_reads(path: Path, members: Members) -> int:
+    """Read a shard every way; return how many reads gave the stored bytes."""
+    right = 0
+    for mode in ("mmap", "private", "pread"):
+        with fastshard.open_shard(path, mode=mode) as shard:
+            expect(list(shard.names) == list(members), f"names, {mode}")
+            for i, (name, data) in enumerate(members.items()):
+                same = shard[i] == shard[name] == shard.read(i) == data
+                expect(same, f"{name}, {mode}")
+                right += 3
+            for view, data in zip(shard, members.values(), strict=True):
+                expect(view == data, f"iteration, {mode}")
+                right += 1
+            for sample in shard.samples:
+                for field in sample:
+                    name = f"{sample.key}.{field}"
+                    expect(sample[field] == members[name], f"sample {name}, {mode}")
+                    right += 1
+            again = pickle.loads(pickle.dumps(shard))
+            expect(list(again) == list(shard), f"pickled, {mode}")
+            right += len(again)
+            view = shard[0]
+        first = next(iter(members.values()))
+        expect(view == first, f"a view that outlives its shard, {mode}")
+    return right
+
+
+def check_arrays(path: Path, members: Members) -> int:
+    """Compare every array of a shard with NumPy's own reading."""
+    with fastshard.open_shard(path) as shard:
+        for sample in shard.samples:
+            expected = np.load(io.BytesIO(members[f"{sample.key}.npy"]))
+            expect(np.array_equal(sample.array("npy"), expected), sample.key)
+            expect(int(sample.text("cls")) == int(sample.key) % 10, sample.key)
+        return len(shard.samples)
+
+
+def members_a_second(read: Callable[[], int]) -> float:
+    """Time a function that returns how many members it read; best of a few."""
+    best = 0.0
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        count = read()
+        best = max(best, count / (time.perf_counter() - start))
+    return best
+
+
+def print_speed(path: Path, order: list[str]) -> None:
+    """Print members a second of fastshard and of tarfile on one file."""
+
+    def open_fastshard() -> int:
+        with fastshard.open_shard(path) as shard:
+            return len(shard)
+
+    def open_tarfile() -> int:
+        with tarfile.open(path) as tar:
+            return len(tar.getnames())
+
+    with fastshard.open_shard(path) as shard, tarfile.open(path) as tar:
+        infos = {info.name: info for info in tar}
+
+        def view_fastshard() -> int:
+            for name in order:
+                shard[name]
+            return len(order)
+
+        def read_fastshard() -> int:
+            for name in order:
+                shard.read(name)
+            return len(order)
+
+        def read_tarfile() -> int:
+            for name in order:
+                file = tar.extractfile(infos[name])
+                if file is not None:
+                    file.read()
+            return len(order)
+
+        for what, ours, theirs in (
+            ("open", open_fastshard, open_tarfile),
+            ("read by name, copied", read_fastshard, read_tarfile),
+            ("view by name, no copy", view_fastshard, read_tarfile),
+        ):
+            a, b = members_a_second(ours), members_a_second(theirs)
+            print(
+                f"  {what:<24} {a:>12,.0f} members/s, "
+                f"tarfile {b:>9,.0f}: {a / b:,.0f} times"
+            )
+
+
+def run_demo() -> int:
+    """Run the demonstration; it stops at a wrong read."""
+    with tempfile.TemporaryDirectory(prefix="fastshard-demo-") as folder:
+        print("Two shards, made with tarfile; the page cache is warm.")
+        for name, make, form, mtime in (
+            ("images-0000.tar", make_images, tarfile.PAX_FORMAT, 1.5),
+            ("arrays-0000.tar", make_arrays, tarfile.USTAR_FORMAT, 1),
+        ):
+            members = make(SAMPLES)
+            path = Path(folder, name)
+            write_tar(path, members, mtime=mtime, form=form)
+            right = check_reads(path, members)
+            if name.startswith("arrays"):
+                right += check_arrays(path, members)
+            kind = "pax" if form == tarfile.PAX_FORMAT else "ustar"
+            size = path.stat().st_size
+            print(f"{name} ({kind}): {len(members):,} members, {size:,} bytes")
+            print(f"  {right:,} reads, all equal to what was stored")
+            order = list(members)
+            random.Random(0).shuffle(order)
+            print_speed(path, order)
+    return 0

@@ -1,0 +1,99 @@
+"""Looking for faults in a shard, beyond those that keep it from opening."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from fastshard._core.source import LocalFile, PreadSource
+from fastshard.errors import FormatError
+from fastshard.formats.tar import Progress, TarShard, open_tar
+
+__all__ = ["Fault", "archive_after", "verify_shard"]
+
+BLOCK = 512  # bytes
+CHUNK = 1 << 20  # bytes read at once, a multiple of BLOCK
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong with a shard."""
+
+    path: str
+    offset: int  # bytes from the start of the file
+    member: str | None
+    reason: str
+
+
+def verify_shard(
+    path: str | os.PathLike[str], progress: Progress | None = None
+) -> tuple[TarShard | None, list[Fault]]:
+    """Check a shard's headers and bounds, its names, and what follows its end.
+
+    Parameters
+    ----------
+    path : str or path-like
+    progress : callable, optional
+        Called now and then with the bytes walked over so far.
+
+    Returns
+    -------
+    shard : TarShard or None
+        The open shard, or None where it cannot be opened.
+    faults : list of Fault
+        Empty for a sound shard. Not only what keeps it from being read: names
+        that occur twice, fields that a sample has twice, and data behind the
+        archive's end that no reader of tars sees.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    """
+    try:
+        shard = open_tar(path, progress=progress)
+    except FormatError as error:
+        return None, [Fault(error.path, error.offset, error.member, error.reason)]
+    faults = [
+        *(
+            _member_fault(shard, i, "a later member has the same name")
+            for i in shard.parts()[1].duplicates()
+        ),
+        *(
+            _member_fault(shard, i, "its sample has this field twice")
+            for i in shard.samples.grouping.repeats()
+        ),
+    ]
+    after = archive_after(shard)
+    if after is not None:
+        faults.append(Fault(shard.path, *after))
+    return shard, faults
+
+
+def _member_fault(shard: TarShard, i: int, reason: str) -> Fault:
+    return Fault(shard.path, int(shard.offsets[i]), shard.names[i], reason)
+
+
+def archive_after(shard: TarShard) -> tuple[int, None, str] | None:
+    """Say what follows the end of a shard's archive, unless it is padding.
+
+    Returns
+    -------
+    (int, None, str) or None
+        The byte it begins at, and whether it is another archive or other data.
+    """
+    with LocalFile(shard.path) as file:
+        source = PreadSource(file)
+        for at in range(shard.end, file.nbytes, CHUNK):
+            chunk = source.read(at, min(CHUNK, file.nbytes - at))
+            data = len(chunk) - len(chunk.lstrip(b"\0"))
+            if data < len(chunk):
+                start = at + data - data % BLOCK
+                return start, None, _kind_of(source, start, file.nbytes - start)
+    return None
+
+
+def _kind_of(source: PreadSource, start: int, left: int) -> str:
+    block = source.read(start, min(BLOCK, left))
+    if block[257:262] == b"ustar":
+        return "another archive follows the end of this one, and is not read"
+    return "data follows the end of the archive, and is not read"

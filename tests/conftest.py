@@ -1,0 +1,112 @@
+"""Builders of shards, and what tests share."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+import fastshard
+
+# A skip for any other reason fails a run under FASTSHARD_STRICT_SKIPS=1.
+ALLOWED_SKIPS = (
+    "torch has no wheel for this Python",
+    "not under a sanitizer",
+)
+
+SANITIZED = os.environ.get("FASTSHARD_SANITIZED") == "1"
+
+not_sanitized = pytest.mark.skipif(SANITIZED, reason="not under a sanitizer")
+
+MakeTar = Callable[..., Path]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that skipped what it should not have."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("FASTSHARD_STRICT_SKIPS") != "1" or reporter is None:
+        return
+    for report in reporter.getreports("skipped"):
+        if not any(allowed in str(report.longrepr) for allowed in ALLOWED_SKIPS):
+            reporter.write_line(f"not on the list of skips: {report.longrepr}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def write_tar(
+    path: Path,
+    members: Mapping[str, bytes],
+    *,
+    form: int = tarfile.USTAR_FORMAT,
+    mtime: float = 1,
+    **options: object,
+) -> Path:
+    """Write a tar with the standard library; a float mtime makes pax headers."""
+    with tarfile.open(path, "w", format=form, **options) as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            member.mtime = mtime
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture
+def make_tar(tmp_path: Path) -> MakeTar:
+    """Make ``shard.tar`` (or another name) of members given as a dict."""
+
+    def make(members: Mapping[str, bytes], name: str = "shard.tar", **options) -> Path:
+        return write_tar(tmp_path / name, members, **options)
+
+    return make
+
+
+@pytest.fixture
+def members() -> dict[str, bytes]:
+    """Three samples of two fields, and a member that is no sample."""
+    return {
+        "000.jpg": b"\xff\xd8" + bytes(range(256)) * 3,
+        "000.json": b'{"caption": "one"}',
+        "001.jpg": b"",
+        "001.json": b'{"caption": "two"}',
+        "README": b"no sample",
+        "sub/002.jpg": b"x" * 512,
+        "sub/002.json": b"[]",
+    }
+
+
+@pytest.fixture
+def shard_path(make_tar: MakeTar, members: dict[str, bytes]) -> Path:
+    return make_tar(members)
+
+
+def listed(path: Path, **options: object) -> list[tuple[str, int, int]]:
+    """What fastshard says a shard holds: names, offsets, sizes."""
+    with fastshard.open_shard(path, **options) as shard:
+        columns = shard.names, shard.offsets.tolist(), shard.sizes.tolist()
+        return list(zip(*columns, strict=True))
+
+
+def listed_by_tarfile(path: Path) -> list[tuple[str, int, int]]:
+    """The same by the standard library."""
+    with tarfile.open(path, "r:") as tar:
+        return [(m.name, m.offset_data, m.size) for m in tar if m.isreg()]
+
+
+def needs(program: str) -> str:
+    """Return a program's path, or skip the test."""
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
+def mappings_of(path: Path) -> int:
+    """How often a file is mapped into this process."""
+    with open("/proc/self/maps") as maps:
+        return sum(str(path) in line for line in maps)

@@ -1,0 +1,191 @@
+"""What the package as a whole promises: names, layers, types, imports."""
+
+import ast
+import importlib
+import inspect
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastshard
+
+from conftest import not_sanitized
+
+ROOT = Path(fastshard.__file__).parent
+TESTS = Path(__file__).parent
+
+# A module imports from layers below its own, and sideways inside its folder.
+LAYERS = {
+    "fastshard.errors": 0,
+    "fastshard._core": 1,
+    "fastshard.sources": 2,
+    "fastshard.index": 2,
+    "fastshard.formats": 3,
+    "fastshard.verify": 4,
+    "fastshard": 5,
+    "fastshard.demo": 6,
+    "fastshard.cli": 7,
+    "fastshard.__main__": 8,
+}
+
+
+def module_of(path):
+    parts = ("fastshard", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module):
+    while module not in LAYERS:
+        module = module.rpartition(".")[0]
+    return LAYERS[module]
+
+
+def imports_of(path):
+    """Names of our own modules that a file imports."""
+    text = path.read_text()
+    if path.suffix in (".pyx", ".pxd"):
+        lines = [
+            line.strip().replace("cimport", "import") for line in text.splitlines()
+        ]
+        for line in lines:
+            if line.startswith(("from fastshard", "import fastshard")):
+                yield line.split()[1]
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+SOURCES = [p for p in ROOT.rglob("*") if p.suffix in (".py", ".pyx", ".pxd", ".pyi")]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_down(path):
+    module = module_of(path)
+    for imported in imports_of(path):
+        if not imported.startswith("fastshard"):
+            continue
+        sideways = (
+            imported.rpartition(".")[0] == module.rpartition(".")[0] != "fastshard"
+        )
+        inside = module.startswith(imported + ".") and imported != "fastshard"
+        assert sideways or inside or layer_of(imported) < layer_of(module), (
+            f"{module} imports {imported}"
+        )
+
+
+def test_only_one_module_uses_the_c_api_of_numpy():
+    users = [
+        p.name
+        for p in SOURCES
+        if p.suffix == ".pyx" and "cimport numpy" in p.read_text()
+    ]
+    assert users == ["arrays.pyx"]
+
+
+def test_only_one_header_knows_of_operating_systems():
+    for path in SOURCES:
+        if path.suffix in (".pyx", ".pxd"):
+            assert "#if" not in path.read_text()
+            assert "UNAME_SYSNAME" not in path.read_text()
+
+
+def python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_importing_loads_nothing_heavy():
+    heavy = ("numpy", "tqdm", "asyncio", "torch", "argparse", "tarfile", "sqlite3")
+    code = f"import sys, fastshard; print([m for m in {heavy} if m in sys.modules])"
+    assert python(code).strip() == "[]"
+
+
+def test_views_need_no_numpy(shard_path):
+    code = (
+        "import sys, fastshard\n"
+        f"shard = fastshard.open_shard({str(shard_path)!r})\n"
+        "shard[0], shard.samples['000']['json'], list(shard.names)\n"
+        "print('numpy' in sys.modules, shard.offsets[0], 'numpy' in sys.modules)"
+    )
+    assert python(code).split() == ["False", "512", "True"]
+
+
+def test_every_public_name_exists_and_is_documented():
+    assert fastshard.__all__ == sorted(fastshard.__all__)
+    for name in fastshard.__all__:
+        thing = getattr(fastshard, name)
+        assert inspect.getdoc(thing), name
+        if not isinstance(thing, type):
+            continue
+        for attribute, member in vars(thing).items():
+            if not attribute.startswith("_") and callable(member):
+                assert inspect.getdoc(getattr(thing, attribute)), f"{name}.{attribute}"
+
+
+def test_every_module_says_what_it_is():
+    for info in pkgutil.walk_packages([str(ROOT)], "fastshard."):
+        if info.name != "fastshard.__main__":
+            assert importlib.import_module(info.name).__doc__, info.name
+
+
+def test_versions_agree():
+    from importlib.metadata import version
+
+    assert version("fastshard") == fastshard.__version__
+
+
+def test_errors_derive_from_the_base():
+    from fastshard import errors
+
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), fastshard.FastshardError)
+        assert getattr(fastshard, name) is getattr(errors, name)
+
+
+@not_sanitized
+def test_the_stubs_are_true():
+    command = [
+        sys.executable,
+        "-m",
+        "mypy.stubtest",
+        "fastshard",
+        "--ignore-unused-allowlist",
+        "--allowlist",
+        TESTS / "stubtest_allowlist.txt",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@not_sanitized
+def test_users_code_type_checks(tmp_path):
+    code = tmp_path / "user.py"
+    code.write_text(
+        "import fastshard\n"
+        "with fastshard.open_shard('x.tar', mode='private') as shard:\n"
+        "    view: memoryview = shard[0]\n"
+        "    views: list[memoryview] = shard[1:]\n"
+        "    data: bytes = shard.read('a')\n"
+        "    sample: fastshard.Sample = shard.samples['k']\n"
+        "    text: str = sample.text('txt')\n"
+        "    name: str = shard.names[-1]\n"
+        "    keys: list[str] = sample.keys()\n"
+        "    total = int(shard.sizes.sum()) + len(shard.samples)\n"
+    )
+    where = {} if "site-packages" in str(ROOT) else {"MYPYPATH": str(ROOT.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | where,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
