@@ -58,13 +58,12 @@ cdef bint columns_add(
 ) noexcept nogil:
     """Append a member, whose name is copied; False: no memory."""
     cdef size_t i = columns.count
+    cdef size_t names_left = columns.names_room - columns.names_size
     if i == columns.room and not make_room(columns, 2 * i + 64):
         return False
-    if (
-        name.left > columns.names_room - columns.names_size
-        and not make_names_room(columns, 2 * columns.names_room + name.left + 1024)
-    ):
-        return False
+    if columns.names == NULL or name.left > names_left:  # copying to NULL is no copy
+        if not make_names_room(columns, 2 * columns.names_room + name.left + 1024):
+            return False
     memcpy(columns.names + columns.names_size, name.at, name.left)
     columns.names_size += name.left
     columns.offsets[i] = offset

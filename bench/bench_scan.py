@@ -1,0 +1,205 @@
+"""Opening shards: header scans, warm and cold, in threads; grouping; memory.
+
+    pytest bench/bench_scan.py
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastshard
+from fastshard._core.grouping import Grouping
+
+from conftest import Tar, contenders, evict
+
+SMALL = 100_000, 2048  # members, bytes each
+LARGE = 10_000, 100_000
+
+
+def scan_fastshard(path: Path) -> int:
+    with fastshard.open_shard(path) as shard:
+        return len(shard)
+
+
+def scan_tarfile(path: Path) -> int:
+    with tarfile.open(path, "r:") as tar:
+        return len(tar.getmembers())
+
+
+def scan_gnu_tar(path: Path) -> int:
+    listed = subprocess.run(["tar", "-tf", path], capture_output=True, check=True)
+    return listed.stdout.count(b"\n")
+
+
+def scan_webdataset(path: Path) -> int:
+    """It has no other way to list a shard than to read it."""
+    import webdataset as wds
+
+    return sum(1 for _ in wds.WebDataset(str(path), shardshuffle=False))
+
+
+def read_whole(path: Path) -> int:
+    """The floor among small members: all bytes moved once, nothing parsed."""
+    fd = os.open(path, os.O_RDONLY)
+    buffer = bytearray(256 << 10)
+    at = 0
+    while got := os.preadv(fd, [buffer], at):
+        at += got
+    os.close(fd)
+    return at
+
+
+def read_direct(path: Path) -> int:
+    """The device's own rate: O_DIRECT, 8 MiB at a time, past the page cache."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    at = 0
+    with mmap.mmap(-1, 8 << 20) as buffer:
+        while got := os.preadv(fd, [buffer], at):
+            at += got
+    os.close(fd)
+    return at
+
+
+def checked(scan: Callable[[Path], int], tar: Tar) -> None:
+    """A benchmark that reads wrong is not fast."""
+    expected = tar.path.stat().st_size if "read_" in scan.__name__ else tar.members
+    assert scan(tar.path) == expected
+    if scan is scan_fastshard:
+        with fastshard.open_shard(tar.path) as shard:
+            assert shard.offsets.tolist() == tar.offsets
+            assert list(shard.names) == tar.names
+
+
+@contenders(
+    "scan, warm",
+    fastshard=scan_fastshard,
+    all_bytes_read_once=read_whole,
+    gnu_tar=scan_gnu_tar,
+    tarfile=scan_tarfile,
+    webdataset=scan_webdataset,
+)
+@pytest.mark.parametrize("kind", ["ustar", "pax"])
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["2KB", "100KB"])
+def bench_warm(
+    benchmark: Any, tars: Any, read: Any, shape: tuple[int, int], kind: str, turn: int
+) -> None:
+    tar = tars(kind, *shape)
+    if read is scan_webdataset and shape is LARGE:
+        pytest.skip("webdataset reads all of it")
+    checked(read, tar)
+    benchmark.group = f"scan, warm, {tar.members:,} members of {tar.size:,} bytes, {kind}"
+    benchmark.extra_info["operations"] = tar.members
+    fast = read in (scan_fastshard, read_whole, scan_gnu_tar)
+    benchmark.pedantic(read, (tar.path,), rounds=7 if fast else 1)
+
+
+@contenders(
+    "scan, cold",
+    fastshard=scan_fastshard,
+    device_read_direct=read_direct,
+    tarfile=scan_tarfile,
+)
+@pytest.mark.parametrize("kind", ["ustar", "pax"])
+def bench_cold(benchmark: Any, tars: Any, read: Any, kind: str, turn: int) -> None:
+    tar = tars(kind, *LARGE)
+    checked(read, tar)
+    benchmark.group = f"scan, cold, {tar.members:,} members of {tar.size:,} bytes, {kind}"
+    benchmark.extra_info["operations"] = tar.members
+    benchmark.pedantic(
+        read, (tar.path,), setup=lambda: evict(tar.path), rounds=3 if SMALL else 1
+    )
+
+
+def scan_all(paths: list[Path], threads: int) -> int:
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(scan_fastshard, paths))
+
+
+@contenders(
+    "two shards in threads",
+    one_thread=lambda paths: scan_all(paths, 1),
+    two_threads=lambda paths: scan_all(paths, 2),
+)
+def bench_threads(benchmark: Any, tars: Any, read: Any, turn: int) -> None:
+    shards = [tars("pax", *SMALL, n=n) for n in range(2)]
+    paths = [tar.path for tar in shards]
+    expected = sum(tar.members for tar in shards)
+    assert read(paths) == expected
+    benchmark.group = f"scan, warm, 2 shards of {shards[0].members:,} pax members"
+    benchmark.extra_info["operations"] = expected
+    benchmark.pedantic(read, (paths,), rounds=7)
+
+
+def group_fastshard(shard: fastshard.TarShard) -> int:
+    grouping = Grouping(shard.parts()[1], False, True)
+    return len(fastshard.Samples(shard, grouping, fastshard.Sample))
+
+
+def group_python(shard: fastshard.TarShard) -> int:
+    """A dict of lists, as most readers do."""
+    samples: dict[str, list[str]] = {}
+    for name in shard.names:
+        folder, slash, last = name.rpartition("/")
+        key, _, field = last.partition(".")
+        samples.setdefault(folder + slash + key, []).append(field)
+    return len(samples)
+
+
+@pytest.fixture(scope="session")
+def million(tmp_path_factory: pytest.TempPathFactory) -> fastshard.TarShard:
+    """A shard of 1,000,000 empty members, two a sample."""
+    path = tmp_path_factory.mktemp("million") / "m.tar"
+    with path.open("wb") as file:
+        for i in range(500_000):
+            for suffix in ("jpg", "json"):
+                member = tarfile.TarInfo(f"train/{i:08d}.{suffix}")
+                file.write(member.tobuf(tarfile.USTAR_FORMAT))
+    return fastshard.open_shard(path)
+
+
+@contenders(
+    "1,000,000 names grouped into samples",
+    fastshard=group_fastshard,
+    python_dict=group_python,
+)
+def bench_grouping(benchmark: Any, million: Any, read: Any, turn: int) -> None:
+    assert read(million) == 500_000
+    benchmark.pedantic(read, (million,), rounds=3)
+
+
+def resident() -> int:
+    """Bytes of this process's own memory: mapped files are not counted."""
+    gc.collect()
+    with open("/proc/self/smaps_rollup") as file:
+        lines = dict(line.split(":", 1) for line in file.read().splitlines()[1:])
+    return int(lines["Anonymous"].split()[0]) * 1024
+
+
+def open_tarfile(path: Path) -> Any:
+    tar = tarfile.open(path, "r:")  # noqa: SIM115  # kept open: it is measured
+    tar.getmembers()
+    return tar
+
+
+@contenders("an open shard", fastshard=fastshard.open_shard, tarfile=open_tarfile)
+def bench_memory(benchmark: Any, tars: Any, read: Any, turn: int) -> None:
+    tar = tars("pax", *SMALL)
+    before = resident()
+    opened = read(tar.path)
+    taken = resident() - before
+    assert len(opened.names if hasattr(opened, "names") else opened.getnames()) > 0
+    benchmark.group = f"an open shard of {tar.members:,} pax members, names of 11 bytes"
+    benchmark.extra_info["operations"] = tar.members
+    benchmark.extra_info["bytes a member"] = round(taken / tar.members, 1)
+    opened.close()
+    benchmark.pedantic(lambda: read(tar.path).close(), rounds=1)

@@ -1,0 +1,77 @@
+"""Make the README's table from the JSON of pytest-benchmark.
+
+    pytest bench --benchmark-json=bench.json
+    python -m bench.report bench.json
+
+Turns of one contender count once, by their median; ratios are to fastshard's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+UNITS = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (float("inf"), 1, "s"))
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the unit that suits it."""
+    for limit, factor, unit in UNITS:
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    raise AssertionError("unreachable")
+
+
+def contender_of(bench: dict[str, Any]) -> str:
+    """The contender's name, from the test's parameters."""
+    parts = bench["param"].split("-")
+    return str(parts[0]).replace("_", " ")
+
+
+def merged(benches: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Group -> contender -> median seconds an operation, and extra figures."""
+    groups: dict[str, dict[str, dict[str, Any]]] = {}
+    for bench in benches:
+        info = dict(bench["extra_info"])
+        seconds = bench["stats"]["median"] / info.pop("operations", 1)
+        group = groups.setdefault(bench["group"], {})
+        found = group.setdefault(contender_of(bench), {"turns": [], "extra": info})
+        found["turns"].append(seconds)
+    return groups
+
+
+def rows(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = ["| what | who | each | to the first |", "|---|---|---|---|"]
+    for group, found in groups.items():
+        first = median(next(iter(found.values()))["turns"])
+        for i, (name, figures) in enumerate(found.items()):
+            seconds = median(figures["turns"])
+            extra = "".join(f"; {v} {k}" for k, v in figures["extra"].items())
+            ratio = "" if i == 0 else f"{seconds / first:.3g} x"
+            what = group if i == 0 else ""
+            lines.append(f"| {what} | {name} | {duration(seconds)}{extra} | {ratio} |")
+    return lines
+
+
+def main(paths: Sequence[str]) -> int:
+    """Print a table of the runs in some files."""
+    if not paths:
+        print("usage: python -m bench.report BENCH.json...", file=sys.stderr)
+        return 2
+    runs = [json.loads(Path(path).read_text()) for path in paths]
+    machine = runs[0]["machine_info"]
+    print(
+        f"{machine['cpu'].get('brand_raw', machine['machine'])}, {machine['system']} "
+        f"{machine['release']}, Python {machine['python_version']}\n"
+    )
+    print("\n".join(rows(merged(b for run in runs for b in run["benchmarks"]))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
