@@ -1,6 +1,6 @@
 """Opening shards: header scans, warm and cold, in threads; grouping; memory.
 
-    pytest bench/bench_scan.py
+pytest bench/bench_scan.py
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ import fastshard
 from fastshard._core.grouping import Grouping
 
 from conftest import Tar, contenders, evict
+
+# webdataset leaves its files open.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 SMALL = 100_000, 2048  # members, bytes each
 LARGE = 10_000, 100_000
@@ -97,7 +103,9 @@ def bench_warm(
     if read is scan_webdataset and shape is LARGE:
         pytest.skip("webdataset reads all of it")
     checked(read, tar)
-    benchmark.group = f"scan, warm, {tar.members:,} members of {tar.size:,} bytes, {kind}"
+    benchmark.group = (
+        f"scan, warm, {tar.members:,} members of {tar.size:,} bytes, {kind}"
+    )
     benchmark.extra_info["operations"] = tar.members
     fast = read in (scan_fastshard, read_whole, scan_gnu_tar)
     benchmark.pedantic(read, (tar.path,), rounds=7 if fast else 1)
@@ -113,11 +121,11 @@ def bench_warm(
 def bench_cold(benchmark: Any, tars: Any, read: Any, kind: str, turn: int) -> None:
     tar = tars(kind, *LARGE)
     checked(read, tar)
-    benchmark.group = f"scan, cold, {tar.members:,} members of {tar.size:,} bytes, {kind}"
-    benchmark.extra_info["operations"] = tar.members
-    benchmark.pedantic(
-        read, (tar.path,), setup=lambda: evict(tar.path), rounds=3 if SMALL else 1
+    benchmark.group = (
+        f"scan, cold, {tar.members:,} members of {tar.size:,} bytes, {kind}"
     )
+    benchmark.extra_info["operations"] = tar.members
+    benchmark.pedantic(read, (tar.path,), setup=lambda: evict(tar.path), rounds=3)
 
 
 def scan_all(paths: list[Path], threads: int) -> int:

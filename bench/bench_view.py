@@ -1,6 +1,6 @@
 """One member at a time: views, copies, arrays, samples. The page cache is warm.
 
-    pytest bench/bench_view.py
+pytest bench/bench_view.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ READS = 1000  # a round
 ROUNDS = 100
 F4 = np.dtype("f4")
 
-Reader = Callable[[Tar], tuple[Callable[[Any], Any], list[Any]]]
+Loop = Callable[[list[Any]], Any]  # reads every key, returns the last value
+KeyOf = Callable[[int], Any]  # the key of a position, as the contender takes it
 
 
 def order_of(count: int, shuffled: bool) -> list[int]:
@@ -33,42 +34,66 @@ def order_of(count: int, shuffled: bool) -> list[int]:
     return random.Random(0).sample(range(count), min(READS, count))
 
 
-def fastshard_position(tar: Tar) -> tuple[Callable[[Any], Any], Callable[[int], Any]]:
-    shard = fastshard.open_shard(tar.path)
-    return shard.__getitem__, lambda i: i
+def index_loop(shard: Any) -> Loop:
+    """Each contender has a loop of its own: a call less than a common one."""
+
+    def loop(keys: list[Any]) -> Any:
+        for key in keys:
+            value = shard[key]
+        return value
+
+    return loop
 
 
-def fastshard_name(tar: Tar) -> tuple[Callable[[Any], Any], Callable[[int], Any]]:
-    shard = fastshard.open_shard(tar.path)
-    return shard.__getitem__, tar.names.__getitem__
+def call_loop(read: Callable[[Any], Any]) -> Loop:
+    def loop(keys: list[Any]) -> Any:
+        for key in keys:
+            value = read(key)
+        return value
+
+    return loop
 
 
-def fastshard_read(tar: Tar) -> tuple[Callable[[Any], Any], Callable[[int], Any]]:
-    shard = fastshard.open_shard(tar.path)
-    return shard.read, lambda i: i
+def fastshard_position(tar: Tar) -> tuple[Loop, KeyOf]:
+    return index_loop(fastshard.open_shard(tar.path)), lambda i: i
 
 
-def os_pread(tar: Tar) -> tuple[Callable[[Any], Any], Callable[[int], Any]]:
-    fd, size = os.open(tar.path, os.O_RDONLY), tar.size
-    return lambda offset: os.pread(fd, size, offset), tar.offsets.__getitem__
+def fastshard_name(tar: Tar) -> tuple[Loop, KeyOf]:
+    return index_loop(fastshard.open_shard(tar.path)), tar.names.__getitem__
 
 
-def mmap_slice(tar: Tar) -> tuple[Callable[[Any], Any], Callable[[int], Any]]:
+def fastshard_read(tar: Tar) -> tuple[Loop, KeyOf]:
+    return call_loop(fastshard.open_shard(tar.path).read), lambda i: i
+
+
+def os_pread(tar: Tar) -> tuple[Loop, KeyOf]:
+    fd, size, pread = os.open(tar.path, os.O_RDONLY), tar.size, os.pread
+
+    def loop(offsets: list[Any]) -> Any:
+        for offset in offsets:
+            value = pread(fd, size, offset)
+        return value
+
+    return loop, tar.offsets.__getitem__
+
+
+def mmap_slice(tar: Tar) -> tuple[Loop, KeyOf]:
     with open(tar.path, "rb") as file:
         view = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
     size = tar.size
-    return lambda offset: view[offset : offset + size], tar.offsets.__getitem__
+
+    def loop(offsets: list[Any]) -> Any:
+        for offset in offsets:
+            value = view[offset : offset + size]
+        return value
+
+    return loop, tar.offsets.__getitem__
 
 
-def time_reads(benchmark: Any, read: Callable[[Any], Any], keys: list[Any]) -> None:
+def time_reads(benchmark: Any, loop: Loop, keys: list[Any]) -> None:
     """Time reads of the keys, one after another."""
-
-    def reads() -> None:
-        for key in keys:
-            read(key)
-
     benchmark.extra_info["operations"] = len(keys)
-    benchmark.pedantic(reads, rounds=ROUNDS, warmup_rounds=3)
+    benchmark.pedantic(loop, (keys,), rounds=ROUNDS, warmup_rounds=3)
 
 
 @contenders(
@@ -85,25 +110,37 @@ def bench_member(
     benchmark: Any, tars: Any, read: Any, size: int, shuffled: bool, turn: int
 ) -> None:
     tar = tars("ustar", 20_000 if size == 2048 else 2000, size)
-    get, key_of = read(tar)
+    loop, key_of = read(tar)
     for i in (0, 7, tar.members - 1):  # a benchmark that reads wrong is not fast
-        assert bytes(get(key_of(i)))[:16] == b"%016d" % i
-        assert len(get(key_of(i))) == size
-    benchmark.group = f"one member of {size // 1000} KB, {'shuffled' if shuffled else 'hot'}"
-    time_reads(benchmark, get, [key_of(i) for i in order_of(tar.members, shuffled)])
+        assert bytes(loop([key_of(i)]))[:16] == b"%016d" % i
+        assert len(loop([key_of(i)])) == size
+    state = "shuffled" if shuffled else "hot"
+    benchmark.group = f"one member of {size // 1000} KB, {state}"
+    time_reads(benchmark, loop, [key_of(i) for i in order_of(tar.members, shuffled)])
 
 
-def array_fastshard(shard: fastshard.Shard, tar: Tar) -> Callable[[int], Any]:
-    return shard.array
+def array_fastshard(shard: fastshard.Shard, tar: Tar) -> Loop:
+    return call_loop(shard.array)
 
 
-def array_load(shard: fastshard.Shard, tar: Tar) -> Callable[[int], Any]:
+def array_load(shard: fastshard.Shard, tar: Tar) -> Loop:
     fd, size, offsets = os.open(tar.path, os.O_RDONLY), len(array_bytes(0)), tar.offsets
-    return lambda i: np.load(io.BytesIO(os.pread(fd, size, offsets[i])))
+
+    def loop(positions: list[Any]) -> Any:
+        for i in positions:
+            value = np.load(io.BytesIO(os.pread(fd, size, offsets[i])))
+        return value
+
+    return loop
 
 
-def array_frombuffer(shard: fastshard.Shard, tar: Tar) -> Callable[[int], Any]:
-    return lambda i: np.frombuffer(shard[i], F4, offset=128)
+def array_frombuffer(shard: fastshard.Shard, tar: Tar) -> Loop:
+    def loop(positions: list[Any]) -> Any:
+        for i in positions:
+            value = np.frombuffer(shard[i], F4, offset=128)
+        return value
+
+    return loop
 
 
 @contenders(
@@ -117,38 +154,54 @@ def bench_npy(benchmark: Any, tars: Any, read: Any, shuffled: bool, turn: int) -
     tar = tars("ustar", 20_000, 2048, npy=True)
     get = read(fastshard.open_shard(tar.path), tar)
     for i in (0, 7, tar.members - 1):
-        assert np.array_equal(get(i), np.full(512, i, np.float32))
+        assert np.array_equal(get([i]), np.full(512, i, np.float32))
     benchmark.group = f".npy of float32[512], {'shuffled' if shuffled else 'hot'}"
     time_reads(benchmark, get, order_of(tar.members, shuffled))
 
 
+def raw_fastshard(shard: fastshard.Shard) -> Loop:
+    def loop(positions: list[Any]) -> Any:
+        for i in positions:
+            value = shard.array(i, F4)
+        return value
+
+    return loop
+
+
+def raw_frombuffer(shard: fastshard.Shard) -> Loop:
+    def loop(positions: list[Any]) -> Any:
+        for i in positions:
+            value = np.frombuffer(shard[i], F4)
+        return value
+
+    return loop
+
+
 @contenders(
     "raw float32[512] of a known type, hot",
-    fastshard=lambda shard: lambda i: shard.array(i, F4),
-    np_frombuffer=lambda shard: lambda i: np.frombuffer(shard[i], F4),
+    fastshard=raw_fastshard,
+    np_frombuffer=raw_frombuffer,
 )
 def bench_raw(benchmark: Any, tars: Any, read: Any, turn: int) -> None:
     shard = fastshard.open_shard(tars("ustar", 20_000, 2048).path)
-    get = read(shard)
-    assert get(7).tobytes() == shard.read(7)
-    time_reads(benchmark, get, order_of(len(shard), False))
+    loop = read(shard)
+    assert loop([7]).tobytes() == shard.read(7)
+    time_reads(benchmark, loop, order_of(len(shard), False))
 
 
-def one_field(samples: Any) -> Callable[[str], Any]:
-    return lambda key: samples[key]["bin"]
+def two_fields(samples: Any) -> Loop:
+    def loop(positions: list[Any]) -> Any:
+        for i in positions:
+            sample = samples[i]
+            value = sample["bin"], sample["bin"]
+        return value
 
-
-def two_fields(samples: Any) -> Callable[[int], Any]:
-    def get(i: int) -> Any:
-        sample = samples[i]
-        return sample["bin"], sample["bin"]
-
-    return get
+    return loop
 
 
 @contenders(
     "a sample, hot",
-    sample_alone=lambda samples: samples.__getitem__,
+    sample_alone=index_loop,
     with_two_views=two_fields,
 )
 def bench_sample(benchmark: Any, tars: Any, read: Any, turn: int) -> None:

@@ -25,9 +25,24 @@ KINDS = {"ustar": (tarfile.USTAR_FORMAT, 1.0), "pax": (tarfile.PAX_FORMAT, 1.5)}
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
+names_of_reads: dict[Callable[..., Any], str] = {}
+
+
+@pytest.fixture(autouse=True)
+def who(request: pytest.FixtureRequest, benchmark: Any) -> None:
+    """Note the contender's name for the report."""
+    read = request.node.callspec.params["read"]
+    benchmark.extra_info["who"] = names_of_reads[read]
+
 
 def contenders(group: str, **reads: Callable[..., Any]) -> Decorator:
-    """Run a bench for each contender, in turns; `read` is the contender."""
+    """Run a bench for each contender, in turns; `read` is the contender.
+
+    The first is what the others are compared with.
+    """
+    names_of_reads.update(
+        {read: name.replace("_", " ") for name, read in reads.items()}
+    )
 
     def decorate(bench: Callable[..., None]) -> Callable[..., None]:
         marks = (

@@ -3,7 +3,7 @@
     pytest bench --benchmark-json=bench.json
     python -m bench.report bench.json
 
-Turns of one contender count once, by their median; ratios are to fastshard's.
+Turns of one contender count once, by their median; ratios are to a group's first.
 """
 
 from __future__ import annotations
@@ -26,12 +26,6 @@ def duration(seconds: float) -> str:
     raise AssertionError("unreachable")
 
 
-def contender_of(bench: dict[str, Any]) -> str:
-    """The contender's name, from the test's parameters."""
-    parts = bench["param"].split("-")
-    return str(parts[0]).replace("_", " ")
-
-
 def merged(benches: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Group -> contender -> median seconds an operation, and extra figures."""
     groups: dict[str, dict[str, dict[str, Any]]] = {}
@@ -39,7 +33,7 @@ def merged(benches: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, A
         info = dict(bench["extra_info"])
         seconds = bench["stats"]["median"] / info.pop("operations", 1)
         group = groups.setdefault(bench["group"], {})
-        found = group.setdefault(contender_of(bench), {"turns": [], "extra": info})
+        found = group.setdefault(info.pop("who"), {"turns": [], "extra": info})
         found["turns"].append(seconds)
     return groups
 
