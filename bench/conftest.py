@@ -83,10 +83,7 @@ def write(path: Path, kind: str, count: int, size: int, npy: bool = False) -> Ta
     pool = random.Random(0).randbytes(size)
     with tarfile.open(path, "w", format=form) as file:
         for i in range(count):
-            if npy:
-                data = array_bytes(i)
-            else:
-                data = payload(i, size, pool)
+            data = array_bytes(i) if npy else payload(i, size, pool)
             member = tarfile.TarInfo(f"{i:07d}.{'npy' if npy else 'bin'}")
             member.size = len(data)
             member.mtime = mtime

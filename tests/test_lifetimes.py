@@ -167,7 +167,7 @@ def test_memory_does_not_grow(shard_path):
     churn(2_000)
     gc.collect()
     before = resident()
-    churn(20_000)
+    churn(100_000)
     with fastshard.open_shard(shard_path) as shard:
         for _ in range(100_000):
             shard[0]

@@ -54,6 +54,18 @@ def test_numpy_integers_are_positions(shard):
     assert shard[np.int64(2)] == shard[np.uint8(2)] == shard[2]
 
 
+def test_numpy_strings_are_names(shard, members):
+    name = np.array(list(members))[0]
+    assert shard[name] == shard.read(name) == members["000.jpg"]
+    assert name in shard
+    assert name in shard.names
+    assert shard.position(name) == 0
+    assert shard.samples[np.str_("000")][np.str_("jpg")] == members["000.jpg"]
+    assert np.str_("sub/002") in shard.samples
+    with pytest.raises(MemberNotFoundError):
+        shard[np.str_("ä")]
+
+
 def test_views_are_plain_memoryviews(shard, members):
     view = shard["000.jpg"]
     assert isinstance(view, memoryview)

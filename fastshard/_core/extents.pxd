@@ -25,14 +25,14 @@ cdef class ExtentTable:
     cdef columns_t columns
     cdef slots_t by_name           # built on the first look-up
     cdef object __weakref__
-    cdef Py_ssize_t find(self, str name) except -2
+    cdef Py_ssize_t find(self, object name) except -2
     cdef str name(self, Py_ssize_t i)
 
     cdef hash_names(self)
 
 cdef ExtentTable table_of(columns_t *columns)
 cdef str text_from(span_t text)
-cdef object text_to(str name, span_t *text)
+cdef object text_to(object name, span_t *text)
 cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1
 
 

@@ -123,7 +123,7 @@ cdef str text_from(span_t text):
     return PyUnicode_DecodeUTF8(<const char *> text.at, text.left, "surrogateescape")
 
 
-cdef object text_to(str name, span_t *text):
+cdef object text_to(object name, span_t *text):
     """Encode a name as `text_from` decoded it; return what keeps `text` alive.
 
     None where no name decodes to this (a lone surrogate that stands for no byte).
@@ -131,6 +131,8 @@ cdef object text_to(str name, span_t *text):
     cdef Py_ssize_t size = 0
     cdef const char *at
     cdef object keeper = name
+    if type(name) is not str:      # a subclass, such as numpy.str_
+        keeper = name = str.__str__(name)
     if not PyUnicode_IS_COMPACT_ASCII(name):
         try:
             keeper = name.encode("utf-8", "surrogateescape")
@@ -169,7 +171,7 @@ cdef class ExtentTable:
     cdef str name(self, Py_ssize_t i):
         return text_from(name_at(&self.columns, <uint32_t> i))
 
-    cdef Py_ssize_t find(self, str name) except -2:
+    cdef Py_ssize_t find(self, object name) except -2:
         """Return the position of the last member of this name, or -1."""
         cdef span_t text
         cdef uint32_t filling = 0

@@ -23,8 +23,8 @@ cdef class Grouping:
     cdef groups_t *built(self) except NULL
     cdef Py_ssize_t count(self) except -1
     cdef str key(self, Py_ssize_t sample)
-    cdef Py_ssize_t find(self, str key) except -2
+    cdef Py_ssize_t find(self, object key) except -2
     cdef list members(self, Py_ssize_t sample)
     cdef str field(self, Py_ssize_t member)
-    cdef Py_ssize_t member(self, Py_ssize_t sample, str field) except -2
+    cdef Py_ssize_t member(self, Py_ssize_t sample, object field) except -2
     cdef Py_ssize_t repeated(self, Py_ssize_t sample) except -2

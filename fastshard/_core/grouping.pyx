@@ -316,7 +316,7 @@ cdef class Grouping:
     cdef str key(self, Py_ssize_t sample):
         return text_from(key_at(self.built(), <uint32_t> sample))
 
-    cdef Py_ssize_t find(self, str key) except -2:
+    cdef Py_ssize_t find(self, object key) except -2:
         """Return the sample of this key, or -1."""
         cdef groups_t *groups = self.built()
         cdef span_t text
@@ -342,7 +342,7 @@ cdef class Grouping:
         cdef str field = text_from(field_at(self.built(), <uint32_t> member))
         return field.lower() if self.lower else field
 
-    cdef Py_ssize_t member(self, Py_ssize_t sample, str field) except -2:
+    cdef Py_ssize_t member(self, Py_ssize_t sample, object field) except -2:
         """Return the position of the member that holds a field, or -1."""
         cdef groups_t *groups = self.built()
         cdef uint32_t i

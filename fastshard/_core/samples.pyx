@@ -60,8 +60,10 @@ cdef class SamplesBase:
         for i in range(len(self)):
             yield self.sample_at(i)
 
-    def position(self, str key not None):
+    def position(self, key):
         """Return the position of the sample of this key."""
+        if not isinstance(key, str):
+            raise TypeError(f"keys are str, not {type(key).__name__}")
         return self.find(key)
 
     def key_at(self, i):

@@ -116,7 +116,7 @@ cdef class Shard:
     def __iter__(self):
         return Views(self)
 
-    def position(self, str name not None):
+    def position(self, name):
         """Return the position of the last member of this name.
 
         Raises
@@ -124,6 +124,8 @@ cdef class Shard:
         MemberNotFoundError
             The shard has no member of this name.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"names are str, not {type(name).__name__}")
         return self.find(name)
 
     def read(self, key):

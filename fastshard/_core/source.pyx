@@ -31,6 +31,17 @@ KINDS_OF_FILE = {
 }
 
 
+cdef int open_quietly(path, int flags) except -1:
+    """Open without stamping times of access: that takes a sixth of a small read."""
+    cdef int quiet = getattr(os, "O_NOATIME", 0)
+    if quiet:
+        try:
+            return os.open(path, flags | quiet)
+        except PermissionError:    # for the file's owner alone
+            pass
+    return os.open(path, flags)
+
+
 @cython.final
 @cython.no_gc
 cdef class LocalFile:
@@ -52,7 +63,7 @@ cdef class LocalFile:
             flags |= getattr(os, name, 0)
         if os.name == "nt" and os.path.isdir(self.path):
             raise FormatError("a directory is not a shard", self.path, 0)
-        self.fd = os.open(self.path, flags)
+        self.fd = open_quietly(self.path, flags)
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
             kind = KINDS_OF_FILE.get(stat.S_IFMT(status.st_mode), "such a file")
