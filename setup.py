@@ -1,6 +1,6 @@
 """The extensions; all else is in pyproject.toml.
 
-FASTSHARD_DEBUG=1     no optimisation, assertions and debug information
+FASTSHARD_DEBUG=1     no optimisation, and debug information
 FASTSHARD_SANITIZE=1  AddressSanitizer and UndefinedBehaviorSanitizer
 """
 
@@ -13,54 +13,34 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CORE = Path("fastshard", "_core")
-DEBUG = os.environ.get("FASTSHARD_DEBUG") == "1"
-SANITIZE = os.environ.get("FASTSHARD_SANITIZE") == "1"
-HEADERS = [
-    str(path) for suffix in ("h", "pxd", "pyi") for path in CORE.glob(f"*.{suffix}")
-]
+HEADERS = [str(path) for kind in ("h", "pxd") for path in CORE.glob(f"*.{kind}")]
+WARNINGS = "-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers"
+SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined".split()
 
-flags = (
-    ["/O2", "/W3"]
-    if sys.platform == "win32"
-    else [
-        "-O3",
-        "-Wall",
-        "-Wextra",
-        "-Wno-unused-parameter",
-        "-Wno-missing-field-initializers",
-    ]
-)
-if DEBUG or SANITIZE:
-    flags += ["-O0" if DEBUG else "-O1", "-g", "-UNDEBUG"]
-links = []
-if SANITIZE:
-    links = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-    flags += [*links, "-fno-omit-frame-pointer"]
+compile_args, link_args = ["-O3", *WARNINGS.split()], []
+if sys.platform == "win32":
+    compile_args = ["/O2", "/W3"]
+if os.environ.get("FASTSHARD_DEBUG") == "1":
+    compile_args += ["-O0", "-g", "-UNDEBUG"]
+if os.environ.get("FASTSHARD_SANITIZE") == "1":
+    compile_args += ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", *SANITIZERS]
+    link_args += SANITIZERS
 
 extensions = [
     Extension(
         f"fastshard._core.{path.stem}",
         [str(path)],
-        depends=HEADERS,
-        include_dirs=[
-            str(CORE),
-            *([numpy.get_include()] if path.stem == "arrays" else []),
-        ],
+        depends=[*HEADERS, str(path)],  # so that the sdist has them
+        include_dirs=[str(CORE), numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=flags,
-        extra_link_args=links,
+        extra_compile_args=compile_args,
+        extra_link_args=link_args,
     )
     for path in sorted(CORE.glob("*.pyx"))
 ]
-directives = {
-    "language_level": 3,
-    "boundscheck": False,
-    "wraparound": False,
-    "cdivision": True,
-    "initializedcheck": False,
-    "auto_pickle": False,
-    "autotestdict": False,
-}
+directives = {"language_level": 3, "boundscheck": False, "wraparound": False}
+directives |= {"cdivision": True, "initializedcheck": False}
+directives |= {"auto_pickle": False, "autotestdict": False}  # as stubtest needs
 setup(
     ext_modules=cythonize(
         extensions, build_dir="build/c", compiler_directives=directives
