@@ -15,7 +15,7 @@ from setuptools import Extension, setup
 CORE = Path("fastshard", "_core")
 HEADERS = [str(path) for kind in ("h", "pxd") for path in CORE.glob(f"*.{kind}")]
 WARNINGS = "-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers"
-SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined".split()
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
 compile_args, link_args = ["-O3", *WARNINGS.split()], []
 if sys.platform == "win32":
