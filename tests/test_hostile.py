@@ -297,6 +297,18 @@ def test_a_long_chain_of_extension_headers_is_walked_without_recursion(opened): 
     assert shard[0] == b"abc"
 
 
+def test_headers_of_many_megabytes_before_small_ones(opened):
+    """What a member's headers took is the guess for the next, but a capped one."""
+    chain = extension(b"x", record(b"comment", b"c" * 900_000)) * 5
+    large = header(b"large", size=b"%011o\0" % (3 << 20)) + bytes(3 << 20)
+    shard = opened(chain, large, large, header(b"last"), padded(b"abc"), END)
+    assert list(shard.names) == ["large", "large", "last"]
+    assert shard["last"] == b"abc"
+    chain = extension(b"x", record(b"mtime", b"1.5")) * 20_000
+    shard = opened(chain, header(), padded(b"abc"), large * 9, END)
+    assert len(shard) == 10
+
+
 def test_many_members_of_no_bytes(opened):  # noqa: F811
     shard = opened(header(b"same", size=b"") * 50_000, END)
     assert len(shard) == 50_000

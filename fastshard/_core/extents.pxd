@@ -13,6 +13,7 @@ cdef struct columns_t:             # what a table holds, one value a member
     size_t names_size
     size_t room                    # members that the columns have room for
     size_t names_room
+    double expected                # times what is there: a guess at the whole
 
 cdef bint columns_add(
     columns_t *columns, uint64_t offset, uint64_t size, span_t name

@@ -20,6 +20,8 @@ from fastshard._core.span cimport span_of, span_t
 
 import collections.abc
 
+cdef double MAX_GUESS = 256.0     # times what is used; untouched room costs nothing
+
 cdef extern from "Python.h":
     bint PyUnicode_IS_COMPACT_ASCII(object text)
 
@@ -53,16 +55,27 @@ cdef bint make_names_room(columns_t *columns, size_t size) noexcept nogil:
     return True
 
 
+cdef size_t more_room(size_t used, double expected) noexcept nogil:
+    """How much to make room for: a good guess leaves no holes in the heap.
+
+    The guess comes from the file, so it counts up to a limit.
+    """
+    cdef double guess = used * min(max(expected, 2.0), MAX_GUESS)
+    return <size_t> guess + 64
+
+
 cdef bint columns_add(
     columns_t *columns, uint64_t offset, uint64_t size, span_t name
 ) noexcept nogil:
     """Append a member, whose name is copied; False: no memory."""
     cdef size_t i = columns.count
     cdef size_t names_left = columns.names_room - columns.names_size
-    if i == columns.room and not make_room(columns, 2 * i + 64):
+    cdef size_t wanted
+    if i == columns.room and not make_room(columns, more_room(i, columns.expected)):
         return False
     if columns.names == NULL or name.left > names_left:  # copying to NULL is no copy
-        if not make_names_room(columns, 2 * columns.names_room + name.left + 1024):
+        wanted = more_room(columns.names_size, columns.expected) + name.left
+        if not make_names_room(columns, wanted):
             return False
     memcpy(columns.names + columns.names_size, name.at, name.left)
     columns.names_size += name.left

@@ -94,6 +94,15 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 
 #endif
 
+static inline void fs_close(int fd)
+{
+#if defined(_WIN32)
+    (void)_close(fd);
+#else
+    (void)close(fd);
+#endif
+}
+
 /* Read only what the page cache holds. Returns the bytes read, or -1 with
  * errno EAGAIN (nothing cached) or EOPNOTSUPP (the answer cannot be had). */
 #if defined(__linux__)

@@ -6,6 +6,7 @@ cdef extern from "platform.h" nogil:
     bint FS_HAVE_MMAP
     void *fs_map(int fd, size_t nbytes, bint writable)
     void fs_unmap(void *base, size_t nbytes)
+    void fs_close(int fd)
     int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
     int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t offset)
     void fs_will_need(int fd, uint64_t offset, uint64_t size)

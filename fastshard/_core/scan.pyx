@@ -30,9 +30,11 @@ cdef enum:
     ROOM = (1 << 20) + 512         # bytes: a window, and any extension's payload
     NEAR = 6 << 10                 # bytes between headers that one window joins
     FAR = 1 << 20                  # bytes between headers that a disk need not join
+    HEADERS = 4 << 10              # bytes of headers that are read on a guess
     WINDOW = 256 << 10              # bytes read at once among near headers
     MISSED = 1 << 20               # bytes read at once from a disk
     AHEAD = 4 << 20                # bytes that a disk is asked for in advance
+    SURE = 1 << 10                 # members from which their number can be guessed
     STEPS = 1 << 17                # headers between looks at signals
     READS = 1 << 9                 # and reads that waited
     SCAN_PAUSED = TAR_STATUSES + 1
@@ -94,7 +96,7 @@ cdef int read_window(
     """Fill the window from `need.offset` on; 0, or a SCAN_ status."""
     cdef uint64_t left = window.nbytes - need.offset
     cdef int64_t got = -1
-    want = <size_t> min(<uint64_t> want, left)
+    want = <size_t> min(<uint64_t> min(want, <size_t> ROOM), left)
     window.start = need.offset
     window.held = 0
     if window.asks_cache:
@@ -127,7 +129,7 @@ cdef int fill(scan_t *scan, const need_t *need) noexcept nogil:
     if scan.stride <= NEAR:
         want = max(want, <size_t> WINDOW)
     else:
-        want = max(want, scan.header_size)
+        want = max(want, min(scan.header_size, <size_t> HEADERS))
     return read_window(&scan.window, need, want, scan.stride <= FAR)
 
 
@@ -135,6 +137,8 @@ cdef int add_member(scan_t *scan, uint64_t start) noexcept nogil:
     cdef tar_t *tar = &scan.tar
     scan.stride = (3 * scan.stride + (tar.at - start)) // 4
     scan.header_size = <size_t> (tar.offset - start)
+    if scan.columns.count >= SURE and scan.columns.count == scan.columns.room:
+        scan.columns.expected = 1.02 * <double> tar.nbytes / <double> tar.at
     if not columns_add(&scan.columns, tar.offset, tar.size, tar.name):
         return TAR_NO_MEMORY
     return TAR_MORE

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from fastshard._core.mapped cimport MappedFile
-from fastshard._core.platform cimport fs_pread
+from fastshard._core.platform cimport fs_close, fs_pread
 
 import os
 import stat
@@ -74,8 +74,8 @@ cdef class LocalFile:
     def close(self):
         """Close the descriptor; closing twice is nothing."""
         if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            os.close(fd)
+            fs_close(self.fd)
+            self.fd = -1
 
     def __enter__(self):
         return self
@@ -87,8 +87,8 @@ cdef class LocalFile:
         raise TypeError("a LocalFile holds a descriptor and does not pickle")
 
     def __dealloc__(self):
-        if self.fd >= 0:
-            os.close(self.fd)
+        if self.fd >= 0:           # by C: the interpreter may be shutting down
+            fs_close(self.fd)
 
 
 @cython.no_gc
