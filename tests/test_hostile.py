@@ -297,7 +297,7 @@ def test_a_long_chain_of_extension_headers_is_walked_without_recursion(opened): 
     assert shard[0] == b"abc"
 
 
-def test_headers_of_many_megabytes_before_small_ones(opened):
+def test_headers_of_many_megabytes_before_small_ones(opened):  # noqa: F811
     """What a member's headers took is the guess for the next, but a capped one."""
     chain = extension(b"x", record(b"comment", b"c" * 900_000)) * 5
     large = header(b"large", size=b"%011o\0" % (3 << 20)) + bytes(3 << 20)
