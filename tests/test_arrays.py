@@ -256,12 +256,25 @@ def test_a_bad_fit_is_a_value_error(one, dtype, shape):
     assert "a.npy" in str(caught.value)
 
 
+def test_a_shape_that_shrinks_while_it_is_read(one):
+    class Shrinking:
+        def __index__(self):
+            shape.clear()
+            return 4
+
+    shape = [Shrinking(), 6]
+    assert one(bytes(24)).array(0, "u1", shape).shape == (4, 6)
+
+
 def test_other_types_and_shapes_are_errors(one):
     shard = one(bytes(24))
     with pytest.raises(TypeError):
         shard.array(0, "no such type")
     with pytest.raises(TypeError):
         shard.array(0, "u1", "24")
+    for shape in (24.0, (24.0,), (4, None), [[24]]):
+        with pytest.raises(TypeError):
+            shard.array(0, "u1", shape)
     with pytest.raises(OverflowError):
         shard.array(0, "u1", 2**70)
 

@@ -217,6 +217,22 @@ def test_a_closed_shard_raises(shard):
     assert names[0] == "000.jpg"
 
 
+def test_a_key_that_closes_the_shard_is_an_error_and_no_crash(shard_path):
+    class Closing:
+        def __index__(self):
+            shard.close()
+            return 0
+
+    for mode in MODES:
+        for use in ("__getitem__", "read", "array"):
+            shard = fastshard.open_shard(shard_path, mode=mode)
+            with pytest.raises(ClosedError):
+                getattr(shard, use)(Closing())
+        shard = fastshard.open_shard(shard_path, mode=mode)
+        with pytest.raises(ClosedError):
+            shard[Closing() : 3]
+
+
 def test_pickles_by_path_and_options(shard, members, monkeypatch, tmp_path_factory):
     data = pickle.dumps(shard)
     assert len(data) < 500

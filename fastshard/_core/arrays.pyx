@@ -6,6 +6,7 @@ versions 1.0 to 3.0 (numpy.lib.format documents them).
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint8_t, uint64_t
@@ -180,12 +181,12 @@ cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
     cdef uint64_t product = 1
     cdef int open_at = -1
     cdef cnp.npy_intp length
-    asked = shape if isinstance(shape, (tuple, list)) else (shape,)
+    asked = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if len(asked) > MAX_DIMENSIONS:
         raise ValueError(f"a shape of more than {MAX_DIMENSIONS} dimensions")
     lengths.dimensions = len(asked)
     for k in range(lengths.dimensions):
-        length = asked[k]
+        length = PyNumber_AsSsize_t(asked[k], OverflowError)  # no floats
         lengths.lengths[k] = length
         if length == -1 and open_at < 0:
             open_at = k

@@ -137,9 +137,9 @@ cdef class Shard:
             Position or name.
         """
         cdef uint64_t offset, size
-        cdef Source source
-        self.extent(self.find(key), &offset, &size)
-        source = self.source
+        cdef Py_ssize_t i = self.find(key)
+        cdef Source source = self.open_source()  # a key's __index__ may close it
+        self.extent(i, &offset, &size)
         return source.read(offset, size)
 
     def array(self, key, dtype=None, shape=None):
