@@ -154,19 +154,24 @@ def test_errors_derive_from_the_base():
         assert getattr(fastshard, name) is getattr(errors, name)
 
 
-@not_sanitized
-def test_the_stubs_are_true():
-    command = [
-        sys.executable,
-        "-m",
-        "mypy.stubtest",
-        "fastshard",
-        "--ignore-unused-allowlist",
-        "--allowlist",
-        TESTS / "stubtest_allowlist.txt",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT.parent)
+def checks(folder, *command):
+    """Run a type checker that finds the package, installed or in its sources."""
+    where = {} if "site-packages" in str(ROOT) else {"MYPYPATH": str(ROOT.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | where,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@not_sanitized
+def test_the_stubs_are_true(tmp_path):
+    allowed = TESTS / "stubtest_allowlist.txt"
+    options = ("--ignore-unused-allowlist", "--allowlist", allowed)
+    checks(tmp_path, "mypy.stubtest", "fastshard", *options)
 
 
 @not_sanitized
@@ -184,12 +189,4 @@ def test_users_code_type_checks(tmp_path):
         "    keys: list[str] = sample.keys()\n"
         "    total = int(shard.sizes.sum()) + len(shard.samples)\n"
     )
-    where = {} if "site-packages" in str(ROOT) else {"MYPYPATH": str(ROOT.parent)}
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", code],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | where,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    checks(tmp_path, "mypy", "--strict", "--no-incremental", code)

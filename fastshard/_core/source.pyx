@@ -152,6 +152,8 @@ cdef class MappedSource(Source):
         """Return `size` bytes from `offset` as bytes of their own."""
         cdef object copy
         cdef char *to
+        if offset > self.nbytes or size > self.nbytes - offset:
+            raise FormatError("a read beyond the file", self.path, offset)
         if size < LARGE_COPY:
             return PyBytes_FromStringAndSize(<const char *> self.base + offset, size)
         copy = PyBytes_FromStringAndSize(NULL, size)

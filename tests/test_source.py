@@ -1,0 +1,33 @@
+"""Sources: where bytes are."""
+
+import pytest
+
+import fastshard
+from fastshard import FormatError
+from fastshard._core.source import LocalFile, PreadSource, Source
+
+
+@pytest.mark.parametrize("mode", ["mmap", "private", "pread"])
+@pytest.mark.parametrize(
+    ("offset", "size"), [(0, 10**9), (10**12, 1), (2**64 - 1, 2), (2**63, 2**63 - 1)]
+)
+def test_reads_beyond_the_file_are_refused(shard_path, mode, offset, size):
+    with fastshard.open_shard(shard_path, mode=mode) as shard:
+        source, _ = shard.parts()
+        assert source.read(source.nbytes, 0) == b""
+        assert source.read(512, 2) == shard.read(0)[:2]
+        with pytest.raises((FormatError, MemoryError, OSError, OverflowError)):
+            source.read(offset, size)
+
+
+def test_what_holds_a_file_does_not_pickle(shard_path):
+    with LocalFile(shard_path) as file:
+        for thing in (file, PreadSource(file)):
+            with pytest.raises(TypeError, match="pickle"):
+                thing.__reduce__()
+    assert file.fd == -1
+
+
+def test_a_source_without_bytes_answers_nothing():
+    with pytest.raises(NotImplementedError):
+        Source().read(0, 1)
