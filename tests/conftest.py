@@ -85,6 +85,18 @@ def shard_path(make_tar: MakeTar, members: dict[str, bytes]) -> Path:
     return make_tar(members)
 
 
+@pytest.fixture
+def opened(tmp_path):
+    """Open a tar made of blocks."""
+
+    def open_blocks(*blocks, **options):
+        path = tmp_path / "hand.tar"
+        path.write_bytes(b"".join(blocks))
+        return fastshard.open_shard(path, **options)
+
+    return open_blocks
+
+
 def listed(path: Path, **options: object) -> list[tuple[str, int, int]]:
     """What fastshard says a shard holds: names, offsets, sizes."""
     with fastshard.open_shard(path, **options) as shard:

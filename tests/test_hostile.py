@@ -15,8 +15,8 @@ import pytest
 import fastshard
 from fastshard import FastshardError, FormatError
 
+from blocks import END, extension, header, padded, record
 from conftest import SANITIZED, listed, write_tar
-from test_tar import END, extension, header, opened, padded, record  # noqa: F401
 
 BLOCKS = {"ustar": (tarfile.USTAR_FORMAT, 1), "pax": (tarfile.PAX_FORMAT, 1.5)}
 
@@ -164,7 +164,7 @@ def fix_checksums(data):
         ([header(kind=b"x", size=b"\xff" * 12), END], "size", 124),
     ],
 )
-def test_faults_say_what_and_where(opened, blocks, reason, offset):  # noqa: F811
+def test_faults_say_what_and_where(opened, blocks, reason, offset):
     with pytest.raises(FormatError, match=reason) as caught:
         opened(*blocks)
     error = caught.value
@@ -206,14 +206,14 @@ def test_faults_say_what_and_where(opened, blocks, reason, offset):  # noqa: F81
         (record(b"size", b"0x1"), 0),
     ],
 )
-def test_malformed_pax_records(opened, text, at):  # noqa: F811
+def test_malformed_pax_records(opened, text, at):
     for kind in (b"x", b"g"):
         with pytest.raises(FormatError, match=r"pax|size|NUL") as caught:
             opened(extension(kind, text), header(), padded(b"abc"), END)
         assert caught.value.offset == 512 + at
 
 
-def test_a_name_with_a_size_beyond_the_file_is_named(opened):  # noqa: F811
+def test_a_name_with_a_size_beyond_the_file_is_named(opened):
     with pytest.raises(FormatError) as caught:
         opened(header(b"first"), padded(b"abc"), header(b"second"))
     assert caught.value.member == "second"
@@ -291,13 +291,13 @@ def test_pread_reports_a_file_that_became_shorter(shard_path, members):
             shard.array("000.jpg", "u1")
 
 
-def test_a_long_chain_of_extension_headers_is_walked_without_recursion(opened):  # noqa: F811
+def test_a_long_chain_of_extension_headers_is_walked_without_recursion(opened):
     chain = extension(b"x", record(b"mtime", b"1.5")) * 20_000
     shard = opened(chain, header(), padded(b"abc"), END)
     assert shard[0] == b"abc"
 
 
-def test_headers_of_many_megabytes_before_small_ones(opened):  # noqa: F811
+def test_headers_of_many_megabytes_before_small_ones(opened):
     """What a member's headers took is the guess for the next, but a capped one."""
     chain = extension(b"x", record(b"comment", b"c" * 900_000)) * 5
     large = header(b"large", size=b"%011o\0" % (3 << 20)) + bytes(3 << 20)
@@ -309,7 +309,7 @@ def test_headers_of_many_megabytes_before_small_ones(opened):  # noqa: F811
     assert len(shard) == 10
 
 
-def test_many_members_of_no_bytes(opened):  # noqa: F811
+def test_many_members_of_no_bytes(opened):
     shard = opened(header(b"same", size=b"") * 50_000, END)
     assert len(shard) == 50_000
     assert shard.position("same") == 49_999

@@ -1,8 +1,7 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from fastshard._core.extents cimport ExtentTable, columns_t
 from fastshard._core.hashing cimport slots_t
-from fastshard._core.span cimport span_t
 
 
 cdef struct groups_t:

@@ -1,6 +1,6 @@
 """Borrowed memory: the only pointer arithmetic on bytes that a file holds."""
 
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t
 from libc.string cimport memchr
 
 
