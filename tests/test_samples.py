@@ -197,7 +197,7 @@ def test_values_of_fields(make_tar):
     ("data", "call", "at"),
     [
         (b"abc\xff", "text", 3),
-        (b'{"a": 1,}', "json", 8),
+        (b'{"a": 1, "b": x}', "json", 14),
         ('{"ä": }'.encode(), "json", 7),
         (b"", "json", 0),
         (b'"\xff"', "json", 1),
