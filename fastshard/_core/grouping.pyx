@@ -8,13 +8,11 @@ samples is that of their first members.
 """
 
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memset
 
-from fastshard._core.extents cimport (
-    ExtentTable, columns_t, name_at, text_from, text_to,
-)
+from fastshard._core.extents cimport ExtentTable, name_at, text_from, text_to
 from fastshard._core.hashing cimport (
     MAX_ENTRIES, slot_entry, slots_find, slots_free, slots_init,
 )

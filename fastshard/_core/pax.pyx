@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, strlen
 
-from fastshard._core.span cimport span_of, span_t, take, take_until
+from fastshard._core.span cimport span_t, take, take_until
 
 cdef enum:
     MAX_LENGTH_DIGITS = 7          # extension headers are at most 1 MiB

@@ -11,7 +11,6 @@ unless that waits for the disk: then a large read costs no more than a small one
 from libc.errno cimport EAGAIN, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memset
 
 from fastshard._core.extents cimport (
     ExtentTable, columns_add, columns_free, columns_t, table_of, text_from,
@@ -31,7 +30,7 @@ cdef enum:
     NEAR = 6 << 10                 # bytes between headers that one window joins
     FAR = 1 << 20                  # bytes between headers that a disk need not join
     HEADERS = 4 << 10              # bytes of headers that are read on a guess
-    WINDOW = 256 << 10              # bytes read at once among near headers
+    WINDOW = 256 << 10             # bytes read at once among near headers
     MISSED = 1 << 20               # bytes read at once from a disk
     AHEAD = 4 << 20                # bytes that a disk is asked for in advance
     SURE = 1 << 10                 # members from which their number can be guessed

@@ -10,9 +10,9 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from fastshard._core.pax cimport (
-    PAX_BAD_NAME, PAX_BAD_NUMBER, PAX_DELETED, PAX_INCREMENTAL, PAX_MULTI_VOLUME,
-    PAX_NO_MEMORY, PAX_OK, PAX_SAID, PAX_SPARSE, PAX_UNSAID, pax_clear, pax_free,
-    pax_merge, pax_parse, pax_set_path,
+    PAX_BAD_NAME, PAX_BAD_NUMBER, PAX_INCREMENTAL, PAX_MULTI_VOLUME, PAX_NO_MEMORY,
+    PAX_OK, PAX_SAID, PAX_SPARSE, PAX_UNSAID, pax_clear, pax_free, pax_merge,
+    pax_parse, pax_set_path,
 )
 from fastshard._core.span cimport span_of, span_t, take, text_of
 
