@@ -21,6 +21,7 @@ TESTS = Path(__file__).parent
 # A module imports from layers below its own, and sideways inside its folder.
 LAYERS = {
     "fastshard.errors": 0,
+    "fastshard.files": 0,
     "fastshard._core": 1,
     "fastshard.sources": 2,
     "fastshard.index": 2,

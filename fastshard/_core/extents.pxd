@@ -13,6 +13,9 @@ cdef struct columns_t:             # what a table holds, one value a member
     size_t names_size
     size_t room                    # members that the columns have room for
     size_t names_room
+    uint64_t *info_ends            # NULL where no member has more to say
+    uint8_t *infos                 # JSON objects, as an index has them; or nothing
+    size_t infos_size
     double expected                # times what is there: a guess at the whole
 
 cdef bint columns_add(
@@ -25,13 +28,14 @@ cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil
 cdef class ExtentTable:
     cdef columns_t columns
     cdef slots_t by_name           # built on the first look-up
+    cdef object keeper             # owns the columns where the table does not
     cdef object __weakref__
     cdef Py_ssize_t find(self, object name) except -2
     cdef str name(self, Py_ssize_t i)
-
     cdef hash_names(self)
 
 cdef ExtentTable table_of(columns_t *columns)
+cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil
 cdef str text_from(span_t text)
 cdef object text_to(object name, span_t *text)
 cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1

@@ -5,7 +5,7 @@ for a member until it is asked for; the hash of names is built on first use.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.number cimport PyIndex_Check, PyNumber_AsSsize_t
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -15,7 +15,7 @@ from libc.string cimport memcpy
 from fastshard._core.hashing cimport (
     MAX_ENTRIES, slot_entry, slots_find, slots_free, slots_init, slots_t,
 )
-from fastshard._core.platform cimport PY_SSIZE_T_MAX
+from fastshard._core.platform cimport PY_SSIZE_T_MAX, fs_load
 from fastshard._core.span cimport span_of, span_t
 
 import collections.abc
@@ -91,23 +91,48 @@ cdef void columns_free(columns_t *columns) noexcept nogil:
     free(columns.sizes)
     free(columns.name_ends)
     free(columns.names)
-    columns.offsets = columns.sizes = columns.name_ends = NULL
-    columns.names = NULL
+    free(columns.info_ends)
+    free(columns.infos)
+    forget(columns)
+
+
+cdef void forget(columns_t *columns) noexcept nogil:
+    columns.offsets = columns.sizes = columns.name_ends = columns.info_ends = NULL
+    columns.names = columns.infos = NULL
+
+
+cdef inline span_t text_at(
+    const uint64_t *ends, const uint8_t *texts, size_t size, size_t i
+) noexcept nogil:
+    """Text `i` of a column of texts, or none where its ends are no ends.
+
+    A mapped column may hold anything, and change: each end is loaded once.
+    """
+    cdef uint64_t start = fs_load(ends + i - 1) if i > 0 else 0
+    cdef uint64_t end = fs_load(ends + i)
+    if end > size or start > end:
+        return span_of(texts, 0)
+    return span_of(texts + start, <size_t> (end - start))
 
 
 cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil:
     """The name of member `i`, borrowed from the table."""
     cdef const columns_t *table = <const columns_t *> columns
-    cdef uint64_t start = table.name_ends[i - 1] if i > 0 else 0
-    return span_of(table.names + start, <size_t> (table.name_ends[i] - start))
+    return text_at(table.name_ends, table.names, table.names_size, i)
+
+
+cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil:
+    """What an index says of member `i` beyond its extent; borrowed, may be empty."""
+    if columns.info_ends == NULL:
+        return span_of(NULL, 0)
+    return text_at(columns.info_ends, columns.infos, columns.infos_size, i)
 
 
 cdef ExtentTable table_of(columns_t *columns):
     """Make a table that owns the columns; trims the room they do not use."""
     cdef ExtentTable table = ExtentTable.__new__(ExtentTable)
     table.columns = columns[0]
-    columns.offsets = columns.sizes = columns.name_ends = NULL
-    columns.names = NULL
+    forget(columns)
     if not (
         make_room(&table.columns, table.columns.count)
         and make_names_room(&table.columns, table.columns.names_size)
@@ -172,7 +197,21 @@ cdef class ExtentTable:
     @property
     def nbytes(self):
         """Bytes of memory that the table takes, hashes left out."""
-        return 24 * self.columns.room + self.columns.names_room
+        cdef size_t infos = self.columns.infos_size
+        if self.columns.info_ends != NULL:
+            infos += 8 * self.columns.count
+        return 24 * self.columns.room + self.columns.names_room + infos
+
+    def info(self, Py_ssize_t i):
+        """Return the JSON text (bytes) that an index has of a member, or none.
+
+        Where a JSON index is the source it is the member's whole entry.
+        """
+        cdef span_t text
+        if not 0 <= i < len(self):
+            raise IndexError(f"position {i} is out of range: there are {len(self):,}")
+        text = info_at(&self.columns, i)
+        return PyBytes_FromStringAndSize(<const char *> text.at, text.left)
 
     def duplicates(self):
         """Return the positions of members whose name a later one has too."""
@@ -212,7 +251,8 @@ cdef class ExtentTable:
             slots_free(&built)         # another thread was faster
 
     def __dealloc__(self):
-        columns_free(&self.columns)
+        if self.keeper is None:
+            columns_free(&self.columns)
         slots_free(&self.by_name)
 
 

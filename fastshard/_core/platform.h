@@ -140,6 +140,12 @@ static inline void fs_will_need(int fd, uint64_t offset, uint64_t size)
 #endif
 }
 
+/* Load a number that others may change: once, whatever the compiler thinks. */
+static inline uint64_t fs_load(const uint64_t *at)
+{
+    return *(const volatile uint64_t *)at;
+}
+
 /* A counter that threads share: plain under the GIL, atomic without one. */
 static inline void fs_count(Py_ssize_t *counter, Py_ssize_t change)
 {

@@ -10,6 +10,7 @@ cdef extern from "platform.h" nogil:
     int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
     int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t offset)
     void fs_will_need(int fd, uint64_t offset, uint64_t size)
+    uint64_t fs_load(const uint64_t *at)
     void fs_count(Py_ssize_t *counter, Py_ssize_t change)
 
 cdef extern from "Python.h":

@@ -1,0 +1,1 @@
+"""Sidecar files that list a shard's extents: one module a format."""
