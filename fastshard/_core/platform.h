@@ -146,6 +146,11 @@ static inline uint64_t fs_load(const uint64_t *at)
     return *(const volatile uint64_t *)at;
 }
 
+static inline uint32_t fs_load32(const uint32_t *at)
+{
+    return *(const volatile uint32_t *)at;
+}
+
 /* A counter that threads share: plain under the GIL, atomic without one. */
 static inline void fs_count(Py_ssize_t *counter, Py_ssize_t change)
 {

@@ -1,6 +1,6 @@
 """What platform.h offers; see there."""
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef extern from "platform.h" nogil:
     bint FS_HAVE_MMAP
@@ -11,6 +11,7 @@ cdef extern from "platform.h" nogil:
     int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t offset)
     void fs_will_need(int fd, uint64_t offset, uint64_t size)
     uint64_t fs_load(const uint64_t *at)
+    uint32_t fs_load32(const uint32_t *at)
     void fs_count(Py_ssize_t *counter, Py_ssize_t change)
 
 cdef extern from "Python.h":

@@ -89,7 +89,9 @@ cdef class SamplesBase:
 
     cdef object sample_at(self, Py_ssize_t i):
         cdef SampleBase sample
-        cdef Py_ssize_t again = self.grouping.repeated(i)
+        cdef Py_ssize_t again
+        self.grouping.check(i)
+        again = self.grouping.repeated(i)
         if again >= 0:
             raise FormatError(
                 f"sample {self.grouping.key(i)!r} has field "

@@ -5,6 +5,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core.extents cimport ExtentTable, Names, checked_position
+from fastshard._core.platform cimport fs_load
 from fastshard._core.source cimport Source
 
 from fastshard.errors import ClosedError, FormatError, MemberNotFoundError
@@ -238,8 +239,8 @@ cdef class Shard:
     ) except -1:
         """Load an extent once and check it: the one place where that is done."""
         cdef uint64_t nbytes = self.source.nbytes
-        offset[0] = self.table.columns.offsets[i]
-        size[0] = self.table.columns.sizes[i]
+        offset[0] = fs_load(self.table.columns.offsets + i)
+        size[0] = fs_load(self.table.columns.sizes + i)
         if offset[0] > nbytes or size[0] > nbytes - offset[0]:
             raise FormatError(
                 f"an extent of {size[0]:,} bytes reaches beyond the file",
