@@ -17,6 +17,8 @@ from fastshard.errors import (
     FormatError,
     MemberNotFoundError,
     SampleNotFoundError,
+    StaleIndexError,
+    StaleIndexWarning,
 )
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
@@ -31,6 +33,8 @@ __all__ = [
     "SampleNotFoundError",
     "Samples",
     "Shard",
+    "StaleIndexError",
+    "StaleIndexWarning",
     "TarShard",
     "open_shard",
 ]
@@ -41,16 +45,31 @@ __version__ = "0.1.0"
 def open_shard(
     path: str | os.PathLike[str],
     *,
+    index: str | os.PathLike[str] = "auto",
     mode: Mode = "mmap",
     key: KeyRule = "first",
     lower: bool = True,
 ) -> TarShard:
-    """Open a local tar shard: scan its headers, and map it.
+    """Open a local tar shard: find its members, and map it.
 
     Parameters
     ----------
     path : str or path-like
         A tar file, not compressed: v7, ustar, GNU or pax.
+    index : {"auto", "none", "rebuild"} or path-like
+        Where its members are listed.
+
+        ``"auto"``
+            A fresh index beside it is used: ``.fsi``, else ``.json``. A stale or
+            broken one is passed over with a `StaleIndexWarning`. Without one the
+            headers are scanned.
+        ``"none"``
+            The headers are scanned; no index is looked for.
+        ``"rebuild"``
+            The headers are scanned, and an ``.fsi`` is written beside it.
+        a path
+            That index (``.fsi``, ``.json``, ``.idx``, ``.tar.idx``), which must
+            be fresh; or a directory to look for one in.
     mode : {"mmap", "private", "pread"}
         How its bytes are read.
 
@@ -79,8 +98,11 @@ def open_shard(
     FormatError
         The file is no tar, is cut or damaged, is compressed, is a directory or
         a device, or holds members that are not stored as they are (sparse,
-        multi-volume, incremental). The error names the byte.
+        multi-volume, incremental). The error names the byte. Or an index that
+        was named is broken.
+    StaleIndexError
+        An index that was named is of another shard, or of an earlier state.
     OSError
         The file cannot be opened, read or mapped.
     """
-    return open_tar(path, mode=mode, key=key, lower=lower)
+    return open_tar(path, index=index, mode=mode, key=key, lower=lower)

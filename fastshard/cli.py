@@ -160,7 +160,7 @@ def figures_of(shard: TarShard) -> dict[str, Any]:
         "size_percentiles": dict(zip(map(str, PERCENTILES), at, strict=False)),
         "samples": len(shard.samples),
         "fields": shard.samples.grouping.field_counts(),
-        "skipped": dict(shard.skipped),
+        "skipped": None if shard.skipped is None else dict(shard.skipped),
         "after_end": None if after is None else {"offset": after[0], "what": after[2]},
     }
 
@@ -176,7 +176,8 @@ def print_figures(figures: dict[str, Any]) -> None:
     print("  sizes    " + (", ".join(f"p{p} {n:,}" for p, n in percentiles) or "none"))
     print(f"  samples  {figures['samples']:,}")
     print(f"  fields   {counts(figures['fields'])}")
-    print(f"  skipped  {counts(figures['skipped'])}")
+    if figures["skipped"] is not None:
+        print(f"  skipped  {counts(figures['skipped'])}")
     if figures["after_end"] is not None:
         print(
             f"  byte {figures['after_end']['offset']:,}: {figures['after_end']['what']}"

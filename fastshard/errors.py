@@ -13,6 +13,8 @@ __all__ = [
     "FormatError",
     "MemberNotFoundError",
     "SampleNotFoundError",
+    "StaleIndexError",
+    "StaleIndexWarning",
 ]
 
 
@@ -85,3 +87,14 @@ class FieldNotFoundError(MemberNotFoundError):
     """A sample has no field of this name."""
 
     kind = "field"
+
+
+class StaleIndexError(FormatError):
+    """An index is of another shard, or of an earlier state of this one.
+
+    `path` is the index; the reason says what differs.
+    """
+
+
+class StaleIndexWarning(UserWarning):
+    """An index beside a shard is stale or broken; the shard is scanned instead."""

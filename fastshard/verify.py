@@ -25,32 +25,44 @@ class Fault(NamedTuple):
 
 
 def verify_shard(
-    path: str | os.PathLike[str], progress: Progress | None = None
+    path: str | os.PathLike[str],
+    progress: Progress | None = None,
+    *,
+    index: str = "auto",
+    hashes: bool = False,
 ) -> tuple[TarShard | None, list[Fault]]:
-    """Check a shard's headers and bounds, its names, and what follows its end.
+    """Check a shard's headers and bounds, its names, its indexes, and its end.
 
     Parameters
     ----------
     path : str or path-like
     progress : callable, optional
         Called now and then with the bytes walked over so far.
+    index : str
+        ``"auto"``: the indexes beside it; ``"none"``; or one that is named.
+    hashes : bool
+        Compare members with the checksums that an index records, which reads
+        the whole shard.
 
     Returns
     -------
     shard : TarShard or None
-        The open shard, or None where it cannot be opened.
+        The open shard, its headers scanned, or None where it cannot be opened.
     faults : list of Fault
         Empty for a sound shard. Not only what keeps it from being read: names
-        that occur twice, fields that a sample has twice, and data behind the
-        archive's end that no reader of tars sees.
+        that occur twice, fields that a sample has twice, data behind the
+        archive's end that no reader of tars sees, whatever an index says that
+        the headers do not.
 
     Raises
     ------
     OSError
         The file cannot be read.
     """
+    from fastshard.verify_index import indexes_of, verify_index
+
     try:
-        shard = open_tar(path, progress=progress)
+        shard = open_tar(path, index="none", progress=progress)
     except FormatError as error:
         return None, [Fault(error.path, error.offset, error.member, error.reason)]
     faults = [
@@ -66,6 +78,8 @@ def verify_shard(
     after = archive_after(shard)
     if after is not None:
         faults.append(Fault(shard.path, *after))
+    for found in indexes_of(shard.path, index):
+        faults.extend(Fault(*fault) for fault in verify_index(found, shard, hashes))
     return shard, faults
 
 
@@ -80,7 +94,10 @@ def archive_after(shard: TarShard) -> tuple[int, None, str] | None:
     -------
     (int, None, str) or None
         The byte it begins at, and whether it is another archive or other data.
+        None too where the shard was opened with an index that has no end.
     """
+    if shard.end is None:
+        return None  # an index told of the members, and not of what follows
     with LocalFile(shard.path) as file:
         source = PreadSource(file)
         for at in range(shard.end, file.nbytes, CHUNK):

@@ -26,11 +26,12 @@ LAYERS = {
     "fastshard.sources": 2,
     "fastshard.index": 2,
     "fastshard.formats": 3,
-    "fastshard.verify": 4,
-    "fastshard": 5,
-    "fastshard.demo": 6,
-    "fastshard.cli": 7,
-    "fastshard.__main__": 8,
+    "fastshard.verify_index": 4,
+    "fastshard.verify": 5,
+    "fastshard": 6,
+    "fastshard.demo": 7,
+    "fastshard.cli": 8,
+    "fastshard.__main__": 9,
 }
 
 

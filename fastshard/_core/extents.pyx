@@ -202,15 +202,21 @@ cdef class ExtentTable:
             infos += 8 * self.columns.count
         return 24 * self.columns.room + self.columns.names_room + infos
 
-    def info(self, Py_ssize_t i):
+    def extent(self, i):
+        """Return a member's offset and size, in bytes, as the table has them."""
+        cdef Py_ssize_t at = checked_position(i, len(self))
+        return fs_load(self.columns.offsets + at), fs_load(self.columns.sizes + at)
+
+    def name_of(self, i):
+        """Return a member's name."""
+        return self.name(checked_position(i, len(self)))
+
+    def info(self, i):
         """Return the JSON text (bytes) that an index has of a member, or none.
 
         Where a JSON index is the source it is the member's whole entry.
         """
-        cdef span_t text
-        if not 0 <= i < len(self):
-            raise IndexError(f"position {i} is out of range: there are {len(self):,}")
-        text = info_at(&self.columns, i)
+        cdef span_t text = info_at(&self.columns, checked_position(i, len(self)))
         return PyBytes_FromStringAndSize(<const char *> text.at, text.left)
 
     def duplicates(self):

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fastshard._core.mapped cimport MappedFile
 
@@ -6,6 +6,7 @@ from fastshard._core.mapped cimport MappedFile
 cdef class LocalFile:
     cdef readonly object path
     cdef readonly uint64_t nbytes  # bytes when it was opened
+    cdef readonly int64_t mtime_ns # when it was last written to, then
     cdef readonly int fd           # -1 once closed
     cdef object __weakref__
 

@@ -12,16 +12,19 @@ from fastshard._core.mapped import MappedFile
 from fastshard._core.scan import scan_tar
 from fastshard._core.shard import Shard
 from fastshard._core.source import LocalFile, MappedSource, PreadSource, Source
-from fastshard.errors import FormatError
+from fastshard.errors import FormatError, StaleIndexError
 from fastshard.formats.base import Sample, Samples
+from fastshard.index import find_index, read_index, save_index, sidecar
+from fastshard.index.contents import Contents
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
 
-__all__ = ["KeyRule", "Mode", "Progress", "TarShard", "open_tar"]
+__all__ = ["IndexFormat", "KeyRule", "Mode", "Progress", "TarShard", "open_tar"]
 
 Mode = Literal["mmap", "private", "pread"]
 KeyRule = Literal["first", "last"]
+IndexFormat = Literal["fsi", "json", "idx", "tar.idx"]
 Progress = Callable[[int], object]
 
 COMPRESSED = {  # what a file that is no tar may begin with
@@ -38,15 +41,19 @@ class TarShard(Shard):
 
     Attributes
     ----------
-    skipped : Mapping of str to int
+    index : str or None
+        The index that was used; None where the headers were scanned.
+    skipped : Mapping of str to int, or None
         How many of each kind the file stores that are no members: ``directory``,
-        ``symbolic link``, ``hard link``, ``metadata`` and so on.
-    end : int
+        ``symbolic link``, ``hard link``, ``metadata`` and so on. None where the
+        index does not say.
+    end : int or None
         Where the archive ends, in bytes from the start of the file. What follows
-        is padding, or another archive, which no reader of tars sees.
+        is padding, or another archive, which no reader of tars sees. None where
+        the index does not say.
     """
 
-    __slots__ = ("_grouping", "_options", "end", "skipped")
+    __slots__ = ("_contents", "_grouping", "_identity", "_options")
 
     def __init__(
         self,
@@ -55,15 +62,27 @@ class TarShard(Shard):
         path: str,
         mode: Mode,
         *,
+        contents: Contents,
         grouping: Grouping,
-        skipped: Mapping[str, int],
-        end: int,
+        identity: tuple[int, int],
         options: dict[str, Any],
     ) -> None:
+        self._contents = contents
         self._grouping = grouping
+        self._identity = identity  # bytes, and ns of the last write
         self._options = options
-        self.skipped = skipped
-        self.end = end
+
+    @property
+    def index(self) -> str | None:
+        return self._contents.index
+
+    @property
+    def skipped(self) -> Mapping[str, int] | None:
+        return self._contents.skipped
+
+    @property
+    def end(self) -> int | None:
+        return self._contents.end
 
     @property
     def samples(self) -> Samples:
@@ -75,6 +94,91 @@ class TarShard(Shard):
         """
         return Samples(self, self._grouping, Sample)
 
+    def info(self, key: int | str) -> dict[str, Any]:
+        """Return what the index says of a member beyond its extent.
+
+        Captions, width and height, sha256, whatever its maker put there.
+
+        Parameters
+        ----------
+        key : int or str
+            Position or name.
+
+        Returns
+        -------
+        dict
+            Parsed anew each time; empty where there is nothing.
+
+        Raises
+        ------
+        FormatError
+            What the index has is no JSON object.
+        MemberNotFoundError, IndexError, ClosedError
+            As for ``shard[key]``.
+        """
+        from fastshard.index.jsonfile import parse_info
+
+        table = self.parts()[1]
+        i = self.position(key) if isinstance(key, str) else range(len(table))[key]
+        try:
+            return parse_info(table.info(i))
+        except ValueError as error:
+            path = self.index or self.path
+            reason = f"its info is no JSON object: {error}"
+            raise FormatError(reason, path, 0, table.name_of(i)) from error
+
+    def save_index(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        format: IndexFormat | None = None,  # noqa: A002
+        hashes: bool = False,
+    ) -> str:
+        """Write an index of this shard; it appears whole.
+
+        Parameters
+        ----------
+        path : str or path-like, optional
+            Otherwise beside the shard, with the format's suffix.
+        format : {"fsi", "json", "idx", "tar.idx"}, optional
+            Otherwise what the suffix of `path` says; without a path, ``"fsi"``.
+        hashes : bool
+            Record checksums too, which reads the whole shard.
+
+        Returns
+        -------
+        str
+            Where it was written.
+
+        Raises
+        ------
+        StaleIndexError
+            The shard was written to after it was opened.
+        FastshardError
+            The format cannot carry something that the shard has.
+        ValueError
+            There is no such format.
+        OSError
+            It cannot be written.
+        """
+        from fastshard.index.hashes import hashes_of
+
+        self.parts()  # a closed shard does not tell
+        shard = self._options["path"]
+        where = sidecar(shard, format or "fsi") if path is None else os.fspath(path)
+        with LocalFile(shard) as file:
+            if (file.nbytes, file.mtime_ns) != self._identity:
+                raise StaleIndexError("written to after it was opened", shard, 0)
+            save_index(
+                self._contents,
+                file,
+                where,
+                format,
+                grouping=self._grouping,
+                hashes=hashes_of(file, self._contents.table) if hashes else None,
+            )
+        return where
+
     def __copy__(self) -> TarShard:
         """Return another handle on the same mapping, for another thread."""
         source, table = self.parts()
@@ -83,9 +187,9 @@ class TarShard(Shard):
             table,
             self.path,
             self.mode,
+            contents=self._contents,
             grouping=self._grouping,
-            skipped=self.skipped,
-            end=self.end,
+            identity=self._identity,
             options=self._options,
         )
 
@@ -101,6 +205,7 @@ def _reopen(options: dict[str, Any]) -> TarShard:
 def open_tar(
     path: str | os.PathLike[str],
     *,
+    index: str | os.PathLike[str] = "auto",
     mode: Mode = "mmap",
     key: KeyRule = "first",
     lower: bool = True,
@@ -114,9 +219,14 @@ def open_tar(
     name = os.fspath(path)
     if not isinstance(name, str):
         raise TypeError(f"a path is str or os.PathLike[str], not {type(path).__name__}")
+    index = os.fspath(index)
+    rule = {"last_dot": key == "last", "lower": lower}
     file = LocalFile(name)
     try:
-        table, skipped, end = _scan(file, progress)
+        contents = _contents_of(file, index, rule, mode == "pread", progress)
+        grouping = contents.grouping or Grouping(contents.table, **rule)
+        if index == "rebuild":
+            save_index(contents, file, sidecar(name, "fsi"), grouping=grouping)
         source = _source_of(file, mode)
     except BaseException:
         file.close()
@@ -125,19 +235,47 @@ def open_tar(
         file.close()  # a mapping needs no descriptor
     return TarShard(
         source,
-        table,
+        contents.table,
         name,
         mode,
-        grouping=Grouping(table, key == "last", lower),
-        skipped=MappingProxyType(skipped),
-        end=end,
+        contents=contents,
+        grouping=grouping,
+        identity=(file.nbytes, file.mtime_ns),
         options={
             "path": os.path.abspath(name),  # a worker may start elsewhere
+            "index": _index_again(index),
             "mode": mode,
             "key": key,
             "lower": lower,
         },
     )
+
+
+def _contents_of(
+    file: LocalFile,
+    index: str,
+    rule: dict[str, bool],
+    copied: bool,
+    progress: Progress | None,
+) -> Contents:
+    """Find out what a shard holds: from an index, or by a scan."""
+    if index not in ("none", "rebuild"):
+        if index == "auto" or os.path.isdir(index):
+            folder = None if index == "auto" else index
+            found = find_index(file, folder, copied=copied, **rule)
+        else:
+            found = read_index(index, file, copied=copied, **rule)
+        if found is not None:
+            return found
+    table, skipped, end = _scan(file, progress)
+    return Contents(table, end=end, skipped=MappingProxyType(skipped))
+
+
+def _index_again(index: str) -> str:
+    """Say which index a pickled shard opens with: none is built twice."""
+    if index == "rebuild":
+        return "auto"
+    return index if index in ("auto", "none") else os.path.abspath(index)
 
 
 def _source_of(file: LocalFile, mode: Mode) -> Source:

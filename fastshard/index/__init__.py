@@ -1,1 +1,225 @@
-"""Sidecar files that list a shard's extents: one module a format."""
+"""Sidecar files that list a shard's extents: one module a format.
+
+This module finds the one to use, reads one that is named, and writes one.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from fastshard._core.grouping import Grouping
+from fastshard._core.source import LocalFile
+from fastshard.errors import (
+    FastshardError,
+    FormatError,
+    StaleIndexError,
+    StaleIndexWarning,
+)
+from fastshard.index.contents import Contents
+
+if TYPE_CHECKING:
+    from fastshard.index.hashes import Hashes
+
+__all__ = ["FORMATS", "find_index", "format_of", "read_index", "save_index", "sidecar"]
+
+FORMATS = {  # suffix of the file, by name of the format
+    "fsi": ".fsi",
+    "json": ".json",
+    "idx": ".idx",
+    "tar.idx": ".tar.idx",
+}
+FOUND = "fsi", "json"  # those that are looked for: the others hold too little
+
+
+def sidecar(shard: str, format: str, folder: str | None = None) -> str:  # noqa: A002
+    """Return the path of a shard's index, beside it or in a folder."""
+    stem = os.path.splitext(shard)[0]
+    if format == "idx":  # DALI's own: up to the first dot
+        head, tail = os.path.split(stem)
+        stem = os.path.join(head, tail.split(".")[0])
+    if folder is not None:
+        stem = os.path.join(folder, os.path.basename(stem))
+    return stem + FORMATS[format]
+
+
+def format_of(path: str) -> str:
+    """Return the format that an index's suffix says.
+
+    Raises
+    ------
+    ValueError
+        It says none.
+    """
+    name = os.path.basename(path)
+    for format in ("tar.idx", "fsi", "json", "idx"):  # noqa: A001
+        if name.endswith(FORMATS[format]):
+            return format
+    raise ValueError(
+        f"{path}: an index ends in {', '.join(FORMATS.values())}; or name its format"
+    )
+
+
+def read_index(
+    path: str, file: LocalFile, *, last_dot: bool, lower: bool, copied: bool = False
+) -> Contents:
+    """Read an index that was named, of the format that its suffix says.
+
+    Parameters
+    ----------
+    path : str
+    file : LocalFile
+        The shard.
+    last_dot, lower : bool
+        The rule for keys and fields; see `Grouping`.
+    copied : bool
+        Keep nothing mapped.
+
+    Raises
+    ------
+    StaleIndexError
+        The index is of another shard, or of an earlier state of this one.
+    FormatError
+        The index is broken.
+    OSError
+        It cannot be read.
+    """
+    from fastshard.index import freshness
+
+    kind = format_of(path)
+    if kind == "fsi":
+        from fastshard.index.binary import read_binary
+
+        index = read_binary(path, copied=copied)
+        contents = index.contents(last_dot, lower)
+        freshness.check_binary(path, index.header, file, contents.table)
+        return contents
+    if kind == "json":
+        from fastshard.index.jsonfile import read_json
+
+        try:
+            contents, recorded = read_json(path, file.nbytes)
+        except FormatError:  # an extent outside the shard: was the shard larger?
+            _, recorded = read_json(path, None)
+            if recorded is not None:
+                freshness.check_size(path, recorded, file)
+            raise
+        freshness.check_listed(path, recorded, file, contents.table)
+        return contents
+    if kind == "idx":
+        from fastshard.index.dali import read_dali
+
+        return read_dali(path, file)
+    from fastshard.index.energon import read_energon
+
+    return read_energon(path, file)
+
+
+def find_index(
+    file: LocalFile,
+    folder: str | None = None,
+    *,
+    last_dot: bool,
+    lower: bool,
+    copied: bool = False,
+) -> Contents | None:
+    """Read the fresh index of a shard, if there is one.
+
+    A stale or broken one is passed over with a `StaleIndexWarning`.
+
+    Parameters
+    ----------
+    file : LocalFile
+        The shard.
+    folder : str, optional
+        Where indexes are; otherwise beside the shard.
+    last_dot, lower, copied
+        As for `read_index`.
+    """
+    for kind in FOUND:
+        path = sidecar(file.path, kind, folder)
+        if not os.path.exists(path):
+            continue
+        try:
+            return read_index(path, file, last_dot=last_dot, lower=lower, copied=copied)
+        except FileNotFoundError:  # taken away meanwhile
+            continue
+        except FormatError as error:
+            what = "stale" if isinstance(error, StaleIndexError) else "broken"
+            warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
+    return None
+
+
+def save_index(
+    contents: Contents,
+    file: LocalFile,
+    path: str,
+    format: str | None = None,  # noqa: A002
+    *,
+    grouping: Grouping | None = None,
+    hashes: Hashes | None = None,
+) -> None:
+    """Write an index of a shard; it appears whole.
+
+    Parameters
+    ----------
+    contents : Contents
+        What the shard holds.
+    file : LocalFile
+        The shard.
+    path : str
+    format : {"fsi", "json", "idx", "tar.idx"}, optional
+        Otherwise the suffix of `path` says it.
+    grouping : Grouping, optional
+        The samples to record in a binary index; by first dots without one.
+    hashes : Hashes, optional
+        Checksums to record; JSON and binary indexes can.
+
+    Raises
+    ------
+    FastshardError
+        The format cannot carry something that the shard has.
+    ValueError
+        There is no such format.
+    OSError
+        It cannot be written.
+    """
+    kind = format or format_of(path)
+    if kind not in FORMATS:
+        raise ValueError(f"{kind!r} is no format of an index: {', '.join(FORMATS)}")
+    if kind == "fsi":
+        from fastshard.index.binary import write_binary
+        from fastshard.index.freshness import fingerprint_of
+
+        write_binary(
+            path,
+            contents,
+            grouping or contents.grouping or Grouping(contents.table, False, True),
+            shard_bytes=file.nbytes,
+            mtime_ns=file.mtime_ns,
+            fingerprint=fingerprint_of(file, contents.table),
+            infos=None if hashes is None else hashes.infos(contents.table),
+        )
+    elif kind == "json":
+        from fastshard.index.jsonfile import write_json
+
+        write_json(
+            path,
+            contents,
+            file.nbytes,
+            shard=os.path.basename(file.path),
+            sha256=hashes and hashes.sha256,
+            hash=hashes and hashes.hash,
+            hash_lfs=hashes and hashes.hash_lfs,
+        )
+    elif hashes is not None:
+        raise FastshardError(f"an index in the format {kind} holds no hashes")
+    elif kind == "idx":
+        from fastshard.index.dali import write_dali
+
+        write_dali(path, contents, file)
+    else:
+        from fastshard.index.energon import write_energon
+
+        write_energon(path, contents, file)
