@@ -8,9 +8,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fastshard._core.shard import Shard
+from fastshard.build import build_index, merge_indexes
+from fastshard.dataset import Dataset
 from fastshard.errors import (
+    AmbiguousKeyError,
     ClosedError,
     FastshardError,
     FieldNotFoundError,
@@ -20,11 +25,18 @@ from fastshard.errors import (
     StaleIndexError,
     StaleIndexWarning,
 )
+from fastshard.expand import Source
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
+from fastshard.opening import open_dataset
+
+if TYPE_CHECKING:
+    from fastshard.decoders import Decoder
 
 __all__ = [
+    "AmbiguousKeyError",
     "ClosedError",
+    "Dataset",
     "FastshardError",
     "FieldNotFoundError",
     "FormatError",
@@ -36,10 +48,73 @@ __all__ = [
     "StaleIndexError",
     "StaleIndexWarning",
     "TarShard",
+    "build_index",
+    "merge_indexes",
+    "open",
     "open_shard",
 ]
 
 __version__ = "0.1.0"
+
+
+def open(  # noqa: A001
+    source: Source,
+    *,
+    index: str | os.PathLike[str] = "auto",
+    key: KeyRule = "first",
+    lower: bool = True,
+    decoders: Mapping[str, Decoder] | None = None,
+    mode: Mode = "mmap",
+    max_mapped: int | None = None,
+) -> Dataset:
+    """Open a dataset of local tar shards.
+
+    Parameters
+    ----------
+    source : str, path-like or sequence of them
+        A tar; a directory, for the shards in it (``directory/**``: also below
+        it); a glob; a brace list, ``train-{000..099}.tar``; a list of these; or
+        a wids index. Shards of directories and globs are ordered naturally, 2
+        before 10; lists keep their order.
+    index : {"auto", "none", "rebuild"} or path-like
+        As for `open_shard`, for each shard; and ``"auto"`` uses a fresh
+        ``dataset.fsi`` of the shards' directory, with which no shard is touched
+        to count samples. ``"rebuild"`` makes all of them first. A directory
+        holds indexes that were made with ``out=``.
+    key : {"first", "last"}
+        At which dot of a name's last part a sample's key ends.
+    lower : bool
+        Lower-case the fields of samples, as WebDataset does.
+    decoders : Mapping of str to callable, optional
+        ``fn(view) -> value`` by suffix of the field, for `Sample.decode`; they
+        come before those that are built in.
+    mode : {"mmap", "private", "pread"}
+        As for `open_shard`.
+    max_mapped : int, optional
+        How many shards may be mapped at a time; otherwise a quarter of what the
+        system allows (``vm.max_map_count``), at most 16,384.
+
+    Returns
+    -------
+    Dataset
+        A sequence of samples. Shards are opened when they are first needed.
+
+    Raises
+    ------
+    FileNotFoundError
+        A shard is not there.
+    FastshardError
+        There are no shards, or not all of one format, or they are remote.
+    """
+    return open_dataset(
+        source,
+        index=index,
+        key=key,
+        lower=lower,
+        decoders=decoders,
+        mode=mode,
+        max_mapped=max_mapped,
+    )
 
 
 def open_shard(

@@ -7,6 +7,7 @@ expect. An `OSError` of the operating system passes as it is.
 from __future__ import annotations
 
 __all__ = [
+    "AmbiguousKeyError",
     "ClosedError",
     "FastshardError",
     "FieldNotFoundError",
@@ -81,6 +82,30 @@ class SampleNotFoundError(MemberNotFoundError):
     """A shard has no sample of this key."""
 
     kind = "sample"
+
+
+class AmbiguousKeyError(FastshardError, KeyError):
+    """Several shards of a dataset have a sample of this key, or member of this name.
+
+    Attributes
+    ----------
+    name : str
+        What was looked for.
+    positions : list of int
+        Where it was found.
+    """
+
+    def __init__(self, name: str, positions: list[int]) -> None:
+        super().__init__(name, positions)
+        self.name = name
+        self.positions = positions
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{i:,}" for i in self.positions[:8])
+        return (
+            f"{self.name!r} is in {len(self.positions):,} places: positions {shown}; "
+            f"use a position"
+        )
 
 
 class FieldNotFoundError(MemberNotFoundError):

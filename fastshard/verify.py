@@ -8,8 +8,10 @@ from typing import NamedTuple
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FormatError
 from fastshard.formats.tar import Progress, TarShard, open_tar
+from fastshard.shardset import ShardSet
+from fastshard.verify_index import indexes_of, verify_index, verify_known
 
-__all__ = ["Fault", "archive_after", "verify_shard"]
+__all__ = ["Fault", "archive_after", "verify_dataset", "verify_shard"]
 
 BLOCK = 512  # bytes
 CHUNK = 1 << 20  # bytes read at once, a multiple of BLOCK
@@ -59,8 +61,6 @@ def verify_shard(
     OSError
         The file cannot be read.
     """
-    from fastshard.verify_index import indexes_of, verify_index
-
     try:
         shard = open_tar(path, index="none", progress=progress)
     except FormatError as error:
@@ -81,6 +81,28 @@ def verify_shard(
     for found in indexes_of(shard.path, index):
         faults.extend(Fault(*fault) for fault in verify_index(found, shard, hashes))
     return shard, faults
+
+
+def verify_dataset(shards: ShardSet, *, hashes: bool = False) -> list[Fault]:
+    """Check every shard of a dataset as `verify_shard` does, in threads.
+
+    And ``dataset.fsi``: its table of keys, and that each shard is what it says.
+    """
+
+    def verify(k: int) -> list[Fault]:
+        path = shards.paths[k]
+        try:
+            shard, faults = verify_shard(path, index=shards.index_of(k), hashes=hashes)
+        except FileNotFoundError:
+            return [Fault(path, 0, None, "the shard is not there")]
+        if shard is not None:
+            shard.close()
+        return faults
+
+    faults = [fault for found in shards.each(verify, "verifying") for fault in found]
+    if shards.known is not None:
+        faults.extend(Fault(*fault) for fault in verify_known(shards))
+    return faults
 
 
 def _member_fault(shard: TarShard, i: int, reason: str) -> Fault:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 from fastshard._core.grouping import Grouping
 from fastshard._core.source import LocalFile
-from fastshard.errors import FormatError
+from fastshard.errors import FormatError, StaleIndexError
 from fastshard.formats.tar import TarShard
 from fastshard.index import FOUND, format_of, read_index, sidecar
 from fastshard.index.contents import Contents
+from fastshard.shardset import ShardSet
 
-__all__ = ["indexes_of", "verify_index"]
+__all__ = ["indexes_of", "verify_index", "verify_known"]
 
 MOST = 100  # faults of one kind that are told one by one
 
@@ -109,3 +110,35 @@ def _wrong_hashes(
         digest = hashlib.sha256(shard.parts()[0].read(offset, size)).hexdigest()
         if digest != recorded:
             yield shard.path, offset, table.name_of(i), "its sha256 is not the index's"
+
+
+def verify_known(shards: ShardSet) -> Iterator[FaultTuple]:
+    """Say what a ``dataset.fsi`` has that its shards have not."""
+    known = shards.known
+    assert known is not None
+    if known.file.rows_are_broken():
+        yield known.path, 72, None, "the checksum of its table of keys is wrong"
+    for k in range(len(shards)):
+        try:
+            shards.shard(k)
+        except StaleIndexError as error:
+            yield error.path, error.offset, error.member, error.reason
+        except (FormatError, OSError):
+            continue  # the shard's own fault, told already
+    yield from _wrong_rows(shards)
+
+
+def _wrong_rows(shards: ShardSet) -> Iterator[FaultTuple]:
+    """Compare a table of keys with one made of the keys."""
+    from fastshard.keys import key_table
+
+    known = shards.known
+    assert known is not None
+    if not known.has_keys:
+        return
+    try:
+        made = key_table(shards, known.file.seed)
+    except (FormatError, OSError):
+        return  # told already
+    if made.tobytes() != known.file.row_bytes():
+        yield known.path, 0, None, "its table of keys is not that of the keys"

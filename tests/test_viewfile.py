@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from fastshard.formats.viewfile import ViewFile
+from fastshard.viewfile import ViewFile
 
 DATA = bytes(range(256)) * 4
 

@@ -6,6 +6,7 @@ the memory; what a column says is checked where it is used.
 """
 
 cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -44,6 +45,9 @@ cdef class IndexMemory:
         else:
             self.base = <uint8_t *> PyBytes_AS_STRING(owner)
             self.nbytes = len(owner)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.base, self.nbytes, 1, flags)
 
     def read(self, uint64_t offset, uint64_t size):
         """Return bytes of their own."""

@@ -219,6 +219,16 @@ cdef class ExtentTable:
         cdef span_t text = info_at(&self.columns, checked_position(i, len(self)))
         return PyBytes_FromStringAndSize(<const char *> text.at, text.left)
 
+    @property
+    def data_bytes(self):
+        """The sum of all members' sizes, in bytes; modulo 2**64."""
+        cdef size_t i
+        cdef uint64_t total = 0
+        with nogil:
+            for i in range(self.columns.count):
+                total += fs_load(self.columns.sizes + i)
+        return total
+
     def duplicates(self):
         """Return the positions of members whose name a later one has too."""
         cdef Py_ssize_t i

@@ -116,6 +116,18 @@ cdef class Grouping:
                 found.append(member)
         return found
 
+    def having(self, tuple fields not None):
+        """Return for each sample whether it has all these fields: 0 or 1 a byte."""
+        cdef Py_ssize_t sample
+        cdef Py_ssize_t count = self.count()
+        found = bytearray(b"\1") * count
+        for sample in range(count):
+            for field in fields:
+                if self.member(sample, field) < 0:
+                    found[sample] = 0
+                    break
+        return found
+
     cdef str key(self, Py_ssize_t sample):
         return text_from(key_at(self.built(), <uint32_t> sample))
 

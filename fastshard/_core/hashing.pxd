@@ -1,4 +1,4 @@
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from fastshard._core.span cimport span_t
 
@@ -13,6 +13,7 @@ cdef struct slots_t:               # a hash table of entry numbers, no texts in 
     size_t mask                    # slots - 1
     uint32_t entry_mask            # the bits of a slot that hold entry + 1
 
+cdef uint64_t hash_bytes(span_t text, const uint64_t *key) noexcept nogil
 cdef bint slots_init(slots_t *table, size_t entries) noexcept nogil
 cdef void slots_free(slots_t *table) noexcept nogil
 cdef uint32_t *slots_find(

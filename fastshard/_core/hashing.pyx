@@ -42,17 +42,17 @@ cdef inline void absorb(uint64_t *v, uint64_t word) noexcept nogil:
     v[0] ^= word
 
 
-cdef uint64_t hash_bytes(span_t text) noexcept nogil:
+cdef uint64_t hash_bytes(span_t text, const uint64_t *key) noexcept nogil:
     cdef size_t i
     cdef size_t _
     cdef uint64_t[4] v
     cdef uint64_t word
     cdef uint64_t last = <uint64_t> text.left << 56
     cdef const uint8_t *part
-    v[0] = KEY[0] ^ 0x736f6d6570736575ULL
-    v[1] = KEY[1] ^ 0x646f72616e646f6dULL
-    v[2] = KEY[0] ^ 0x6c7967656e657261ULL
-    v[3] = KEY[1] ^ 0x7465646279746573ULL
+    v[0] = key[0] ^ 0x736f6d6570736575ULL
+    v[1] = key[1] ^ 0x646f72616e646f6dULL
+    v[2] = key[0] ^ 0x6c7967656e657261ULL
+    v[3] = key[1] ^ 0x7465646279746573ULL
     while text.left >= 8:
         part = take(&text, 8)
         memcpy(&word, part, 8)
@@ -94,7 +94,7 @@ cdef uint32_t *slots_find(
 
     To put entry `e` there, store ``filling[0] | (e + 1)``.
     """
-    cdef uint64_t hashed = hash_bytes(text)
+    cdef uint64_t hashed = hash_bytes(text, KEY)
     cdef uint32_t tag = <uint32_t> (hashed >> 32) & ~table.entry_mask
     cdef size_t at = <size_t> hashed & table.mask
     cdef uint32_t slot

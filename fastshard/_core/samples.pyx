@@ -118,14 +118,40 @@ cdef class SampleBase:
         """The sample's key."""
         return self.samples.grouping.key(self.position)
 
+    cpdef narrow(self, tuple only, bint required, object decoders):
+        """Show some fields only, and decode with some decoders.
+
+        Parameters
+        ----------
+        only : tuple of str, or None
+            The fields; None for all.
+        required : bool
+            Whether the sample must have them.
+        decoders : Mapping, or None
+
+        Raises
+        ------
+        FieldNotFoundError
+            `required`, and it has not.
+        """
+        if only is not None and required:
+            for field in only:
+                self.member(field)
+        self.only = only
+        self.decoders = decoders
+
     def keys(self):
-        """Return the fields, in the shard's order."""
+        """Return the fields: in the shard's order, or in the one selected."""
         cdef Grouping grouping = self.samples.grouping
+        if self.only is not None:
+            return [field for field in self.only if field in self]
         return [
             grouping.field(member) for member in grouping.members(self.position)
         ]
 
     def __len__(self):
+        if self.only is not None:
+            return len(self.keys())
         return len(self.samples.grouping.members(self.position))
 
     def __iter__(self):
@@ -133,6 +159,8 @@ cdef class SampleBase:
 
     def __contains__(self, field):
         return isinstance(field, str) and (
+            self.only is None or field in self.only
+        ) and (
             self.samples.grouping.member(self.position, field) >= 0
         )
 
@@ -151,7 +179,9 @@ cdef class SampleBase:
         cdef Py_ssize_t member
         if not isinstance(field, str):
             raise TypeError(f"fields are str, not {type(field).__name__}")
-        member = self.samples.grouping.member(self.position, field)
+        member = -1
+        if self.only is None or field in self.only:
+            member = self.samples.grouping.member(self.position, field)
         if member < 0:
             raise FieldNotFoundError(
                 field,

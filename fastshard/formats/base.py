@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, overload
 
 from fastshard._core.samples import SampleBase, SamplesBase
+from fastshard.decoders import decode_field, decoder_for
 from fastshard.errors import FieldNotFoundError, FormatError
-from fastshard.formats.viewfile import ViewFile
+from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -82,6 +83,44 @@ class Sample(SampleBase):
         except RecursionError as error:
             raise self._fault(field, "JSON that is nested too deep", 0) from error
 
+    def decode(self, *fields: str) -> dict[str, Any]:
+        """Return fields as values, and the key as ``"__key__"``.
+
+        Parameters
+        ----------
+        *fields : str
+            All of them without any.
+
+        Returns
+        -------
+        dict
+            What the decoder of the longest suffix gives for each field: arrays
+            for npy and npz, parsed json, str for txt, int for cls, images for
+            png, jpg and webp. A view where no decoder knows the suffix.
+
+        Raises
+        ------
+        FormatError
+            A field's bytes are not what its suffix says.
+        FieldNotFoundError
+            The sample has no such field.
+        FastshardError
+            The library that the suffix needs is not installed.
+        """
+        values: dict[str, Any] = {"__key__": self.key}
+        for field in fields or self.keys():
+            values[field] = self._value(field)
+        return values
+
+    def _value(self, field: str) -> Any:
+        view = self[field]
+        decoder = decoder_for(field, self.decoders)
+        if decoder is None:
+            return view
+        shard, member = self.shard, self.member(field)
+        offset, _ = shard.parts()[1].extent(member)
+        return decode_field(decoder, view, shard.path, offset, shard.names[member])
+
     def open(self, field: str) -> ViewFile:
         """Return a field as a binary file that can seek; copies nothing."""
         return ViewFile(self[field], f"{self.key}.{field}")
@@ -151,6 +190,13 @@ class CopiedSample(Sample):
         data = self[field].obj
         assert isinstance(data, bytes)
         return array_of(data, dtype, shape, f"{self.key}.{field}")
+
+    def _value(self, field: str) -> Any:
+        name = f"{self.key}.{field}"
+        decoder = decoder_for(field, self.decoders)
+        if decoder is None:
+            return self[field]
+        return decode_field(decoder, self[field], name, 0, name)
 
     def _fault(self, field: str, reason: str, at: int) -> FormatError:
         return FormatError(reason, f"{self.key}.{field}", at)

@@ -22,7 +22,15 @@ from fastshard.index.contents import Contents
 if TYPE_CHECKING:
     from fastshard.index.hashes import Hashes
 
-__all__ = ["FORMATS", "find_index", "format_of", "read_index", "save_index", "sidecar"]
+__all__ = [
+    "FORMATS",
+    "find_index",
+    "format_of",
+    "peek",
+    "read_index",
+    "save_index",
+    "sidecar",
+]
 
 FORMATS = {  # suffix of the file, by name of the format
     "fsi": ".fsi",
@@ -149,6 +157,35 @@ def find_index(
             what = "stale" if isinstance(error, StaleIndexError) else "broken"
             warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
     return None
+
+
+def peek(
+    shard: str, folder: str | None = None, last_dot: bool = False
+) -> tuple[int, int] | None:
+    """Return how many samples and members a shard has, if its ``.fsi`` says.
+
+    Nothing but the header is read. None where there is none that is fresh at a
+    glance, or that has another rule for keys: open the shard then.
+
+    Raises
+    ------
+    OSError
+        There is no such shard.
+    """
+    status = os.stat(shard)
+    path = sidecar(shard, "fsi", folder)
+    if not os.path.exists(path):
+        return None
+    from fastshard.index.binary import read_header
+
+    try:
+        header = read_header(path)
+    except (FormatError, FileNotFoundError):
+        return None  # opening the shard says what is wrong
+    identity = header.shard_bytes, header.mtime_ns
+    if identity != (status.st_size, status.st_mtime_ns) or header.last_dot != last_dot:
+        return None
+    return header.samples, header.members
 
 
 def save_index(

@@ -73,7 +73,7 @@ from fastshard.errors import FastshardError, FormatError
 from fastshard.files import replacing
 from fastshard.index.contents import Contents
 
-__all__ = ["BinaryIndex", "Header", "read_binary", "write_binary"]
+__all__ = ["BinaryIndex", "Header", "read_binary", "read_header", "write_binary"]
 
 MAGIC = b"\x89fsi\r\n\x1a\n"
 VERSION = 1
@@ -254,6 +254,14 @@ def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
     return BinaryIndex(header, memory, places)
 
 
+def read_header(path: str) -> Header:
+    """Read the header of a binary index, and nothing else."""
+    with LocalFile(path) as file:
+        if file.nbytes < HEADER.size:
+            raise FormatError("cut inside its header", path, file.nbytes)
+        return _read_header(PreadSource(file).read(0, HEADER.size), path)
+
+
 def _read_header(raw: bytes, path: str) -> Header:
     magic, version, flags, *numbers = HEADER.unpack(raw)
     if magic != MAGIC:
@@ -268,13 +276,15 @@ def _read_header(raw: bytes, path: str) -> Header:
     if end != UNKNOWN:
         stored = zip(KINDS.values(), numbers[10:18], strict=True)
         skipped = MappingProxyType({kind: n for kind, n in stored if n})
-    header = Header(
-        bool(flags & LAST_DOT),
-        bool(flags & HAS_INFO),
-        *counts,
-        None if end == UNKNOWN else end,
-        skipped,
-        tuple(numbers[18:26]),
+    header = Header._make(
+        (
+            bool(flags & LAST_DOT),
+            bool(flags & HAS_INFO),
+            *counts,
+            None if end == UNKNOWN else end,
+            skipped,
+            tuple(numbers[18:26]),
+        )
     )
     if flags & ~(LAST_DOT | HAS_INFO):
         raise FormatError("flags that this reader does not know", path, 12)

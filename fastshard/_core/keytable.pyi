@@ -1,0 +1,11 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastshard._core.grouping import Grouping
+
+def key_rows(
+    grouping: Grouping, first: int, seed: bytes, rows: NDArray[np.uint64]
+) -> Any: ...
+def key_hash(key: str, seed: bytes) -> int | None: ...

@@ -1,0 +1,266 @@
+"""Making the indexes of many shards, and the one of their dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, NamedTuple
+
+from fastshard._core.source import LocalFile
+from fastshard.errors import FastshardError, FormatError
+from fastshard.expand import Source, list_shards
+from fastshard.formats.tar import IndexFormat, KeyRule, open_tar
+from fastshard.index import FORMATS, read_index, sidecar
+from fastshard.index.binary import read_header
+from fastshard.index.global_file import NAME, ShardFacts, write_global
+from fastshard.keys import key_table
+from fastshard.opening import root_of, shards_of
+from fastshard.progress import counted
+
+__all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
+
+DatasetFormat = IndexFormat | Literal["wids"]
+MOST_KEYS = 2**32 - 1  # samples that a table of keys can number
+WIDS_NAME = "shardindex.json"
+
+
+class Part(NamedTuple):
+    """Which of the shards to do: the i-th of n parts, i from 0."""
+
+    i: int
+    n: int
+
+
+def part_of(text: str) -> Part:
+    """Read ``i/n``.
+
+    Raises
+    ------
+    ValueError
+        It is not of that form, or `i` is not from 0 to n - 1.
+    """
+    i, slash, n = text.partition("/")
+    if not (slash and i.isdecimal() and n.isdecimal() and int(i) < int(n)):
+        raise ValueError(f"a part is i/n with i from 0 to n - 1, not {text!r}")
+    return Part(int(i), int(n))
+
+
+class Job(NamedTuple):
+    """What `build_index` was asked for, the same for each shard."""
+
+    root: str
+    format: str
+    out: str | None
+    key: KeyRule
+    hashes: bool
+    again: bool
+
+    def path(self, shard: str) -> str:
+        """Return where the index of a shard goes."""
+        if self.out is None:
+            return sidecar(shard, self.format)
+        below = os.path.relpath(os.path.dirname(os.path.abspath(shard)), self.root)
+        return sidecar(
+            shard, self.format, os.path.normpath(os.path.join(self.out, below))
+        )
+
+
+def build_index(
+    source: Source,
+    *,
+    format: DatasetFormat = "fsi",  # noqa: A002
+    out: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    hashes: bool = False,
+    part: Part | str | None = None,
+    key: KeyRule = "first",
+    again: bool = False,
+) -> list[str]:
+    """Make an index for each shard of a dataset, and ``dataset.fsi`` for all.
+
+    Shards whose index is fresh are passed over, so that a run that was stopped
+    goes on where it was. Shows its progress on a terminal.
+
+    Parameters
+    ----------
+    source : str, path-like or sequence
+        As for `fastshard.open`.
+    format : {"fsi", "json", "idx", "tar.idx", "wids"}
+        ``"wids"`` is one file for all shards, ``shardindex.json``. ``"fsi"``
+        alone makes a ``dataset.fsi``.
+    out : path-like, optional
+        Where indexes go, as the shards lie below their common directory;
+        otherwise beside them.
+    threads : int, optional
+        How many scan at a time; otherwise one for each processor.
+    hashes : bool
+        Record checksums, for which all bytes are read.
+    part : (i, n) or "i/n", optional
+        Do every n-th shard from shard i on, and leave ``dataset.fsi`` to
+        `merge_indexes`.
+    key : {"first", "last"}
+        The rule for keys that is recorded.
+    again : bool
+        Make indexes that are fresh too.
+
+    Returns
+    -------
+    list of str
+        The indexes, made or found fresh; ``dataset.fsi`` last.
+
+    Raises
+    ------
+    FormatError
+        A shard is broken.
+    FastshardError
+        The format cannot carry something that a shard has.
+    OSError
+        A shard cannot be read or an index not be written: see `out`.
+    """
+    if format != "wids" and format not in FORMATS:
+        raise ValueError(f"{format!r} is no format of an index")
+    paths = list_shards(source).paths
+    folder = None if out is None else os.fspath(out)
+    if format == "wids":
+        return [_write_wids(paths, folder, key)]
+    job = Job(root_of(paths), format, folder, key, hashes, again)
+    whole = part is None
+    if isinstance(part, str):
+        part = part_of(part)
+    if part is not None:
+        paths = paths[part[0] :: part[1]]
+    if folder is not None:
+        for path in paths:
+            os.makedirs(os.path.dirname(job.path(path)) or ".", exist_ok=True)
+    made = list(_in_threads(job, paths, threads))
+    if format == "fsi" and whole:
+        made.append(merge_indexes(source, out=out, key=key))
+    return made
+
+
+def _in_threads(job: Job, paths: Sequence[str], threads: int | None) -> Iterator[str]:
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        try:
+            done = pool.map(lambda path: _build(job, path), paths)
+            yield from counted(done, len(paths), "indexing")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _build(job: Job, shard: str) -> str:
+    """Make the index of a shard, unless a fresh one is there."""
+    where = job.path(shard)
+    if not job.again and _is_fresh(job, shard, where):
+        return where
+    with open_tar(shard, index="none", key=job.key) as opened:
+        try:
+            opened.save_index(where, format=_format(job), hashes=job.hashes)
+        except PermissionError as error:
+            error.add_note("give another directory for indexes: out=, --out")
+            raise
+    return where
+
+
+def _format(job: Job) -> IndexFormat:
+    kind: IndexFormat = job.format  # type: ignore[assignment]
+    return kind
+
+
+def _is_fresh(job: Job, shard: str, where: str) -> bool:
+    if not os.path.exists(where):
+        return False
+    last_dot = job.key == "last"
+    try:
+        if job.format == "fsi" and read_header(where).last_dot != last_dot:
+            return False
+        with LocalFile(shard) as file:
+            contents = read_index(where, file, last_dot=last_dot, lower=True)
+    except FormatError:
+        return False
+    if job.hashes and len(contents.table):
+        return b'"sha256"' in contents.table.info(0)
+    return True
+
+
+def _write_wids(paths: Sequence[str], folder: str | None, key: KeyRule) -> str:
+    from fastshard.index.wids import write_wids
+
+    root = root_of(paths)
+    shards = shards_of(paths, "auto", whole=False, mode="mmap", key=key, lower=True)
+    where = os.path.join(folder or root, WIDS_NAME)
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
+    counts = (count.samples for count in shards.counts())
+    write_wids(where, list(zip(paths, counts, strict=True)))
+    return where
+
+
+def merge_indexes(
+    source: Source,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    key: KeyRule = "first",
+) -> str:
+    """Make ``dataset.fsi`` of the indexes that the shards have.
+
+    Parameters
+    ----------
+    source, out, key
+        As for `build_index`.
+
+    Returns
+    -------
+    str
+        Its path.
+
+    Raises
+    ------
+    FastshardError
+        A shard has no index, or one made by another rule for keys.
+    StaleIndexError
+        A shard was written to after its index was made.
+    """
+    paths = list_shards(source).paths
+    root = root_of(paths)
+    folder = None if out is None else os.fspath(out)
+    job = Job(root, "fsi", folder, key, False, False)
+    facts = [_facts(job, path) for path in paths]
+    where = os.path.join(folder or root, NAME)
+    shards = shards_of(
+        paths, folder or "auto", whole=False, mode="mmap", key=key, lower=True
+    )
+    shards.known = None  # what is there already is about to be replaced
+    shards._counts = None
+    marks = b"".join(fact.fingerprint for fact in facts)
+    seed = hashlib.blake2b(marks, digest_size=16).digest()  # the same each time
+    rows = None
+    if sum(fact.samples for fact in facts) <= MOST_KEYS:
+        rows = key_table(shards, seed)
+    write_global(where, facts, last_dot=key == "last", seed=seed, rows=rows)
+    return where
+
+
+def _facts(job: Job, shard: str) -> ShardFacts:
+    """Return what the index of a shard says of it, checked."""
+    where = job.path(shard)
+    last_dot = job.key == "last"
+    if not os.path.exists(where):
+        raise FastshardError(f"{shard} has no index {where}")
+    header = read_header(where)
+    if header.last_dot != last_dot:
+        raise FastshardError(f"{where} was made by another rule for keys")
+    with LocalFile(shard) as file:
+        table = read_index(where, file, last_dot=last_dot, lower=True).table
+        mtime_ns = file.mtime_ns
+    return ShardFacts(
+        name=os.path.relpath(shard, job.root).replace(os.sep, "/"),
+        shard_bytes=header.shard_bytes,
+        mtime_ns=mtime_ns,
+        fingerprint=header.fingerprint,
+        samples=header.samples,
+        members=header.members,
+        data_bytes=table.data_bytes,
+    )

@@ -1,0 +1,456 @@
+"""Datasets: many shards behind one sequence of samples."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from fastshard.decoders import Decoder
+from fastshard.errors import FastshardError
+from fastshard.formats.base import Sample
+from fastshard.iteration import Iteration, OnError
+from fastshard.keys import DatasetKeys
+from fastshard.members import Members
+from fastshard.selection import Infos, choose, column_of_info, matching
+from fastshard.shardset import ShardSet
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fastshard.formats.tar import TarShard
+    from fastshard.verify import Fault
+
+__all__ = ["Dataset", "Shards"]
+
+Positions = Any  # a range, or int64 [samples]; None: all of them in order
+Missing = Literal["raise", "skip"]
+
+
+class Dataset(Sequence[Any]):
+    """A sequence of samples over the shards of a dataset; see `fastshard.open`.
+
+    What narrows, reorders or maps a dataset returns a new one on the same
+    shards. Nothing is read until a sample is asked for.
+
+    Pickled, it takes the paths, the counts and its own positions along, and
+    opens the shards again. It survives fork.
+    """
+
+    __slots__ = (
+        "_count",
+        "_decoders",
+        "_fields",
+        "_keys",
+        "_narrows",
+        "_positions",
+        "_required",
+        "_set",
+        "_stages",
+        "_starts",
+    )
+
+    def __init__(
+        self,
+        shards: ShardSet,
+        *,
+        positions: Positions = None,
+        fields: tuple[str, ...] | None = None,
+        required: bool = True,
+        decoders: Mapping[str, Decoder] | None = None,
+        stages: tuple[Callable[[Any], Any], ...] = (),
+    ) -> None:
+        self._set = shards
+        self._positions = positions
+        self._fields = fields
+        self._required = required
+        self._decoders = decoders
+        self._narrows = fields is not None or decoders is not None
+        self._stages = stages
+        self._keys: DatasetKeys | None = None
+        self._starts: list[int] | None = None  # of each shard's samples
+        self._count = 0
+
+    def _with(self, **changes: Any) -> Dataset:
+        options = {
+            "positions": self._positions,
+            "fields": self._fields,
+            "required": self._required,
+            "decoders": self._decoders,
+            "stages": self._stages,
+        }
+        return Dataset(self._set, **(options | changes))
+
+    def _prepared(self) -> list[int]:
+        """Count, once; return where each shard's samples begin."""
+        if self._starts is None:
+            starts = self._set.starts()
+            whole = self._positions is None
+            self._count = starts[-1] if whole else len(self._positions)
+            self._starts = starts
+        return self._starts
+
+    def __len__(self) -> int:
+        """Return the number of samples; without indexes, shards are scanned."""
+        self._prepared()
+        return self._count
+
+    @overload
+    def __getitem__(self, key: int | str) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Dataset: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return a sample, or a dataset of some.
+
+        Parameters
+        ----------
+        key : int, str, slice, sequence of int, or array
+            A position (negative ones count back) or a key: one sample. A slice,
+            positions in any order, or a mask of bool [samples]: a dataset.
+
+        Raises
+        ------
+        IndexError
+            There is no such position.
+        SampleNotFoundError
+            There is no sample of this key.
+        AmbiguousKeyError
+            There are several.
+        FormatError, OSError, ClosedError
+            As for `open_shard` and for a shard's samples.
+        """
+        if isinstance(key, int):
+            return self._at(key)
+        if isinstance(key, str):
+            return self._at(self.keys().index(key))
+        if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
+            return self._at(key.__index__())
+        return self._with(positions=choose(len(self), self._positions, key))
+
+    def _at(self, i: int) -> Any:
+        starts = self._starts
+        if starts is None:
+            starts = self._prepared()
+        if not 0 <= i < self._count:
+            i = self._wrapped(i)
+        if self._positions is not None:
+            i = int(self._positions[i])
+        shards = self._set
+        k = bisect_right(starts, i) - 1
+        samples = shards.open[k]
+        if samples is None:
+            samples = shards.bring(k)
+        if shards.used is not None:
+            shards.used[k] = 1
+        item: Any = samples[i - starts[k]]
+        if self._narrows:
+            item.narrow(self._fields, self._required, self._decoders)
+        for stage in self._stages:
+            item = stage(item)
+        return item
+
+    def _wrapped(self, i: int) -> int:
+        if -self._count <= i < 0:
+            return i + self._count
+        raise IndexError(f"position {i} is out of range: there are {self._count:,}")
+
+    def get_many(self, positions: Iterable[int]) -> list[Any]:
+        """Return samples by position, in the order given, as a list."""
+        at = self._at
+        if hasattr(positions, "tolist"):
+            positions = positions.tolist()
+        return [at(i) for i in positions]
+
+    __getitems__ = get_many  # how torch's DataLoader asks for a batch
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterate()
+
+    def iterate(self, *, on_error: OnError = "raise") -> Iteration:
+        """Iterate over the samples.
+
+        Parameters
+        ----------
+        on_error : {"raise", "skip"} or callable
+            What to do with a sample that cannot be read: raise; go on with the
+            next; or call ``on_error(error, position)`` and go on. Positions of
+            the others do not move. The iterator counts them: ``skipped``.
+        """
+        return Iteration(self._at, len(self), on_error)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self.keys()
+
+    def keys(self) -> DatasetKeys:
+        """Return the samples' keys: a lazy sequence of str."""
+        if self._keys is None:
+            self._prepared()
+            self._keys = DatasetKeys(self._set, self._positions)
+        return self._keys
+
+    @property
+    def members(self) -> Members:
+        """All members of the shards, whatever samples were selected."""
+        return Members(self._set)
+
+    @property
+    def shards(self) -> Shards:
+        """The shards, opened when asked for."""
+        return Shards(self._set)
+
+    def select_fields(self, *fields: str, missing: Missing = "raise") -> Dataset:
+        """Return a dataset whose samples show these fields only, in this order.
+
+        Parameters
+        ----------
+        *fields : str
+        missing : {"raise", "skip"}
+            What of samples that lack one of them: reading such a sample raises
+            `FieldNotFoundError`; or they are left out, for which all shards'
+            names are looked through now.
+        """
+        if missing not in ("raise", "skip"):
+            raise ValueError(f'missing is "raise" or "skip", not {missing!r}')
+        self._refuse_mapped("select fields")
+        narrowed = self._with(fields=fields)
+        if missing == "raise":
+            return narrowed
+        mask = matching(
+            self._set, lambda k: self._set.samples(k).grouping.having(fields)
+        )
+        return narrowed._with(positions=_masked(mask, self._positions))
+
+    def filter(self, fn: Callable[[str, Mapping[str, int], Infos], object]) -> Dataset:
+        """Return a dataset of the samples that a function wants; reads no data.
+
+        Parameters
+        ----------
+        fn : callable
+            ``fn(key, sizes, info) -> bool``: the sample's key; bytes of each
+            field; and what the index says of each field, a mapping from field
+            to dict that is parsed when it is asked for.
+        """
+        import numpy as np
+
+        wanted = [i for i in range(len(self)) if fn(*self._facts(i))]
+        chosen = np.array(wanted, np.int64)
+        return self._with(positions=choose(len(self), self._positions, chosen))
+
+    def _facts(self, i: int) -> tuple[str, dict[str, int], Infos]:
+        """Return the key, the sizes and the infos of a sample."""
+        sample = self._sample(i)
+        table = self._set_shard(sample).parts()[1]
+        members = {field: sample.member(field) for field in sample}
+        sizes = {field: table.extent(member)[1] for field, member in members.items()}
+        return sample.key, sizes, Infos(self._set_shard(sample), members)
+
+    @staticmethod
+    def _set_shard(sample: Sample) -> TarShard:
+        shard: Any = sample.shard
+        return shard  # type: ignore[no-any-return]
+
+    def _sample(self, i: int) -> Sample:
+        """Return a sample before it is mapped."""
+        plain = self._with(stages=()) if self._stages else self
+        sample: Sample = plain._at(i)
+        return sample
+
+    def info(self, name: str, default: Any = FastshardError) -> NDArray[Any]:
+        """Return one value that the index has of each sample, as a column.
+
+        Parameters
+        ----------
+        name : str
+            As in ``shard.info(i)``: ``"width"``, ``"captions"``, ``"sha256"``.
+        default : object, optional
+            What stands for a sample without it.
+
+        Returns
+        -------
+        ndarray [samples]
+            Of numbers where all values are; of objects otherwise. Of several
+            members of a sample the first that has the value gives it.
+
+        Raises
+        ------
+        FastshardError
+            A sample has no such value, and there is no default.
+        """
+        plain = self._with(stages=()) if self._stages else self
+        facts = (plain._facts(i) for i in range(len(self)))
+        return column_of_info(facts, name, default)
+
+    def map(self, fn: Callable[[Any], Any]) -> Dataset:
+        """Return a dataset of ``fn(item)``, called when an item is asked for."""
+        return self._with(stages=(*self._stages, fn))
+
+    def decode(self, *fields: str) -> Dataset:
+        """Return a dataset of plain values, decoded when they are asked for.
+
+        Parameters
+        ----------
+        *fields : str
+            The fields to decode; all of them without any.
+
+        Returns
+        -------
+        Dataset
+            Of dicts from field to value, and ``"__key__"``; see `Sample.decode`.
+        """
+        self._refuse_mapped("decode")
+        return self.map(_Decode(fields))
+
+    def exclude(self, shards: Iterable[str | int]) -> Dataset:
+        """Return the dataset without some shards.
+
+        Parameters
+        ----------
+        shards : iterable of str or int
+            Their paths, as they are in ``ds.shards.paths``, last parts of them,
+            or their positions.
+
+        Raises
+        ------
+        ValueError
+            There is no such shard, or several are meant by one name.
+        """
+        import numpy as np
+
+        gone = {self.shards.index(shard) for shard in shards}
+        starts = self._prepared()
+        parts = [
+            np.arange(starts[k], starts[k + 1])
+            for k in range(len(self._set))
+            if k not in gone
+        ]
+        kept = np.zeros(starts[-1], bool)
+        for part in parts:
+            kept[part] = True
+        return self._with(positions=_masked(kept, self._positions))
+
+    def _refuse_mapped(self, what: str) -> None:
+        if self._stages:
+            raise FastshardError(f"{what} before the dataset is mapped or decoded")
+
+    def stats(self) -> dict[str, int]:
+        """Count shards, samples, members, and the bytes of the members."""
+        self._prepared()
+        shards = self._set
+        return {
+            "shards": len(shards),
+            "samples": self._count,
+            "members": shards.member_starts()[-1],
+            "bytes": shards.data_bytes(),
+        }
+
+    def verify(self, *, hashes: bool = False) -> list[Fault]:
+        """Look for faults in every shard and index; see `verify_dataset`."""
+        from fastshard.verify import verify_dataset
+
+        return verify_dataset(self._set, hashes=hashes)
+
+    def close(self) -> None:
+        """Let go of the shards, of datasets made from this one too.
+
+        Views that are alive stay valid.
+        """
+        self._set.close()
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        count = "" if self._starts is None else f"{self._count:,} samples, "
+        return f"<Dataset: {count}{len(self._set):,} shards below {self._set.root!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._prepared()  # so that workers need not count
+        options = {
+            "positions": self._positions,
+            "fields": self._fields,
+            "required": self._required,
+            "decoders": self._decoders,
+            "stages": self._stages,
+        }
+        return _again, (self._set, options)
+
+
+def _again(shards: ShardSet, options: dict[str, Any]) -> Dataset:
+    return Dataset(shards, **options)
+
+
+def _masked(mask: NDArray[np.bool_], positions: Positions) -> Positions:
+    """Return those of a dataset's positions that a mask of all samples has."""
+    import numpy as np
+
+    if positions is None:
+        return np.flatnonzero(mask)
+    chosen = np.asarray(positions, np.int64)
+    return chosen[mask[chosen]]
+
+
+class _Decode:
+    """A stage that decodes a sample; a class, so that it pickles."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+
+    def __call__(self, sample: Sample) -> dict[str, Any]:
+        return sample.decode(*self.fields)
+
+
+class Shards(Sequence["TarShard"]):
+    """The shards of a dataset, opened when they are asked for."""
+
+    def __init__(self, shards: ShardSet) -> None:
+        self._set = shards
+
+    @property
+    def paths(self) -> list[str]:
+        """Their paths, in order."""
+        return list(self._set.paths)
+
+    def __len__(self) -> int:
+        return len(self._set)
+
+    @overload
+    def __getitem__(self, k: int) -> TarShard: ...
+    @overload
+    def __getitem__(self, k: slice) -> list[TarShard]: ...
+    def __getitem__(self, k: int | slice) -> TarShard | list[TarShard]:
+        numbers = range(len(self))[k]
+        if isinstance(numbers, int):
+            return self._set.shard(numbers)
+        return [self._set.shard(number) for number in numbers]
+
+    def index(self, shard: Any, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of a shard, by its path or the path's last part.
+
+        Raises
+        ------
+        ValueError
+            There is none, or several.
+        """
+        from os.path import basename
+
+        if isinstance(shard, int):
+            return range(len(self))[shard]
+        paths = self._set.paths[start:stop]
+        found = [k for k, path in enumerate(paths, start) if path == shard] or [
+            k for k, path in enumerate(paths, start) if basename(path) == shard
+        ]
+        if len(found) != 1:
+            raise ValueError(f"{len(found):,} shards are called {shard!r}")
+        return found[0]
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} shards below {self._set.root!r}>"

@@ -1,0 +1,275 @@
+"""How a dataset's source becomes an ordered list of shards."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
+
+from fastshard.braces import expand_braces
+from fastshard.errors import FastshardError
+from fastshard.globs import (
+    SUFFIX,
+    glob,
+    has_magic,
+    leads_somewhere,
+    natural_key,
+    present,
+    shards_in,
+)
+
+__all__ = ["Listing", "Source", "expand", "list_shards", "natural_key"]
+
+Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+# What lies beside shards and is not one; a glob passes over it.
+SIDECARS = (".fsi", ".json", ".idx", ".index", ".index.sqlite")
+
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+MANY = 3  # names in a message
+LOOKED_AT = 1000  # directories, for a hint
+
+
+class Listing(NamedTuple):
+    """The shards of a dataset, and how many samples each is said to hold."""
+
+    paths: list[str]
+    samples: list[int] | None  # None unless wids files name all of them
+
+
+class _Shard(NamedTuple):
+    path: str
+    samples: int | None = None
+
+
+def expand(source: Source, *, check: bool = True) -> list[str]:
+    """Return the paths of a dataset's shards, in order; see `list_shards`."""
+    return list_shards(source, check=check).paths
+
+
+def list_shards(source: Source, *, check: bool = True) -> Listing:
+    """List the shards that a source stands for.
+
+    Parameters
+    ----------
+    source : str, path-like or sequence of them
+        Each is a shard (``.tar``); a directory, for the shards that lie in it,
+        or ``directory/**`` for those below it too; a glob; a brace list
+        (``train-{000..099}.tar``), which may be of any of these; a wids index
+        (``.json``); or several of them joined by ``::``. A name that exists is
+        never taken for a pattern. Directories and globs are in natural order,
+        all else as given.
+    check : bool
+        Look whether every shard exists.
+
+    Returns
+    -------
+    Listing
+        Paths as they were given, joined with what was found below them.
+
+    Raises
+    ------
+    FileNotFoundError
+        Shards are missing; it names the first, and says how many.
+    FastshardError
+        A directory or a glob has no shard, a file is none, a file is named
+        twice, a source is remote, or a brace list is too long.
+    FormatError
+        A ``.json`` is no wids index.
+    ValueError, TypeError
+        The source is empty, or of another type.
+    OSError
+        A directory cannot be read.
+    """
+    shards = [shard for item in _items(source) for shard in _resolve(item)]
+    if check:
+        _refuse_missing([shard.path for shard in shards])
+    for shard in shards:
+        if not shard.path.endswith(SUFFIX):
+            raise FastshardError(
+                f"{shard.path} is no shard: shards are {SUFFIX} files, not compressed"
+            )
+    paths = [shard.path for shard in shards]
+    _refuse_repeated(paths)
+    samples = [shard.samples for shard in shards if shard.samples is not None]
+    return Listing(paths, samples if len(samples) == len(paths) else None)
+
+
+def _items(source: Source) -> list[str]:
+    """Return what a source names, as a list of str that are not empty."""
+    given: Sequence[object]
+    if isinstance(source, str | os.PathLike):
+        given = [source]
+    elif isinstance(source, Sequence) and not isinstance(
+        source, bytes | bytearray | memoryview
+    ):
+        given = source
+    else:
+        raise TypeError(
+            f"a source is a path or a sequence of paths, not {type(source).__name__}"
+        )
+    items = [_as_str(item) for item in given]
+    if not items:
+        raise ValueError("a source of no shards")
+    return items
+
+
+def _as_str(item: object) -> str:
+    path = os.fspath(item) if isinstance(item, os.PathLike) else item
+    if not isinstance(path, str):
+        raise TypeError(f"paths are str or path-like, not {type(item).__name__}")
+    if not path:
+        raise ValueError("a source with an empty path")
+    return path
+
+
+def _resolve(item: str) -> Iterator[_Shard]:
+    """Find what one str of a source stands for."""
+    if present(item):
+        yield from _existing(item)
+        return
+    _refuse_remote(item)
+    if "::" in item:
+        for part in item.split("::"):
+            yield from _resolve(_as_str(part))
+        return
+    local = _without_scheme(item)
+    if present(local):
+        yield from _existing(local)
+        return
+    for word in expand_braces(local):
+        if present(word):
+            yield from _existing(word)
+        elif has_magic(word):
+            yield from map(_Shard, _globbed(word))
+        else:
+            yield _Shard(word)
+
+
+def _existing(path: str) -> Iterator[_Shard]:
+    """Find the shards of something that is there."""
+    if os.path.isdir(path):
+        yield from map(_Shard, _listed(path))
+    elif path.endswith(".json"):
+        yield from _from_wids(path)
+    else:
+        yield _Shard(path)
+
+
+def _listed(folder: str) -> list[str]:
+    shards = shards_in(folder)
+    if shards:
+        return shards
+    below = list(itertools.islice(_folders_with_shards(folder), MANY))
+    if not below:
+        raise FastshardError(f"{folder} has no shard ({SUFFIX})")
+    pattern = os.path.join(folder, "**")
+    raise FastshardError(
+        f"{folder} has no shard ({SUFFIX}) of its own, but others below it have: "
+        f"{', '.join(below)}; ask for {pattern} or for one of them"
+    )
+
+
+def _folders_with_shards(folder: str) -> Iterator[str]:
+    """Find directories for a message; what cannot be read is passed over."""
+    waiting = [folder]
+    for _ in range(LOOKED_AT):
+        if not waiting:
+            return
+        here = waiting.pop(0)
+        with suppress(OSError), os.scandir(here) as entries:
+            inside = sorted(entries, key=lambda entry: natural_key(entry.name))
+            shown = [entry for entry in inside if not entry.name.startswith(".")]
+            if any(e.name.endswith(SUFFIX) and e.is_file() for e in shown):
+                yield here
+            waiting += [e.path for e in shown if e.is_dir(follow_symlinks=False)]
+
+
+def _globbed(pattern: str) -> list[str]:
+    """List the shards that a glob matches."""
+    if os.path.basename(pattern.rstrip("/" + os.sep)) == "**":
+        shards = [path for folder in glob(pattern) for path in shards_in(folder)]
+        if not shards:
+            raise FastshardError(f"{pattern} has no shard ({SUFFIX})")
+        return sorted(shards, key=natural_key)
+    found = [path for path in glob(pattern) if not path.endswith(SIDECARS)]
+    shards = [path for path in found if not os.path.isdir(path)]
+    if not shards:
+        below = os.path.join(pattern, f"*{SUFFIX}")
+        hint = f", only directories; ask for {below}" if found else ""
+        raise FastshardError(f"{pattern} matches no shard ({SUFFIX}){hint}")
+    return shards
+
+
+def _from_wids(path: str) -> list[_Shard]:
+    """Read a wids index. Its urls are names, never patterns."""
+    from fastshard.index.wids import (  # type: ignore[import-not-found, unused-ignore]
+        read_wids,
+    )
+
+    shards = []
+    for listed in read_wids(path):
+        _refuse_remote(listed.url)
+        url = _without_scheme(listed.url)
+        where = os.path.join(os.path.dirname(path), url)
+        shards.append(_Shard(where, listed.nsamples))
+    if not shards:
+        raise FastshardError(f"{path} lists no shard")
+    return shards
+
+
+def _refuse_remote(item: str) -> None:
+    """Raise for what is not on this machine."""
+    scheme = SCHEME.match(item)
+    remote = scheme is not None and scheme[1].lower() != "file"
+    if item.startswith("pipe:"):
+        raise FastshardError(f"{item} is a command, and none is run")
+    if remote or (scheme and _host_of(item) not in ("", "localhost")):
+        raise FastshardError(f"{item} is remote, and only local shards can be read yet")
+
+
+def _host_of(url: str) -> str:
+    return url[len("file://") :].partition("/")[0]
+
+
+def _without_scheme(item: str) -> str:
+    """Return the path of a ``file://`` URL, and all else as it is."""
+    if SCHEME.match(item) is None:
+        return item
+    path = item[len("file://") + len(_host_of(item)) :]
+    if os.name == "nt" and re.match("/[A-Za-z]:", path):
+        path = path[1:]
+    if "%" in path and not present(path):
+        from urllib.parse import unquote
+
+        path = unquote(path, errors="surrogateescape")
+    return path
+
+
+def _refuse_missing(paths: list[str]) -> None:
+    missing = [path for path in paths if not leads_somewhere(path)]
+    if len(missing) == 1:
+        raise FileNotFoundError(errno.ENOENT, "no such shard", missing[0])
+    if missing:
+        names = ", ".join(missing[:MANY]) + (", ..." if len(missing) > MANY else "")
+        raise FileNotFoundError(
+            errno.ENOENT, f"{len(missing):,} of {len(paths):,} shards missing: {names}"
+        )
+
+
+def _refuse_repeated(paths: list[str]) -> None:
+    """Raise for a file that is named twice; links are files of their own."""
+    seen: set[str] = set()
+    folders: dict[str, str] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            folders[folder] = os.path.abspath(folder)
+        whole = os.path.normcase(os.path.join(folders[folder], name))
+        if whole in seen:
+            raise FastshardError(f"{path} is named twice")
+        seen.add(whole)

@@ -1,0 +1,369 @@
+"""The index of a whole dataset, ``dataset.fsi``: each shard's counts, and keys.
+
+All numbers are little-endian and unsigned unless said otherwise. A header of
+128 bytes:
+
+====== ======= ===============================================================
+byte   type    what
+====== ======= ===============================================================
+0      8 bytes magic, ``89 66 73 64 0D 0A 1A 0A`` ("\\x89fsd\\r\\n\\x1a\\n")
+8      u32     version of the format, 1
+12     u32     flags: 1, keys end at the last dot; 2, there is a table of keys
+16     u64     bytes of this file
+24     u64     shards
+32     u64     samples of all shards
+40     u64     members of all shards
+48     u64     bytes of all names
+56     16 b.   seed of the keys' hash
+72     u32     CRC-32 of the columns before the rows
+76     u32     CRC-32 of the rows
+80     44 b.   zeros
+124    u32     CRC-32 of the 124 bytes before
+====== ======= ===============================================================
+
+Then the columns, each at the next multiple of 64 bytes, with zeros between:
+
+============== ======================= =======================================
+column         type                    what
+============== ======================= =======================================
+shard_bytes    u64 [shards]            the file's size
+mtimes         i64 [shards]            its last write, ns since 1970
+fingerprints   16 bytes [shards]       as in its own index
+samples        u64 [shards]
+members        u64 [shards]
+data_bytes     u64 [shards]            the sum of its members' sizes
+name_ends      u64 [shards]            where its name ends in ``names``
+names          bytes                   UTF-8: paths below the directory that
+                                       the dataset is in, parts joined by "/"
+rows           u64 [samples], or none  32 bits of a key's hash above 32 bits
+                                       of the sample's position; sorted
+============== ======================= =======================================
+
+The hash is SipHash-1-3. Shards are in the dataset's order.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastshard._core.borrowed import IndexMemory
+from fastshard._core.keytable import key_hash
+from fastshard._core.mapped import MappedFile
+from fastshard._core.source import LocalFile, PreadSource
+from fastshard.errors import FastshardError, FormatError, StaleIndexError
+from fastshard.files import replacing
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fastshard._core.extents import ExtentTable
+
+__all__ = ["NAME", "GlobalIndex", "ShardFacts", "write_global"]
+
+NAME = "dataset.fsi"
+MAGIC = b"\x89fsd\r\n\x1a\n"
+VERSION = 1
+LAST_DOT, HAS_KEYS = 1, 2  # flags
+HEADER = struct.Struct("<8sIIQQQQQ16sII44xI")
+CHECKED = HEADER.size - 4  # bytes that the header's checksum is of
+ALIGNMENT = 64  # bytes
+MOST_SAMPLES = 2**32 - 1  # that a table of keys can number
+WIDTHS = {  # bytes a shard, of the columns before the names
+    "shard_bytes": 8,
+    "mtimes": 8,
+    "fingerprints": 16,
+    "samples": 8,
+    "members": 8,
+    "data_bytes": 8,
+    "name_ends": 8,
+}
+assert HEADER.size == 128
+
+
+class ShardFacts(NamedTuple):
+    """What is recorded of one shard."""
+
+    name: str
+    shard_bytes: int
+    mtime_ns: int
+    fingerprint: bytes
+    samples: int
+    members: int
+    data_bytes: int
+
+
+class GlobalIndex:
+    """An open ``dataset.fsi``.
+
+    Parameters
+    ----------
+    path : str
+
+    Raises
+    ------
+    FormatError
+        It is broken.
+    OSError
+        It cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        if sys.byteorder != "little":
+            raise FastshardError("dataset.fsi is read on little-endian machines only")
+        self.path = path
+        with LocalFile(path) as file:
+            source = PreadSource(file)
+            if file.nbytes < HEADER.size:
+                raise FormatError("cut inside its header", path, file.nbytes)
+            self._read_header(source.read(0, HEADER.size), file.nbytes)
+            at = _places(self.count, self._names_bytes)
+            self.shards = self._read_shards(source, at)
+            self._rows_at = at["rows"]
+            self._memory: IndexMemory | None = None
+            if self.has_keys:
+                mapped = MappedFile(file.fd, file.nbytes, path)
+                self._memory = IndexMemory(mapped, path)
+
+    def _read_header(self, raw: bytes, nbytes: int) -> None:
+        magic, version, flags, file_bytes, *counts, table_crc, rows_crc, crc = (
+            HEADER.unpack(raw)
+        )
+        if magic != MAGIC:
+            raise FormatError("not the index of a dataset", self.path, 0)
+        if version != VERSION:
+            reason = f"version {version} of the format; this reader knows {VERSION}"
+            raise FormatError(reason, self.path, 8)
+        if zlib.crc32(raw[:CHECKED]) != crc:
+            raise FormatError("the header's checksum is wrong", self.path, CHECKED)
+        self.identity: int = crc
+        self.count: int = counts[0]
+        self.samples: int = counts[1]
+        self.members: int = counts[2]
+        self._names_bytes: int = counts[3]
+        self.seed: bytes = counts[4]
+        self._table_crc: int = table_crc
+        self._rows_crc: int = rows_crc
+        self.last_dot = bool(flags & LAST_DOT)
+        self.has_keys = bool(flags & HAS_KEYS)
+        rows = 8 * self.samples if self.has_keys else 0
+        at = _places(self.count, self._names_bytes)["rows"]
+        if file_bytes != nbytes or at + rows != nbytes:
+            reason = f"{nbytes:,} bytes, where the header makes {at + rows:,}"
+            raise FormatError(reason, self.path, 16)
+
+    def _read_shards(self, source: PreadSource, at: dict[str, int]) -> list[ShardFacts]:
+        raw = source.read(HEADER.size, at["rows"] - HEADER.size)
+        if zlib.crc32(raw) != self._table_crc:
+            raise FormatError("the checksum of its shards is wrong", self.path, 72)
+
+        def column(name: str, form: str = "Q") -> Sequence[Any]:
+            start = at[name] - HEADER.size
+            return struct.unpack_from(f"<{self.count}{form}", raw, start)
+
+        marks = at["fingerprints"] - HEADER.size
+        fingerprints = [
+            raw[i : i + 16] for i in range(marks, marks + 16 * self.count, 16)
+        ]
+        facts = zip(
+            self._names(raw, at, column("name_ends")),
+            column("shard_bytes"),
+            column("mtimes", "q"),
+            fingerprints,
+            column("samples"),
+            column("members"),
+            column("data_bytes"),
+            strict=True,
+        )
+        shards = [ShardFacts._make(fact) for fact in facts]
+        sums = sum(s.samples for s in shards), sum(s.members for s in shards)
+        if sums != (self.samples, self.members):
+            raise FormatError("its counts do not add up", self.path, 32)
+        return shards
+
+    def _names(self, raw: bytes, at: dict[str, int], ends: Sequence[int]) -> list[str]:
+        start = at["names"] - HEADER.size
+        texts = raw[start : start + self._names_bytes]
+        begins = [0, *ends[:-1]]
+        if any(a > b for a, b in zip(begins, ends, strict=True)) or (
+            ends and ends[-1] != len(texts)
+        ):
+            raise FormatError("its names have no ends", self.path, at["name_ends"])
+        names = [os.fsdecode(texts[a:b]) for a, b in zip(begins, ends, strict=True)]
+        for name in names:
+            if not name or name.startswith("/") or ".." in name.split("/"):
+                reason = f"shard {name!r} is not below the dataset's directory"
+                raise FormatError(reason, self.path, at["names"])
+        return names
+
+    def rows(self) -> NDArray[np.uint64] | None:
+        """Return the table of keys: uint64 [samples], mapped; None if there is none."""
+        import numpy as np
+
+        if self._memory is None:
+            return None
+        memory = memoryview(self._memory)
+        return np.frombuffer(memory, np.uint64, self.samples, self._rows_at)
+
+    def rows_are_broken(self) -> bool:
+        """Say whether the checksum of the table of keys is wrong."""
+        if self._memory is None:
+            return False
+        return zlib.crc32(self.row_bytes()) != self._rows_crc
+
+    def row_bytes(self) -> bytes:
+        """Return the table of keys as bytes of their own."""
+        if self._memory is None:
+            return b""
+        return self._memory.read(self._rows_at, 8 * self.samples)
+
+    def check(self, number: int, path: str, samples: int, table: ExtentTable) -> None:
+        """Raise `StaleIndexError` unless an open shard is what is recorded of it.
+
+        Parameters
+        ----------
+        number : int
+            The shard's place in this index.
+        path : str
+            The shard.
+        samples : int
+            How many it has now.
+        table : ExtentTable
+            Its members now.
+        """
+        from fastshard.index.freshness import fingerprint_of
+
+        facts = self.shards[number]
+        with LocalFile(path) as file:
+            same = (facts.shard_bytes, facts.samples, facts.members) == (
+                file.nbytes,
+                samples,
+                len(table),
+            )
+            if same and facts.mtime_ns != file.mtime_ns:
+                same = fingerprint_of(file, table) == facts.fingerprint
+        if not same:
+            raise StaleIndexError(
+                f"{path} was written to after the index was made; "
+                f"make it again with: fastshard index",
+                self.path,
+                0,
+            )
+
+    def candidates(self, key: str) -> list[int]:
+        """Return positions of samples that may have this key; sorted.
+
+        There must be a table of keys.
+        """
+        rows = self.rows()
+        assert rows is not None
+        return candidates(rows, key, self.seed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (os.path.abspath(self.path), self.identity)
+
+
+def _again(path: str, identity: int) -> GlobalIndex:
+    index = GlobalIndex(path)
+    if index.identity != identity:
+        raise StaleIndexError("made again since the dataset was opened", path, 0)
+    return index
+
+
+def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
+    """Return the positions in sorted rows whose key may be this one."""
+    import numpy as np
+
+    hashed = key_hash(key, seed)
+    if hashed is None:
+        return []
+    first = np.uint64(hashed << 32)
+    last = np.uint64(hashed << 32 | 0xFFFFFFFF)
+    a = int(np.searchsorted(rows, first))
+    b = int(np.searchsorted(rows, last, "right"))
+    found: list[int] = (rows[a:b] & np.uint64(0xFFFFFFFF)).tolist()
+    return found
+
+
+def _places(shards: int, names_bytes: int) -> dict[str, int]:
+    """Return where each column begins, in bytes."""
+    places = {}
+    at = HEADER.size
+    widths = {name: width * shards for name, width in WIDTHS.items()}
+    for name, size in (*widths.items(), ("names", names_bytes), ("rows", 0)):
+        at = -(-at // ALIGNMENT) * ALIGNMENT
+        places[name] = at
+        at += size
+    return places
+
+
+def write_global(
+    path: str | os.PathLike[str],
+    shards: Sequence[ShardFacts],
+    *,
+    last_dot: bool,
+    seed: bytes,
+    rows: NDArray[np.uint64] | None,
+) -> None:
+    """Write a ``dataset.fsi``; it appears whole.
+
+    Parameters
+    ----------
+    path : str or path-like
+    shards : sequence of ShardFacts
+        In the dataset's order; names below the directory of the dataset.
+    last_dot : bool
+        The rule for keys that counts and rows were made by.
+    seed : bytes
+        Of the keys' hash; 16 of them.
+    rows : uint64 [samples], or None
+        The table of keys, sorted; None for none.
+    """
+    names = [os.fsencode(shard.name) for shard in shards]
+    ends, end = [], 0
+    for name in names:
+        end += len(name)
+        ends.append(end)
+    columns = {
+        "shard_bytes": _packed("Q", [shard.shard_bytes for shard in shards]),
+        "mtimes": _packed("q", [shard.mtime_ns for shard in shards]),
+        "fingerprints": b"".join(shard.fingerprint for shard in shards),
+        "samples": _packed("Q", [shard.samples for shard in shards]),
+        "members": _packed("Q", [shard.members for shard in shards]),
+        "data_bytes": _packed("Q", [shard.data_bytes for shard in shards]),
+        "name_ends": _packed("Q", ends),
+        "names": b"".join(names),
+    }
+    places = _places(len(shards), end)
+    table = bytearray(places["rows"] - HEADER.size)
+    for column, data in columns.items():
+        at = places[column] - HEADER.size
+        table[at : at + len(data)] = data
+    keys = b"" if rows is None else rows.tobytes()
+    packed = HEADER.pack(
+        MAGIC,
+        VERSION,
+        LAST_DOT * last_dot | HAS_KEYS * (rows is not None),
+        places["rows"] + len(keys),
+        len(shards),
+        sum(shard.samples for shard in shards),
+        sum(shard.members for shard in shards),
+        end,
+        seed,
+        zlib.crc32(table),
+        zlib.crc32(keys),
+        0,
+    )
+    with replacing(path) as file:
+        file.write(packed[:CHECKED] + struct.pack("<I", zlib.crc32(packed[:CHECKED])))
+        file.write(table)
+        file.write(keys)
+
+
+def _packed(form: str, numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}{form}", *numbers)

@@ -1,0 +1,135 @@
+"""The keys of a dataset's samples, and finding samples by key."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from fastshard.errors import AmbiguousKeyError, FormatError, SampleNotFoundError
+from fastshard.shardset import ShardSet
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["DatasetKeys", "key_table"]
+
+
+def key_table(shards: ShardSet, seed: bytes) -> NDArray[np.uint64]:
+    """Return a sorted row for each sample; see `fastshard._core.keytable`.
+
+    Opens every shard, in threads.
+    """
+    import numpy as np
+
+    from fastshard._core.keytable import key_rows
+
+    starts = shards.starts()
+    rows = np.empty(starts[-1], np.uint64)
+
+    def fill(k: int) -> None:
+        grouping = shards.samples(k).grouping
+        key_rows(grouping, starts[k], seed, rows[starts[k] : starts[k + 1]])
+
+    for _ in shards.each(fill, "reading keys"):
+        pass
+    rows.sort()
+    return rows
+
+
+class DatasetKeys(Sequence[str]):
+    """The keys of a dataset's samples, made when asked for.
+
+    Looking one up takes a table of all keys: ``dataset.fsi`` holds one, else it
+    is made on first use (8 bytes a sample), for which every shard is opened.
+    """
+
+    def __init__(self, shards: ShardSet, positions: Any) -> None:
+        self._set = shards
+        self._positions = positions
+        self._places: dict[int, int] | None = None
+        self._seed = os.urandom(16)
+        self._rows: NDArray[np.uint64] | None = None
+
+    def __len__(self) -> int:
+        if self._positions is None:
+            return self._set.starts()[-1]
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[str]: ...
+    def __getitem__(self, i: int | slice) -> str | list[str]:
+        numbers = range(len(self))[i]
+        if isinstance(numbers, int):
+            return self._key(numbers)
+        return [self._key(number) for number in numbers]
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._key(i) for i in range(len(self)))
+
+    def _key(self, i: int) -> str:
+        if self._positions is not None:
+            i = int(self._positions[i])
+        return self._key_of(i)
+
+    def _key_of(self, i: int) -> str:
+        starts = self._set.starts()
+        k = bisect_right(starts, i) - 1
+        return self._set.samples(k).key_at(i - starts[k])
+
+    def find(self, key: str) -> list[int]:
+        """Return the positions of all samples of this key."""
+        found = [i for i in self._candidates(key) if self._key_of(i) == key]
+        if self._positions is None:
+            return found
+        if self._places is None:
+            self._places = {int(at): i for i, at in enumerate(self._positions)}
+        return sorted(self._places[i] for i in found if i in self._places)
+
+    def _candidates(self, key: str) -> list[int]:
+        from fastshard.index.global_file import candidates
+
+        known = self._set.known
+        if known is not None and known.has_keys:
+            found = known.candidates(key)
+            total = self._set.starts()[-1]
+            if found and found[-1] >= total:
+                reason = f"its table of keys has a position beyond {total:,}"
+                raise FormatError(reason, known.path, 0)
+            return found
+        if self._rows is None:
+            self._rows = key_table(self._set, self._seed)
+        return candidates(self._rows, key, self._seed)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and bool(self.find(key))
+
+    def index(self, key: str, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of the one sample of this key.
+
+        Raises
+        ------
+        SampleNotFoundError
+            There is none.
+        AmbiguousKeyError
+            There are several.
+        """
+        found = [i for i in self.find(key) if i >= start and (stop is None or i < stop)]
+        if not found:
+            raise SampleNotFoundError(key, f"the dataset below {self._set.root}")
+        if len(found) > 1:
+            raise AmbiguousKeyError(key, found)
+        return found[0]
+
+    def count(self, key: str) -> int:
+        """Return how many samples have this key."""
+        return len(self.find(key))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(key) for key in self[:3])
+        more = ", ..." if len(self) > 3 else ""
+        return f"<{len(self):,} keys: [{shown}{more}]>"

@@ -1,0 +1,116 @@
+"""Choosing samples by position, by mask, and by what an index says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastshard.errors import FastshardError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fastshard.formats.tar import TarShard
+    from fastshard.shardset import ShardSet
+
+__all__ = ["Infos", "choose", "column_of_info", "matching"]
+
+
+def choose(count: int, positions: Any, key: Any) -> Any:
+    """Return the positions that a slice, positions or a mask choose.
+
+    Parameters
+    ----------
+    count : int
+        Samples of the dataset.
+    positions : range, int64 array or None
+        Where its samples are in the shards; None: all of them in order.
+    key : slice, sequence of int, or array of int or bool
+
+    Raises
+    ------
+    IndexError
+        A position that there is not, or a mask of another length.
+    TypeError
+        What is neither.
+    """
+    import numpy as np
+
+    if isinstance(key, slice):
+        return (range(count) if positions is None else positions)[key]
+    wanted = np.asarray(key)
+    if wanted.size == 0 and wanted.ndim == 1:
+        wanted = wanted.astype(np.int64)
+    if wanted.ndim != 1 or wanted.dtype.kind not in "iub":
+        raise TypeError(
+            "a dataset is indexed by an int, a key, a slice, positions or a mask, "
+            f"not {type(key).__name__}"
+        )
+    if wanted.dtype.kind == "b":
+        if len(wanted) != count:
+            raise IndexError(f"a mask of {len(wanted):,} for {count:,} samples")
+        wanted = np.flatnonzero(wanted)
+    wanted = _wrapped(wanted, count)
+    return wanted if positions is None else np.asarray(positions, np.int64)[wanted]
+
+
+def _wrapped(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Let negative positions count back; refuse those that there are not."""
+    import numpy as np
+
+    outside = (wanted >= count) | (wanted < -count) if len(wanted) else wanted != wanted
+    if outside.any():
+        raise IndexError(
+            f"position {wanted[outside][0]} is out of range: there are {count:,}"
+        )
+    signed = wanted.astype(np.int64)
+    signed[signed < 0] += count
+    return signed
+
+
+def matching(
+    shards: ShardSet, mask_of: Callable[[int], bytearray]
+) -> NDArray[np.bool_]:
+    """Return one mask of all samples, made of one of each shard."""
+    import numpy as np
+
+    masks = list(shards.each(mask_of, "looking through names"))
+    return np.frombuffer(b"".join(masks), bool)
+
+
+class Infos(Mapping[str, dict[str, Any]]):
+    """What the index says of a sample's fields; parsed when it is asked for."""
+
+    def __init__(self, shard: TarShard, members: dict[str, int]) -> None:
+        self._shard = shard
+        self._members = members
+
+    def __getitem__(self, field: str) -> dict[str, Any]:
+        return self._shard.info(self._members[field])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+def column_of_info(
+    facts: Iterable[tuple[str, Mapping[str, int], Infos]], name: str, default: Any
+) -> NDArray[Any]:
+    """Return one value of each sample as an array; see `Dataset.info`."""
+    import numpy as np
+
+    values = []
+    for key, _, infos in facts:
+        found = (info[name] for info in infos.values() if name in info)
+        value = next(found, default)
+        if value is FastshardError:
+            raise FastshardError(f"the index says no {name!r} of sample {key!r}")
+        values.append(value)
+    if values and all(type(value) in (int, float, bool) for value in values):
+        return np.array(values)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column

@@ -1,0 +1,272 @@
+"""The ordered shards of a dataset: opened when first needed, a bounded number."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastshard.errors import ClosedError, StaleIndexError
+from fastshard.formats.base import Samples
+from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
+from fastshard.index import peek
+from fastshard.progress import counted
+
+if TYPE_CHECKING:
+    from fastshard.index.known import Known
+
+__all__ = ["Counts", "ShardSet", "mapping_limit"]
+
+MOST_MAPPED = 16_384  # shards
+THREADS = 16  # that scan headers, which waits for disks
+
+
+class Counts(NamedTuple):
+    """How much a shard holds."""
+
+    samples: int
+    members: int
+
+
+def mapping_limit() -> int:
+    """Return how many shards may be mapped at a time.
+
+    A process may have ``vm.max_map_count`` mappings, of which a shard with its
+    index takes two, and others want some too.
+    """
+    try:
+        with open("/proc/sys/vm/max_map_count") as file:
+            return max(1, min(MOST_MAPPED, int(file.read()) // 4))
+    except (OSError, ValueError):  # not Linux
+        return MOST_MAPPED
+
+
+class ShardSet:
+    """Shards in order; positions of samples and members that run through them.
+
+    Of the open shards those that were not used for longest are let go when
+    there are too many (clock replacement). Views keep theirs mapped.
+
+    Parameters
+    ----------
+    paths : sequence of str
+    index : str
+        As for `open_shard`; a directory holds the indexes as the shards lie
+        below `root`.
+    root : str
+        The directory that all shards lie below.
+    mode, key, lower
+        As for `open_shard`.
+    limit : int, optional
+        How many shards may be mapped at a time; otherwise `mapping_limit`.
+    known : Known, optional
+        What ``dataset.fsi`` says of exactly these shards.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        index: str,
+        root: str,
+        mode: Mode,
+        key: KeyRule,
+        lower: bool,
+        limit: int | None = None,
+        known: Known | None = None,
+    ) -> None:
+        count = len(paths)
+        self.paths = list(paths)
+        self.root = root
+        self.index = index
+        self.options: dict[str, Any] = {"mode": mode, "key": key, "lower": lower}
+        self.limit = limit or mapping_limit()
+        self.known = known
+        self.closed = False
+        self.open: list[Samples | None] = [None] * count
+        self.used: bytearray | None = None  # marks of the clock
+        if count > self.limit:
+            self.used = bytearray(count)
+        self.hand = 0
+        self.opened = 0
+        self._counts: list[Counts] | None = None
+        if known is not None:
+            self._counts = [Counts(*counts) for counts in known.counts()]
+        self._starts: list[int] | None = None
+        self._member_starts: list[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def samples(self, k: int) -> Samples:
+        """Return the samples of shard `k`, which is opened if it is not."""
+        samples = self.open[k]
+        if samples is None:
+            samples = self.bring(k)
+        if self.used is not None:
+            self.used[k] = 1
+        return samples
+
+    def shard(self, k: int) -> TarShard:
+        """Return shard `k`, which is opened if it is not."""
+        shard = self.samples(k).shard
+        assert isinstance(shard, TarShard)
+        return shard
+
+    def bring(self, k: int) -> Samples:
+        """Open shard `k`.
+
+        Raises
+        ------
+        StaleIndexError
+            It is not what ``dataset.fsi`` says.
+        ClosedError
+            The dataset is closed.
+        FormatError, OSError
+            As for `open_shard`.
+        """
+        if self.closed:
+            raise ClosedError("the dataset is closed")
+        path = self.paths[k]
+        shard = open_tar(path, index=self.index_of(k), **self.options)
+        samples = shard.samples
+        if self.known is not None:
+            self.known.check(k, path, len(samples), shard.parts()[1])
+        elif self._counts is not None and self._counts[k] != (
+            found := Counts(len(samples), len(shard))
+        ):
+            raise StaleIndexError(
+                f"it has {found.samples:,} samples and {found.members:,} members, and "
+                f"had {self._counts[k].samples:,} and {self._counts[k].members:,}",
+                path,
+                0,
+            )
+        self.make_room()
+        self.opened += self.open[k] is None  # another thread may have been faster
+        self.open[k] = samples
+        return samples
+
+    def make_room(self) -> None:
+        """Let go of a shard that was not used since the clock's hand passed."""
+        if self.used is None:
+            return
+        for _ in range(2 * len(self.paths)):  # the second round finds one
+            if self.opened < self.limit:
+                return
+            k = self.hand
+            self.hand = (k + 1) % len(self.paths)
+            if self.open[k] is None:
+                continue
+            if self.used[k]:
+                self.used[k] = 0
+            else:
+                self.open[k] = None
+                self.opened -= 1
+        self.opened = sum(samples is not None for samples in self.open)
+
+    def index_of(self, k: int) -> str:
+        """Return the ``index=`` that shard `k` is opened with."""
+        if self.index in ("auto", "none") or not os.path.isdir(self.index):
+            return self.index
+        below = os.path.relpath(os.path.dirname(self.paths[k]), self.root)
+        return os.path.normpath(os.path.join(self.index, below))
+
+    def counts(self) -> list[Counts]:
+        """Return what each shard holds; looks for what no index says, in parallel."""
+        if self._counts is None:
+            self._counts = list(self.each(self.count, "counting"))
+        return self._counts
+
+    def count(self, k: int) -> Counts:
+        samples = self.open[k]
+        if samples is None:
+            found = None
+            if self.index != "none":
+                index = self.index_of(k)
+                folder = index if os.path.isdir(index) else None
+                found = peek(self.paths[k], folder, self.options["key"] == "last")
+            if found is not None:
+                return Counts(*found)
+            samples = self.samples(k)
+        return Counts(len(samples), len(samples.shard))
+
+    def each(
+        self,
+        task: Callable[[int], Any],
+        doing: str,
+        shards: Iterable[int] | None = None,
+    ) -> Iterable[Any]:
+        """Do something to each shard in threads; yield the results in order."""
+        if self.closed:
+            raise ClosedError("the dataset is closed")
+        numbers = range(len(self)) if shards is None else shards
+        with ThreadPoolExecutor(THREADS) as pool:
+            try:
+                yield from counted(pool.map(task, numbers), len(self), doing)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def starts(self) -> list[int]:
+        """Return where each shard's samples begin; and, last, how many there are."""
+        if self._starts is None:
+            sizes = (count.samples for count in self.counts())
+            self._starts = list(accumulate(sizes, initial=0))
+        return self._starts
+
+    def member_starts(self) -> list[int]:
+        """Return the same for members."""
+        if self._member_starts is None:
+            sizes = (count.members for count in self.counts())
+            self._member_starts = list(accumulate(sizes, initial=0))
+        return self._member_starts
+
+    def data_bytes(self) -> int:
+        """Return the sum of all members' sizes; opens shards that no index counts."""
+        if self.known is not None:
+            return self.known.data_bytes()
+        sums = self.each(
+            lambda k: self.shard(k).parts()[1].data_bytes, "adding up sizes"
+        )
+        return sum(sums)
+
+    def member(self, i: int) -> tuple[TarShard, int]:
+        """Return the shard that holds member `i` of all, and its position there."""
+        starts = self.member_starts()
+        k = bisect_right(starts, i) - 1
+        return self.shard(k), i - starts[k]
+
+    def close(self) -> None:
+        """Let go of all shards; views stay valid."""
+        self.closed = True
+        self.open = [None] * len(self.paths)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            raise ClosedError("the dataset is closed")
+        root = os.path.abspath(self.root)
+        below = [
+            os.path.relpath(path, root) for path in map(os.path.abspath, self.paths)
+        ]
+        index = self.index
+        if index not in ("auto", "none"):
+            index = os.path.abspath(index)
+        state = {"index": index, "limit": self.limit, **self.options}
+        return _again, (root, below, state, self._counts, self.known)
+
+
+def _again(
+    root: str,
+    below: list[str],
+    state: dict[str, Any],
+    counts: list[Counts] | None,
+    known: Known | None,
+) -> ShardSet:
+    paths = [os.path.join(root, path) for path in below]
+    shards = ShardSet(paths, root=root, known=known, **state)
+    if counts is not None:
+        shards._counts = [Counts(*count) for count in counts]
+    return shards
