@@ -1,12 +1,17 @@
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from typing_extensions import Buffer
 
 from fastshard._core.extents import ExtentTable
 
 @final
 class Layout: ...
+
+@final
+class HeldBuffer:
+    def __new__(cls, exporter: Buffer) -> Self: ...
 
 def offsets_of(table: ExtentTable) -> NDArray[np.uint64]: ...
 def sizes_of(table: ExtentTable) -> NDArray[np.uint64]: ...
@@ -15,4 +20,9 @@ def array_of(
     dtype: DTypeLike | None,
     shape: int | tuple[int, ...] | None,
     path: str,
+) -> NDArray[Any]: ...
+def array_on(
+    view: Buffer,
+    dtype: DTypeLike | None = None,
+    shape: int | tuple[int, ...] | None = None,
 ) -> NDArray[Any]: ...

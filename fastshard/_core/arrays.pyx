@@ -5,7 +5,11 @@ versions 1.0 to 3.0 (numpy.lib.format documents them).
 """
 
 cimport cython
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
@@ -15,6 +19,7 @@ from libc.string cimport memcmp, memcpy
 cimport numpy as cnp
 
 from fastshard._core.extents cimport ExtentTable
+from fastshard._core.mapped cimport View
 from fastshard._core.platform cimport PY_SSIZE_T_MAX
 from fastshard._core.shard cimport Shard
 from fastshard._core cimport shard as shard_module
@@ -138,6 +143,61 @@ def array_of(bytes data not None, dtype, shape, str path):
         )
     except FormatError as error:
         raise FormatError(error.reason, path, error.offset) from error.__cause__
+
+
+@cython.final
+@cython.no_gc
+cdef class HeldBuffer:
+    """Some object's buffer: held until the last array on it goes."""
+
+    cdef Py_buffer buffer
+
+    def __cinit__(self, exporter):
+        PyObject_GetBuffer(exporter, &self.buffer, PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.buffer)
+
+
+def array_on(view, dtype=None, shape=None):
+    """Return any buffer's bytes as an array that keeps them, without a copy.
+
+    Parameters
+    ----------
+    view : memoryview or another exporter of a contiguous buffer
+        It may be released afterwards.
+    dtype, shape
+        As for `Shard.array`; without them the bytes are ``.npy``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Writable only if the buffer is.
+
+    Raises
+    ------
+    FormatError
+        The bytes are no ``.npy`` file, or one of Python objects. Its offset is
+        from the first of them.
+    ValueError
+        Their number does not fit `dtype` and `shape`, or they have gaps.
+    """
+    # A memoryview can be released, so none is an array's owner.
+    cdef object own = view if type(view) is memoryview else PyMemoryView_FromObject(view)
+    cdef object owner = own.obj    # raises for one that was released
+    cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(own)
+    if not PyBuffer_IsContiguous(buffer, b"C"):
+        raise ValueError("an array is on a contiguous buffer")
+    if type(owner) is not View and type(owner) is not bytes:
+        owner = HeldBuffer(PyMemoryView_FromObject(own))
+    try:
+        return make_array(
+            <uint8_t *> buffer.buf, buffer.len, dtype, shape, not buffer.readonly, owner
+        )
+    except FormatError as error:
+        raise FormatError(
+            error.reason, "<view>", error.offset
+        ) from error.__cause__
 
 
 cdef cnp.ndarray make_array(
