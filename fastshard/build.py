@@ -16,8 +16,8 @@ from fastshard.index import FORMATS, read_index, sidecar
 from fastshard.index.binary import read_header
 from fastshard.index.global_file import NAME, ShardFacts, write_global
 from fastshard.keys import key_table
-from fastshard.opening import root_of, shards_of
 from fastshard.progress import counted
+from fastshard.shardset import root_of, shards_of
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
 

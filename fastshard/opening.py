@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fastshard.dataset import Dataset
 from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
-from fastshard.index.known import Known, find_known
-from fastshard.shardset import ShardSet
+from fastshard.shardset import shards_of
 
 if TYPE_CHECKING:
     from fastshard.decoders import Decoder
 
-__all__ = ["open_dataset", "root_of", "shards_of"]
-
-
-def root_of(paths: Sequence[str]) -> str:
-    """Return the directory that all shards lie below."""
-    return os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
+__all__ = ["open_dataset"]
 
 
 def open_dataset(
@@ -70,33 +64,3 @@ def is_whole(source: Source) -> bool:
         return False
     name = os.fspath(source)
     return os.path.isdir(name) or name.endswith("**")
-
-
-def shards_of(
-    paths: Sequence[str],
-    index: str,
-    *,
-    whole: bool,
-    mode: Mode,
-    key: KeyRule,
-    lower: bool,
-    limit: int | None = None,
-) -> ShardSet:
-    """Return the shards of a dataset, with what its global index says of them."""
-    root = root_of(paths)
-    known: Known | None = None
-    folder = index if os.path.isdir(index) else None
-    if folder is not None or index == "auto":
-        known = find_known(
-            paths, root, folder=folder, last_dot=key == "last", whole=whole
-        )
-    return ShardSet(
-        paths,
-        index=index,
-        root=root,
-        mode=mode,
-        key=key,
-        lower=lower,
-        limit=limit,
-        known=known,
-    )

@@ -7,18 +7,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
+from fastshard.index.known import Known, find_known
 from fastshard.progress import counted
 
-if TYPE_CHECKING:
-    from fastshard.index.known import Known
-
-__all__ = ["Counts", "ShardSet", "mapping_limit"]
+__all__ = ["Counts", "ShardSet", "mapping_limit", "root_of", "shards_of"]
 
 MOST_MAPPED = 16_384  # shards
 THREADS = 16  # that scan headers, which waits for disks
@@ -270,3 +268,38 @@ def _again(
     if counts is not None:
         shards._counts = [Counts(*count) for count in counts]
     return shards
+
+
+def root_of(paths: Sequence[str]) -> str:
+    """Return the directory that all shards lie below."""
+    return os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
+
+
+def shards_of(
+    paths: Sequence[str],
+    index: str,
+    *,
+    whole: bool,
+    mode: Mode,
+    key: KeyRule,
+    lower: bool,
+    limit: int | None = None,
+) -> ShardSet:
+    """Return the shards of a dataset, with what its global index says of them."""
+    root = root_of(paths)
+    known: Known | None = None
+    folder = index if os.path.isdir(index) else None
+    if folder is not None or index == "auto":
+        known = find_known(
+            paths, root, folder=folder, last_dot=key == "last", whole=whole
+        )
+    return ShardSet(
+        paths,
+        index=index,
+        root=root,
+        mode=mode,
+        key=key,
+        lower=lower,
+        limit=limit,
+        known=known,
+    )

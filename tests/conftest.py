@@ -9,9 +9,13 @@ import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import fastshard
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # machines are shared
+hypothesis.settings.load_profile("untimed")
 
 # A skip for any other reason fails a run under FASTSHARD_STRICT_SKIPS=1.
 ALLOWED_SKIPS = (
