@@ -38,6 +38,7 @@ LAYERS = {
     "fastshard.iteration": 6,
     "fastshard.keys": 6,
     "fastshard.members": 6,
+    "fastshard.shards": 6,
     "fastshard.verify_index": 7,
     "fastshard.verify": 8,
     "fastshard.dataset": 9,

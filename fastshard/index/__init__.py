@@ -93,7 +93,7 @@ def read_index(
     OSError
         It cannot be read.
     """
-    from fastshard.index import freshness
+    from fastshard.index.freshness import check_binary, check_listed, check_size
 
     kind = format_of(path)
     if kind == "fsi":
@@ -101,7 +101,7 @@ def read_index(
 
         index = read_binary(path, copied=copied)
         contents = index.contents(last_dot, lower)
-        freshness.check_binary(path, index.header, file, contents.table)
+        check_binary(path, index.header, file, contents.table)
         return contents
     if kind == "json":
         from fastshard.index.jsonfile import read_json
@@ -111,9 +111,9 @@ def read_index(
         except FormatError:  # an extent outside the shard: was the shard larger?
             _, recorded = read_json(path, None)
             if recorded is not None:
-                freshness.check_size(path, recorded, file)
+                check_size(path, recorded, file)
             raise
-        freshness.check_listed(path, recorded, file, contents.table)
+        check_listed(path, recorded, file, contents.table)
         return contents
     if kind == "idx":
         from fastshard.index.dali import read_dali
