@@ -1,7 +1,7 @@
 """Brace lists, compared with what bash 5.2 wrote and with braceexpand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fastshard import FastshardError
@@ -69,7 +69,7 @@ def test_other_characters_mean_nothing():
 
 texts = st.text("a1-.,", max_size=3)
 ranges = st.builds(
-    "{{{}..{}}}".format, *[st.from_regex(r"-?0?[0-9]{1,2}", fullmatch=True)] * 2
+    "{{{}..{}}}".format, *[st.from_regex(r"-?0?1?[0-9]", fullmatch=True)] * 2
 )
 patterns = st.recursive(
     texts | ranges,
@@ -87,6 +87,7 @@ def test_as_braceexpand_where_braces_are_balanced(pattern):
         from braceexpand import braceexpand
     except ImportError:
         pytest.skip("braceexpand is not installed")
+    assume(pattern.count("..") <= 2)  # of up to 39 words each
     assert expand_braces(pattern) == list(braceexpand(pattern, escape=False))
 
 
