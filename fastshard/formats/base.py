@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import collections.abc
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, overload
 
 from fastshard._core.samples import SampleBase, SamplesBase
-from fastshard.decoders import decode_field, decoder_for
-from fastshard.errors import FieldNotFoundError, FormatError
+from fastshard.decoders import (
+    Decoder,
+    decode_field,
+    decode_json,
+    decode_text,
+    decoder_for,
+)
+from fastshard.errors import FieldNotFoundError
 from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
@@ -58,11 +63,8 @@ class Sample(SampleBase):
         FieldNotFoundError
             The sample has no such field.
         """
-        try:
-            return str(self[field], "utf-8")
-        except UnicodeDecodeError as error:
-            reason = f"not UTF-8: {error.reason}"
-            raise self._fault(field, reason, error.start) from error
+        text: str = self._decoded(decode_text, field)
+        return text
 
     def json(self, field: str) -> Any:
         """Return a field parsed as JSON.
@@ -74,14 +76,7 @@ class Sample(SampleBase):
         FieldNotFoundError
             The sample has no such field.
         """
-        text = self.text(field)
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            at = len(text[: error.pos].encode())
-            raise self._fault(field, f"not JSON: {error.msg}", at) from error
-        except RecursionError as error:
-            raise self._fault(field, "JSON that is nested too deep", 0) from error
+        return self._decoded(decode_json, field)
 
     def decode(self, *fields: str) -> dict[str, Any]:
         """Return fields as values, and the key as ``"__key__"``.
@@ -113,23 +108,18 @@ class Sample(SampleBase):
         return values
 
     def _value(self, field: str) -> Any:
-        view = self[field]
         decoder = decoder_for(field, self.decoders)
-        if decoder is None:
-            return view
+        return self[field] if decoder is None else self._decoded(decoder, field)
+
+    def _decoded(self, decoder: Decoder, field: str) -> Any:
         shard, member = self.shard, self.member(field)
         offset, _ = shard.parts()[1].extent(member)
-        return decode_field(decoder, view, shard.path, offset, shard.names[member])
+        name = shard.names[member]
+        return decode_field(decoder, shard[member], shard.path, offset, name)
 
     def open(self, field: str) -> ViewFile:
         """Return a field as a binary file that can seek; copies nothing."""
         return ViewFile(self[field], f"{self.key}.{field}")
-
-    def _fault(self, field: str, reason: str, at: int) -> FormatError:
-        """Make the error for byte `at` of a field."""
-        shard, member = self.shard, self.member(field)
-        offset = int(shard.offsets[member]) + at
-        return FormatError(reason, shard.path, offset, shard.names[member])
 
     def __repr__(self) -> str:
         return f"<Sample {self.key!r}: {', '.join(self.keys())}>"
@@ -191,15 +181,9 @@ class CopiedSample(Sample):
         assert isinstance(data, bytes)
         return array_of(data, dtype, shape, f"{self.key}.{field}")
 
-    def _value(self, field: str) -> Any:
+    def _decoded(self, decoder: Decoder, field: str) -> Any:
         name = f"{self.key}.{field}"
-        decoder = decoder_for(field, self.decoders)
-        if decoder is None:
-            return self[field]
         return decode_field(decoder, self[field], name, 0, name)
-
-    def _fault(self, field: str, reason: str, at: int) -> FormatError:
-        return FormatError(reason, f"{self.key}.{field}", at)
 
 
 class Samples(SamplesBase, collections.abc.Sequence[Sample]):
