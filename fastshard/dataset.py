@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from fastshard.decoders import Decoder
 from fastshard.errors import FastshardError
 from fastshard.formats.base import Sample
-from fastshard.iteration import Iteration, OnError
+from fastshard.iteration import Iteration, OnError, ShardwiseIteration
 from fastshard.keys import DatasetKeys
 from fastshard.members import Members
 from fastshard.selection import Infos, choose, column_of_info, matching
@@ -81,11 +81,12 @@ class Dataset(Sequence[Any]):
             "decoders": self._decoders,
             "stages": self._stages,
         }
-        return Dataset(self._set, **(options | changes))
+        shards = changes.pop("shards", self._set)
+        return Dataset(shards, **(options | changes))
 
     def _prepared(self) -> list[int]:
         """Count, once; return where each shard's samples begin."""
-        if self._starts is None:
+        if self._starts is None or self._set.closed:
             starts = self._set.starts()
             whole = self._positions is None
             self._count = starts[-1] if whole else len(self._positions)
@@ -144,7 +145,10 @@ class Dataset(Sequence[Any]):
             samples = shards.bring(k)
         if shards.used is not None:
             shards.used[k] = 1
-        item: Any = samples[i - starts[k]]
+        return self._finished(samples[i - starts[k]])
+
+    def _finished(self, item: Any) -> Any:
+        """Narrow a shard's sample, and map it."""
         if self._narrows:
             item.narrow(self._fields, self._required, self._decoders)
         for stage in self._stages:
@@ -177,7 +181,12 @@ class Dataset(Sequence[Any]):
             What to do with a sample that cannot be read: raise; go on with the
             next; or call ``on_error(error, position)`` and go on. Positions of
             the others do not move. The iterator counts them: ``skipped``.
+
+        A dataset whose samples were never counted is iterated over without
+        counting them. A shard of it that cannot be opened then counts as one.
         """
+        if self._positions is None and not self._set.is_counted():
+            return ShardwiseIteration(self._set, self._finished, on_error)
         return Iteration(self._at, len(self), on_error)
 
     def __contains__(self, key: object) -> bool:
@@ -316,18 +325,15 @@ class Dataset(Sequence[Any]):
         ValueError
             There is no such shard, or several are meant by one name.
         """
+        gone = {self.shards.index(shard) for shard in shards}
+        if self._positions is None:  # the shards need not even be readable
+            return self._with(shards=self._set.without(gone))
         import numpy as np
 
-        gone = {self.shards.index(shard) for shard in shards}
         starts = self._prepared()
-        parts = [
-            np.arange(starts[k], starts[k + 1])
-            for k in range(len(self._set))
-            if k not in gone
-        ]
-        kept = np.zeros(starts[-1], bool)
-        for part in parts:
-            kept[part] = True
+        kept = np.ones(starts[-1], bool)
+        for k in gone:
+            kept[starts[k] : starts[k + 1]] = False
         return self._with(positions=_masked(kept, self._positions))
 
     def _refuse_mapped(self, what: str) -> None:

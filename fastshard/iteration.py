@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from fastshard.errors import ClosedError, FastshardError
+from fastshard.shardset import ShardSet
 
-__all__ = ["Iteration", "OnError"]
+__all__ = ["Iteration", "OnError", "ShardwiseIteration"]
 
 OnError = Literal["raise", "skip"] | Callable[[Exception, int], object]
 
@@ -41,14 +42,60 @@ class Iteration(Iterator[Any]):
         while self.position < self._count:
             i = self.position
             self.position = i + 1
-            if self._on_error == "raise":
-                return self._at(i)
             try:
                 return self._at(i)
-            except ClosedError:
-                raise
             except (FastshardError, OSError) as error:
-                self.skipped += 1
-                if callable(self._on_error):
-                    self._on_error(error, i)
+                self._pass_over(error, i)
         raise StopIteration
+
+    def _pass_over(self, error: Exception, i: int) -> None:
+        """Go on after an error, if that is wanted."""
+        if self._on_error == "raise" or isinstance(error, ClosedError):
+            raise error
+        self.skipped += 1
+        if callable(self._on_error):
+            self._on_error(error, i)
+
+
+class ShardwiseIteration(Iteration):
+    """An iterator over all samples of shards that nobody has counted yet.
+
+    Shards are opened one after another. One that cannot be opened is one error,
+    at the position where its samples would begin.
+    """
+
+    def __init__(
+        self, shards: ShardSet, finish: Callable[[Any], Any], on_error: OnError
+    ) -> None:
+        super().__init__(finish, 0, on_error)
+        self._shards = shards
+        self._next_shard = 0
+        self._samples: Sequence[Any] = ()
+        self._next_sample = 0
+
+    def __next__(self) -> Any:
+        while True:
+            if self._next_sample == len(self._samples):
+                self._open_next()
+                continue
+            i = self._next_sample
+            self._next_sample = i + 1
+            self.position += 1
+            try:
+                return self._at(self._samples[i])
+            except (FastshardError, OSError) as error:
+                self._pass_over(error, self.position - 1)
+
+    def _open_next(self) -> None:
+        k = self._next_shard
+        if k == len(self._shards):
+            raise StopIteration
+        self._next_shard = k + 1
+        self._samples, self._next_sample = (), 0
+        try:
+            samples = self._shards.samples(k)
+            len(samples)  # groups the members
+        except (FastshardError, OSError) as error:
+            self._pass_over(error, self.position)
+        else:
+            self._samples = samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -172,8 +172,32 @@ class ShardSet:
         below = os.path.relpath(os.path.dirname(self.paths[k]), self.root)
         return os.path.normpath(os.path.join(self.index, below))
 
+    def without(self, gone: Collection[int]) -> ShardSet:
+        """Return the set without some shards; opens its own."""
+        kept = [k for k in range(len(self)) if k not in gone]
+        known = self.known
+        if known is not None:
+            known = known.some(kept)
+        shards = ShardSet(
+            [self.paths[k] for k in kept],
+            index=self.index,
+            root=self.root,
+            limit=self.limit,
+            known=known,
+            **self.options,
+        )
+        if self._counts is not None:
+            shards._counts = [self._counts[k] for k in kept]
+        return shards
+
+    def is_counted(self) -> bool:
+        """Say whether it is known how much each shard holds."""
+        return self._counts is not None
+
     def counts(self) -> list[Counts]:
         """Return what each shard holds; looks for what no index says, in parallel."""
+        if self.closed:
+            raise ClosedError("the dataset is closed")
         if self._counts is None:
             self._counts = list(self.each(self.count, "counting"))
         return self._counts
@@ -210,7 +234,7 @@ class ShardSet:
 
     def starts(self) -> list[int]:
         """Return where each shard's samples begin; and, last, how many there are."""
-        if self._starts is None:
+        if self._starts is None or self.closed:
             sizes = (count.samples for count in self.counts())
             self._starts = list(accumulate(sizes, initial=0))
         return self._starts

@@ -38,6 +38,11 @@ class Known(NamedTuple):
         """Whether there is a table of keys that holds for this order."""
         return self.numbers is None and self.file.has_keys
 
+    def some(self, shards: Sequence[int]) -> Known:
+        """Return what is known of some of the shards."""
+        numbers = range(self.file.count) if self.numbers is None else self.numbers
+        return Known(self.file, [numbers[k] for k in shards])
+
     def counts(self) -> list[tuple[int, int]]:
         """Return each shard's number of samples and of members."""
         shards = self.file.shards
