@@ -21,12 +21,16 @@ TESTS = Path(__file__).parent
 # A module imports from layers below its own, and sideways inside its folder.
 LAYERS = {
     "fastshard.errors": 0,
+    "fastshard.encoders": 0,
     "fastshard.files": 0,
+    "fastshard.pattern": 0,
+    "fastshard.sizes": 0,
     "fastshard._core": 1,
     "fastshard.sources": 2,
     "fastshard.index": 2,
     "fastshard.formats": 3,
     "fastshard.verify_index": 4,
+    "fastshard.writer": 4,
     "fastshard.verify": 5,
     "fastshard": 6,
     "fastshard.demo": 7,
