@@ -11,6 +11,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fastshard.errors import FastshardError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -30,7 +32,7 @@ def encode(field: str, value: object) -> Payload:
         A field of this name does not take such a value.
     ValueError
         The value cannot be stored: NaN in JSON, an array of objects, ...
-    ImportError
+    FastshardError
         The library that encodes it is not installed.
     """
     if isinstance(value, (bytes, bytearray)):
@@ -145,7 +147,9 @@ IMAGES: dict[str, tuple[str, dict[str, Any]]] = {  # Pillow's format, its option
     "jpeg": ("JPEG", {"quality": 100}),
     "png": ("PNG", {}),
     "webp": ("WEBP", {"lossless": True, "exact": True}),
+    "bmp": ("BMP", {}),
     "ppm": ("PPM", {}),
+    "pnm": ("PPM", {}),
     "tif": ("TIFF", {}),
     "tiff": ("TIFF", {}),
 }
@@ -169,7 +173,7 @@ def encode_image(value: object, suffix: str) -> Payload | None:
 
 def image_of(array: Any) -> object:
     """Return an array of rows, columns and at most four channels as an image."""
-    pillow = library("PIL.Image", "Pillow")
+    pillow = library("PIL.Image", "Pillow", "images")
     if array.dtype != "u1":
         raise TypeError(f"takes images of uint8, not of {array.dtype}")
     if array.ndim == 3 and array.shape[2] == 1:
@@ -182,18 +186,21 @@ def image_of(array: Any) -> object:
 def encode_msgpack(value: object, suffix: str) -> Payload | None:
     if isinstance(value, str):
         return None
-    packed: bytes = library("msgpack", "msgpack").packb(value)
+    packed: bytes = library("msgpack", "msgpack", "msgpack").packb(value)
     return packed
 
 
-def library(module: str, name: str) -> Any:
+def library(module: str, name: str, extra: str) -> Any:
     """Import what is optional."""
     import importlib
 
     try:
         return importlib.import_module(module)
-    except ImportError:
-        raise ImportError(f"to encode it, {name} must be installed") from None
+    except ImportError as error:
+        raise FastshardError(
+            f"{name} is needed to encode this field: "
+            f"pip install 'fastshard[{extra}]' ({error})"
+        ) from error
 
 
 def refuse(value: object, suffix: str) -> Payload | None:

@@ -142,8 +142,8 @@ class ShardWriter:
             (a str is JSON text already); ``cls``, ``index`` and so on an int in
             decimal; ``npy`` an array, without pickle; ``npz`` a mapping of
             arrays, not compressed; ``jpg`` (quality 100), ``png``, ``webp``
-            (lossless), ``ppm``, ``tiff`` a Pillow image or an array of uint8;
-            ``msgpack`` what it can say.
+            (lossless), ``ppm``, ``bmp``, ``tiff`` a Pillow image or an array of
+            uint8; ``msgpack`` what it can say.
 
         Raises
         ------
@@ -153,6 +153,8 @@ class ShardWriter:
             pattern without a number needs one. Nothing of the sample is written.
         TypeError
             A field does not take such a value. Nothing is written.
+        FastshardError
+            A library that encodes a value is not installed. Nothing is written.
         FileExistsError
             The next shard or its index exists. Nothing is written.
         FormatError
