@@ -29,6 +29,7 @@ from fastshard.expand import Source
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.opening import open_dataset
+from fastshard.writer import ShardWriter
 
 if TYPE_CHECKING:
     from fastshard.decoders import Decoder
@@ -45,6 +46,7 @@ __all__ = [
     "SampleNotFoundError",
     "Samples",
     "Shard",
+    "ShardWriter",
     "StaleIndexError",
     "StaleIndexWarning",
     "TarShard",

@@ -2,13 +2,93 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-__all__ = ["replacing", "sync_directory"]
+__all__ = ["NewFile", "replacing", "sync_directory"]
+
+
+class NewFile:
+    """A file that takes its name when it is complete, not before.
+
+    It is written under a temporary name in the same directory. One that is
+    discarded, or dropped without `commit`, leaves nothing behind.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Its name. A link there is followed.
+    overwrite : bool
+        Whether it takes the place of a file that has the name already.
+    buffering : int
+        Bytes that are gathered before they are written; see `open`.
+
+    Attributes
+    ----------
+    path : str
+        Where it will be, absolute.
+    temporary : str
+        Where it is meanwhile.
+    file : BinaryIO
+        To write to, and to read from.
+
+    Raises
+    ------
+    OSError
+        It cannot be made.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = True,
+        buffering: int = -1,
+    ) -> None:
+        self.path = os.path.realpath(path)  # what a link points at, not the link
+        self._overwrite = overwrite
+        folder, last = os.path.split(self.path)
+        fd, self.temporary = tempfile.mkstemp(
+            prefix=f".{last[:200]}.", suffix=".tmp", dir=folder
+        )
+        self.file: BinaryIO = open(fd, "w+b", buffering)  # noqa: SIM115
+        self._dropped = weakref.finalize(
+            self, _discard, self.file, self.temporary, os.getpid()
+        )
+
+    def commit(self) -> None:
+        """Sync the file, give it its name, and sync the directory.
+
+        Raises
+        ------
+        FileExistsError
+            The name is taken, and `overwrite` is False.
+        OSError
+            It cannot be written. It is discarded.
+        """
+        try:
+            self.file.flush()
+            _copy_mode(self.path, self.file.fileno())
+            os.fsync(self.file.fileno())
+            self.file.close()
+            if self._overwrite:
+                os.replace(self.temporary, self.path)
+            else:
+                _rename_new(self.temporary, self.path)
+        except BaseException:
+            self.discard()
+            raise
+        self._dropped.detach()
+        sync_directory(os.path.dirname(self.path))
+
+    def discard(self) -> None:
+        """Remove the file, unless it was committed."""
+        self._dropped()
 
 
 @contextmanager
@@ -24,23 +104,37 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     OSError
         It cannot be written.
     """
-    name = os.path.realpath(path)  # what a link points at, not the link
-    folder, last = os.path.split(name)
-    fd, temporary = tempfile.mkstemp(
-        prefix=f".{last[:200]}.", suffix=".tmp", dir=folder
-    )
+    new = NewFile(path)
     try:
-        with open(fd, "w+b") as file:
-            yield file
-            file.flush()
-            _copy_mode(name, file.fileno())
-            os.fsync(file.fileno())
-        os.replace(temporary, name)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync_directory(folder)
+        yield new.file
+        new.commit()
+    finally:
+        new.discard()
+
+
+def _discard(file: BinaryIO, temporary: str, pid: int) -> None:
+    if os.getpid() != pid:  # a forked copy: the file is the parent's
+        return
+    with suppress(OSError):
+        file.close()
+    with suppress(OSError):
+        os.unlink(temporary)
+
+
+def _rename_new(temporary: str, path: str) -> None:
+    """Rename a file to a name that must be free, also when others race for it."""
+    if os.name == "nt":
+        os.rename(temporary, path)  # there it replaces nothing
+        return
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if isinstance(error, FileExistsError) or os.path.lexists(path):
+            code = errno.EEXIST
+            raise FileExistsError(code, os.strerror(code), path) from None
+        os.rename(temporary, path)  # a file system without hard links
+    else:
+        os.unlink(temporary)
 
 
 def sync_directory(folder: str) -> None:

@@ -1,0 +1,225 @@
+"""Values to the bytes of a field, by the last suffix of its name.
+
+The names are WebDataset's. What is bytes already is stored as it is, whatever
+the field. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fastshard.errors import FastshardError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Payload", "encode"]
+
+Payload = bytes | bytearray | memoryview  # a view has one dimension, format "B"
+
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can say
+
+
+def encode(field: str, value: object) -> Payload:
+    """Return the bytes to store for a field's value.
+
+    Raises
+    ------
+    TypeError
+        A field of this name does not take such a value.
+    ValueError
+        The value cannot be stored: NaN in JSON, an array of objects, ...
+    FastshardError
+        The library that encodes it is not installed.
+    """
+    if isinstance(value, (bytes, bytearray)):
+        return value
+    if isinstance(value, memoryview):
+        return flat(value, "bytes")
+    suffix = field.rpartition(".")[2].lower()
+    encoder, takes = ENCODERS.get(suffix, (encode_text, "str"))
+    payload = encoder(value, suffix)
+    if payload is None:
+        payload = raw(value, takes)
+    return payload
+
+
+def raw(value: object, takes: str) -> memoryview:
+    """Return the bytes of any other buffer: a mapping, a line of uint8."""
+    try:
+        view = memoryview(value)  # type: ignore[arg-type]
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"takes {takes}, or bytes, not {kind}") from None
+    if view.ndim != 1:
+        raise TypeError(
+            f"takes {takes}, or bytes, not {type(value).__name__} "
+            f"of {view.ndim} dimensions"
+        )
+    return flat(view, f"{takes}, or bytes")
+
+
+def flat(view: memoryview, takes: str) -> memoryview:
+    """Return a view as plain bytes; copies only what is strided."""
+    if view.itemsize != 1 or view.format not in ("B", "b", "c"):
+        raise TypeError(f'takes {takes}, not a buffer of "{view.format}"')
+    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
+        return view
+    if not view.c_contiguous or not view.nbytes:
+        return memoryview(view.tobytes())
+    return view.cast("B")
+
+
+# Each of these returns None for a value that it does not take.
+
+
+def encode_text(value: object, suffix: str) -> Payload | None:
+    return value.encode() if isinstance(value, str) else None
+
+
+def encode_int(value: object, suffix: str) -> Payload | None:
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return b"%d" % operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no {name}")
+
+
+to_json = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+).encode
+from_json = json.JSONDecoder(parse_constant=refuse_constant).decode
+
+
+def encode_json(value: object, suffix: str) -> Payload | None:
+    if isinstance(value, str):  # JSON text, as it is for WebDataset
+        try:
+            from_json(value)
+        except ValueError as error:
+            raise ValueError(
+                f"a str is taken for JSON text, and this is none: {error}"
+            ) from None
+        return value.encode()
+    return to_json(value).encode()
+
+
+def encode_npy(value: object, suffix: str) -> Payload | None:
+    import io
+
+    import numpy as np
+
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return None
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("takes an array without a mask, which npy cannot say")
+    stream = io.BytesIO()
+    array: NDArray[Any] = np.asanyarray(value)
+    np.lib.format.write_array(stream, array, allow_pickle=False)
+    return stream.getbuffer()
+
+
+def encode_npz(value: object, suffix: str) -> Payload | None:
+    import io
+    import zipfile
+
+    if not isinstance(value, Mapping):
+        return None
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:  # stored, so that it can be mapped
+        for name, array in value.items():
+            data = encode_npy(array, "npy") if isinstance(name, str) else None
+            if data is None:
+                raise TypeError("takes arrays by name")
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", EPOCH), data)
+    return stream.getbuffer()
+
+
+IMAGES: dict[str, tuple[str, dict[str, Any]]] = {  # Pillow's format, its options
+    "jpg": ("JPEG", {"quality": 100}),
+    "jpeg": ("JPEG", {"quality": 100}),
+    "png": ("PNG", {}),
+    "webp": ("WEBP", {"lossless": True, "exact": True}),
+    "bmp": ("BMP", {}),
+    "ppm": ("PPM", {}),
+    "pnm": ("PPM", {}),
+    "tif": ("TIFF", {}),
+    "tiff": ("TIFF", {}),
+}
+
+
+def encode_image(value: object, suffix: str) -> Payload | None:
+    import io
+    import sys
+
+    numpy, pillow = sys.modules.get("numpy"), sys.modules.get("PIL.Image")
+    is_array = numpy is not None and isinstance(value, numpy.ndarray)
+    if is_array and value.ndim in (2, 3):  # type: ignore[attr-defined]
+        value = image_of(value)
+    elif pillow is None or not isinstance(value, pillow.Image):
+        return None
+    name, options = IMAGES[suffix]
+    stream = io.BytesIO()
+    value.save(stream, format=name, **options)  # type: ignore[attr-defined]
+    return stream.getbuffer()
+
+
+def image_of(array: Any) -> object:
+    """Return an array of rows, columns and at most four channels as an image."""
+    pillow = library("PIL.Image", "Pillow", "images")
+    if array.dtype != "u1":
+        raise TypeError(f"takes images of uint8, not of {array.dtype}")
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim == 3 and array.shape[2] not in (3, 4):
+        raise ValueError(f"an image has 1, 3 or 4 channels, not {array.shape[2]}")
+    return pillow.fromarray(array)
+
+
+def encode_msgpack(value: object, suffix: str) -> Payload | None:
+    if isinstance(value, str):
+        return None
+    packed: bytes = library("msgpack", "msgpack", "msgpack").packb(value)
+    return packed
+
+
+def library(module: str, name: str, extra: str) -> Any:
+    """Import what is optional."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise FastshardError(
+            f"{name} is needed to encode this field: "
+            f"pip install 'fastshard[{extra}]' ({error})"
+        ) from error
+
+
+def refuse(value: object, suffix: str) -> Payload | None:
+    return None  # only what is bytes already
+
+
+Encoder = Callable[[object, str], "Payload | None"]
+
+ENCODERS: dict[str, tuple[Encoder, str]] = {  # and what to say it takes
+    suffix: (encoder, takes)
+    for suffixes, encoder, takes in [
+        ("txt text transcript html htm", encode_text, "str"),
+        ("cls cls2 class count index inx id", encode_int, "int or str"),
+        ("json jsn", encode_json, "what JSON can say"),
+        ("npy", encode_npy, "an array"),
+        ("npz", encode_npz, "arrays by name"),
+        ("mp msgpack msg", encode_msgpack, "what msgpack can say, but no str"),
+        (" ".join(IMAGES), encode_image, "a Pillow image or an array of uint8"),
+        ("pyd pickle pkl pth pt gz", refuse, "nothing but bytes"),
+    ]
+    for suffix in suffixes.split()
+}

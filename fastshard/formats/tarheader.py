@@ -1,0 +1,126 @@
+"""Tar headers to write: plain ustar, and pax only where a member needs it."""
+
+from __future__ import annotations
+
+__all__ = ["BLOCK", "END", "Headers", "padding"]
+
+BLOCK = 512  # bytes
+END = bytes(2 * BLOCK)  # what closes an archive
+MAX_OCTAL = 8**11  # what no longer fits eleven octal digits
+NAME_WIDTH = 100
+PREFIX_WIDTH = 155
+FILE, PAX = b"0", b"x"
+PAX_NAME = b"././@PaxHeader"
+PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
+# Before the name is the prefix of what follows the checksum: the type, an empty
+# link name, magic and version, no owner's names, no device.
+TAIL = bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8)
+
+
+def padding(size: int) -> bytes:
+    """Return the zeros that follow `size` bytes up to the next block."""
+    return PADDING[size % BLOCK]
+
+
+class Headers:
+    """Makes the headers of members that share permissions and time.
+
+    Parameters
+    ----------
+    mode : int
+        Permission bits.
+    mtime : int
+        Seconds since 1970.
+
+    Raises
+    ------
+    ValueError
+        A header has no room for one of them.
+    """
+
+    def __init__(self, mode: int, mtime: int) -> None:
+        if not 0 <= mode <= 0o7777:
+            raise ValueError(f"mode is permission bits, not {mode:#o}")
+        if not 0 <= mtime < MAX_OCTAL:
+            raise ValueError(f"mtime is 0 to {MAX_OCTAL - 1} seconds, not {mtime}")
+        self._owner = b"%07o\0%07o\0%07o\0" % (mode, 0, 0)
+        self._mtime = b"%011o\0" % mtime
+        self._file_end = FILE + TAIL + bytes(BLOCK - 157 - len(TAIL))
+        # The checksum counts its own eight bytes as spaces.
+        parts = self._owner + self._mtime + self._file_end + b" " * 8
+        self._constant = sum(parts)
+
+    def member(self, name: bytes, size: int) -> bytes:
+        """Return what stands before a member's data.
+
+        Parameters
+        ----------
+        name : bytes
+            UTF-8, no NUL.
+        size : int
+            Bytes of the data.
+
+        Returns
+        -------
+        bytes
+            One block; more where a pax header is needed: for a name that is not
+            ASCII or fits no ustar header, and from 8 GiB on.
+        """
+        if len(name) > NAME_WIDTH or size >= MAX_OCTAL or not name.isascii():
+            return self._long(name, size)
+        digits = b"%011o\0" % size
+        checksum = self._constant + sum(name) + sum(digits)
+        return b"%b%b%b%b%06o\0 %b" % (
+            name.ljust(NAME_WIDTH, b"\0"),
+            self._owner,
+            digits,
+            self._mtime,
+            checksum,
+            self._file_end,
+        )
+
+    def _long(self, name: bytes, size: int) -> bytes:
+        records = b""
+        prefix, last = split_name(name) if name.isascii() else (b"", b"")
+        if not last:
+            records += pax_record(b"path", name)
+            last = cut(name, NAME_WIDTH)  # for readers that know no pax
+        if size >= MAX_OCTAL:
+            records += pax_record(b"size", b"%d" % size)
+            size = 0
+        block = self._block(last, size, FILE, prefix)
+        if not records:
+            return block
+        pax = self._block(PAX_NAME, len(records), PAX, b"")
+        return pax + records + padding(len(records)) + block
+
+    def _block(self, name: bytes, size: int, kind: bytes, prefix: bytes) -> bytes:
+        start = name.ljust(NAME_WIDTH, b"\0") + self._owner
+        start += b"%011o\0" % size + self._mtime
+        end = (kind + TAIL + prefix).ljust(BLOCK - len(start) - 8, b"\0")
+        checksum = sum(start) + sum(end) + 8 * 0x20
+        return b"%b%06o\0 %b" % (start, checksum, end)
+
+
+def split_name(name: bytes) -> tuple[bytes, bytes]:
+    """Split a name at a slash into ustar's prefix and name; empty ones if none fits."""
+    if len(name) <= NAME_WIDTH:
+        return b"", name
+    slash = name.rfind(b"/", 0, PREFIX_WIDTH + 1)
+    if slash < 0 or len(name) - slash - 1 > NAME_WIDTH:
+        return b"", b""
+    return name[:slash], name[slash + 1 :]
+
+
+def pax_record(key: bytes, value: bytes) -> bytes:
+    """Return ``LENGTH key=value`` and a newline; the length counts itself."""
+    rest = b" %b=%b\n" % (key, value)
+    length = len(rest)
+    while length != len(rest) + len(b"%d" % length):
+        length = len(rest) + len(b"%d" % length)
+    return b"%d%b" % (length, rest)
+
+
+def cut(name: bytes, size: int) -> bytes:
+    """Return the start of UTF-8 text: at most `size` bytes, whole characters."""
+    return name[:size].decode("utf-8", "ignore").encode()
