@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastshard._core.shard import Shard
-from fastshard.build import build_index, merge_indexes
-from fastshard.dataset import Dataset
 from fastshard.errors import (
     AmbiguousKeyError,
     ClosedError,
@@ -25,14 +23,15 @@ from fastshard.errors import (
     StaleIndexError,
     StaleIndexWarning,
 )
-from fastshard.expand import Source
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
-from fastshard.opening import open_dataset
-from fastshard.writer import ShardWriter
 
 if TYPE_CHECKING:
+    from fastshard.build import build_index, merge_indexes
+    from fastshard.dataset import Dataset
     from fastshard.decoders import Decoder
+    from fastshard.expand import Source
+    from fastshard.writer import ShardWriter
 
 __all__ = [
     "AmbiguousKeyError",
@@ -57,6 +56,26 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_LATER = {  # what is imported when it is asked for: by name, its module
+    "Dataset": "fastshard.dataset",
+    "ShardWriter": "fastshard.writer",
+    "build_index": "fastshard.build",
+    "merge_indexes": "fastshard.build",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
 
 
 def open(  # noqa: A001
@@ -108,6 +127,8 @@ def open(  # noqa: A001
     FastshardError
         There are no shards, or not all of one format, or they are remote.
     """
+    from fastshard.opening import open_dataset
+
     return open_dataset(
         source,
         index=index,

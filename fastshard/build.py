@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from fastshard._core.source import LocalFile
@@ -141,6 +140,8 @@ def build_index(
 
 
 def _in_threads(job: Job, paths: Sequence[str], threads: int | None) -> Iterator[str]:
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
         try:
             done = pool.map(lambda path: _build(job, path), paths)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -224,6 +223,8 @@ class ShardSet:
         """Do something to each shard in threads; yield the results in order."""
         if self.closed:
             raise ClosedError("the dataset is closed")
+        from concurrent.futures import ThreadPoolExecutor
+
         numbers = range(len(self)) if shards is None else shards
         with ThreadPoolExecutor(THREADS) as pool:
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
 __all__ = ["Contents"]
 
 
-@dataclass(frozen=True, slots=True)
 class Contents:
     """What is known of a shard, whoever told it.
 
@@ -31,8 +29,18 @@ class Contents:
         The index that told it; None for a scan.
     """
 
-    table: ExtentTable
-    grouping: Grouping | None = None
-    end: int | None = None
-    skipped: Mapping[str, int] | None = None
-    index: str | None = None
+    __slots__ = ("end", "grouping", "index", "skipped", "table")
+
+    def __init__(
+        self,
+        table: ExtentTable,
+        grouping: Grouping | None = None,
+        end: int | None = None,
+        skipped: Mapping[str, int] | None = None,
+        index: str | None = None,
+    ) -> None:
+        self.table = table
+        self.grouping = grouping
+        self.end = end
+        self.skipped = skipped
+        self.index = index
