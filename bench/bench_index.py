@@ -1,0 +1,292 @@
+"""Indexes: parsing JSON, mapping the binary one, looking names up, making them.
+
+pytest bench/bench_index.py
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+import pytest
+from fastshard._core.jsonindex import parse_index
+
+import fastshard
+from fastshard.index.binary import read_binary
+
+from conftest import SCALE, contenders
+
+MEMBERS = max(int(100_000 * SCALE), 100)
+MILLION = max(int(1_000_000 * SCALE), 1000)
+SHARDS = 100
+BLOCK = 512  # bytes
+
+
+class Extent(msgspec.Struct):
+    """What msgspec is told to expect, which is its fast way."""
+
+    offset: int
+    length: int
+
+
+class Index(msgspec.Struct):
+    """A JSON index."""
+
+    filesize: int
+    files: dict[str, Extent]
+
+
+decoder = msgspec.json.Decoder(Index)
+
+
+def extents(count: int) -> dict[str, tuple[int, int]]:
+    """Offsets and sizes of members of 2,048 bytes, in order."""
+    return {
+        f"{i:08d}.{'jpg' if i % 2 else 'json'}": (i * 2560 + BLOCK, 2048)
+        for i in range(count)
+    }
+
+
+@pytest.fixture(scope="session")
+def texts() -> dict[str, bytes]:
+    """The index of one shard as several writers lay it out."""
+    listed = extents(MEMBERS)
+    files = {name: {"offset": a, "length": n} for name, (a, n) in listed.items()}
+    hashed = {
+        name: {"offset": a, "length": n, "sha256": f"{a:064x}"}
+        for name, (a, n) in listed.items()
+    }
+    whole = {"filesize": MEMBERS * 2560 + 1024}
+    return {
+        "compact": json.dumps(whole | {"files": files}, separators=(",", ":")).encode(),
+        "spaced": json.dumps(whole | {"files": files}).encode(),
+        "with sha256": json.dumps(whole | {"files": hashed}).encode(),
+    }
+
+
+def parse_fastshard(text: bytes) -> int:
+    table, _ = parse_index(text, "index.json")
+    return len(table)
+
+
+def parse_json(text: bytes) -> int:
+    return len(json.loads(text)["files"])
+
+
+def parse_orjson(text: bytes) -> int:
+    return len(orjson.loads(text)["files"])
+
+
+def parse_msgspec(text: bytes) -> int:
+    return len(decoder.decode(text).files)
+
+
+@contenders(
+    "JSON index",
+    fastshard=parse_fastshard,
+    msgspec_typed=parse_msgspec,
+    orjson=parse_orjson,
+    json=parse_json,
+)
+@pytest.mark.parametrize("kind", ["compact", "spaced", "with sha256"])
+def bench_json(
+    benchmark: Any, texts: dict[str, bytes], read: Any, kind: str, turn: int
+) -> None:
+    text = texts[kind]
+    assert read(text) == MEMBERS
+    if read is parse_fastshard:
+        table, _ = parse_index(text, "index.json")
+        found = {table.name_of(i): table.extent(i) for i in range(MEMBERS)}
+        assert found == extents(MEMBERS)
+    benchmark.group = f"JSON index of {MEMBERS:,} members, {kind}"
+    benchmark.extra_info["operations"] = MEMBERS
+    benchmark.pedantic(read, (text,), rounds=9)
+    seconds = benchmark.stats.stats.median if benchmark.stats else 1
+    benchmark.extra_info["GB/s"] = round(len(text) / seconds / 1e9, 2)
+
+
+@pytest.fixture(scope="session")
+def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shard of 1,000,000 empty members with an .fsi, and its names in SQLite."""
+    folder = tmp_path_factory.mktemp("million")
+    path = folder / "m.tar"
+    with path.open("wb") as file:
+        for i in range(MILLION):
+            member = tarfile.TarInfo(f"train/{i:08d}.jpg")
+            file.write(member.tobuf(tarfile.USTAR_FORMAT))
+        file.write(bytes(2 * BLOCK))
+    with fastshard.open_shard(path, index="rebuild") as shard:
+        rows = zip(
+            shard.names, shard.offsets.tolist(), shard.sizes.tolist(), strict=True
+        )
+        with sqlite3.connect(folder / "m.sqlite") as database:
+            database.execute("create table t (name text primary key, o int, n int)")
+            database.executemany("insert into t values (?, ?, ?)", rows)
+        database.close()
+    return path
+
+
+def open_index(path: Path) -> int:
+    return len(read_binary(str(path.with_suffix(".fsi"))).contents(False, True).table)
+
+
+def open_shard(path: Path) -> int:
+    with fastshard.open_shard(path) as shard:
+        return len(shard)
+
+
+def open_sqlite(path: Path) -> int:
+    database = sqlite3.connect(path.with_suffix(".sqlite"))
+    try:
+        last = database.execute("select max(rowid) from t").fetchone()[0]
+    finally:
+        database.close()
+    return int(last)
+
+
+@contenders(
+    "binary index opened",
+    fsi=open_index,
+    fsi_and_its_shard=open_shard,
+    sqlite=open_sqlite,
+)
+def bench_open(benchmark: Any, million: Path, read: Any, turn: int) -> None:
+    assert read(million) == MILLION
+    benchmark.group = f"binary index of {MILLION:,} members opened"
+    benchmark.pedantic(read, (million,), rounds=200)
+
+
+def hash_fastshard(shard: fastshard.TarShard) -> bool:
+    return "train/00000001.jpg" in shard
+
+
+def hash_dict(shard: fastshard.TarShard) -> bool:
+    names = {name: i for i, name in enumerate(shard.names)}
+    return "train/00000001.jpg" in names
+
+
+@contenders("names hashed", fastshard=hash_fastshard, dict=hash_dict)
+def bench_hash(benchmark: Any, million: Path, read: Any, turn: int) -> None:
+    benchmark.group = f"{MILLION:,} names of a binary index hashed"
+
+    def fresh() -> tuple[tuple[fastshard.TarShard], dict[str, Any]]:
+        shard = fastshard.open_shard(million)
+        assert shard.names[0]  # pages in the names, which both then read
+        sum(map(len, shard.names[:: max(1, MILLION // 5000)]))
+        return (shard,), {}
+
+    assert read(*fresh()[0])
+    benchmark.pedantic(read, setup=fresh, rounds=5)
+
+
+def look_up_fastshard(path: Path) -> Callable[[list[str]], int]:
+    shard = fastshard.open_shard(path)
+    position = shard.position
+
+    def look_up(names: list[str]) -> int:
+        for name in names:
+            found = position(name)
+        return found
+
+    return look_up
+
+
+def look_up_dict(path: Path) -> Callable[[list[str]], int]:
+    names = {name: i for i, name in enumerate(fastshard.open_shard(path).names)}
+
+    def look_up(wanted: list[str]) -> int:
+        for name in wanted:
+            found = names[name]
+        return found
+
+    return look_up
+
+
+def look_up_sqlite(path: Path) -> Callable[[list[str]], int]:
+    database = sqlite3.connect(path.with_suffix(".sqlite"))
+    query = "select o, n from t where name = ?"
+
+    def look_up(names: list[str]) -> int:
+        for name in names:
+            found = database.execute(query, (name,)).fetchone()
+        return int(found[0]) // BLOCK - 1
+
+    return look_up
+
+
+@contenders(
+    "look-ups by name", fastshard=look_up_fastshard, dict=look_up_dict,
+    sqlite=look_up_sqlite,
+)  # fmt: skip
+def bench_look_up(benchmark: Any, million: Path, read: Any, turn: int) -> None:
+    order = np.random.default_rng(0).permutation(MILLION)[:100_000].tolist()
+    names = [f"train/{i:08d}.jpg" for i in order]
+    look_up = read(million)
+    assert look_up(names) == order[-1]
+    benchmark.group = f"{len(names):,} random names of {MILLION:,} looked up"
+    benchmark.extra_info["operations"] = len(names)
+    benchmark.pedantic(look_up, (names,), rounds=3)
+
+
+@pytest.fixture(scope="session")
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000,000 members of 256 bytes over 100 shards."""
+    folder = tmp_path_factory.mktemp("hundred")
+    for shard in range(SHARDS):
+        with (folder / f"train-{shard:04d}.tar").open("wb") as file:
+            for i in range(MILLION // SHARDS):
+                member = tarfile.TarInfo(f"{shard:04d}{i // 2:06d}.{'ab'[i % 2]}")
+                member.size = 256
+                file.write(member.tobuf(tarfile.USTAR_FORMAT))
+                file.write(b"%0512d" % i)
+            file.write(bytes(2 * BLOCK))
+    return folder
+
+
+def build_fastshard(folder: Path) -> int:
+    fastshard.build_index(folder, again=True)
+    return fastshard.open(folder).stats()["members"]
+
+
+def build_one_thread(folder: Path) -> int:
+    fastshard.build_index(folder, again=True, threads=1)
+    return fastshard.open(folder).stats()["members"]
+
+
+def list_gnu_tar(folder: Path) -> int:
+    count = 0
+    for path in sorted(folder.glob("*.tar")):
+        listed = subprocess.run(["tar", "-tf", path], capture_output=True, check=True)
+        count += listed.stdout.count(b"\n")
+    return count
+
+
+def list_tarfile(folder: Path) -> int:
+    count = 0
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path, "r:") as tar:
+            count += len(tar.getmembers())
+    return count
+
+
+@contenders(
+    "index made",
+    fastshard=build_fastshard,
+    fastshard_in_one_thread=build_one_thread,
+    gnu_tar_lists=list_gnu_tar,
+    tarfile_lists=list_tarfile,
+)
+def bench_build(benchmark: Any, hundred: Path, read: Any, turn: int) -> None:
+    count = MILLION // SHARDS * SHARDS
+    assert read(hundred) == count
+    benchmark.group = f"index of {count:,} members in {SHARDS} shards made"
+    benchmark.extra_info["operations"] = count
+    benchmark.pedantic(read, (hundred,), rounds=1 if read is list_tarfile else 3)
