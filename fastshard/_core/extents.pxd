@@ -18,6 +18,8 @@ cdef struct columns_t:             # what a table holds, one value a member
     size_t infos_size
     double expected                # times what is there: a guess at the whole
 
+cdef bint resized(void **column, size_t count, size_t width) noexcept nogil
+cdef size_t more_room(size_t used, double expected) noexcept nogil
 cdef bint columns_add(
     columns_t *columns, uint64_t offset, uint64_t size, span_t name
 ) noexcept nogil

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(_WIN32)
 
@@ -150,6 +151,124 @@ static inline uint32_t fs_load32(const uint32_t *at)
 {
     return *(const volatile uint32_t *)at;
 }
+
+/* How many bytes at the start are printable ASCII other than '"' and '\\': what a
+ * JSON string may hold as it stands, and nothing else need be looked at. */
+#if (defined(__SSE2__) || defined(_M_X64)) && !defined(FS_NO_SIMD)
+#include <emmintrin.h>
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
+
+static inline size_t fs_plain_run(const uint8_t *at, size_t left)
+{
+    const __m128i quote = _mm_set1_epi8('"');
+    const __m128i backslash = _mm_set1_epi8('\\');
+    const __m128i space = _mm_set1_epi8(' ');
+    size_t done = 0;
+
+    for (; left - done >= 16; done += 16) {
+        __m128i block = _mm_loadu_si128((const __m128i *)(const void *)(at + done));
+        /* Signed: bytes from 0x80 on are negative, so below a space too. */
+        __m128i special = _mm_or_si128(
+            _mm_cmplt_epi8(block, space),
+            _mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, backslash)));
+        unsigned mask = (unsigned)_mm_movemask_epi8(special);
+        if (mask != 0) {
+#if defined(_MSC_VER)
+            unsigned long first;
+            _BitScanForward(&first, mask);
+            return done + first;
+#else
+            return done + (size_t)__builtin_ctz(mask);
+#endif
+        }
+    }
+    while (done < left && at[done] >= ' ' && at[done] < 0x80 && at[done] != '"' &&
+           at[done] != '\\')
+        done++;
+    return done;
+}
+#else
+static inline size_t fs_plain_run(const uint8_t *at, size_t left)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    const uint64_t tops = 0x8080808080808080u;
+    size_t done = 0;
+
+    for (; left - done >= 8; done += 8) {
+        uint64_t block, quote, backslash;
+        memcpy(&block, at + done, 8);
+        quote = block ^ ones * '"';
+        backslash = block ^ ones * '\\';
+        /* A byte below n (up to 0x80) borrows from its top bit. */
+        if (((block | (block - ones * ' ') | (quote - ones) | (backslash - ones)) &
+             tops) != 0)
+            break;
+    }
+    while (done < left && at[done] >= ' ' && at[done] < 0x80 && at[done] != '"' &&
+           at[done] != '\\')
+        done++;
+    return done;
+}
+#endif
+
+/* How many bytes at the start are decimal digits, of at most 16, and their value. */
+static inline size_t fs_digits_slowly(const uint8_t *at, size_t left, uint64_t *value)
+{
+    size_t count = 0;
+
+    for (*value = 0; count < left && count < 16; count++) {
+        if (at[count] < '0' || at[count] > '9')
+            break;
+        *value = *value * 10 + (uint64_t)(at[count] - '0');
+    }
+    return count;
+}
+
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && \
+    !defined(FS_NO_SIMD)
+/* The same of at most 8, all of which can be read: in one word, the first digit
+ * lowest; pairs of digits are joined, then pairs of pairs, then those. */
+static inline size_t fs_digits8(const uint8_t *at, uint64_t *value)
+{
+    const uint64_t pairs = 0x000000ff000000ffu;
+    uint64_t word, others;
+    size_t count;
+
+    memcpy(&word, at, 8);
+    word ^= 0x3030303030303030u; /* a digit's byte becomes its value */
+    others = ((word + 0x7676767676767676u) | word) & 0x8080808080808080u;
+    count = others == 0 ? 8 : (size_t)__builtin_ctzll(others) / 8;
+    *value = 0;
+    if (count == 0)
+        return 0;
+    word <<= 64 - 8 * count; /* zeros in front */
+    word = word * 10 + (word >> 8);
+    *value = ((word & pairs) * (100 + (1000000ull << 32)) +
+              (word >> 16 & pairs) * (1 + (10000ull << 32))) >> 32;
+    return count;
+}
+
+static inline size_t fs_digits(const uint8_t *at, size_t left, uint64_t *value)
+{
+    static const uint64_t powers[9] = {1,      10,      100,      1000,     10000,
+                                       100000, 1000000, 10000000, 100000000};
+    uint64_t low;
+    size_t count, more;
+
+    if (left < 16)
+        return fs_digits_slowly(at, left, value);
+    count = fs_digits8(at, value);
+    if (count < 8)
+        return count;
+    more = fs_digits8(at + 8, &low);
+    *value = *value * powers[more] + low;
+    return 8 + more;
+}
+#else
+#define fs_digits fs_digits_slowly
+#endif
 
 /* A counter that threads share: plain under the GIL, atomic without one. */
 static inline void fs_count(Py_ssize_t *counter, Py_ssize_t change)

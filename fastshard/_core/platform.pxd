@@ -1,6 +1,6 @@
 """What platform.h offers; see there."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "platform.h" nogil:
     bint FS_HAVE_MMAP
@@ -12,6 +12,8 @@ cdef extern from "platform.h" nogil:
     void fs_will_need(int fd, uint64_t offset, uint64_t size)
     uint64_t fs_load(const uint64_t *at)
     uint32_t fs_load32(const uint32_t *at)
+    size_t fs_plain_run(const uint8_t *at, size_t left)
+    size_t fs_digits(const uint8_t *at, size_t left, uint64_t *value)
     void fs_count(Py_ssize_t *counter, Py_ssize_t change)
 
 cdef extern from "Python.h":

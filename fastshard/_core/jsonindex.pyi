@@ -1,0 +1,7 @@
+from collections.abc import Buffer
+
+from fastshard._core.extents import ExtentTable
+
+def parse_index(
+    text: Buffer, path: str, nbytes: int | None = None
+) -> tuple[ExtentTable, int | None]: ...

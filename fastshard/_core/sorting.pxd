@@ -1,0 +1,3 @@
+from fastshard._core.extents cimport columns_t
+
+cdef bint columns_sort(columns_t *columns) noexcept nogil

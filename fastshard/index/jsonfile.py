@@ -1,0 +1,165 @@
+"""The JSON index, ``<stem>.json``, as webshart and hfutils write it.
+
+It is read in either of its forms, by `parse_index`; written is this one, members in
+the shard's order, where the values in brackets are there if they are known::
+
+    {"path": "s.tar", "filesize": 10240, ["hash": "…", "hash_lfs": "…",]
+     "files": {"a.jpg": {"offset": 512, "length": 4[, "sha256": "…"][, …]}}}
+
+A name that is not UTF-8 has escaped lone surrogates, U+DC80 to U+DCFF, one for each
+byte that cannot be decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from fastshard._core.jsonindex import parse_index
+from fastshard._core.source import LocalFile, PreadSource
+from fastshard.errors import FastshardError
+from fastshard.files import replacing
+from fastshard.index.contents import Contents
+
+__all__ = ["parse_info", "read_json", "write_json"]
+
+NOT_INFO = {"offset", "size", "length", "path", "fname", "filename"}
+
+
+def read_json(path: str, nbytes: int | None) -> tuple[Contents, int | None]:
+    """Read a JSON index.
+
+    Parameters
+    ----------
+    path : str
+    nbytes : int or None
+        The shard's size in bytes, which no extent may go beyond; None: any may.
+
+    Returns
+    -------
+    contents : Contents
+    filesize : int or None
+        The shard's size in bytes that the index records, if it does.
+
+    Raises
+    ------
+    FormatError
+        It is no strict JSON or no such index, or an extent is outside the shard.
+    OSError
+        It cannot be read.
+    """
+    with LocalFile(path) as file:
+        text = PreadSource(file).read(0, file.nbytes)
+    table, filesize = parse_index(text, path, nbytes)
+    return Contents(table, index=path), filesize
+
+
+def parse_info(text: bytes) -> dict[str, Any]:
+    """Return what a member's object holds beyond its extent and name.
+
+    Parameters
+    ----------
+    text : bytes
+        As `ExtentTable.info` has it; empty where there is nothing.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON object.
+    """
+    if not text:
+        return {}
+    try:
+        info = json.loads(text.decode(), parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(info, dict):
+        raise ValueError("it is another JSON value")
+    return {key: value for key, value in info.items() if key not in NOT_INFO}
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def write_json(
+    path: str,
+    contents: Contents,
+    nbytes: int,
+    *,
+    shard: str,
+    sha256: Sequence[str] | None = None,
+    hash: str | None = None,  # noqa: A002
+    hash_lfs: str | None = None,
+) -> None:
+    """Write a JSON index; it appears whole.
+
+    Parameters
+    ----------
+    path : str
+    contents : Contents
+        What the shard holds.
+    nbytes : int
+        The shard's size in bytes.
+    shard : str
+        Its name, to record.
+    sha256 : sequence of str, optional
+        A checksum for each member; counts before one that `contents` has.
+    hash, hash_lfs : str, optional
+        Checksums of the shard; see `Hashes`.
+
+    Raises
+    ------
+    FastshardError
+        A name is there twice, or a name or an info is none that JSON can hold.
+    ValueError
+        There are more or fewer checksums than members.
+    OSError
+        It cannot be written.
+    """
+    table = contents.table
+    if sha256 is not None and len(sha256) != len(table):
+        raise ValueError(f"{len(sha256):,} checksums for {len(table):,} members")
+    twice = table.duplicates()
+    if twice:
+        raise FastshardError(
+            f"a JSON index holds a name once, but {len(twice):,} names of {shard} "
+            f"are there again, such as {table.name_of(twice[0])!r}"
+        )
+    known = {"path": shard, "filesize": nbytes, "hash": hash, "hash_lfs": hash_lfs}
+    head = {key: value for key, value in known.items() if value is not None}
+    with replacing(path) as file:
+        file.write(_dumps(head)[:-1] + b',"files":{')
+        for part in _members(contents, sha256):
+            file.write(part)
+        file.write(b"}}\n")
+
+
+def _members(contents: Contents, sha256: Sequence[str] | None) -> Iterator[bytes]:
+    """Make the text of each member, on a line of its own."""
+    table = contents.table
+    for i in range(len(table)):
+        name = table.name_of(i)
+        offset, size = table.extent(i)
+        known = {"offset": offset, "length": size}
+        digest = {} if sha256 is None else {"sha256": sha256[i]}
+        try:
+            info = parse_info(table.info(i)) | digest
+            if "\0" in name:
+                raise ValueError("its name has a NUL in it")
+            text = _dumps(name) + b":" + _dumps(known | info)
+        except ValueError as error:
+            reason = f"a JSON index cannot hold the member {name!r}: {error}"
+            raise FastshardError(reason) from error
+        yield b",\n" + text if i > 0 else b"\n" + text
+
+
+def _dumps(value: object) -> bytes:
+    """Return strict JSON; a lone surrogate that stands for a byte is escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        text.encode("utf-8", "surrogateescape")  # refuses all others
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
