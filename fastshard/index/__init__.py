@@ -246,9 +246,9 @@ def save_index(
             contents,
             file.nbytes,
             shard=os.path.basename(file.path),
-            sha256=hashes and hashes.sha256,
-            hash=hashes and hashes.hash,
-            hash_lfs=hashes and hashes.hash_lfs,
+            sha256=None if hashes is None else hashes.sha256,
+            hash=None if hashes is None else hashes.hash,
+            hash_lfs=None if hashes is None else hashes.hash_lfs,
         )
     elif hashes is not None:
         raise FastshardError(f"an index in the format {kind} holds no hashes")
