@@ -130,7 +130,8 @@ def test_the_scan_runs_without_the_gil(tmp_path):
 
 def test_a_long_scan_can_be_interrupted(tmp_path):
     code = (
-        "import fastshard, sys\n"
+        "import fastshard, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "print('ready', flush=True)\n"
         "try:\n"
         "    while True: fastshard.open_shard(sys.argv[1])\n"
