@@ -86,7 +86,8 @@ def samples_fastshard(folder: Path) -> Callable[[list[int]], str]:
 def samples_wids(folder: Path) -> Callable[[list[int]], str]:
     import wids
 
-    ds = wids.ShardListDataset(str(folder / "shardindex.json"))
+    index = str(folder / "shardindex.json")
+    ds = wids.ShardListDataset(index, keep=True, transformations=[])
 
     def read(order: list[int]) -> str:
         for i in order:

@@ -124,7 +124,7 @@ def test_webdataset_reads_the_same(folder):
 def test_wids_reads_the_same(folder):
     wids = pytest.importorskip("wids", reason="wids is not installed")
     [index] = fastshard.build_index(folder, format="wids")
-    ds = wids.ShardListDataset(index, keep=True)
+    ds = wids.ShardListDataset(index, keep=True, transformations=[])
     found = []
     for i in range(len(ds)):
         fields = {

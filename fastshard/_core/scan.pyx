@@ -8,15 +8,18 @@ one large read serves many. After large members only the next header is read,
 unless that waits for the disk: then a large read costs no more than a small one.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 from fastshard._core.extents cimport (
     ExtentTable, columns_add, columns_free, columns_t, table_of, text_from,
 )
 from fastshard._core.platform cimport fs_pread, fs_pread_cached, fs_will_need
 from fastshard._core.source cimport LocalFile
+from fastshard._core.span cimport span_of
 from fastshard._core.tar cimport *
 
 import os
@@ -55,6 +58,8 @@ cdef struct scan_t:
     tar_t tar
     window_t window
     columns_t columns
+    columns_t *starts              # where headers begin, as offsets; NULL: unasked
+    uint64_t start                 # of the headers of the member that is next
     uint64_t stride                # running mean of bytes between headers
     size_t header_size             # bytes of the last member's headers
     uint64_t[<int> SKIPPED_KINDS] skipped
@@ -132,13 +137,17 @@ cdef int fill(scan_t *scan, const need_t *need) noexcept nogil:
     return read_window(&scan.window, need, want, scan.stride <= FAR)
 
 
-cdef int add_member(scan_t *scan, uint64_t start) noexcept nogil:
+cdef int add_member(scan_t *scan) noexcept nogil:
     cdef tar_t *tar = &scan.tar
-    scan.stride = (3 * scan.stride + (tar.at - start)) // 4
-    scan.header_size = <size_t> (tar.offset - start)
+    scan.stride = (3 * scan.stride + (tar.at - scan.start)) // 4
+    scan.header_size = <size_t> (tar.offset - scan.start)
     if scan.columns.count >= SURE and scan.columns.count == scan.columns.room:
         scan.columns.expected = 1.02 * <double> tar.nbytes / <double> tar.at
     if not columns_add(&scan.columns, tar.offset, tar.size, tar.name):
+        return TAR_NO_MEMORY
+    if scan.starts != NULL and not columns_add(
+        scan.starts, scan.start, 0, span_of(tar.name.at, 0)
+    ):
         return TAR_NO_MEMORY
     return TAR_MORE
 
@@ -149,7 +158,6 @@ cdef int walk(scan_t *scan) noexcept nogil:
     cdef tar_t *tar = &scan.tar
     cdef window_t *window = &scan.window
     cdef need_t need
-    cdef uint64_t start = tar.at   # of the headers of the member that is next
     cdef uint64_t skip
     cdef int status
     cdef size_t waits = window.waits
@@ -167,12 +175,12 @@ cdef int walk(scan_t *scan) noexcept nogil:
             if window.waits - waits > READS:
                 return SCAN_PAUSED
         elif status == TAR_MEMBER:
-            if add_member(scan, start) != TAR_MORE:
+            if add_member(scan) != TAR_MORE:
                 return TAR_NO_MEMORY
-            start = tar.at
+            scan.start = tar.at
         elif status == TAR_SKIPPED:
             scan.skipped[tar.skipped] += 1
-            start = tar.at
+            scan.start = tar.at
         elif status != TAR_MORE:
             return status
     return SCAN_PAUSED
@@ -219,32 +227,76 @@ def scan_tar(LocalFile file not None, progress=None):
     OSError
         Reading failed.
     """
-    cdef scan_t *scan = <scan_t *> calloc(1, sizeof(scan_t))
-    cdef int status = SCAN_PAUSED
-    if scan == NULL:
-        raise MemoryError
+    cdef scan_t scan
+    memset(&scan, 0, sizeof(scan))
     try:
-        tar_init(&scan.tar, file.nbytes)
-        scan.window.fd = file.fd
-        scan.window.nbytes = file.nbytes
-        scan.window.asks_cache = True
-        scan.window.bytes = <uint8_t *> malloc(ROOM)
-        if scan.window.bytes == NULL:
-            raise MemoryError
-        while status == SCAN_PAUSED:
-            with nogil:
-                status = walk(scan)
-            PyErr_CheckSignals()
-            if progress is not None:
-                progress(min(scan.tar.at, file.nbytes))
-        if status != TAR_END:
-            raise fault_of(scan, status, file)
+        run(&scan, file, progress)
         skipped = {
             kind: scan.skipped[i] for i, kind in KINDS.items() if scan.skipped[i]
         }
         return table_of(&scan.columns), skipped, scan.tar.at
     finally:
-        tar_free(&scan.tar)
-        columns_free(&scan.columns)
-        free(scan.window.bytes)
-        free(scan)
+        release(&scan)
+
+
+def header_starts(LocalFile file not None):
+    """Return where the headers of each regular member begin.
+
+    Parameters
+    ----------
+    file : LocalFile
+
+    Returns
+    -------
+    starts : bytes
+        A native u64 for each member: the first of its headers, those of its
+        extensions included; bytes from the start of the file.
+    end : int
+        Where the archive's own end begins, its blocks of zeros.
+
+    Raises
+    ------
+    FormatError, OSError
+        As for `scan_tar`.
+    """
+    cdef scan_t scan
+    cdef columns_t starts
+    memset(&scan, 0, sizeof(scan))
+    memset(&starts, 0, sizeof(starts))
+    scan.starts = &starts
+    try:
+        run(&scan, file, None)
+        return (
+            PyBytes_FromStringAndSize(<const char *> starts.offsets, 8 * starts.count),
+            scan.start,
+        )
+    finally:
+        columns_free(&starts)
+        release(&scan)
+
+
+cdef void release(scan_t *scan) noexcept:
+    tar_free(&scan.tar)
+    columns_free(&scan.columns)
+    free(scan.window.bytes)
+
+
+cdef int run(scan_t *scan, LocalFile file, object progress) except -1:
+    """Walk over a whole file; `release` what it took, whatever happens."""
+    cdef int status = SCAN_PAUSED
+    tar_init(&scan.tar, file.nbytes)
+    scan.window.fd = file.fd
+    scan.window.nbytes = file.nbytes
+    scan.window.asks_cache = True
+    scan.window.bytes = <uint8_t *> malloc(ROOM)
+    if scan.window.bytes == NULL:
+        raise MemoryError
+    while status == SCAN_PAUSED:
+        with nogil:
+            status = walk(scan)
+        PyErr_CheckSignals()
+        if progress is not None:
+            progress(min(scan.tar.at, file.nbytes))
+    if status != TAR_END:
+        raise fault_of(scan, status, file)
+    return 0
