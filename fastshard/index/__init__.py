@@ -118,7 +118,9 @@ def read_index(
     if kind == "idx":
         from fastshard.index.dali import read_dali
 
-        return read_dali(path, file)
+        contents = read_dali(path, file)
+        check_listed(path, None, file, contents.table)
+        return contents
     from fastshard.index.energon import read_energon
 
     return read_energon(path, file)
