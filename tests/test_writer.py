@@ -425,7 +425,6 @@ def test_indexes_that_would_be_in_each_others_way(pattern, index, match):
 
 
 def test_json_index(tmp_path):
-    pytest.importorskip("fastshard.index.jsonfile")
     path = write(tmp_path / "s.tar", numbered(0), index="json").shards[0]
     assert json.loads((tmp_path / "s.json").read_text())["files"].keys() == {
         "000000.txt"
