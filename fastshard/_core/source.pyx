@@ -32,9 +32,10 @@ KINDS_OF_FILE = {
 
 
 cdef int QUIET = getattr(os, "O_NOATIME", 0)
-cdef int FLAGS = os.O_RDONLY
-for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY"):
-    FLAGS |= getattr(os, name, 0)
+cdef int FLAGS = os.O_RDONLY | (
+    getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+)
 
 
 cdef int open_quietly(path) except -1:
