@@ -271,23 +271,30 @@ class ShardSet:
         if self.closed:
             raise ClosedError("the dataset is closed")
         root = os.path.abspath(self.root)
-        below = [
-            os.path.relpath(path, root) for path in map(os.path.abspath, self.paths)
-        ]
         index = self.index
         if index not in ("auto", "none"):
             index = os.path.abspath(index)
         state = {"index": index, "limit": self.limit, **self.options}
-        return _again, (root, below, state, self._counts, self.known)
+        below, counts = None, None
+        if self.known is None or self.known.numbers is not None:
+            whole = map(os.path.abspath, self.paths)
+            below = [os.path.relpath(path, root) for path in whole]
+        if self.known is None and self._counts is not None:
+            counts = [tuple(count) for count in self._counts]
+        return _again, (root, below, state, counts, self.known)
 
 
 def _again(
     root: str,
-    below: list[str],
+    below: list[str] | None,
     state: dict[str, Any],
-    counts: list[Counts] | None,
+    counts: list[tuple[int, int]] | None,
     known: Known | None,
 ) -> ShardSet:
+    """Make a set of what one pickled: what ``dataset.fsi`` says is left to it."""
+    if below is None:
+        assert known is not None
+        below = [shard.name for shard in known.file.shards]
     paths = [os.path.join(root, path) for path in below]
     shards = ShardSet(paths, root=root, known=known, **state)
     if counts is not None:

@@ -448,7 +448,7 @@ def test_datasets_pickle_small(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(folder)
     ds = fastshard.open("t-{0..11}.tar")
     whole = pickle.dumps(ds)
-    assert len(whole) < 3000
+    assert len(whole) < 1000  # the paths are in dataset.fsi
     part = pickle.dumps(ds[::2].select_fields("json").decode())
     monkeypatch.chdir(tmp_path)
     assert keys_of(pickle.loads(whole)) == expected_keys()
