@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard.formats.tar import TarShard
     from fastshard.verify import Fault
 
 __all__ = ["Dataset"]
@@ -243,28 +242,23 @@ class Dataset(Sequence[Any]):
         """
         import numpy as np
 
-        wanted = [i for i in range(len(self)) if fn(*self._facts(i))]
+        facts = self._plain()._facts
+        wanted = [i for i in range(len(self)) if fn(*facts(i))]
         chosen = np.array(wanted, np.int64)
         return self._with(positions=choose(len(self), self._positions, chosen))
 
+    def _plain(self) -> Dataset:
+        """Return the dataset before it is mapped."""
+        return self._with(stages=()) if self._stages else self
+
     def _facts(self, i: int) -> tuple[str, dict[str, int], Infos]:
         """Return the key, the sizes and the infos of a sample."""
-        sample = self._sample(i)
-        table = self._set_shard(sample).parts()[1]
+        sample: Sample = self._at(i)
+        shard: Any = sample.shard
+        table = shard.parts()[1]
         members = {field: sample.member(field) for field in sample}
         sizes = {field: table.extent(member)[1] for field, member in members.items()}
-        return sample.key, sizes, Infos(self._set_shard(sample), members)
-
-    @staticmethod
-    def _set_shard(sample: Sample) -> TarShard:
-        shard: Any = sample.shard
-        return shard  # type: ignore[no-any-return]
-
-    def _sample(self, i: int) -> Sample:
-        """Return a sample before it is mapped."""
-        plain = self._with(stages=()) if self._stages else self
-        sample: Sample = plain._at(i)
-        return sample
+        return sample.key, sizes, Infos(shard, members)
 
     def info(self, name: str, default: Any = FastshardError) -> NDArray[Any]:
         """Return one value that the index has of each sample, as a column.
@@ -287,9 +281,8 @@ class Dataset(Sequence[Any]):
         FastshardError
             A sample has no such value, and there is no default.
         """
-        plain = self._with(stages=()) if self._stages else self
-        facts = (plain._facts(i) for i in range(len(self)))
-        return column_of_info(facts, name, default)
+        facts = self._plain()._facts
+        return column_of_info(map(facts, range(len(self))), name, default)
 
     def map(self, fn: Callable[[Any], Any]) -> Dataset:
         """Return a dataset of ``fn(item)``, called when an item is asked for."""
@@ -369,11 +362,6 @@ class Dataset(Sequence[Any]):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         count = "" if self._starts is None else f"{self._count:,} samples, "

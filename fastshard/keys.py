@@ -87,7 +87,9 @@ class DatasetKeys(Sequence[str]):
         if self._positions is None:
             return found
         if self._places is None:
-            self._places = {int(at): i for i, at in enumerate(self._positions)}
+            self._places = {}
+            for i, at in enumerate(self._positions):
+                self._places.setdefault(int(at), i)  # one sample, chosen twice
         return sorted(self._places[i] for i in found if i in self._places)
 
     def _candidates(self, key: str) -> list[int]:

@@ -323,7 +323,12 @@ def shards_of(
     folder = index if os.path.isdir(index) else None
     if folder is not None or index == "auto":
         known = find_known(
-            paths, root, folder=folder, last_dot=key == "last", whole=whole
+            paths,
+            root,
+            folder=folder,
+            last_dot=key == "last",
+            whole=whole,
+            copied=mode == "pread",
         )
     return ShardSet(
         paths,

@@ -104,6 +104,8 @@ class GlobalIndex:
     Parameters
     ----------
     path : str
+    copied : bool
+        Keep nothing mapped.
 
     Raises
     ------
@@ -113,10 +115,11 @@ class GlobalIndex:
         It cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, copied: bool = False) -> None:
         if sys.byteorder != "little":
             raise FastshardError("dataset.fsi is read on little-endian machines only")
         self.path = path
+        self._copied = copied
         with LocalFile(path) as file:
             source = PreadSource(file)
             if file.nbytes < HEADER.size:
@@ -127,8 +130,12 @@ class GlobalIndex:
             self._rows_at = at["rows"]
             self._memory: IndexMemory | None = None
             if self.has_keys:
-                mapped = MappedFile(file.fd, file.nbytes, path)
-                self._memory = IndexMemory(mapped, path)
+                owner: MappedFile | bytes
+                if copied:
+                    owner = source.read(0, file.nbytes)
+                else:
+                    owner = MappedFile(file.fd, file.nbytes, path)
+                self._memory = IndexMemory(owner, path)
 
     def _read_header(self, raw: bytes, nbytes: int) -> None:
         magic, version, flags, file_bytes, *counts, table_crc, rows_crc, crc = (
@@ -265,11 +272,11 @@ class GlobalIndex:
         return candidates(rows, key, self.seed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (os.path.abspath(self.path), self.identity)
+        return _again, (os.path.abspath(self.path), self.identity, self._copied)
 
 
-def _again(path: str, identity: int) -> GlobalIndex:
-    index = GlobalIndex(path)
+def _again(path: str, identity: int, copied: bool) -> GlobalIndex:
+    index = GlobalIndex(path, copied=copied)
     if index.identity != identity:
         raise StaleIndexError("made again since the dataset was opened", path, 0)
     return index

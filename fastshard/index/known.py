@@ -73,6 +73,7 @@ def find_known(
     folder: str | None,
     last_dot: bool,
     whole: bool,
+    copied: bool,
 ) -> Known | None:
     """Read the ``dataset.fsi`` of some shards, if there is one that holds.
 
@@ -90,12 +91,14 @@ def find_known(
         The rule for keys.
     whole : bool
         The shards are all that there are, so that the index should list no more.
+    copied : bool
+        Keep nothing mapped.
     """
     path = os.path.join(folder or root, NAME)
     if not os.path.exists(path):
         return None
     try:
-        index = GlobalIndex(path)
+        index = GlobalIndex(path, copied=copied)
         if index.last_dot != last_dot:
             return None
         return _matched(index, paths, root, whole)
