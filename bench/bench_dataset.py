@@ -234,6 +234,32 @@ def bench_open(benchmark: Any, hundred: Path, read: Any, turn: int) -> None:
     benchmark.pedantic(read, (hundred,), rounds=20)
 
 
+@pytest.fixture(scope="session")
+def thousands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """10,000 shards of five samples, indexed."""
+    folder = tmp_path_factory.mktemp("thousands")
+    for shard in range(max(int(10_000 * SCALE), 10)):
+        with (folder / f"t-{shard:05d}.tar").open("wb") as file:
+            for i in range(5):
+                member = tarfile.TarInfo(f"{shard:05d}{i}.a")
+                file.write(member.tobuf(tarfile.USTAR_FORMAT))
+            file.write(bytes(1024))
+    fastshard.build_index(folder)
+    return folder
+
+
+def count_by_scans(folder: Path) -> int:
+    return len(fastshard.open(folder, index="none"))
+
+
+@contenders("many shards", dataset_fsi=open_and_count, no_index=count_by_scans)
+def bench_many_shards(benchmark: Any, thousands: Path, read: Any, turn: int) -> None:
+    count = read(thousands)
+    assert count == 5 * max(int(10_000 * SCALE), 10)
+    benchmark.group = f"{count // 5:,} shards opened and counted"
+    benchmark.pedantic(read, (thousands,), rounds=3)
+
+
 WORKERS = """
 import os, sys, fastshard
 def own():
