@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from fastshard._core.places import Places
 from fastshard.decoders import Decoder
 from fastshard.errors import FastshardError
 from fastshard.formats.base import Sample
@@ -39,16 +39,18 @@ class Dataset(Sequence[Any]):
     """
 
     __slots__ = (
+        "_changes",
         "_count",
         "_decoders",
+        "_direct",
         "_fields",
         "_keys",
         "_narrows",
+        "_places",
         "_positions",
         "_required",
         "_set",
         "_stages",
-        "_starts",
     )
 
     def __init__(
@@ -67,9 +69,11 @@ class Dataset(Sequence[Any]):
         self._required = required
         self._decoders = decoders
         self._narrows = fields is not None or decoders is not None
+        self._changes = self._narrows or bool(stages)
         self._stages = stages
         self._keys: DatasetKeys | None = None
-        self._starts: list[int] | None = None  # of each shard's samples
+        self._places: Places | None = None  # once the samples are counted
+        self._direct: Places | None = None  # the same, if they are all there is
         self._count = 0
 
     def _with(self, **changes: Any) -> Dataset:
@@ -83,14 +87,16 @@ class Dataset(Sequence[Any]):
         shards = changes.pop("shards", self._set)
         return Dataset(shards, **(options | changes))
 
-    def _prepared(self) -> list[int]:
-        """Count, once; return where each shard's samples begin."""
-        if self._starts is None or self._set.closed:
-            starts = self._set.starts()
+    def _prepared(self) -> Places:
+        """Count, once; return where the samples are."""
+        if self._places is None or self._set.closed:
+            places = self._set.places()
             whole = self._positions is None
-            self._count = starts[-1] if whole else len(self._positions)
-            self._starts = starts
-        return self._starts
+            self._count = places.count if whole else len(self._positions)
+            self._places = places
+            if whole and not self._changes:
+                self._direct = places
+        return self._places
 
     def __len__(self) -> int:
         """Return the number of samples; without indexes, shards are scanned."""
@@ -121,8 +127,9 @@ class Dataset(Sequence[Any]):
         FormatError, OSError, ClosedError
             As for `open_shard` and for a shard's samples.
         """
-        if isinstance(key, int):
-            return self._at(key)
+        if type(key) is int:
+            places = self._direct
+            return self._at(key) if places is None else places.at(key)
         if isinstance(key, str):
             return self._at(self.keys().index(key))
         if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
@@ -130,21 +137,19 @@ class Dataset(Sequence[Any]):
         return self._with(positions=choose(len(self), self._positions, key))
 
     def _at(self, i: int) -> Any:
-        starts = self._starts
-        if starts is None:
-            starts = self._prepared()
-        if not 0 <= i < self._count:
-            i = self._wrapped(i)
+        places = self._places
+        if places is None:
+            places = self._prepared()
         if self._positions is not None:
-            i = int(self._positions[i])
-        shards = self._set
-        k = bisect_right(starts, i) - 1
-        samples = shards.open[k]
-        if samples is None:
-            samples = shards.bring(k)
-        if shards.used is not None:
-            shards.used[k] = 1
-        return self._finished(samples[i - starts[k]])
+            i = self._placed(i)
+        item = places.at(i)
+        return self._finished(item) if self._changes else item
+
+    def _placed(self, i: int) -> int:
+        """Return where the sample at a position is among all of the shards."""
+        if not -self._count <= i < self._count:
+            raise IndexError(f"position {i} is out of range: there are {self._count:,}")
+        return int(self._positions[i])
 
     def _finished(self, item: Any) -> Any:
         """Narrow a shard's sample, and map it."""
@@ -161,10 +166,13 @@ class Dataset(Sequence[Any]):
 
     def get_many(self, positions: Iterable[int]) -> list[Any]:
         """Return samples by position, in the order given, as a list."""
-        at = self._at
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
-        return [at(i) for i in positions]
+        places = self._prepared()
+        if self._positions is not None:
+            positions = map(self._placed, positions)
+        items = places.many(positions)
+        return [self._finished(item) for item in items] if self._changes else items
 
     __getitems__ = get_many  # how torch's DataLoader asks for a batch
 
@@ -323,7 +331,7 @@ class Dataset(Sequence[Any]):
             return self._with(shards=self._set.without(gone))
         import numpy as np
 
-        starts = self._prepared()
+        starts = self._set.starts()
         kept = np.ones(starts[-1], bool)
         for k in gone:
             kept[starts[k] : starts[k + 1]] = False
@@ -364,7 +372,7 @@ class Dataset(Sequence[Any]):
         self.close()
 
     def __repr__(self) -> str:
-        count = "" if self._starts is None else f"{self._count:,} samples, "
+        count = "" if self._places is None else f"{self._count:,} samples, "
         return f"<Dataset: {count}{len(self._set):,} shards below {self._set.root!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from fastshard._core.places import Places
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
@@ -92,6 +93,7 @@ class ShardSet:
         self._counts: list[Counts] | None = None
         if known is not None:
             self._counts = [Counts(*counts) for counts in known.counts()]
+        self._places: Places | None = None
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
 
@@ -240,6 +242,13 @@ class ShardSet:
             self._starts = list(accumulate(sizes, initial=0))
         return self._starts
 
+    def places(self) -> Places:
+        """Return what finds samples by position."""
+        starts = self.starts()
+        if self._places is None:
+            self._places = Places(starts, self.open, self.used, self.bring)
+        return self._places
+
     def member_starts(self) -> list[int]:
         """Return the same for members."""
         if self._member_starts is None:
@@ -265,7 +274,7 @@ class ShardSet:
     def close(self) -> None:
         """Let go of all shards; views stay valid."""
         self.closed = True
-        self.open = [None] * len(self.paths)
+        self.open[:] = [None] * len(self.paths)  # `places` has the same list
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:

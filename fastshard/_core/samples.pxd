@@ -7,6 +7,7 @@ cdef class SamplesBase:
     cdef readonly Grouping grouping
     cdef object sample_type
     cdef Py_ssize_t find(self, object key) except -1
+    cdef object item(self, Py_ssize_t i)
     cdef object sample_at(self, Py_ssize_t i)
 
 

@@ -87,6 +87,11 @@ cdef class SamplesBase:
             raise SampleNotFoundError(key, self.shard.path)
         return i
 
+    cdef object item(self, Py_ssize_t i):
+        """Return the sample at a position, which need not be one."""
+        self.shard.open_source()
+        return self.sample_at(checked_position(i, self.grouping.count()))
+
     cdef object sample_at(self, Py_ssize_t i):
         cdef SampleBase sample
         cdef Py_ssize_t again

@@ -1,0 +1,18 @@
+from collections.abc import Callable, Iterable
+from typing import Any, SupportsIndex, final
+
+from fastshard._core.samples import SamplesBase
+
+@final
+class Places:
+    @property
+    def count(self) -> int: ...
+    def __new__(
+        cls,
+        starts: list[int],
+        samples: list[Any],
+        used: bytearray | None,
+        bring: Callable[[int], SamplesBase],
+    ) -> Places: ...
+    def at(self, i: SupportsIndex) -> Any: ...
+    def many(self, positions: Iterable[SupportsIndex]) -> list[Any]: ...
