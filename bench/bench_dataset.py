@@ -268,18 +268,18 @@ def own():
         return sum(int(line.split()[1]) for line in file if line.startswith(kinds))
 ds = fastshard.open(sys.argv[1])
 len(ds)
-gate, done = os.pipe(), os.pipe()
+done, read_all, looked = os.pipe(), os.pipe(), os.pipe()
 for _ in range(8):
     if os.fork() == 0:
         before = own()
         count = sum(1 for sample in ds if sample["a"] is not None)
         os.write(done[1], b".")
-        os.read(gate[0], 1)  # all eight have mapped all of it by then
+        os.read(read_all[0], 1)  # all eight have mapped all of it by then
         os.write(1, b"%d %d\\n" % (count, own() - before))
         os.write(done[1], b".")
-        os.read(gate[0], 1)  # all eight are there until each has looked
+        os.read(looked[0], 1)  # all eight are there until each has looked
         os._exit(0)
-for _ in range(2):
+for gate in (read_all, looked):
     for _ in range(8):
         os.read(done[0], 1)
     os.write(gate[1], b"." * 8)

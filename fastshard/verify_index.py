@@ -91,6 +91,10 @@ def _wrong_samples(path: str, contents: Contents) -> Iterator[FaultTuple]:
     rule = contents.grouping.last_dot, contents.grouping.lower
     if samples_of(contents.grouping) != samples_of(Grouping(contents.table, *rule)):
         yield path, 0, None, "its samples are not those that its names make"
+    for i in Grouping(contents.table, rule[0], True).repeats()[:MOST]:
+        if not contents.grouping.may_repeat:
+            name = contents.table.name_of(i)
+            yield path, 12, name, "says that no sample has a field twice"
 
 
 def _wrong_hashes(

@@ -195,7 +195,7 @@ def test_demo_reads_and_compares():
     done = run("demo")
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode()
-    assert text.count("all equal to what was stored") == 2
+    assert text.count("all equal to what was stored") == 3
     assert "tarfile" in text
 
 

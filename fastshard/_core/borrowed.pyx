@@ -106,6 +106,7 @@ def borrowed_table(
 def borrowed_grouping(
     ExtentTable table not None, IndexMemory memory not None, uint64_t samples,
     uint64_t starts, uint64_t grouped, uint64_t members, bint last_dot, bint lower,
+    bint unique,
 ):
     """Return the samples that an index lists.
 
@@ -119,6 +120,8 @@ def borrowed_grouping(
         Where the columns begin: ``starts`` has one more number than samples.
     last_dot, lower : bool
         As for `Grouping`.
+    unique : bool
+        The index says that no sample has a field twice.
 
     Raises
     ------
@@ -134,6 +137,7 @@ def borrowed_grouping(
     groups.count = <uint32_t> samples
     groups.grouped = <uint32_t> grouped
     groups.last_dot = last_dot
+    groups.unique = unique
     groups.columns = &table.columns
     grouping.keeper = memory
     return grouping

@@ -116,6 +116,11 @@ cdef class Grouping:
                 found.append(member)
         return found
 
+    @property
+    def may_repeat(self):
+        """Whether a sample may have a field twice; an index may say that none has."""
+        return not self.groups.unique
+
     def having(self, tuple fields not None):
         """Return for each sample whether it has all these fields: 0 or 1 a byte."""
         cdef Py_ssize_t sample
@@ -181,6 +186,8 @@ cdef class Grouping:
     cdef Py_ssize_t repeated(self, Py_ssize_t sample) except -2:
         """Return the first member whose field an earlier one has too, or -1."""
         cdef groups_t *groups = self.built()
+        if groups.unique:
+            return -1
         if groups.doubtful != NULL:
             if not groups.doubtful[sample]:
                 return -1

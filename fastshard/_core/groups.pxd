@@ -12,6 +12,7 @@ from fastshard._core.span cimport span_t
 cdef struct groups_t:
     const columns_t *columns
     bint last_dot                  # the rule for keys
+    bint unique                    # no sample has a field twice
     uint32_t *key_sizes            # of each member: bytes of its key, or NO_KEY
     uint8_t *doubtful              # of each sample: 1 if its fields may repeat
     uint32_t *starts               # of each sample: its first place in `members`

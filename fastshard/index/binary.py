@@ -8,7 +8,8 @@ byte   type    what
 ====== ======= ===============================================================
 0      8 bytes magic, ``89 66 73 69 0D 0A 1A 0A`` ("\\x89fsi\\r\\n\\x1a\\n")
 8      u32     version of the format, 1
-12     u32     flags: 1, keys end at the last dot; 2, there is info
+12     u32     flags: 1, keys end at the last dot; 2, there is info; 4, a sample
+               has a field twice, where case does not count
 16     u64     bytes of this file
 24     u64     bytes of the shard
 32     i64     when the shard was last written to, ns since 1970
@@ -77,7 +78,7 @@ __all__ = ["BinaryIndex", "Header", "read_binary", "read_header", "write_binary"
 
 MAGIC = b"\x89fsi\r\n\x1a\n"
 VERSION = 1
-LAST_DOT, HAS_INFO = 1, 2  # flags
+LAST_DOT, HAS_INFO, REPEATS = 1, 2, 4  # flags
 HEADER = struct.Struct("<8sIIQQq16sQQQQQQ8Q8I52xI")
 CHECKED = HEADER.size - 4  # bytes that the header's checksum is of
 ALIGNMENT = 64  # bytes
@@ -100,6 +101,7 @@ class Header(NamedTuple):
 
     last_dot: bool
     has_info: bool
+    repeats: bool
     file_bytes: int
     shard_bytes: int
     mtime_ns: int
@@ -143,7 +145,9 @@ class Header(NamedTuple):
         packed = HEADER.pack(
             MAGIC,
             VERSION,
-            LAST_DOT * self.last_dot | HAS_INFO * self.has_info,
+            LAST_DOT * self.last_dot
+            | HAS_INFO * self.has_info
+            | REPEATS * self.repeats,
             self.file_bytes,
             self.shard_bytes,
             self.mtime_ns,
@@ -202,6 +206,7 @@ class BinaryIndex(NamedTuple):
                 at["sample_members"],
                 last_dot,
                 lower,
+                not header.repeats,
             )
         return Contents(table, grouping, header.end, header.skipped, memory.path)
 
@@ -280,13 +285,14 @@ def _read_header(raw: bytes, path: str) -> Header:
         (
             bool(flags & LAST_DOT),
             bool(flags & HAS_INFO),
+            bool(flags & REPEATS),
             *counts,
             None if end == UNKNOWN else end,
             skipped,
             tuple(numbers[18:26]),
         )
     )
-    if flags & ~(LAST_DOT | HAS_INFO):
+    if flags & ~(LAST_DOT | HAS_INFO | REPEATS):
         raise FormatError("flags that this reader does not know", path, 12)
     return header
 
@@ -331,6 +337,7 @@ def write_binary(
     header = Header(
         last_dot=grouping.last_dot,
         has_info=bool(columns["infos"]),
+        repeats=bool(Grouping(contents.table, grouping.last_dot, True).repeats()),
         file_bytes=0,
         shard_bytes=shard_bytes,
         mtime_ns=mtime_ns,
