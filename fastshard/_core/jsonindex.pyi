@@ -2,6 +2,8 @@ from typing_extensions import Buffer
 
 from fastshard._core.extents import ExtentTable
 
+FAULTS: dict[int, str]
+
 def parse_index(
     text: Buffer, path: str, nbytes: int | None = None
 ) -> tuple[ExtentTable, int | None]: ...
