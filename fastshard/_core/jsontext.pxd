@@ -61,7 +61,9 @@ cdef inline int json_fault_at(json_t *json, int status, size_t at) noexcept nogi
 
 cdef inline int json_fault(json_t *json, int status) noexcept nogil:
     """Say that the next byte is wrong, or missing."""
-    return json_fault_at(json, JSON_CUT if json.rest.left == 0 else status, json_at(json))
+    if json.rest.left == 0:
+        status = JSON_CUT
+    return json_fault_at(json, status, json_at(json))
 
 
 cdef inline uint8_t json_next(const json_t *json) noexcept nogil:
@@ -150,7 +152,9 @@ cdef inline int json_key(json_t *json, bint first, json_string_t *key) noexcept 
     return JSON_OK
 
 
-cdef inline bint json_exactly(json_t *json, const char *text, size_t size) noexcept nogil:
+cdef inline bint json_exactly(
+    json_t *json, const char *text, size_t size
+) noexcept nogil:
     """Step over this text and a space behind it, if it is what comes next."""
     if json.rest.left < size or memcmp(json.rest.at, text, size) != 0:
         return False

@@ -128,7 +128,7 @@ cdef bint move_columns(columns_t *columns, const place_t *places) noexcept nogil
 
 
 cdef bint columns_sort(columns_t *columns) noexcept nogil:
-    """Sort members by offset; those of one offset keep their order. False: no memory."""
+    """Sort by offset; members of one offset keep their order. False: no memory."""
     cdef size_t count = columns.count
     cdef place_t *places = <place_t *> columns_of(count, sizeof(place_t))
     cdef place_t *spare = <place_t *> columns_of(count, sizeof(place_t))
