@@ -27,16 +27,26 @@ from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 
 if TYPE_CHECKING:
+    from fastshard.batch import BatchProcessor, read_files_batch
     from fastshard.build import build_index, merge_indexes
     from fastshard.dataset import Dataset
     from fastshard.decoders import Decoder
+    from fastshard.discover import (
+        DiscoveredDataset,
+        ShardReader,
+        discover_dataset,
+        discover_dataset_async,
+        discover_datasets_batch,
+    )
     from fastshard.expand import Source
     from fastshard.writer import ShardWriter
 
 __all__ = [
     "AmbiguousKeyError",
+    "BatchProcessor",
     "ClosedError",
     "Dataset",
+    "DiscoveredDataset",
     "FastshardError",
     "FieldNotFoundError",
     "FormatError",
@@ -45,23 +55,35 @@ __all__ = [
     "SampleNotFoundError",
     "Samples",
     "Shard",
+    "ShardReader",
     "ShardWriter",
     "StaleIndexError",
     "StaleIndexWarning",
     "TarShard",
     "build_index",
+    "discover_dataset",
+    "discover_dataset_async",
+    "discover_datasets_batch",
     "merge_indexes",
     "open",
     "open_shard",
+    "read_files_batch",
 ]
 
 __version__ = "0.1.0"
 
 _LATER = {  # what is imported when it is asked for: by name, its module
+    "BatchProcessor": "fastshard.batch",
     "Dataset": "fastshard.dataset",
+    "DiscoveredDataset": "fastshard.discover",
+    "ShardReader": "fastshard.discover",
     "ShardWriter": "fastshard.writer",
     "build_index": "fastshard.build",
+    "discover_dataset": "fastshard.discover",
+    "discover_dataset_async": "fastshard.discover",
+    "discover_datasets_batch": "fastshard.discover",
     "merge_indexes": "fastshard.build",
+    "read_files_batch": "fastshard.batch",
 }
 
 

@@ -1,0 +1,3 @@
+from fastshard._core.shard import Shard
+
+def copies(shards: list[Shard], positions: list[int]) -> list[bytes | Exception]: ...

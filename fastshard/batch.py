@@ -1,0 +1,132 @@
+"""Reading files of discovered datasets in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastshard._core.copies import copies
+from fastshard._core.shard import Shard
+from fastshard.discover import DiscoveredDataset, discover_dataset
+from fastshard.errors import FastshardError
+
+__all__ = ["BatchProcessor", "read_files_batch"]
+
+Request = tuple[int, int] | tuple[int, int, int]
+
+
+def read_files_batch(
+    dataset_or_datasets: DiscoveredDataset | Sequence[DiscoveredDataset],
+    file_requests: Sequence[Request],
+    *,
+    errors: str = "none",
+) -> list[bytes | None]:
+    """Read many files; the GIL is released while they are copied.
+
+    Parameters
+    ----------
+    dataset_or_datasets : DiscoveredDataset, or a sequence of them
+    file_requests : sequence of tuple
+        ``(shard, file)``, or ``(dataset, shard, file)`` for several datasets;
+        files are numbered by sorted name.
+    errors : {"none", "raise"}
+        What stands for a file that cannot be read: None, as in webshart; or the
+        first is raised.
+
+    Returns
+    -------
+    list of bytes or None
+        In the order of the requests.
+
+    Raises
+    ------
+    IndexError, FormatError, OSError
+        With ``errors="raise"``: why a file cannot be read.
+    """
+    if errors not in ("none", "raise"):
+        raise ValueError(f'errors is "none" or "raise", not {errors!r}')
+    found: list[Any] = [None] * len(file_requests)
+    shards: list[Shard] = []
+    positions: list[int] = []
+    places: list[int] = []
+    opened: dict[tuple[int, int], Any] = {}
+    one = isinstance(dataset_or_datasets, DiscoveredDataset)
+    datasets: Any = [dataset_or_datasets] if one else dataset_or_datasets
+    for place, request in enumerate(file_requests):
+        dataset, shard, file = (0, *request) if one else request
+        try:
+            reader = opened.get((dataset, shard))
+            if reader is None:
+                reader = opened[dataset, shard] = _open(datasets, dataset, shard)
+            positions.append(reader[1].position(file))
+        except (FastshardError, OSError, IndexError) as error:
+            found[place] = error
+        else:
+            shards.append(reader[0])
+            places.append(place)
+    for place, data in zip(places, copies(shards, positions), strict=True):
+        found[place] = data
+    return [_checked(data, errors) for data in found]
+
+
+def _open(datasets: Sequence[DiscoveredDataset], dataset: int, shard: int) -> Any:
+    if not 0 <= dataset < len(datasets):
+        raise IndexError(
+            f"dataset {dataset} is out of range: there are {len(datasets):,}"
+        )
+    return datasets[dataset]._opened(shard)
+
+
+def _checked(data: Any, errors: str) -> bytes | None:
+    if not isinstance(data, Exception):
+        return data  # type: ignore[no-any-return]
+    if errors == "raise":
+        raise data
+    return None
+
+
+class BatchProcessor:
+    """Reads all files of a dataset, some at a time."""
+
+    def process_dataset(
+        self,
+        source: str,
+        batch_size: int = 50,
+        max_files: int | None = None,
+        callback: Callable[[bytes], Any] | None = None,
+    ) -> list[Any]:
+        """Read the files of a dataset, shard after shard.
+
+        Parameters
+        ----------
+        source : str
+            As for `discover_dataset`.
+        batch_size : int
+            Files read at a time.
+        max_files : int, optional
+            Read no more.
+        callback : callable, optional
+            Called with the bytes of each file.
+
+        Returns
+        -------
+        list
+            What the callback returned for each file, or the bytes; None stands
+            for a file that cannot be read.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is at least 1, not {batch_size}")
+        dataset = discover_dataset(source)
+        requests = [
+            (shard, file)
+            for shard in range(dataset.num_shards)
+            for file in range(dataset.get_shard_file_count(shard))
+        ][:max_files]
+        results: list[Any] = []
+        for at in range(0, len(requests), batch_size):
+            batch = read_files_batch(dataset, requests[at : at + batch_size])
+            if callback is None:
+                results += batch
+            else:
+                results += [data if data is None else callback(data) for data in batch]
+        return results

@@ -1,0 +1,116 @@
+"""Members numbered by sorted name, and paired with sidecars, as webshart does it.
+
+A key ends at a name's last dot. A ``.json`` whose key has another member, and a
+``.txt`` whose key has one that is neither, are sidecars; all else are samples.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from fastshard._core.extents import Names
+
+if TYPE_CHECKING:
+    from fastshard._core.extents import ExtentTable
+
+__all__ = ["Files"]
+
+JSON, TEXT = "json", "txt"
+
+
+def key_of(name: str) -> tuple[str, str]:
+    """Split a name at its last dot into key and extension, lower-cased."""
+    key, dot, extension = name.rpartition(".")
+    return (key, extension.lower()) if dot else (name, "")
+
+
+class Files:
+    """The files of a shard by their numbers, the ranks of their names.
+
+    Parameters
+    ----------
+    table : ExtentTable
+    """
+
+    def __init__(self, table: ExtentTable) -> None:
+        self._table = table
+        names = list(Names(table))
+        order = range(len(names))
+        if any(a > b for a, b in pairwise(names)):
+            order = sorted(order, key=names.__getitem__)  # type: ignore[assignment]
+        self._order = array("I", order)  # positions in the shard, by number
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def names(self) -> list[str]:
+        """Return the names, sorted."""
+        return [self._table.name_of(i) for i in self._order]
+
+    def position(self, number: int) -> int:
+        """Return a file's position in the shard.
+
+        Raises
+        ------
+        IndexError
+            There is no such file.
+        """
+        if not 0 <= number < len(self._order):
+            raise IndexError(
+                f"file {number} is out of range: the shard has {len(self):,}"
+            )
+        return self._order[number]
+
+    @cached_property
+    def _extensions(self) -> dict[str, set[str]]:
+        """The extensions that each key has."""
+        found: dict[str, set[str]] = {}
+        for name in Names(self._table):
+            key, extension = key_of(name)
+            found.setdefault(key, set()).add(extension)
+        return found
+
+    @cached_property
+    def samples(self) -> list[int]:
+        """The numbers of the files that are samples."""
+        return [
+            number
+            for number, name in enumerate(self.names())
+            if not self._is_sidecar(*key_of(name))
+        ]
+
+    def _is_sidecar(self, key: str, extension: str) -> bool:
+        if extension not in (JSON, TEXT):
+            return False
+        lesser = {JSON} if extension == JSON else {JSON, TEXT}
+        return bool(self._extensions[key] - lesser)
+
+    def sample_names(self) -> list[str]:
+        """Return the names of the samples, sorted."""
+        return [self._table.name_of(self._order[number]) for number in self.samples]
+
+    def sample(self, number: int) -> int:
+        """Return a sample's position in the shard."""
+        if not 0 <= number < len(self.samples):
+            raise IndexError(
+                f"sample {number} is out of range: the shard has {len(self.samples):,}"
+            )
+        return self._order[self.samples[number]]
+
+    @cached_property
+    def _json(self) -> dict[str, int]:
+        """The position of each key's JSON."""
+        return {
+            key_of(name)[0]: i
+            for i, name in enumerate(Names(self._table))
+            if key_of(name)[1] == JSON
+        }
+
+    def sample_json(self, number: int) -> int | None:
+        """Return the position of a sample's paired JSON, or None."""
+        member = self.sample(number)
+        found = self._json.get(key_of(self._table.name_of(member))[0])
+        return None if found == member else found
