@@ -45,44 +45,52 @@ def read_files_batch(
     """
     if errors not in ("none", "raise"):
         raise ValueError(f'errors is "none" or "raise", not {errors!r}')
-    found: list[Any] = [None] * len(file_requests)
+    if isinstance(dataset_or_datasets, DiscoveredDataset):
+        datasets: Sequence[DiscoveredDataset] = [dataset_or_datasets]
+        requests = [((0, shard), file) for shard, file in file_requests]  # type: ignore[misc]
+    else:
+        datasets = dataset_or_datasets
+        requests = [((a, b), file) for a, b, file in file_requests]  # type: ignore[misc]
+    found: list[Any] = [None] * len(requests)
     shards: list[Shard] = []
     positions: list[int] = []
     places: list[int] = []
-    opened: dict[tuple[int, int], Any] = {}
-    one = isinstance(dataset_or_datasets, DiscoveredDataset)
-    datasets: Any = [dataset_or_datasets] if one else dataset_or_datasets
-    for place, request in enumerate(file_requests):
-        dataset, shard, file = (0, *request) if one else request
+    opened: dict[tuple[int, int], tuple[Shard, Sequence[int]]] = {}
+    for place, (where, file) in enumerate(requests):
         try:
-            reader = opened.get((dataset, shard))
-            if reader is None:
-                reader = opened[dataset, shard] = _open(datasets, dataset, shard)
-            positions.append(reader[1].position(file))
+            shard, order = opened.get(where) or _open(datasets, *where, opened)
+            if file < 0:
+                raise IndexError(f"file {file} is out of range")
+            positions.append(order[file])
         except (FastshardError, OSError, IndexError) as error:
             found[place] = error
         else:
-            shards.append(reader[0])
+            shards.append(shard)
             places.append(place)
     for place, data in zip(places, copies(shards, positions), strict=True):
         found[place] = data
-    return [_checked(data, errors) for data in found]
+    for place, data in enumerate(found):
+        if isinstance(data, Exception):
+            if errors == "raise":
+                raise data
+            found[place] = None
+    return found
 
 
-def _open(datasets: Sequence[DiscoveredDataset], dataset: int, shard: int) -> Any:
+def _open(
+    datasets: Sequence[DiscoveredDataset],
+    dataset: int,
+    shard: int,
+    opened: dict[tuple[int, int], tuple[Shard, Sequence[int]]],
+) -> tuple[Shard, Sequence[int]]:
+    """Open a shard, and keep it for the rest of the batch."""
     if not 0 <= dataset < len(datasets):
         raise IndexError(
             f"dataset {dataset} is out of range: there are {len(datasets):,}"
         )
-    return datasets[dataset]._opened(shard)
-
-
-def _checked(data: Any, errors: str) -> bytes | None:
-    if not isinstance(data, Exception):
-        return data  # type: ignore[no-any-return]
-    if errors == "raise":
-        raise data
-    return None
+    reader, files = datasets[dataset]._opened(shard)
+    opened[dataset, shard] = reader, files.order
+    return reader, files.order
 
 
 class BatchProcessor:

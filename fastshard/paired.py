@@ -33,6 +33,11 @@ class Files:
     Parameters
     ----------
     table : ExtentTable
+
+    Attributes
+    ----------
+    order : array of int
+        The position in the shard of each file, by its number.
     """
 
     def __init__(self, table: ExtentTable) -> None:
@@ -41,14 +46,14 @@ class Files:
         order = range(len(names))
         if any(a > b for a, b in pairwise(names)):
             order = sorted(order, key=names.__getitem__)  # type: ignore[assignment]
-        self._order = array("I", order)  # positions in the shard, by number
+        self.order = array("I", order)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.order)
 
     def names(self) -> list[str]:
         """Return the names, sorted."""
-        return [self._table.name_of(i) for i in self._order]
+        return [self._table.name_of(i) for i in self.order]
 
     def position(self, number: int) -> int:
         """Return a file's position in the shard.
@@ -58,11 +63,11 @@ class Files:
         IndexError
             There is no such file.
         """
-        if not 0 <= number < len(self._order):
+        if not 0 <= number < len(self.order):
             raise IndexError(
                 f"file {number} is out of range: the shard has {len(self):,}"
             )
-        return self._order[number]
+        return self.order[number]
 
     @cached_property
     def _extensions(self) -> dict[str, set[str]]:
@@ -90,7 +95,7 @@ class Files:
 
     def sample_names(self) -> list[str]:
         """Return the names of the samples, sorted."""
-        return [self._table.name_of(self._order[number]) for number in self.samples]
+        return [self._table.name_of(self.order[number]) for number in self.samples]
 
     def sample(self, number: int) -> int:
         """Return a sample's position in the shard."""
@@ -98,7 +103,7 @@ class Files:
             raise IndexError(
                 f"sample {number} is out of range: the shard has {len(self.samples):,}"
             )
-        return self._order[self.samples[number]]
+        return self.order[self.samples[number]]
 
     @cached_property
     def _json(self) -> dict[str, int]:
