@@ -183,6 +183,8 @@ cdef int walk(scan_t *scan) noexcept nogil:
             scan.start = tar.at
         elif status != TAR_MORE:
             return status
+        elif tar.extension == 0 and not tar.pending:
+            scan.start = tar.at    # a global header is no member's own
     return SCAN_PAUSED
 
 
@@ -249,8 +251,8 @@ def header_starts(LocalFile file not None):
     Returns
     -------
     starts : bytes
-        A native u64 for each member: the first of its headers, those of its
-        extensions included; bytes from the start of the file.
+        A native u64 for each member: the first of its headers, those of its own
+        extensions included, global ones not; bytes from the start of the file.
     end : int
         Where the archive's own end begins, its blocks of zeros.
 

@@ -5,6 +5,13 @@ Text: a line ``v1.2 <number of samples>``, then one for each sample, with
 1.1 has no names. Members follow each other as in the shard; a sample is a run of
 neighbours with the same key, which ends at the first dot of a name's last part.
 Hidden files are left out. A name without a dot is its own extension.
+
+Names are as GNU tar lists them: with escapes such as ``\\303`` for what cannot be
+printed where the index was made. They are undone here, and never written.
+
+Where a name is longer than a header holds and the tar is of GNU's kind, wds2idx
+takes the name's own bytes for the member's. Such an index is refused, and the one
+written here has the member's offset instead.
 """
 
 from __future__ import annotations
@@ -13,24 +20,39 @@ import os
 import re
 from collections.abc import Iterator
 from itertools import groupby
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from fastshard._core.extents import ExtentTable
+from fastshard._core.probe import first_changed
 from fastshard._core.scan import scan_tar
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.files import replacing
-from fastshard.index.columns import Extent, table_from
+from fastshard.index.columns import table_from
 from fastshard.index.contents import Contents
 
 __all__ = ["read_dali", "write_dali"]
 
 BLOCK = 512  # bytes
+NAME_WIDTH = 98  # bytes of a name that every writer puts into the header itself
 FIELDS = {b"v1.1": 3, b"v1.2": 4}  # words of a member, by version
 NUMBER = re.compile(rb"[0-9]{1,19}")
-TOKEN = re.compile(rb"[^ ]+")
-# What GNU tar writes as an escape, or what the words cannot hold.
-UNFIT = re.compile(r"[\x00-\x20\x7f\\\udc80-\udcff]")
+WORD = re.compile(rb"[^ \t\v\f\r]+")
+ESCAPE = re.compile(rb"\\([abfnrtv\\]|[0-3][0-7][0-7]|)")
+ESCAPED = dict(zip(b"abfnrtv\\", b"\a\b\f\n\r\t\v\\", strict=True))
+# What GNU tar lists as an escape wherever it runs, or what ends a word.
+UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\\\u2028\u2029\udc80-\udcff]")
+
+
+class Listed(NamedTuple):
+    """A member as an index lists it."""
+
+    offset: int
+    size: int
+    extension: bytes
+    name: bytes | None  # None in version 1.1
+    at: int  # of its offset's digits, bytes from the start of the index
+    escaped: bool
 
 
 def read_dali(path: str, file: LocalFile) -> Contents:
@@ -54,82 +76,128 @@ def read_dali(path: str, file: LocalFile) -> Contents:
     with LocalFile(path) as index:
         text = PreadSource(index).read(0, index.nbytes)
     fields, lines = _lines(text, path)
-    extents = [
-        extent
+    listed = [
+        member
         for at, line in lines
-        for extent in _members(line, at, fields, path, file)
+        for member in _members(line, at, fields, path, file)
     ]
     if fields == 3:
-        return Contents(_named(extents, path, file), index=path)
-    return Contents(table_from(extents, path), index=path)
+        listed = _named(listed, path, file)
+    table = table_from(
+        [(one.offset, one.size, one.name or b"") for one in listed], path
+    )
+    if fields == 4:
+        _check_doubtful(listed, table, path, file)
+    return Contents(table, index=path)
 
 
 def _lines(text: bytes, path: str) -> tuple[int, list[tuple[int, bytes]]]:
     """Return the words of a member, and each sample's line and where it begins."""
     first, newline, rest = text.partition(b"\n")
-    words = first.split(b" ")
-    if len(words) != 2 or words[0] not in FIELDS or not NUMBER.fullmatch(words[1]):
+    words = list(WORD.finditer(first))
+    if len(words) != 2 or words[0].group() not in FIELDS:
         raise FormatError("not an index of DALI, version 1.1 or 1.2", path, 0)
-    if not newline or (rest and not rest.endswith(b"\n")):
+    version, count = words[0].group(), words[1].group()
+    if not NUMBER.fullmatch(count) or not int(count):
+        raise FormatError("not a number of samples", path, words[1].start())
+    if not newline or not rest.endswith(b"\n"):
         raise FormatError("cut inside a line", path, len(text))
     at = len(first) + 1
     lines = []
     for line in rest.split(b"\n")[:-1]:
         lines.append((at, line))
         at += len(line) + 1
-    if len(lines) != int(words[1]):
-        reason = f"{len(lines):,} samples, where its first line says {int(words[1]):,}"
-        raise FormatError(reason, path, 0)
-    return FIELDS[words[0]], lines
+    if len(lines) != int(count):
+        reason = f"{len(lines):,} samples, where the first line says {int(count):,}"
+        raise FormatError(reason, path, words[1].start())
+    return FIELDS[version], lines
 
 
 def _members(
     line: bytes, at: int, fields: int, path: str, file: LocalFile
-) -> Iterator[Extent]:
-    """Read the members of a sample; without names, extensions stand for them."""
-    words = [(found.start(), found.group()) for found in TOKEN.finditer(line)]
+) -> Iterator[Listed]:
+    """Read the members of a sample."""
+    words = [(at + found.start(), found.group()) for found in WORD.finditer(line)]
     if not words or len(words) % fields:
         raise FormatError(f"not {fields} words for each member", path, at)
     for i in range(0, len(words), fields):
-        numbers = []
-        for where, word in words[i + 1 : i + 3]:
-            if not NUMBER.fullmatch(word):
-                raise FormatError("not a number", path, at + where)
-            numbers.append(int(word))
-        offset, size = numbers
-        name = words[i + fields - 1][1] if fields == 4 else words[i][1]
+        offset, size = (_number(*word, path) for word in words[i + 1 : i + 3])
+        extension = _unescaped(*words[i], path)
+        name = _unescaped(*words[i + 3], path) if fields == 4 else None
+        where = words[i + 1][0]
         if offset % BLOCK or not BLOCK <= offset <= file.nbytes - size:
-            raise FormatError(
-                f"{size:,} bytes at byte {offset:,} are no member of {file.path}",
-                path,
-                at + words[i + 1][0],
-                os.fsdecode(name),
-            )
-        yield offset, size, name
+            reason = f"{size:,} bytes at byte {offset:,} are no member of {file.path}"
+            raise FormatError(reason, path, where, os.fsdecode(name or extension))
+        if name is not None and not _fits(name, extension):
+            reason = f"the extension is not {os.fsdecode(extension)!r}"
+            raise FormatError(reason, path, words[i][0], os.fsdecode(name))
+        escaped = fields == 4 and b"\\" in words[i + 3][1]
+        yield Listed(offset, size, extension, name, where, escaped)
 
 
-def _named(extents: list[Extent], path: str, file: LocalFile) -> ExtentTable:
+def _number(at: int, word: bytes, path: str) -> int:
+    if not NUMBER.fullmatch(word):
+        raise FormatError("not a number", path, at)
+    return int(word)
+
+
+def _unescaped(at: int, word: bytes, path: str) -> bytes:
+    """Undo what GNU tar does to bytes that cannot be printed."""
+    if b"\0" in word:
+        raise FormatError("a name with a NUL in it", path, at + word.index(b"\0"))
+    if b"\\" not in word:
+        return word
+
+    def byte(found: re.Match[bytes]) -> bytes:
+        said = found.group(1)
+        value = ESCAPED[said[0]] if len(said) == 1 else int(said or b"0", 8)
+        if not value:
+            raise FormatError("not an escape of GNU tar", path, at + found.start())
+        return bytes([value])
+
+    return ESCAPE.sub(byte, word)
+
+
+def _fits(name: bytes, extension: bytes) -> bool:
+    return name == extension or name.endswith(b"." + extension)
+
+
+def _named(listed: list[Listed], path: str, file: LocalFile) -> list[Listed]:
     """Find the names of listed members by a scan of the shard."""
     table, _, _ = scan_tar(file)
-    stored = {table.extent(i): table.name_of(i) for i in range(len(table))}
+    stored = {table.extent(i): i for i in range(len(table))}
     named = []
-    for offset, size, extension in extents:
-        name = stored.get((offset, size))
-        if name is None or _split(name)[1] != os.fsdecode(extension):
-            raise StaleIndexError(
-                f"{file.path} has no {os.fsdecode(extension)} of {size:,} bytes "
-                f"at byte {offset:,}",
-                path,
-                0,
-            )
-        named.append((offset, size, os.fsencode(name)))
-    return table_from(named, path)
+    for member in listed:
+        i = stored.get((member.offset, member.size))
+        name = None if i is None else os.fsencode(table.name_of(i))
+        if name is None or not _fits(name, member.extension):
+            _refuse_stale(member, path, file)
+        named.append(member._replace(name=name))
+    return named
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Split a name as DALI's writer does, names without a dot included."""
-    dot = name.find(".", name.rfind("/") + 1)
-    return name[:dot], name[dot + 1 :]
+def _check_doubtful(
+    listed: list[Listed], table: ExtentTable, path: str, file: LocalFile
+) -> None:
+    """Look at the headers of members that wds2idx may have got wrong."""
+    ordered = sorted(listed, key=lambda member: member.offset)
+    doubtful = [
+        i
+        for i, member in enumerate(ordered)
+        if member.escaped or len(member.name or b"") > NAME_WIDTH
+    ]
+    i = first_changed(file, table, doubtful)
+    if i >= 0:
+        _refuse_stale(ordered[i], path, file)
+
+
+def _refuse_stale(member: Listed, path: str, file: LocalFile) -> NoReturn:
+    reason = (
+        f"{file.path} has no {os.fsdecode(member.extension)} of {member.size:,} bytes "
+        f"at byte {member.offset:,}"
+    )
+    name = None if member.name is None else os.fsdecode(member.name)
+    raise StaleIndexError(reason, path, member.at, name)
 
 
 def write_dali(
@@ -148,37 +216,55 @@ def write_dali(
     Raises
     ------
     FastshardError
-        A name has blanks, or characters that the writer escapes; or the shard
-        has no samples.
+        A name or extension has blanks, or characters that the writer escapes; an
+        extension is empty; a name without a dot would join another's sample; or
+        the shard has no samples.
     OSError
         It cannot be written.
     """
     if version not in ("1.1", "1.2"):
         raise ValueError(f'version is "1.2" or "1.1", not {version!r}')
-    table = contents.table
-    members = []
-    for i in range(len(table)):
-        name = table.name_of(i)
-        key, extension = _split(name)
-        if not key or key.endswith("/"):
-            continue  # a hidden file
-        if UNFIT.search(name):
-            _refuse(file, f"cannot hold the name of member {name!r}")
-        offset, size = table.extent(i)
-        words = f"{extension} {offset} {size}" + (
-            f" {name}" if version == "1.2" else ""
-        )
-        members.append((key, words))
-    samples = [
-        " ".join(words for _, words in run)
-        for _, run in groupby(members, key=lambda member: member[0])
-    ]
+    members = _kept(contents.table)
+    samples = []
+    for _, run in groupby(members, key=lambda member: member[0]):
+        words = []
+        together = list(run)
+        for _, extension, i in together:
+            name = contents.table.name_of(i)
+            _refuse_unfit(name, extension, len(together) > 1, version, file)
+            offset, size = contents.table.extent(i)
+            words += [extension, str(offset), str(size)]
+            words += [name] if version == "1.2" else []
+        samples.append(" ".join(words))
     if not samples:
-        _refuse(file, "needs a sample at least")
+        raise FastshardError(f"{file.path}: an index of DALI needs a sample at least")
     text = "".join(f"{line}\n" for line in (f"v{version} {len(samples)}", *samples))
     with replacing(path) as index:
         index.write(text.encode("utf-8"))
 
 
-def _refuse(file: LocalFile, reason: str) -> NoReturn:
-    raise FastshardError(f"{file.path}: an index of DALI {reason}")
+def _kept(table: ExtentTable) -> Iterator[tuple[str, str, int]]:
+    """Return key, extension and position of what is no hidden file."""
+    for i in range(len(table)):
+        name = table.name_of(i)
+        dot = name.find(".", name.rfind("/") + 1)
+        key = name[:dot]  # as wds2idx does: without a dot, all but the last letter
+        if key and not key.endswith("/"):
+            yield key, name[dot + 1 :], i
+
+
+def _refuse_unfit(
+    name: str, extension: str, joined: bool, version: str, file: LocalFile
+) -> None:
+    """Raise for a member that an index cannot hold."""
+    if UNFIT.search(name if version == "1.2" else extension):
+        reason = "the name of"
+    elif not extension:
+        reason = "the empty extension of"
+    elif joined and extension == name:
+        reason = "a name without a dot among a sample's:"
+    else:
+        return
+    raise FastshardError(
+        f"{file.path}: an index of DALI cannot hold {reason} member {name!r}"
+    )

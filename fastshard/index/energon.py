@@ -1,8 +1,8 @@
 """Megatron-Energon's index of a shard, ``.tar.idx``.
 
 Little-endian u64, without a header: where each sample's first header begins
-(extension headers included), and last where the archive's own end begins. A
-sample is a run of neighbours with the same key. It holds no names and no sizes,
+(its own extension headers included), and last where the archive's own end begins.
+A sample is a run of neighbours with the same key. It holds no names and no sizes,
 so that reading one takes a scan of the shard all the same.
 """
 
@@ -18,12 +18,13 @@ from types import MappingProxyType
 from fastshard._core.extents import ExtentTable
 from fastshard._core.scan import header_starts, scan_tar
 from fastshard._core.source import LocalFile, PreadSource
-from fastshard.errors import FastshardError, FormatError, StaleIndexError
+from fastshard.errors import FormatError, StaleIndexError
 from fastshard.files import replacing
 from fastshard.index.contents import Contents
 
 __all__ = ["read_energon", "write_energon"]
 
+BLOCK = 512  # bytes
 WIDTH = 8  # bytes of an offset
 # Energon's own rules, which are WebDataset's.
 SAMPLE_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
@@ -53,30 +54,45 @@ def read_energon(path: str, file: LocalFile) -> Contents:
     if not raw or len(raw) % WIDTH:
         raise FormatError("not made of offsets of 8 bytes", path, len(raw))
     table, skipped, end = scan_tar(file)
-    expected = _packed(offsets_of(table, file))
+    expected = _packed(_sample_starts(table, file, path))
     if raw != expected:
-        at = next(
-            (
-                i
-                for i in range(0, len(raw), WIDTH)
-                if raw[: i + WIDTH] != expected[: i + WIDTH]
-            ),
-            len(raw),
-        )
-        raise StaleIndexError(f"samples of {file.path} begin elsewhere", path, at)
+        reason = f"samples of {file.path} begin elsewhere"
+        raise StaleIndexError(reason, path, _first_difference(raw, expected))
     return Contents(table, end=end, skipped=MappingProxyType(skipped), index=path)
 
 
-def offsets_of(table: ExtentTable, file: LocalFile) -> list[int]:
+def _first_difference(raw: bytes, expected: bytes) -> int:
+    """Return where the first offset that differs begins."""
+    pairs = zip(array("Q", raw), array("Q", expected), strict=False)
+    same = (i for i, (one, other) in enumerate(pairs) if one != other)
+    return WIDTH * next(same, min(len(raw), len(expected)) // WIDTH)
+
+
+def _sample_starts(table: ExtentTable, file: LocalFile, index: str) -> list[int]:
     """Return where the first headers of samples begin, and the archive's end."""
-    starts, end = header_starts(file)
-    if len(starts) != WIDTH * len(table):
-        raise StaleIndexError("not all of the shard's members", file.path, 0)
-    headers = array("Q", starts)
-    keyed = zip(_keys(table), headers, strict=True)
+    raw, end = header_starts(file)
+    starts = array("Q", raw)
+    _check_starts(table, [*starts, end], file, index)
+    keyed = zip(_keys(table), starts, strict=True)
     members = [(key, start) for key, start in keyed if key is not None]
     runs = groupby(members, key=itemgetter(0))
     return [*(next(run)[1] for _, run in runs), end]
+
+
+def _check_starts(
+    table: ExtentTable, starts: list[int], file: LocalFile, index: str
+) -> None:
+    """Raise unless each member lies behind its own headers, and none is left out."""
+    if len(starts) != len(table) + 1:
+        reason = (
+            f"lists {len(table):,} members, where {file.path} has {len(starts) - 1:,}"
+        )
+        raise StaleIndexError(reason, index, 0)
+    for i in range(len(table)):
+        offset, size = table.extent(i)
+        if not starts[i] + BLOCK <= offset <= starts[i + 1] - size:
+            reason = f"{file.path} has no member of {size:,} bytes at byte {offset:,}"
+            raise StaleIndexError(reason, index, 0, table.name_of(i))
 
 
 def _keys(table: ExtentTable) -> Iterator[str | None]:
@@ -103,15 +119,14 @@ def write_energon(path: str, contents: Contents, file: LocalFile) -> None:
 
     Raises
     ------
-    FastshardError
-        The shard has no samples, or `contents` not all of its members.
+    StaleIndexError
+        `contents` are not all that the shard holds: an index told them that is
+        of another shard, or that leaves members out, as DALI's does.
+    FormatError
+        The shard is broken.
     OSError
         It cannot be written.
     """
-    offsets = offsets_of(contents.table, file)
-    if len(offsets) == 1:
-        raise FastshardError(
-            f"{file.path}: an index of Energon needs a sample at least"
-        )
+    starts = _sample_starts(contents.table, file, contents.index or file.path)
     with replacing(path) as index:
-        index.write(_packed(offsets))
+        index.write(_packed(starts))
