@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FormatError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
-from fastshard.shardset import ShardSet
+from fastshard.index.global_file import GlobalIndex
+from fastshard.index.known import match_known
+from fastshard.shardset import ShardSet, root_of
 from fastshard.verify_index import indexes_of, verify_index, verify_known
 
-__all__ = ["Fault", "archive_after", "verify_dataset", "verify_shard"]
+__all__ = ["Fault", "archive_after", "verify_dataset", "verify_global", "verify_shard"]
 
 BLOCK = 512  # bytes
 CHUNK = 1 << 20  # bytes read at once, a multiple of BLOCK
@@ -102,10 +105,33 @@ def verify_dataset(shards: ShardSet, *, hashes: bool = False) -> list[Fault]:
 
     faults = [fault for found in shards.each(verify, "verifying") for fault in found]
     if shards.known is not None:
-        with warnings.catch_warnings():  # what is stale is a fault by now
-            warnings.simplefilter("ignore", StaleIndexWarning)
-            faults.extend(Fault(*fault) for fault in verify_known(shards))
+        faults.extend(_known_faults(shards))
     return faults
+
+
+def verify_global(path: str, paths: Sequence[str]) -> list[Fault]:
+    """Check a ``dataset.fsi`` against the shards that it should list."""
+    try:
+        index = GlobalIndex(path)
+        known = match_known(index, paths, root_of(paths), whole=True)
+    except FormatError as error:
+        return [Fault(error.path, error.offset, error.member, error.reason)]
+    shards = ShardSet(
+        paths,
+        index="auto",
+        root=root_of(paths),
+        mode="mmap",
+        key="last" if index.last_dot else "first",
+        lower=True,
+        known=known,
+    )
+    return _known_faults(shards)
+
+
+def _known_faults(shards: ShardSet) -> list[Fault]:
+    with warnings.catch_warnings():  # what is stale is a fault by now
+        warnings.simplefilter("ignore", StaleIndexWarning)
+        return [Fault(*fault) for fault in verify_known(shards)]
 
 
 def _member_fault(shard: TarShard, i: int, reason: str) -> Fault:

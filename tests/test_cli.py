@@ -10,7 +10,8 @@ import tarfile
 import pytest
 
 import fastshard
-from fastshard.cli import main, shown
+from fastshard.cli import main
+from fastshard.cli.common import shown
 
 from conftest import write_tar
 
@@ -225,7 +226,7 @@ def test_interrupting_ends_with_130(shard_path, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fastshard.cli.open_tar", interrupted)
+    monkeypatch.setattr("fastshard.cli.common.open_tar", interrupted)
     assert main(["ls", str(shard_path)]) == 130
 
 
@@ -242,7 +243,7 @@ def test_a_full_disk_is_a_message(shard_path):
 
 
 def test_a_bar_shows_on_a_terminal_only_and_after_a_second(tmp_path, monkeypatch):
-    from fastshard.cli import progress_of
+    from fastshard.cli.common import progress_of
 
     path = tmp_path / "f"
     path.write_bytes(b"x" * 100)
@@ -250,7 +251,7 @@ def test_a_bar_shows_on_a_terminal_only_and_after_a_second(tmp_path, monkeypatch
         out = io.StringIO()
         out.isatty = lambda answer=is_terminal: answer
         monkeypatch.setattr(sys, "stderr", out)
-        monkeypatch.setattr("fastshard.cli.BAR_DELAY", delay)
+        monkeypatch.setattr("fastshard.cli.common.BAR_DELAY", delay)
         with progress_of(str(path)) as show:
             show(50)
             show(100)

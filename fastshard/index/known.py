@@ -13,7 +13,7 @@ from fastshard.index.global_file import NAME, GlobalIndex
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
 
-__all__ = ["Known", "find_known"]
+__all__ = ["Known", "find_known", "match_known"]
 
 
 class Known(NamedTuple):
@@ -101,15 +101,25 @@ def find_known(
         index = GlobalIndex(path, copied=copied)
         if index.last_dot != last_dot:
             return None
-        return _matched(index, paths, root, whole)
+        return match_known(index, paths, root, whole)
     except FormatError as error:
         what = "stale" if isinstance(error, StaleIndexError) else "broken"
         warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
         return None
 
 
-def _matched(index: GlobalIndex, paths: Sequence[str], root: str, whole: bool) -> Known:
-    """Number the shards as the index does; see that their sizes are the same."""
+def match_known(
+    index: GlobalIndex, paths: Sequence[str], root: str, whole: bool
+) -> Known:
+    """Number the shards as an index does; see that their sizes are the same.
+
+    Raises
+    ------
+    StaleIndexError
+        They are not, or it lists other shards.
+    OSError
+        A shard is not there.
+    """
     by_name = {shard.name: number for number, shard in enumerate(index.shards)}
     numbers = []
     for path in paths:

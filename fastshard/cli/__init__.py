@@ -1,0 +1,64 @@
+"""The command line: look at shards, check them, index them, try them.
+
+Data goes to stdout, messages to stderr. Exit status: 0, 1 for a fault in the
+data, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import fastshard
+from fastshard.cli.common import Commands, complain, quietly_warned
+from fastshard.cli.faults import add_verify
+from fastshard.cli.figures import add_stat
+from fastshard.cli.making import add_index
+from fastshard.cli.shards import add_cat, add_ls
+from fastshard.errors import FastshardError
+
+__all__ = ["main", "make_parser"]
+
+
+def cmd_demo(args: argparse.Namespace) -> int:
+    """Make shards and a dataset, read them every way, compare with tarfile."""
+    from fastshard.demo import run_demo
+
+    return run_demo()
+
+
+def add_demo(commands: Commands) -> None:
+    parser = commands.add_parser("demo", help=cmd_demo.__doc__)
+    parser.set_defaults(run=cmd_demo)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fastshard", description="Read sharded datasets at memory speed."
+    )
+    version = f"fastshard {fastshard.__version__}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in (add_ls, add_cat, add_stat, add_verify, add_index, add_demo):
+        add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit status."""
+    args = make_parser().parse_args(argv)
+    try:
+        with quietly_warned():
+            status: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (FastshardError, OSError) as error:
+        complain(error)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status

@@ -1,0 +1,89 @@
+"""``verify``: what is wrong with shards and their indexes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fastshard.cli.common import (
+    Commands,
+    add_sources,
+    complain,
+    progress_of,
+    shards_in,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from fastshard.verify import Fault
+
+__all__ = ["add_verify"]
+
+
+def print_fault(fault: Fault, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(fault._asdict()))
+        return
+    member = "" if fault.member is None else f"{shown(fault.member)}: "
+    print(f"{fault.path}: byte {fault.offset:,}: {member}{fault.reason}")
+
+
+def verify_one(path: str, args: argparse.Namespace) -> int:
+    from fastshard.verify import verify_shard
+
+    try:
+        with progress_of(path) as progress:
+            shard, faults = verify_shard(path, progress, hashes=args.hash)
+    except OSError as error:
+        complain(error)
+        return 1
+    for fault in faults:
+        print_fault(fault, args.json)
+    if shard is not None:
+        if not faults and not args.json:
+            print(f"{path}: ok, {len(shard):,} members")
+        shard.close()
+    return 1 if faults else 0
+
+
+def verify_whole(paths: Sequence[str], as_json: bool) -> int:
+    """Check ``dataset.fsi``, if the shards have one."""
+    from fastshard.index.global_file import NAME
+    from fastshard.shardset import root_of
+    from fastshard.verify import verify_global
+
+    where = os.path.join(root_of(paths), NAME)
+    if not os.path.exists(where):
+        return 0
+    faults = verify_global(where, paths)
+    for fault in faults:
+        print_fault(fault, as_json)
+    if not faults and not as_json:
+        print(f"{where}: ok")
+    return 1 if faults else 0
+
+
+def cmd_verify(args: argparse.Namespace) -> int:
+    """Check headers, bounds, names and indexes of shards."""
+    paths = shards_in(args.sources)
+    status = 0
+    for path in paths:
+        status |= verify_one(path, args)
+    if paths:
+        status |= verify_whole(paths, args.json)
+    return status
+
+
+def add_verify(commands: Commands) -> None:
+    parser = commands.add_parser("verify", help=cmd_verify.__doc__)
+    add_sources(parser)
+    parser.add_argument(
+        "--hash", action="store_true", help="compare with the sha256 of an index too"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object a fault, a line each"
+    )
+    parser.set_defaults(run=cmd_verify)

@@ -1,0 +1,135 @@
+"""``stat``: what shards hold, each of them and all together."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from typing import Any
+
+from fastshard.cli.common import Commands, add_sources, each_shard, shards_in, shown
+from fastshard.formats.tar import TarShard
+
+__all__ = ["add_stat"]
+
+PERCENTILES = (0, 10, 50, 90, 99, 100)
+BAR = 40  # characters of the longest bar of the histogram
+
+
+def figures_of(shard: TarShard) -> dict[str, Any]:
+    """Count what a shard holds."""
+    import numpy as np
+
+    from fastshard.verify import archive_after
+
+    sizes = shard.sizes
+    at: list[int] = []
+    if len(sizes):
+        at = np.percentile(sizes, PERCENTILES, method="lower").tolist()
+    after = archive_after(shard)
+    return {
+        "shard": shard.path,
+        "index": shard.index,
+        "bytes": shard.nbytes,
+        "members": len(shard),
+        "member_bytes": shard.parts()[1].data_bytes,
+        "size_percentiles": dict(zip(map(str, PERCENTILES), at, strict=False)),
+        "samples": len(shard.samples),
+        "fields": shard.samples.grouping.field_counts(),
+        "skipped": None if shard.skipped is None else dict(shard.skipped),
+        "after_end": None if after is None else {"offset": after[0], "what": after[2]},
+    }
+
+
+def counts(of: dict[str, int]) -> str:
+    return ", ".join(f"{shown(k)}: {n:,}" for k, n in of.items()) or "none"
+
+
+def print_figures(figures: dict[str, Any]) -> None:
+    percentiles = figures["size_percentiles"].items()
+    print(figures["shard"])
+    print(f"  bytes    {figures['bytes']:,}")
+    print(f"  members  {figures['members']:,} of {figures['member_bytes']:,} bytes")
+    print("  sizes    " + (", ".join(f"p{p} {n:,}" for p, n in percentiles) or "none"))
+    print(f"  samples  {figures['samples']:,}")
+    print(f"  fields   {counts(figures['fields'])}")
+    if figures["skipped"] is not None:
+        print(f"  skipped  {counts(figures['skipped'])}")
+    if figures["index"] is not None:
+        print(f"  index    {figures['index']}")
+    if figures["after_end"] is not None:
+        print(
+            f"  byte {figures['after_end']['offset']:,}: {figures['after_end']['what']}"
+        )
+
+
+class Totals:
+    """What several shards hold together."""
+
+    def __init__(self) -> None:
+        self.sums: Counter[str] = Counter()
+        self.fields: Counter[str] = Counter()
+        self.histogram: Counter[int] = Counter()  # members, by bits of their size
+
+    def add(self, shard: TarShard) -> None:
+        import numpy as np
+
+        self.sums["shards"] += 1
+        self.sums["indexed"] += shard.index is not None
+        self.sums["bytes"] += shard.nbytes
+        self.sums["members"] += len(shard)
+        self.sums["member_bytes"] += shard.parts()[1].data_bytes
+        self.sums["samples"] += len(shard.samples)
+        self.fields.update(shard.samples.grouping.field_counts())
+        bits = np.frexp(shard.sizes.astype(np.float64))[1]
+        for size, count in zip(*np.unique(bits, return_counts=True), strict=True):
+            self.histogram[int(size)] += int(count)
+
+    def figures(self) -> dict[str, Any]:
+        """Return them; the histogram as (least size in bytes, members)."""
+        pairs = sorted(self.histogram.items())
+        return {
+            **self.sums,
+            "fields": dict(self.fields),
+            "sizes": [[1 << bits >> 1, count] for bits, count in pairs],
+        }
+
+    def print(self) -> None:
+        sums = self.sums
+        print("all together")
+        print(f"  shards   {sums['shards']:,}, {sums['indexed']:,} with an index")
+        print(f"  bytes    {sums['bytes']:,}")
+        print(f"  members  {sums['members']:,} of {sums['member_bytes']:,} bytes")
+        print(f"  samples  {sums['samples']:,}")
+        print(f"  fields   {counts(dict(self.fields))}")
+        most = max(self.histogram.values(), default=1)
+        for least, count in self.figures()["sizes"]:
+            bar = "#" * max(1, count * BAR // most)
+            print(f"  {least:>15,} bytes and more  {count:>12,}  {bar}")
+
+
+def cmd_stat(args: argparse.Namespace) -> int:
+    """Count members, bytes, sizes, fields and what is skipped."""
+    status = 0
+    paths = shards_in(args.sources)
+    alone = len(paths) == 1 or args.each
+    totals = Totals()
+    for _, shard in each_shard(paths):
+        if shard is None:
+            status = 1
+            continue
+        if alone:
+            figures = figures_of(shard)
+            print(json.dumps(figures)) if args.json else print_figures(figures)
+        totals.add(shard)
+    if len(paths) > 1:
+        print(json.dumps(totals.figures())) if args.json else totals.print()
+    return status
+
+
+def add_stat(commands: Commands) -> None:
+    parser = commands.add_parser("stat", help=cmd_stat.__doc__)
+    add_sources(parser)
+    parser.add_argument("--each", action="store_true", help="each shard too")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=cmd_stat)

@@ -1,0 +1,89 @@
+"""``ls`` and ``cat``: names and bytes of members."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+
+from fastshard.cli.common import (
+    SOURCE_HELP,
+    Commands,
+    add_sources,
+    complain,
+    each_shard,
+    shards_in,
+    shown,
+)
+from fastshard.formats.tar import TarShard
+
+__all__ = ["add_cat", "add_ls"]
+
+
+def lines_of(path: str, shard: TarShard, args: argparse.Namespace) -> Iterator[str]:
+    extents = zip(
+        shard.names, shard.offsets.tolist(), shard.sizes.tolist(), strict=True
+    )
+    for name, offset, size in extents:
+        if args.json:
+            member = {"shard": path, "name": name, "offset": offset, "size": size}
+            yield json.dumps(member)
+        elif args.long:
+            yield f"{offset:>15} {size:>13}  {shown(name)}"
+        else:
+            yield shown(name)
+
+
+def cmd_ls(args: argparse.Namespace) -> int:
+    """List the members of shards."""
+    status = 0
+    for path, shard in each_shard(shards_in(args.sources)):
+        if shard is None:
+            status = 1
+            continue
+        for line in lines_of(path, shard, args):
+            print(line)
+    return status
+
+
+def add_ls(commands: Commands) -> None:
+    parser = commands.add_parser("ls", help=cmd_ls.__doc__)
+    add_sources(parser)
+    parser.add_argument(
+        "-l", "--long", action="store_true", help="offset and size, in bytes, too"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=cmd_ls)
+
+
+def cmd_cat(args: argparse.Namespace) -> int:
+    """Write members to stdout, one after another."""
+    paths = shards_in([args.source])
+    status = 0
+    views: dict[str, list[memoryview]] = {name: [] for name in args.names}
+    for _, shard in each_shard(paths):
+        if shard is None:
+            status = 1
+            continue
+        for name, found in views.items():
+            if name in shard:
+                found.append(shard[name])
+    for name in args.names:
+        found = views[name]
+        if len(found) == 1:
+            sys.stdout.buffer.write(found[0])
+            continue
+        status = 1
+        if found:
+            complain(f"{len(found):,} shards of {args.source} have a member {name!r}")
+        else:
+            complain(f"no member {name!r} in {args.source}")
+    return status
+
+
+def add_cat(commands: Commands) -> None:
+    parser = commands.add_parser("cat", help=cmd_cat.__doc__)
+    parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.set_defaults(run=cmd_cat)
