@@ -99,7 +99,7 @@ class DatasetKeys(Sequence[str]):
         if known is not None and known.has_keys:
             found = known.candidates(key)
             total = self._set.starts()[-1]
-            if found and found[-1] >= total:
+            if max(found, default=0) >= total:
                 reason = f"its table of keys has a position beyond {total:,}"
                 raise FormatError(reason, known.path, 0)
             return found

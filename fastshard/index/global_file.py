@@ -120,6 +120,7 @@ class GlobalIndex:
             raise FastshardError("dataset.fsi is read on little-endian machines only")
         self.path = path
         self._copied = copied
+        self._rows_checked = False
         with LocalFile(path) as file:
             source = PreadSource(file)
             if file.nbytes < HEADER.size:
@@ -221,7 +222,8 @@ class GlobalIndex:
         """Say whether the checksum of the table of keys is wrong."""
         if self._memory is None:
             return False
-        return zlib.crc32(self.row_bytes()) != self._rows_crc
+        rows = memoryview(self._memory)[self._rows_at :]
+        return zlib.crc32(rows) != self._rows_crc
 
     def row_bytes(self) -> bytes:
         """Return the table of keys as bytes of their own."""
@@ -265,8 +267,19 @@ class GlobalIndex:
     def candidates(self, key: str) -> list[int]:
         """Return positions of samples that may have this key; sorted.
 
-        There must be a table of keys.
+        There must be a table of keys. It is checked on first use, which reads
+        all of it: a damaged one would deny keys that are there.
+
+        Raises
+        ------
+        FormatError
+            Its checksum is wrong.
         """
+        if not self._rows_checked:
+            if self.rows_are_broken():
+                reason = "the checksum of its table of keys is wrong"
+                raise FormatError(reason, self.path, 76)
+            self._rows_checked = True
         rows = self.rows()
         assert rows is not None
         return candidates(rows, key, self.seed)

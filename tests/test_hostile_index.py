@@ -1,0 +1,265 @@
+"""Binary indexes that are damaged, hostile, or change while they are in use."""
+
+import os
+import random
+import struct
+import threading
+import warnings
+import zlib
+from contextlib import suppress
+
+import pytest
+
+import fastshard
+from fastshard.index.binary import HEADER as FSI_HEADER
+from fastshard.index.binary import read_binary
+from fastshard.index.global_file import HEADER as GLOBAL_HEADER
+from fastshard.index.global_file import GlobalIndex
+from fastshard.verify import verify_shard
+
+from conftest import write_tar
+
+MEMBERS = {
+    "a.jpg": b"1" * 700,
+    "a.json": b"{}",
+    "b.jpg": b"",
+    "README": b"no sample",
+    "b.json": b"[1]",
+    "sub/c.d.jpg": b"3",
+}
+
+
+@pytest.fixture
+def tar(tmp_path):
+    path = write_tar(tmp_path / "t.tar", MEMBERS)
+    with fastshard.open_shard(path) as shard:
+        shard.save_index(hashes=True)
+    return path
+
+
+def mended(raw, header):
+    """The same bytes with the header's checksum made right again."""
+    end = header.size - 4
+    if len(raw) < header.size:
+        return raw
+    return raw[:end] + struct.pack("<I", zlib.crc32(raw[:end])) + raw[header.size :]
+
+
+def damaged(raw, header, seed, count):
+    """Truncations, flips of every byte, numbers of every size; some mended."""
+    for n in range(0, len(raw), 5):
+        yield raw[:n]
+    for i in range(len(raw)):
+        for flip in (0x01, 0x80, 0xFF):
+            changed = raw[:i] + bytes([raw[i] ^ flip]) + raw[i + 1 :]
+            yield changed
+            if i < header.size:
+                yield mended(changed, header)
+    numbers = random.Random(seed)
+    absurd = (0, 1, 2**31, 2**32 - 1, 2**32, 2**61, 2**63, 2**64 - 1, 2**64 - 512)
+    for _ in range(count):
+        changed = bytearray(raw)
+        for _ in range(numbers.randrange(1, 6)):
+            at = numbers.randrange(len(raw) - 8) // 8 * 8
+            value = numbers.choice([*absurd, numbers.getrandbits(64), len(raw)])
+            changed[at : at + 8] = struct.pack("<Q", value)
+        yield mended(bytes(changed), header)
+
+
+def use_shard(path):
+    """Do everything with a shard; its bytes must lie in the file."""
+    with fastshard.open_shard(path) as shard:
+        size = path.stat().st_size
+        whole = path.read_bytes()
+        offsets, sizes = shard.offsets.tolist(), shard.sizes.tolist()
+        for i, name in enumerate(shard.names):
+            try:
+                view = shard[i]
+            except fastshard.FormatError:
+                assert offsets[i] > size or sizes[i] > size - offsets[i]
+            else:
+                assert view == whole[offsets[i] : offsets[i] + sizes[i]]
+            assert 0 <= shard.position(name) < len(shard)
+            with suppress(fastshard.FormatError):
+                shard.info(i)
+        for i in range(len(shard.samples)):
+            try:
+                sample = shard.samples[i]
+                for field in sample:
+                    sample[field]
+                assert sample.key in shard.samples
+            except (fastshard.FormatError, fastshard.FieldNotFoundError):
+                pass
+        shard.samples.grouping.field_counts()
+        list(shard.samples.keys())
+
+
+@pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
+def test_a_damaged_index_reads_nothing_outside_the_shard(tar):
+    index = tar.with_suffix(".fsi")
+    raw = index.read_bytes()
+    for changed in damaged(raw, FSI_HEADER, 1, 2000):
+        index.write_bytes(changed)
+        use_shard(tar)
+
+
+@pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
+def test_verify_finds_every_flipped_byte(tar):
+    index = tar.with_suffix(".fsi")
+    raw = index.read_bytes()
+    assert verify_shard(tar)[1] == []
+    padding = set()
+    places = read_binary(str(index)).places
+    end = FSI_HEADER.size
+    for at, size in places.values():
+        padding |= set(range(end, at))
+        end = at + size
+    for i in range(len(raw)):
+        changed = raw[:i] + bytes([raw[i] ^ 0x10]) + raw[i + 1 :]
+        index.write_bytes(changed)
+        _, faults = verify_shard(tar)
+        assert faults or i in padding, i
+        assert all(str(index) in fault.path for fault in faults)
+
+
+def test_absurd_counts_allocate_nothing(tmp_path, tar):
+    index = tar.with_suffix(".fsi")
+    raw = index.read_bytes()
+    for at in range(16, 104, 8):
+        for value in (2**32, 2**40, 2**61, 2**64 - 1):
+            changed = raw[:at] + struct.pack("<Q", value) + raw[at + 8 :]
+            index.write_bytes(mended(changed, FSI_HEADER))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", fastshard.StaleIndexWarning)
+                use_shard(tar)
+
+
+def test_a_named_index_that_is_broken_raises(tar, tmp_path):
+    index = tmp_path / "x.fsi"
+    raw = tar.with_suffix(".fsi").read_bytes()
+    for changed in (b"", raw[:100], raw[:-1], raw + b"x", b"x" + raw[1:]):
+        index.write_bytes(changed)
+        with pytest.raises(fastshard.FormatError) as caught:
+            fastshard.open_shard(tar, index=index)
+        assert caught.value.path == str(index)
+    index.write_bytes(raw[:8] + b"\x02" + raw[9:])
+    with pytest.raises(fastshard.FormatError, match="version 2"):
+        fastshard.open_shard(tar, index=index)
+
+
+def test_a_broken_index_is_passed_over_with_a_warning(tar):
+    index = tar.with_suffix(".fsi")
+    index.write_bytes(index.read_bytes()[:-1])
+    with pytest.warns(fastshard.StaleIndexWarning, match="broken index"):
+        shard = fastshard.open_shard(tar)
+    assert shard.index is None
+    assert list(shard.names) == list(MEMBERS)
+
+
+def test_an_index_that_is_no_file_is_passed_over(tmp_path):
+    path = write_tar(tmp_path / "t.tar", MEMBERS)
+    (tmp_path / "t.fsi").mkdir()
+    os.mkfifo(tmp_path / "t.json")
+    with pytest.warns(fastshard.StaleIndexWarning):
+        assert len(fastshard.open_shard(path)) == len(MEMBERS)
+
+
+def test_an_index_may_change_while_it_is_mapped(tar):
+    """Whoever writes into an index in place gets nonsense, and no crash."""
+    index = tar.with_suffix(".fsi")
+    raw = index.read_bytes()
+    stop = threading.Event()
+
+    def scribble():
+        numbers = random.Random(5)
+        with open(index, "r+b", buffering=0) as file:
+            while not stop.is_set():
+                at = numbers.randrange(FSI_HEADER.size, len(raw) - 8)
+                file.seek(at)
+                file.write(numbers.randbytes(8))
+                if numbers.random() < 0.3:
+                    file.seek(FSI_HEADER.size)
+                    file.write(raw[FSI_HEADER.size :])
+
+    writer = threading.Thread(target=scribble)
+    shard = fastshard.open_shard(tar)
+    assert shard.index is not None
+    writer.start()
+    try:
+        for _ in range(300):
+            again = fastshard.open_shard(tar, index=index)
+            for one in (shard, again):
+                for i in range(len(one)):
+                    with suppress(fastshard.FormatError):
+                        bytes(one[i])
+                    one.names[i]
+                    "a.jpg" in one  # noqa: B015
+                for i in range(len(one.samples)):
+                    try:
+                        sample = one.samples[i]
+                        [sample[field] for field in sample]
+                    except (fastshard.FormatError, fastshard.FieldNotFoundError):
+                        pass
+                "a" in one.samples  # noqa: B015
+                one.samples.grouping.field_counts()
+    finally:
+        stop.set()
+        writer.join()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for shard in range(3):
+        members = {f"{shard}{k}.txt": b"1" for k in "abc"}
+        write_tar(folder / f"t-{shard}.tar", members)
+    fastshard.build_index(folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
+def test_a_damaged_dataset_index_gives_right_samples_or_errors(folder):
+    index = folder / "dataset.fsi"
+    raw = index.read_bytes()
+    keys = [f"{shard}{k}" for shard in range(3) for k in "abc"]
+    for changed in damaged(raw, GLOBAL_HEADER, 2, 1000):
+        index.write_bytes(changed)
+        ds = fastshard.open(folder)
+        try:
+            count = len(ds)
+            for i in range(min(count, 20)):
+                assert ds[i].key == keys[i]
+            for key in (keys[0], keys[-1], "none"):
+                if key in ds:
+                    assert ds[key].key == key
+        except (fastshard.FormatError, fastshard.AmbiguousKeyError):
+            pass
+
+
+def test_verify_finds_every_flipped_byte_of_a_dataset_index(folder):
+    index = folder / "dataset.fsi"
+    raw = index.read_bytes()
+    from fastshard.verify import verify_global
+
+    paths = [str(path) for path in sorted(folder.glob("*.tar"))]
+    assert verify_global(str(index), paths) == []
+    rows = GlobalIndex(str(index))._rows_at
+    names_end = raw.rindex(b"t-2.tar") + len(b"t-2.tar")
+    for i in range(len(raw)):
+        index.write_bytes(raw[:i] + bytes([raw[i] ^ 0x04]) + raw[i + 1 :])
+        faults = verify_global(str(index), paths)
+        assert faults or names_end <= i < rows, i
+
+
+@pytest.mark.parametrize("name", ["../t-0.tar", "/etc/passwd", "a/../../b.tar", ""])
+def test_a_dataset_index_names_nothing_outside_its_directory(folder, name):
+    from fastshard.index.global_file import ShardFacts, write_global
+
+    facts = GlobalIndex(str(folder / "dataset.fsi")).shards[0]
+    facts = ShardFacts(name, *facts[1:])
+    write_global(
+        folder / "dataset.fsi", [facts], last_dot=False, seed=bytes(16), rows=None
+    )
+    with pytest.raises(fastshard.FormatError, match="not below"):
+        GlobalIndex(str(folder / "dataset.fsi"))
