@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import orjson
 import pytest
-from fastshard._core.jsonindex import parse_index
 
 import fastshard
+from fastshard._core.jsonindex import parse_index
 from fastshard.index.binary import read_binary
 
 from conftest import SCALE, contenders

@@ -13,15 +13,19 @@ from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import IndexFormat, KeyRule, open_tar
 from fastshard.index import FORMATS, read_index, sidecar
 from fastshard.index.binary import read_header
-from fastshard.index.global_file import NAME, ShardFacts, write_global
+from fastshard.index.global_file import (
+    MOST_SAMPLES,
+    NAME,
+    ShardFacts,
+    write_global,
+)
 from fastshard.keys import key_table
 from fastshard.progress import counted
-from fastshard.shardset import root_of, shards_of
+from fastshard.shardset import ShardSet, root_of
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
 
 DatasetFormat = IndexFormat | Literal["wids"]
-MOST_KEYS = 2**32 - 1  # samples that a table of keys can number
 WIDS_NAME = "shardindex.json"
 
 
@@ -190,7 +194,7 @@ def _write_wids(paths: Sequence[str], folder: str | None, key: KeyRule) -> str:
     from fastshard.index.wids import write_wids
 
     root = root_of(paths)
-    shards = shards_of(paths, "auto", whole=False, mode="mmap", key=key, lower=True)
+    shards = ShardSet(paths, index="auto", root=root, mode="mmap", key=key, lower=True)
     where = os.path.join(folder or root, WIDS_NAME)
     if folder is not None:
         os.makedirs(folder, exist_ok=True)
@@ -230,15 +234,13 @@ def merge_indexes(
     job = Job(root, "fsi", folder, key, False, False)
     facts = [_facts(job, path) for path in paths]
     where = os.path.join(folder or root, NAME)
-    shards = shards_of(
-        paths, folder or "auto", whole=False, mode="mmap", key=key, lower=True
+    shards = ShardSet(
+        paths, index=folder or "auto", root=root, mode="mmap", key=key, lower=True
     )
-    shards.known = None  # what is there already is about to be replaced
-    shards._counts = None
     marks = b"".join(fact.fingerprint for fact in facts)
     seed = hashlib.blake2b(marks, digest_size=16).digest()  # the same each time
     rows = None
-    if sum(fact.samples for fact in facts) <= MOST_KEYS:
+    if sum(fact.samples for fact in facts) <= MOST_SAMPLES:
         rows = key_table(shards, seed)
     write_global(where, facts, last_dot=key == "last", seed=seed, rows=rows)
     return where

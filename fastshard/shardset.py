@@ -206,31 +206,24 @@ class ShardSet:
     def count(self, k: int) -> Counts:
         samples = self.open[k]
         if samples is None:
-            found = None
-            if self.index != "none":
-                index = self.index_of(k)
-                folder = index if os.path.isdir(index) else None
+            index = self.index_of(k)
+            if index == "auto" or os.path.isdir(index):
+                folder = None if index == "auto" else index
                 found = peek(self.paths[k], folder, self.options["key"] == "last")
-            if found is not None:
-                return Counts(*found)
+                if found is not None:
+                    return Counts(*found)
             samples = self.samples(k)
         return Counts(len(samples), len(samples.shard))
 
-    def each(
-        self,
-        task: Callable[[int], Any],
-        doing: str,
-        shards: Iterable[int] | None = None,
-    ) -> Iterable[Any]:
+    def each(self, task: Callable[[int], Any], doing: str) -> Iterable[Any]:
         """Do something to each shard in threads; yield the results in order."""
         if self.closed:
             raise ClosedError("the dataset is closed")
         from concurrent.futures import ThreadPoolExecutor
 
-        numbers = range(len(self)) if shards is None else shards
         with ThreadPoolExecutor(THREADS) as pool:
             try:
-                yield from counted(pool.map(task, numbers), len(self), doing)
+                yield from counted(pool.map(task, range(len(self))), len(self), doing)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise

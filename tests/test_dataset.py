@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import threading
 import warnings
 
@@ -364,6 +365,30 @@ def test_a_shard_that_changed_since_it_was_counted_is_an_error(folder):
         warnings.simplefilter("ignore", fastshard.StaleIndexWarning)
         with pytest.raises(fastshard.StaleIndexError, match=r"t-7\.tar"):
             ds[7 * EACH]
+
+
+def test_a_shard_that_changed_before_it_was_opened_warns(folder):
+    fastshard.build_index(folder)
+    size = (folder / "t-7.tar").stat().st_size
+    write_tar(folder / "t-7.tar", {"new.txt": b"x" * 9000})
+    assert (folder / "t-7.tar").stat().st_size == size  # tarfile pads to 10,240 bytes
+    with pytest.warns(fastshard.StaleIndexWarning, match=r"t-7\.tar"):
+        ds = fastshard.open(folder)
+    with pytest.warns(fastshard.StaleIndexWarning, match=r"t-7\.fsi"):
+        assert len(ds) == (SHARDS - 1) * EACH + 1
+    assert ds["new"].text("txt") == "x" * 9000
+    fastshard.build_index(folder)
+    assert len(fastshard.open(folder)) == (SHARDS - 1) * EACH + 1
+
+
+def test_a_copied_dataset_needs_no_new_index(folder, tmp_path):
+    fastshard.build_index(folder)
+    copied = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
+    ds = fastshard.open(copied)
+    assert len(ds) == SHARDS * EACH
+    assert ds._set.opened == 0
+    assert keys_of(ds) == expected_keys()
+    assert ds["07-3"].key == "07-3"
 
 
 def test_an_index_of_other_shards_warns_and_is_not_used(folder):

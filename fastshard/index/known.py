@@ -7,13 +7,16 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastshard._core.source import LocalFile
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
-from fastshard.index.global_file import NAME, GlobalIndex
+from fastshard.index.global_file import NAME, GlobalIndex, ShardFacts
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
 
 __all__ = ["Known", "find_known", "match_known"]
+
+LOOKS = 64  # shards that are looked at when a dataset is opened
 
 
 class Known(NamedTuple):
@@ -122,20 +125,48 @@ def match_known(
     """
     by_name = {shard.name: number for number, shard in enumerate(index.shards)}
     numbers = []
+    touched = []  # shards whose time of writing is another
     for path in paths:
         name = os.path.relpath(path, root).replace(os.sep, "/")
         number = by_name.get(name)
         if number is None:
             raise StaleIndexError(f"does not list {path}", index.path, 0)
-        size = os.stat(path).st_size
-        recorded = index.shards[number].shard_bytes
-        if size != recorded:
-            reason = f"made for {path} of {recorded:,} bytes; it has {size:,}"
-            raise StaleIndexError(reason, index.path, 0)
+        status, facts = os.stat(path), index.shards[number]
+        if status.st_size != facts.shard_bytes:
+            raise StaleIndexError(
+                f"made for {path} of {facts.shard_bytes:,} bytes; "
+                f"it has {status.st_size:,}",
+                index.path,
+                0,
+            )
+        if status.st_mtime_ns != facts.mtime_ns:
+            touched.append((path, facts))
         numbers.append(number)
     if whole and len(numbers) != index.count:
         missing = set(range(index.count)) - set(numbers)
         name = index.shards[min(missing)].name
         raise StaleIndexError(f"lists {name}, which is not there", index.path, 0)
+    for path, facts in touched[:LOOKS]:  # the others are looked at when they are open
+        if _has_changed(index, path, facts):
+            raise StaleIndexError(
+                f"{path} was written to after the index was made", index.path, 0
+            )
     same = numbers == list(range(index.count))
     return Known(index, None if same else numbers)
+
+
+def _has_changed(index: GlobalIndex, path: str, facts: ShardFacts) -> bool:
+    """Compare a shard's headers with what is recorded of it, if its index tells."""
+    from fastshard.index.binary import read_binary
+    from fastshard.index.freshness import fingerprint_of
+
+    below = os.path.splitext(facts.name)[0] + ".fsi"
+    where = os.path.join(os.path.dirname(index.path), below)
+    try:
+        table = read_binary(where).contents(index.last_dot, True).table
+        with LocalFile(path) as file:
+            return fingerprint_of(file, table) != facts.fingerprint
+    except FileNotFoundError:
+        return False
+    except FormatError:
+        return True
