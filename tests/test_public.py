@@ -134,7 +134,20 @@ def python(code):
 
 
 def test_importing_loads_nothing_heavy():
-    heavy = ("numpy", "tqdm", "asyncio", "torch", "argparse", "tarfile", "sqlite3")
+    heavy = (
+        "numpy",
+        "tqdm",
+        "asyncio",
+        "torch",
+        "argparse",
+        "tarfile",
+        "sqlite3",
+        "concurrent.futures",
+        "dataclasses",
+        "PIL",
+        "msgpack",
+        "zipfile",
+    )
     code = f"import sys, fastshard; print([m for m in {heavy} if m in sys.modules])"
     assert python(code).strip() == "[]"
 
@@ -216,5 +229,13 @@ def test_users_code_type_checks(tmp_path):
         "    name: str = shard.names[-1]\n"
         "    keys: list[str] = sample.keys()\n"
         "    total = int(shard.sizes.sum()) + len(shard.samples)\n"
+        "    where: str = shard.save_index('x.json')\n"
+        "with fastshard.open('d/**', decoders={'jpg': bytes}) as ds:\n"
+        "    some: fastshard.Dataset = ds[::2].select_fields('jpg', missing='skip')\n"
+        "    for item in some.decode('jpg').iterate(on_error='skip'): item['jpg']\n"
+        "    count: int = ds.stats()['members'] + len(ds.members)\n"
+        "with fastshard.ShardWriter('t-{}.tar', max_size='1GiB') as writer:\n"
+        "    writer.write({'__key__': 'a', 'txt': 'b'})\n"
+        "made: list[str] = fastshard.build_index('d', format='fsi', part='0/2')\n"
     )
     checks(tmp_path, "mypy", "--strict", "--no-incremental", code)

@@ -1,0 +1,66 @@
+"""Fuzz the reader of binary indexes: whatever one says, reads stay in the shard.
+
+Not part of the suite. With atheris (``pip install atheris``), from the root::
+
+    python tests/fuzz/fuzz_fsi.py [FOLDER OF EXAMPLES] [-max_total_time=3600]
+
+Without it, or with ``--seeds FIRST LAST``, damaged indexes are tried instead::
+
+    python tests/fuzz/fuzz_fsi.py --seeds 0 1000
+
+A build with sanitizers (see ``tests/sanitize.sh``) finds more.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from test_hostile_index import FSI_HEADER, MEMBERS, damaged, mended, use_shard
+
+import fastshard
+
+from conftest import write_tar
+
+
+class Target:
+    """A shard, and the bytes of a sound index of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tar = write_tar(folder / "t.tar", MEMBERS)
+        self.index = self.tar.with_suffix(".fsi")
+        with fastshard.open_shard(self.tar) as shard:
+            shard.save_index(hashes=True)
+        self.sound = self.index.read_bytes()
+
+    def try_one(self, raw: bytes) -> None:
+        """Read by an index as it is, and with its header's checksum made right."""
+        for text in (raw, mended(raw, FSI_HEADER)):
+            self.index.write_bytes(text)
+            use_shard(self.tar)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore", fastshard.StaleIndexWarning)
+    with tempfile.TemporaryDirectory() as folder:
+        target = Target(Path(folder))
+        if "--seeds" in sys.argv or importlib.util.find_spec("atheris") is None:
+            numbers = [int(text) for text in sys.argv[2:4]] or [0, 10]
+            for seed in range(*numbers):
+                for raw in damaged(target.sound, FSI_HEADER, seed, 500):
+                    target.try_one(raw)
+            print("no read outside the shard")
+            return
+        import atheris
+
+        atheris.Setup(sys.argv, target.try_one)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
