@@ -90,3 +90,43 @@ def test_a_dataset_of_a_shard_in_a_dataloader(path, tmp_path):
     )
     done = run(code, path)("mmap")
     assert done.stdout == "[1]\n", done.stderr
+
+
+LOADER = """
+import sys, numpy, fastshard
+from torch.utils.data import DataLoader
+
+class Doubled:
+    def __call__(self, values):
+        return values | {"npy": values["npy"] * 2}
+
+if __name__ == "__main__":
+    ds = fastshard.open(sys.argv[1]).decode("npy", "cls").map(Doubled())
+    loader = DataLoader(
+        ds, batch_size=4, num_workers=2, multiprocessing_context=sys.argv[2]
+    )
+    keys = []
+    for batch in loader:
+        keys += batch["__key__"]
+        for row, number in zip(batch["npy"], batch["cls"]):
+            assert (row == 2 * number).all()
+    print(*keys)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_data_loader_reads_a_dataset(tmp_path, method):
+    import numpy as np
+
+    import fastshard
+
+    with fastshard.ShardWriter(tmp_path / "t-{}.tar", max_count=5) as writer:
+        for i in range(14):
+            array = np.full(3, i, np.float32)
+            writer.write({"__key__": f"{i:03d}", "npy": array, "cls": i})
+    script = tmp_path / "loader.py"
+    script.write_text(LOADER)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, method], capture_output=True, text=True
+    )
+    assert done.stdout.split() == [f"{i:03d}" for i in range(14)], done.stderr

@@ -76,7 +76,7 @@ cdef object map_error(int code, object path):
     elif code == ENOMEM:
         reason += (
             ": too many mappings or too little address space "
-            "(see vm.max_map_count and ulimit -v)"
+            "(see max_mapped=, vm.max_map_count and ulimit -v)"
         )
     return OSError(code, reason, path)
 
