@@ -12,7 +12,7 @@ from fastshard.formats.base import Sample
 from fastshard.iteration import Iteration, OnError, ShardwiseIteration
 from fastshard.keys import DatasetKeys
 from fastshard.members import Members
-from fastshard.selection import Infos, choose, column_of_info, matching
+from fastshard.selection import RAISE, Infos, choose, column_of_info, matching
 from fastshard.shards import Shards
 from fastshard.shardset import ShardSet
 
@@ -268,7 +268,7 @@ class Dataset(Sequence[Any]):
         sizes = {field: table.extent(member)[1] for field, member in members.items()}
         return sample.key, sizes, Infos(shard, members)
 
-    def info(self, name: str, default: Any = FastshardError) -> NDArray[Any]:
+    def info(self, name: str, default: Any = RAISE) -> NDArray[Any]:
         """Return one value that the index has of each sample, as a column.
 
         Parameters

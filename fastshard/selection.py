@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard
     from fastshard.shardset import ShardSet
 
-__all__ = ["Infos", "choose", "column_of_info", "matching"]
+__all__ = ["RAISE", "Infos", "choose", "column_of_info", "matching"]
+
+RAISE: Any = object()  # in place of a default: there is none
 
 
 def choose(count: int, positions: Any, key: Any) -> Any:
@@ -106,7 +108,7 @@ def column_of_info(
     for key, _, infos in facts:
         found = (info[name] for info in infos.values() if name in info)
         value = next(found, default)
-        if value is FastshardError:
+        if value is RAISE:
             raise FastshardError(f"the index says no {name!r} of sample {key!r}")
         values.append(value)
     if values and all(type(value) in (int, float, bool) for value in values):
