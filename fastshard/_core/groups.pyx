@@ -81,7 +81,7 @@ cdef span_t key_at(const void *context, uint32_t sample) noexcept nogil:
     cdef uint32_t start, end
     places_of(groups, sample, &start, &end)
     if start == end:
-        return span_of(NULL, 0)
+        return span_of(groups.columns.names, 0)
     return member_key(groups, member_at(groups, start))
 
 
