@@ -83,6 +83,7 @@ HEADER = struct.Struct("<8sIIQQq16sQQQQQQ8Q8I52xI")
 CHECKED = HEADER.size - 4  # bytes that the header's checksum is of
 ALIGNMENT = 64  # bytes
 UNKNOWN = 2**64 - 1
+NOTHING: Mapping[str, int] = MappingProxyType({})
 COLUMNS = (
     "offsets",
     "sizes",
@@ -279,8 +280,10 @@ def _read_header(raw: bytes, path: str) -> Header:
     *counts, end = numbers[:10]
     skipped: Mapping[str, int] | None = None
     if end != UNKNOWN:
-        stored = zip(KINDS.values(), numbers[10:18], strict=True)
-        skipped = MappingProxyType({kind: n for kind, n in stored if n})
+        stored = dict(zip(KINDS.values(), numbers[10:18], strict=True))
+        skipped = NOTHING
+        if any(stored.values()):
+            skipped = MappingProxyType({kind: n for kind, n in stored.items() if n})
     header = Header._make(
         (
             bool(flags & LAST_DOT),
