@@ -12,12 +12,18 @@ from fastshard.formats.base import Sample
 from fastshard.iteration import Iteration, OnError, ShardwiseIteration
 from fastshard.keys import DatasetKeys
 from fastshard.members import Members
-from fastshard.selection import RAISE, Infos, choose, column_of_info, matching
+from fastshard.selection import (
+    RAISE,
+    Infos,
+    choose,
+    column_of_info,
+    masked,
+    matching,
+)
 from fastshard.shards import Shards
 from fastshard.shardset import ShardSet
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from fastshard.verify import Fault
@@ -177,7 +183,15 @@ class Dataset(Sequence[Any]):
     __getitems__ = get_many  # how torch's DataLoader asks for a batch
 
     def __iter__(self) -> Iterator[Any]:
-        return self.iterate()
+        if self._set.closed or self._positions is not None:
+            return self.iterate()
+        return self._shard_by_shard()
+
+    def _shard_by_shard(self) -> Iterator[Any]:
+        """Yield all samples; shards need not be counted before."""
+        for k in range(len(self._set)):
+            samples = self._set.samples(k)
+            yield from map(self._finished, samples) if self._changes else samples
 
     def iterate(self, *, on_error: OnError = "raise") -> Iteration:
         """Iterate over the samples.
@@ -236,7 +250,7 @@ class Dataset(Sequence[Any]):
         mask = matching(
             self._set, lambda k: self._set.samples(k).grouping.having(fields)
         )
-        return narrowed._with(positions=_masked(mask, self._positions))
+        return narrowed._with(positions=masked(mask, self._positions))
 
     def filter(self, fn: Callable[[str, Mapping[str, int], Infos], object]) -> Dataset:
         """Return a dataset of the samples that a function wants; reads no data.
@@ -335,7 +349,7 @@ class Dataset(Sequence[Any]):
         kept = np.ones(starts[-1], bool)
         for k in gone:
             kept[starts[k] : starts[k + 1]] = False
-        return self._with(positions=_masked(kept, self._positions))
+        return self._with(positions=masked(kept, self._positions))
 
     def _refuse_mapped(self, what: str) -> None:
         if self._stages:
@@ -389,16 +403,6 @@ class Dataset(Sequence[Any]):
 
 def _again(shards: ShardSet, options: dict[str, Any]) -> Dataset:
     return Dataset(shards, **options)
-
-
-def _masked(mask: NDArray[np.bool_], positions: Positions) -> Positions:
-    """Return those of a dataset's positions that a mask of all samples has."""
-    import numpy as np
-
-    if positions is None:
-        return np.flatnonzero(mask)
-    chosen = np.asarray(positions, np.int64)
-    return chosen[mask[chosen]]
 
 
 class _Decode:

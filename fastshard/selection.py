@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard
     from fastshard.shardset import ShardSet
 
-__all__ = ["RAISE", "Infos", "choose", "column_of_info", "matching"]
+__all__ = ["RAISE", "Infos", "choose", "column_of_info", "masked", "matching"]
 
 RAISE: Any = object()  # in place of a default: there is none
 
@@ -55,6 +55,16 @@ def choose(count: int, positions: Any, key: Any) -> Any:
         wanted = np.flatnonzero(wanted)
     wanted = _wrapped(wanted, count)
     return wanted if positions is None else np.asarray(positions, np.int64)[wanted]
+
+
+def masked(mask: NDArray[np.bool_], positions: Any) -> Any:
+    """Return those of a dataset's positions that a mask of all samples has."""
+    import numpy as np
+
+    if positions is None:
+        return np.flatnonzero(mask)
+    chosen = np.asarray(positions, np.int64)
+    return chosen[mask[chosen]]
 
 
 def _wrapped(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:
