@@ -122,7 +122,9 @@ def test_webdataset_reads_the_same(folder):
 
 
 def test_wids_reads_the_same(folder):
-    wids = pytest.importorskip("wids", reason="wids is not installed")
+    wids = pytest.importorskip(
+        "wids", reason="wids, or the torch it needs, is not installed"
+    )
     [index] = fastshard.build_index(folder, format="wids")
     ds = wids.ShardListDataset(index, keep=True, transformations=[])
     found = []

@@ -155,6 +155,7 @@ def test_webshart_reads_what_is_written(scanned, tmp_path):
             assert theirs.read_file(i) == shard.read(name)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
 def test_hfutils_lists_what_is_written(scanned, tmp_path):
     hfutils = rival("hfutils.index")
     path, contents, nbytes = scanned
@@ -167,6 +168,7 @@ def test_hfutils_lists_what_is_written(scanned, tmp_path):
     assert hfutils.tar_get_index_info(str(path))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
 def test_what_hfutils_writes_is_read(scanned, tmp_path):
     hfutils = rival("hfutils.index")
     path, contents, nbytes = scanned
