@@ -244,7 +244,7 @@ def test_filter_reads_no_data(folder):
         ours = False
         for line in smaps:
             if "-" in line.split()[0]:
-                ours = line.rstrip().endswith(".tar")
+                ours = f"{folder}/t-" in line and line.rstrip().endswith(".tar")
             elif ours and line.startswith("Rss:"):
                 touched += int(line.split()[1])
     assert touched == 0

@@ -122,9 +122,7 @@ def test_webdataset_reads_the_same(folder):
 
 
 def test_wids_reads_the_same(folder):
-    wids = pytest.importorskip(
-        "wids", reason="wids, or the torch it needs, is not installed"
-    )
+    wids = pytest.importorskip("wids", reason="no wids, or not the torch it needs")
     [index] = fastshard.build_index(folder, format="wids")
     ds = wids.ShardListDataset(index, keep=True, transformations=[])
     found = []

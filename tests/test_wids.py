@@ -253,9 +253,7 @@ def test_a_list_that_says_nonsense_is_not_written(shards):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_wids_reads_what_is_written(tmp_path):
-    wids = pytest.importorskip(
-        "wids", reason="wids, or the torch it needs, is not installed"
-    )
+    wids = pytest.importorskip("wids", reason="no wids, or not the torch it needs")
     folder = tmp_path / "list"
     (folder / "sub").mkdir(parents=True)
     places = [
