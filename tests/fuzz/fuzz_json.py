@@ -81,6 +81,7 @@ def main() -> None:
     else:
         import atheris
 
+        atheris.instrument_all()  # the oracle's paths are what it goes by
         atheris.Setup(sys.argv, try_one)
         atheris.Fuzz()
 
