@@ -56,6 +56,7 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 #else /* POSIX */
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -93,6 +94,41 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
     return got;
 }
 
+#endif
+
+/* A file's size and the time of its last write, as os.fstat has them; 0 or -1. */
+#if defined(_WIN32)
+static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
+{
+    BY_HANDLE_FILE_INFORMATION found;
+    int64_t ticks; /* of 100 ns, since 1601 */
+
+    if (!GetFileInformationByHandle((HANDLE)_get_osfhandle(fd), &found)) {
+        errno = EIO;
+        return -1;
+    }
+    *nbytes = (uint64_t)found.nFileSizeHigh << 32 | found.nFileSizeLow;
+    ticks = (int64_t)((uint64_t)found.ftLastWriteTime.dwHighDateTime << 32 |
+                      found.ftLastWriteTime.dwLowDateTime);
+    *mtime_ns = (ticks - 116444736000000000) * 100;
+    return 0;
+}
+#else
+static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
+{
+    struct stat found;
+
+    if (fstat(fd, &found) != 0)
+        return -1;
+    *nbytes = (uint64_t)found.st_size;
+#if defined(__APPLE__)
+    *mtime_ns = (int64_t)found.st_mtimespec.tv_sec * 1000000000 +
+                found.st_mtimespec.tv_nsec;
+#else
+    *mtime_ns = (int64_t)found.st_mtim.tv_sec * 1000000000 + found.st_mtim.tv_nsec;
+#endif
+    return 0;
+}
 #endif
 
 static inline void fs_close(int fd)
@@ -138,6 +174,25 @@ static inline void fs_will_need(int fd, uint64_t offset, uint64_t size)
     (void)posix_fadvise(fd, (off_t)offset, (off_t)size, POSIX_FADV_WILLNEED);
 #else
     (void)fd; (void)offset; (void)size;
+#endif
+}
+
+/* A number that threads may race for, where any of the values does. */
+static inline Py_ssize_t fs_glance(Py_ssize_t *at)
+{
+#if defined(Py_GIL_DISABLED) && !defined(_MSC_VER)
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+#else
+    return *at;
+#endif
+}
+
+static inline void fs_note(Py_ssize_t *at, Py_ssize_t value)
+{
+#if defined(Py_GIL_DISABLED) && !defined(_MSC_VER)
+    __atomic_store_n(at, value, __ATOMIC_RELAXED);
+#else
+    *at = value;
 #endif
 }
 

@@ -6,10 +6,13 @@ cdef extern from "platform.h" nogil:
     bint FS_HAVE_MMAP
     void *fs_map(int fd, size_t nbytes, bint writable)
     void fs_unmap(void *base, size_t nbytes)
+    int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
     void fs_close(int fd)
     int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
     int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t offset)
     void fs_will_need(int fd, uint64_t offset, uint64_t size)
+    Py_ssize_t fs_glance(Py_ssize_t *at)
+    void fs_note(Py_ssize_t *at, Py_ssize_t value)
     uint64_t fs_load(const uint64_t *at)
     uint32_t fs_load32(const uint32_t *at)
     size_t fs_plain_run(const uint8_t *at, size_t left)

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, final, overload
 
@@ -49,6 +49,13 @@ class Shard:
         dtype: DTypeLike | None = None,
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]: ...
+    def read_into(
+        self,
+        positions: Iterable[int] | NDArray[Any],
+        out: Any,
+        *,
+        threads: int | None = None,
+    ) -> NDArray[np.int64]: ...
     def parts(self) -> tuple[Source, ExtentTable]: ...
     def close(self, strict: bool = False) -> None: ...
     def __enter__(self) -> Self: ...

@@ -141,7 +141,10 @@ cdef class Shard:
         cdef Py_ssize_t i = self.find(key)
         cdef Source source = self.open_source()  # a key's __index__ may close it
         self.extent(i, &offset, &size)
-        return source.read(offset, size)
+        try:
+            return source.read(offset, size)
+        except (FormatError, OSError) as error:
+            raise self.of_member(error, i) from None
 
     def array(self, key, dtype=None, shape=None):
         """Return a member as an array without copying it.
@@ -176,6 +179,38 @@ cdef class Shard:
         if array_maker == NULL:
             from fastshard._core import arrays  # noqa: F401
         return array_maker(self, self.find(key), dtype, shape)
+
+    def read_into(self, positions, out, *, threads=None):
+        """Copy many members into one buffer; the GIL is released.
+
+        Parameters
+        ----------
+        positions : sequence of int, or array
+            Negative ones count back.
+        out : buffer
+            Writable and contiguous: an array, a bytearray, shared memory, a tensor
+            in (pinned) memory. Into one dimension the members are put one after
+            another, as bytes; of more dimensions each member fills a row.
+        threads : int, optional
+            At most so many; otherwise up to 4. One is used for each 4 MiB.
+
+        Returns
+        -------
+        ndarray of int64 [positions + 1]
+            Where each member begins in `out`, in bytes, and where the last ends.
+
+        Raises
+        ------
+        ValueError
+            `out` is too small, or a member is not of a row's size.
+        IndexError
+            The shard has no member at a position.
+        FormatError, OSError
+            A member cannot be read; what `out` holds then is not defined.
+        """
+        from fastshard._core.gather import gather, positions_of
+
+        return gather([self], positions_of(positions, len(self)), out, threads=threads)
 
     def parts(self):
         """Return a source and the table, of which another handle can be made."""
@@ -253,7 +288,17 @@ cdef class Shard:
         cdef uint64_t offset
         cdef Source source = self.open_source()
         self.extent(i, &offset, size)
-        return source.hold(offset, size[0], at)
+        try:
+            return source.hold(offset, size[0], at)
+        except (FormatError, OSError) as error:  # the source knows of no members
+            raise self.of_member(error, i) from None
+
+    cdef object of_member(self, object error, Py_ssize_t i):
+        """An error of the source, with the member's name."""
+        if isinstance(error, OSError):
+            where = f"{error.strerror} - at member {self.table.name(i)!r}"
+            return OSError(error.errno, where, self.path)
+        return FormatError(error.reason, self.path, error.offset, self.table.name(i))
 
     cdef object view_at(self, Py_ssize_t i):
         cdef uint8_t *at

@@ -1,14 +1,22 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fastshard._core.mapped cimport MappedFile
+from fastshard._core.residency cimport Residency
 
 
 cdef class LocalFile:
     cdef readonly object path
     cdef readonly uint64_t nbytes  # bytes when it was opened
     cdef readonly int64_t mtime_ns # when it was last written to, then
+    cdef readonly uint64_t device
+    cdef readonly uint64_t inode
+    cdef readonly uint64_t owner   # the user that it belongs to
     cdef readonly int fd           # -1 once closed
+    cdef object appended           # says if what was there is there yet; or None
+    cdef uint64_t seen_nbytes      # its size and time of writing, when last looked
+    cdef int64_t seen_mtime_ns
     cdef object __weakref__
+    cdef int check(self) except -1
 
 
 cdef class Source:
@@ -19,10 +27,16 @@ cdef class Source:
     cdef readonly object path
     cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at)
     cpdef object read(self, uint64_t offset, uint64_t size)
+    cdef bint is_near(self) except -1
+    cdef int settle(self) except -1
+    cdef object failure(self, uint64_t offset, int code)
 
 
 cdef class MappedSource(Source):
     cdef MappedFile file
+    cdef readonly Residency residency  # None: nobody asks
+    cdef Py_ssize_t trusted        # reads to go until someone looks again
+    cdef int look(self, uint64_t offset, uint64_t size) except -1
 
 
 cdef class PreadSource(Source):

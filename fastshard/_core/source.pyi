@@ -1,10 +1,12 @@
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, final
 
 from typing_extensions import disjoint_base
 
 from fastshard._core.mapped import MappedFile
+from fastshard._core.residency import Residency
 
 KINDS_OF_FILE: dict[int, str]
 
@@ -19,6 +21,13 @@ class LocalFile:
     def fd(self) -> int: ...
     @property
     def mtime_ns(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def inode(self) -> int: ...
+    @property
+    def owner(self) -> int: ...
+    def watch(self, appended: Callable[[LocalFile], bool]) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -42,7 +51,11 @@ class Source:
 
 @final
 class MappedSource(Source):
-    def __new__(cls, file: MappedFile) -> MappedSource: ...
+    @property
+    def residency(self) -> Residency | None: ...
+    def __new__(
+        cls, file: MappedFile, residency: Residency | None = None
+    ) -> MappedSource: ...
 
 @final
 class PreadSource(Source):

@@ -12,7 +12,10 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from fastshard._core.mapped cimport MappedFile
-from fastshard._core.platform cimport fs_close, fs_pread
+from fastshard._core.platform cimport (
+    PY_SSIZE_T_MAX, fs_close, fs_glance, fs_note, fs_pread, fs_status,
+)
+from fastshard._core.residency cimport TRUSTED_READS, Residency
 
 import os
 import stat
@@ -72,8 +75,41 @@ cdef class LocalFile:
             kind = KINDS_OF_FILE.get(stat.S_IFMT(status.st_mode), "such a file")
             self.close()
             raise FormatError(f"{kind} is not a shard", self.path, 0)
-        self.nbytes = status.st_size
-        self.mtime_ns = status.st_mtime_ns
+        self.nbytes = self.seen_nbytes = status.st_size
+        self.mtime_ns = self.seen_mtime_ns = status.st_mtime_ns
+        self.device = status.st_dev
+        self.inode = status.st_ino
+        self.owner = status.st_uid
+
+    def watch(self, appended):
+        """From now on raise where it is read after it was written to.
+
+        Parameters
+        ----------
+        appended : callable
+            ``appended(file) -> bool``: whether a file that grew still has what it
+            had before.
+        """
+        self.appended = appended
+
+    cdef int check(self) except -1:
+        """Complain of what was read from a file that was written to."""
+        cdef uint64_t nbytes = 0
+        cdef int64_t mtime_ns = 0
+        if self.appended is None:
+            return 0
+        if fs_status(self.fd, &nbytes, &mtime_ns) != 0:
+            raise OSError(errno, os.strerror(errno), self.path)
+        if mtime_ns == self.seen_mtime_ns and nbytes == self.seen_nbytes:
+            return 0
+        if nbytes <= self.seen_nbytes or not self.appended(self):
+            raise FormatError(
+                f"written to after it was opened; it had {self.nbytes:,} bytes then, "
+                f"and has {nbytes:,}", self.path, min(nbytes, self.nbytes),
+            )
+        self.seen_nbytes = nbytes
+        self.seen_mtime_ns = mtime_ns
+        return 0
 
     def close(self):
         """Close the descriptor; closing twice is nothing."""
@@ -121,6 +157,23 @@ cdef class Source:
         """Return `size` bytes from `offset` as bytes of their own."""
         raise NotImplementedError
 
+    cdef bint is_near(self) except -1:
+        """Whether all bytes can be had without waiting for a device."""
+        return False
+
+    cdef int settle(self) except -1:
+        """Complain if what was just read may not be what the file had."""
+        return 0
+
+    cdef object failure(self, uint64_t offset, int code):
+        """Why bytes could not be read: what failed, or that there are no more."""
+        if code != 0:
+            return OSError(code, os.strerror(code), self.path)
+        return FormatError(
+            f"the file ends here; it had {self.nbytes:,} bytes when it was opened",
+            self.path, offset,
+        )
+
 
 @cython.final
 @cython.no_gc
@@ -130,10 +183,14 @@ cdef class MappedSource(Source):
     Parameters
     ----------
     file : MappedFile
+    residency : Residency, optional
+        What is asked before bytes are handed out; without one nobody asks.
     """
 
-    def __cinit__(self, MappedFile file not None):
+    def __cinit__(self, MappedFile file not None, Residency residency=None):
         self.file = file
+        self.residency = residency
+        self.trusted = 0 if residency is not None else PY_SSIZE_T_MAX
         self.base = file.base
         self.writable = file.writable
         self.nbytes = file.nbytes
@@ -146,9 +203,37 @@ cdef class MappedSource(Source):
 
     def handle(self):
         """Return a source on the same mapping that counts its own views."""
-        return MappedSource(self.file.handle())
+        file = self.file.handle()
+        residency = None if self.residency is None else self.residency.handle(file)
+        return MappedSource(file, residency)
+
+    cdef int look(self, uint64_t offset, uint64_t size) except -1:
+        """See that bytes are in memory; while all are, not at every read."""
+        cdef Py_ssize_t trusted = fs_glance(&self.trusted)
+        if trusted > 0:
+            fs_note(&self.trusted, trusted - 1)
+            return 0
+        self.residency.check_size()
+        if not self.is_near():
+            self.residency.bring(offset, size)
+        return 0
+
+    cdef bint is_near(self) except -1:
+        if fs_glance(&self.trusted) > 0:
+            return True
+        if not self.residency.is_whole():
+            return False
+        if self.residency.fd < 0:  # else the size is asked for at every read
+            fs_note(&self.trusted, TRUSTED_READS)
+        return True
+
+    cdef object failure(self, uint64_t offset, int code):
+        if self.residency is None:
+            return FormatError("the file ends here", self.path, offset)
+        return self.residency.failure(offset, code)
 
     cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+        self.look(offset, size)
         at[0] = self.file.base + offset
         return self.file.window(offset, size)
 
@@ -158,6 +243,7 @@ cdef class MappedSource(Source):
         cdef char *to
         if offset > self.nbytes or size > self.nbytes - offset:
             raise FormatError("a read beyond the file", self.path, offset)
+        self.look(offset, size)
         if size < LARGE_COPY:
             return PyBytes_FromStringAndSize(<const char *> self.base + offset, size)
         copy = PyBytes_FromStringAndSize(NULL, size)
@@ -194,7 +280,8 @@ cdef class PreadSource(Source):
         Raises
         ------
         FormatError
-            The file has become shorter since it was opened.
+            The file has become shorter since it was opened, or is watched and was
+            written to.
         """
         cdef object copy = PyBytes_FromStringAndSize(NULL, size)
         cdef char *to = PyBytes_AS_STRING(copy)
@@ -208,11 +295,10 @@ cdef class PreadSource(Source):
                     code = errno   # before the GIL is back: that may change it
                     break
                 done += got
-        if got < 0:
-            raise OSError(code, os.strerror(code), self.path)
         if done < size:
-            raise FormatError(
-                f"the file ends here; it had {self.nbytes:,} bytes when it was opened",
-                self.path, offset + done,
-            )
+            raise self.failure(offset + done, code if got < 0 else 0)
+        self.file.check()
         return copy
+
+    cdef int settle(self) except -1:
+        return self.file.check()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.grouping import Grouping
 from fastshard._core.mapped import MappedFile
+from fastshard._core.probe import first_changed
+from fastshard._core.residency import Residency
 from fastshard._core.scan import scan_tar
 from fastshard._core.shard import Shard
 from fastshard._core.source import LocalFile, MappedSource, PreadSource, Source
@@ -16,6 +18,7 @@ from fastshard.errors import FormatError, StaleIndexError
 from fastshard.formats.base import Sample, Samples
 from fastshard.index import find_index, read_index, save_index, sidecar
 from fastshard.index.contents import Contents
+from fastshard.index.freshness import spread
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
@@ -209,6 +212,8 @@ def open_tar(
     mode: Mode = "mmap",
     key: KeyRule = "first",
     lower: bool = True,
+    prefetch: bool = True,
+    check_size: bool = False,
     progress: Progress | None = None,
 ) -> TarShard:
     """Open a tar shard; see `fastshard.open_shard`."""
@@ -227,7 +232,7 @@ def open_tar(
         grouping = contents.grouping or Grouping(contents.table, **rule)
         if index == "rebuild":
             save_index(contents, file, sidecar(name, "fsi"), grouping=grouping)
-        source = _source_of(file, mode)
+        source = _source_of(file, contents.table, mode, prefetch, check_size)
     except BaseException:
         file.close()
         raise
@@ -247,6 +252,8 @@ def open_tar(
             "mode": mode,
             "key": key,
             "lower": lower,
+            "prefetch": prefetch,
+            "check_size": check_size,
         },
     )
 
@@ -278,11 +285,23 @@ def _index_again(index: str) -> str:
     return index if index in ("auto", "none") else os.path.abspath(index)
 
 
-def _source_of(file: LocalFile, mode: Mode) -> Source:
+def _source_of(
+    file: LocalFile, table: ExtentTable, mode: Mode, prefetch: bool, check_size: bool
+) -> Source:
     if mode == "pread":
+        file.watch(lambda file: _is_longer(file, table))
         return PreadSource(file)
     mapped = MappedFile(file.fd, file.nbytes, file.path, writable=mode == "private")
-    return MappedSource(mapped)
+    if not prefetch and not check_size:
+        return MappedSource(mapped)
+    identity = (file.device, file.inode, file.owner)
+    kept = file.fd if check_size else -1
+    return MappedSource(mapped, Residency(mapped, *identity, fd=kept))
+
+
+def _is_longer(file: LocalFile, table: ExtentTable) -> bool:
+    """Say whether a shard that grew has its members where they were."""
+    return first_changed(file, table, spread(len(table))) < 0
 
 
 def _scan(

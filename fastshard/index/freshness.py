@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
     from fastshard.index.binary import Header
 
-__all__ = ["check_binary", "check_listed", "fingerprint_of"]
+__all__ = ["check_binary", "check_listed", "fingerprint_of", "spread"]
 
 BLOCK = 512  # bytes of a header
 LOOKS = 16  # headers that are looked at

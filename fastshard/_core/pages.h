@@ -1,0 +1,196 @@
+/* Pages of mapped files: are they in memory, bring them, let them go.
+ *
+ * Addresses need not be rounded. Nothing here takes or needs the GIL, and nothing
+ * changes a mapping for good: advice that lasts would hold for all who use it.
+ */
+#ifndef FASTSHARD_PAGES_H
+#define FASTSHARD_PAGES_H
+
+#include "platform.h"
+
+#include <time.h>
+
+/* The kernel may cut a longer request to the device's readahead, and say nothing. */
+#define FS_ADVICE ((uint64_t)128 << 10)
+
+#if !defined(_WIN32)
+
+static inline uint64_t fs_page_size(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Widen an extent to whole pages. */
+static inline uint8_t *fs_whole_pages(const uint8_t *at, uint64_t *size)
+{
+    uint64_t page = fs_page_size();
+    uint64_t over = (uint64_t)((uintptr_t)at % page);
+
+    *size = (*size + over + page - 1) / page * page;
+    return (uint8_t *)(uintptr_t)at - over;
+}
+
+/* Ask for pages that will be touched; they are not waited for. */
+static inline void fs_ask_pages(const uint8_t *at, uint64_t size)
+{
+    uint8_t *start = fs_whole_pages(at, &size);
+    uint64_t done, piece;
+
+    for (done = 0; done < size; done += piece) {
+        piece = size - done < FS_ADVICE ? size - done : FS_ADVICE;
+        (void)madvise(start + done, (size_t)piece, MADV_WILLNEED);
+    }
+}
+
+/* Take pages out of this process's address space; they stay in the page cache.
+ * Never of a mapping that is written to. */
+static inline void fs_drop_pages(const uint8_t *at, uint64_t size)
+{
+    uint8_t *start = fs_whole_pages(at, &size);
+
+    (void)madvise(start, (size_t)size, MADV_DONTNEED);
+}
+
+#else
+
+static inline uint64_t fs_page_size(void)
+{
+    return 4096;
+}
+
+static inline void fs_ask_pages(const uint8_t *at, uint64_t size)
+{
+    WIN32_MEMORY_RANGE_ENTRY range;
+
+    range.VirtualAddress = (void *)(uintptr_t)at;
+    range.NumberOfBytes = (SIZE_T)size;
+    (void)PrefetchVirtualMemory(GetCurrentProcess(), 1, &range, 0);
+}
+
+static inline void fs_drop_pages(const uint8_t *at, uint64_t size)
+{
+    (void)at; (void)size;
+}
+
+#endif
+
+/* Touch a byte of each page: the way where the kernel has no better one. */
+static inline void fs_touch_pages(const uint8_t *at, uint64_t size)
+{
+    uint64_t page = fs_page_size();
+    uint64_t done;
+
+    for (done = 0; done < size; done += page)
+        (void)*(const volatile uint8_t *)(at + done);
+    if (size > 0)
+        (void)*(const volatile uint8_t *)(at + size - 1);
+}
+
+/* Bring pages and map them, waiting for the device. Returns 0; or EFAULT: the file
+ * no longer reaches so far, or the device failed. FS_NO_POPULATE is for tests. */
+#if defined(__linux__)
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+static inline int fs_bring_pages(const uint8_t *at, uint64_t size)
+{
+    uint64_t whole = size;
+    uint8_t *start = fs_whole_pages(at, &whole);
+    int tries = 0;
+
+    while (madvise(start, (size_t)whole, MADV_POPULATE_READ) != 0) {
+        if (errno == EINVAL || errno == ENOSYS) { /* before Linux 5.14 */
+            fs_touch_pages(at, size);
+            return 0;
+        }
+        if ((errno != EAGAIN && errno != EINTR) || ++tries == 100)
+            return errno;
+    }
+    return 0;
+}
+#else
+static inline int fs_bring_pages(const uint8_t *at, uint64_t size)
+{
+    fs_touch_pages(at, size);
+    return 0;
+}
+#endif
+
+/* Are all pages of an extent in the page cache? 1, 0, or -1: nobody knows. For
+ * files of others the kernel says yes, whatever is true. */
+#if defined(__linux__)
+static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
+{
+    unsigned char present[256];
+    uint64_t page = fs_page_size();
+    uint8_t *start = fs_whole_pages(at, &size);
+    uint64_t done, piece, i;
+
+    for (done = 0; done < size; done += piece) {
+        piece = size - done < sizeof present * page ? size - done : sizeof present * page;
+        if (mincore(start + done, (size_t)piece, present) != 0)
+            return -1;
+        for (i = 0; i < piece / page; i++)
+            if (!(present[i] & 1))
+                return 0;
+    }
+    return 1;
+}
+#else
+static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
+{
+    (void)at; (void)size;
+    return -1;
+}
+#endif
+
+/* Is a whole file in the page cache? 1, 0, or -1: nobody knows. */
+#if defined(__linux__) && defined(__LP64__)
+#ifndef SYS_cachestat
+#define SYS_cachestat 451 /* of every architecture; since Linux 6.5 */
+#endif
+static inline int fs_file_cached(int fd, uint64_t nbytes)
+{
+    struct { uint64_t offset, size; } range = {0, nbytes};
+    struct { uint64_t cached, dirty, writeback, evicted, recently; } found = {0, 0, 0, 0, 0};
+    uint64_t page = fs_page_size();
+
+    if (syscall(SYS_cachestat, fd, &range, &found, 0) != 0)
+        return -1;
+    return found.cached >= (nbytes + page - 1) / page;
+}
+#else
+static inline int fs_file_cached(int fd, uint64_t nbytes)
+{
+    (void)fd; (void)nbytes;
+    return -1;
+}
+#endif
+
+/* Let the page cache forget part of a file. Takes pages that are mapped nowhere. */
+static inline void fs_forget_cached(int fd, uint64_t offset, uint64_t size)
+{
+#if defined(POSIX_FADV_DONTNEED)
+    (void)posix_fadvise(fd, (off_t)offset, (off_t)size, POSIX_FADV_DONTNEED);
+#else
+    (void)fd; (void)offset; (void)size;
+#endif
+}
+
+/* A clock that only goes forward, in nanoseconds; good to some milliseconds. */
+static inline uint64_t fs_now(void)
+{
+#if defined(_WIN32)
+    return (uint64_t)GetTickCount64() * 1000000u;
+#else
+    struct timespec now;
+#if defined(CLOCK_MONOTONIC_COARSE)
+    (void)clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+#else
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+#endif
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+#endif
+}
+
+#endif

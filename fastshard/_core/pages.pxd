@@ -1,0 +1,13 @@
+"""What pages.h offers; see there."""
+
+from libc.stdint cimport uint8_t, uint64_t
+
+cdef extern from "pages.h" nogil:
+    uint64_t fs_page_size()
+    void fs_ask_pages(const uint8_t *at, uint64_t size)
+    void fs_drop_pages(const uint8_t *at, uint64_t size)
+    int fs_bring_pages(const uint8_t *at, uint64_t size)
+    int fs_pages_cached(const uint8_t *at, uint64_t size)
+    int fs_file_cached(int fd, uint64_t nbytes)
+    void fs_forget_cached(int fd, uint64_t offset, uint64_t size)
+    uint64_t fs_now()

@@ -1,0 +1,28 @@
+from libc.stdint cimport uint8_t, uint64_t
+
+from fastshard._core.shard cimport Shard
+
+
+cdef struct piece_t:
+    const uint8_t *base            # of a mapped file, or NULL
+    int fd                         # of one that is read
+    bint far                       # it may have to be waited for
+    uint64_t offset
+    uint64_t size
+    uint64_t done                  # bytes moved
+    int code                       # errno of what failed
+    uint8_t *to
+
+
+cdef class Pieces:
+    cdef piece_t *at
+    cdef size_t count
+    cdef size_t room
+    cdef uint64_t nbytes
+    cdef list shards               # of each piece
+    cdef list sources
+    cdef list members
+    cdef int grow(self) except -1
+    cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL
+    cdef int move(self, object threads) except -1
+    cdef object failure(self, size_t i)

@@ -1,0 +1,205 @@
+"""Pieces of shards moved into memory of the caller's, without the GIL.
+
+What is not in the page cache is asked for well before it is waited for. Threads
+are started when there is enough to move: one costs as much as some 100 KB.
+"""
+
+cimport cython
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
+from fastshard._core.platform cimport fs_pread, fs_will_need
+from fastshard._core.shard cimport Shard
+from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.threads cimport (
+    fs_get, fs_next, fs_thread_join, fs_thread_start, fs_thread_t,
+)
+
+import os
+
+from fastshard.errors import FormatError
+
+cdef enum:
+    MOST_THREADS = 64
+    USUAL_THREADS = 4              # more gain nothing: memory is the limit
+    AHEAD = 256                    # pieces asked for before one is waited for
+    BYTES_AHEAD = 4 << 20          # of each piece
+    STEP = 1 << 20                 # bytes brought and copied at a time
+
+cdef uint64_t WORTH_A_THREAD = 4 << 20  # bytes for each
+cdef uint64_t TAKEN = 128 << 10    # bytes that a thread takes at a time, about
+
+cdef struct work_t:                # what threads share
+    piece_t *pieces
+    uint64_t count
+    uint64_t taken                 # pieces that a thread took at a time
+    uint64_t next                  # batch of them that nobody took yet
+    uint64_t asked                 # pieces that the kernel knows of
+
+
+cdef void ask(const piece_t *piece) noexcept nogil:
+    cdef uint64_t size = min(piece.size, <uint64_t> BYTES_AHEAD)
+    if not piece.far:
+        return
+    if piece.base != NULL:
+        fs_ask_pages(piece.base + piece.offset, size)
+    else:
+        fs_will_need(piece.fd, piece.offset, size)
+
+
+cdef void move_mapped(piece_t *piece) noexcept nogil:
+    cdef const uint8_t *start = piece.base + piece.offset
+    cdef uint64_t size
+    if not piece.far:
+        memcpy(piece.to, start, <size_t> piece.size)
+        piece.done = piece.size
+    while piece.done < piece.size:
+        size = min(piece.size - piece.done, <uint64_t> STEP)
+        if piece.done + size > BYTES_AHEAD:
+            fs_ask_pages(start + piece.done, size)
+        piece.code = fs_bring_pages(start + piece.done, size)
+        if piece.code != 0:
+            return
+        memcpy(piece.to + piece.done, start + piece.done, <size_t> size)
+        piece.done += size
+
+
+cdef void move_read(piece_t *piece) noexcept nogil:
+    cdef int64_t got
+    while piece.done < piece.size:
+        got = fs_pread(
+            piece.fd, piece.to + piece.done, <size_t> (piece.size - piece.done),
+            piece.offset + piece.done,
+        )
+        if got <= 0:
+            piece.code = errno if got < 0 else 0
+            return
+        piece.done += got
+
+
+cdef void *run(void *argument) noexcept nogil:
+    """Move batches of pieces until none is left."""
+    cdef work_t *work = <work_t *> argument
+    cdef piece_t *piece
+    cdef uint64_t i, end, known
+    while True:
+        i = fs_next(&work.next) * work.taken
+        if i >= work.count:
+            return NULL
+        end = min(i + work.taken, work.count)
+        while fs_get(&work.asked) < min(end + AHEAD, work.count):
+            known = fs_next(&work.asked)
+            if known < work.count:
+                ask(&work.pieces[known])
+        while i < end:
+            piece = &work.pieces[i]
+            if piece.base != NULL:
+                move_mapped(piece)
+            else:
+                move_read(piece)
+            i += 1
+
+
+cdef void move_all(piece_t *pieces, size_t count, uint64_t nbytes, int threads) noexcept nogil:
+    cdef fs_thread_t[MOST_THREADS] others
+    cdef work_t work
+    cdef int started = 0
+    memset(&work, 0, sizeof(work))
+    work.pieces = pieces
+    work.count = count
+    work.taken = min(max(TAKEN * count // (nbytes + 1), <uint64_t> 1), <uint64_t> 64)
+    while started < threads - 1:
+        if fs_thread_start(&others[started], run, &work) != 0:
+            break                  # those that there are do it
+        started += 1
+    run(&work)
+    while started > 0:
+        started -= 1
+        fs_thread_join(others[started])
+
+
+cdef int threads_for(uint64_t nbytes, object threads) except -1:
+    """How many threads: those wanted, as long as each has enough to do."""
+    wanted = min(USUAL_THREADS, os.cpu_count() or 1) if threads is None else threads
+    if wanted < 1:
+        raise ValueError(f"threads is at least 1, not {threads!r}")
+    return max(1, min(wanted, MOST_THREADS, nbytes // WORTH_A_THREAD))
+
+
+@cython.final
+cdef class Pieces:
+    """Extents of members, checked, and where their bytes go."""
+
+    def __cinit__(self):
+        self.shards = []
+        self.sources = []
+        self.members = []
+
+    def __reduce__(self):
+        raise TypeError("pieces do not pickle")
+
+    cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL:
+        """Add a member; the caller says where to."""
+        cdef Source source = shard.open_source()
+        cdef piece_t *piece
+        if not 0 <= member < <Py_ssize_t> shard.table.columns.count:
+            raise IndexError(
+                f"position {member} is out of range: {shard.path} has "
+                f"{len(shard):,} members"
+            )
+        if self.count == self.room:
+            self.grow()
+        piece = &self.at[self.count]
+        memset(piece, 0, sizeof(piece_t))
+        shard.extent(member, &piece.offset, &piece.size)
+        if isinstance(source, MappedSource):
+            piece.base = source.base
+            if (<MappedSource> source).residency is not None:
+                (<MappedSource> source).residency.check_size()
+        piece.fd = source.fd
+        piece.far = not source.is_near()
+        self.shards.append(shard)
+        self.sources.append(source)  # held, whoever closes the shard meanwhile
+        self.members.append(member)
+        self.count += 1
+        self.nbytes += piece.size
+        return piece
+
+    cdef int grow(self) except -1:
+        cdef size_t room = 2 * self.room + 64
+        cdef void *moved = realloc(self.at, room * sizeof(piece_t))
+        if moved == NULL:
+            raise MemoryError
+        self.at = <piece_t *> moved
+        self.room = room
+        return 0
+
+    cdef int move(self, object threads) except -1:
+        """Move all bytes. What failed has `done` below `size`: see `failure`."""
+        cdef int count = threads_for(self.nbytes, threads)
+        with nogil:
+            move_all(self.at, self.count, self.nbytes, count)
+        return 0
+
+    cdef object failure(self, size_t i):
+        """Why piece `i` was not moved; or None: it was, and nothing speaks against it."""
+        cdef piece_t *piece = &self.at[i]
+        cdef Shard shard = self.shards[i]
+        cdef Source source = self.sources[i]
+        if piece.done == piece.size:
+            if piece.base != NULL:
+                return None
+            try:
+                source.settle()
+                return None
+            except (FormatError, OSError) as error:
+                return shard.of_member(error, self.members[i])
+        return shard.of_member(
+            source.failure(piece.offset + piece.done, piece.code), self.members[i]
+        )
+
+    def __dealloc__(self):
+        free(self.at)

@@ -1,0 +1,24 @@
+from libc.stdint cimport uint8_t, uint64_t
+
+from fastshard._core.mapped cimport MappedFile
+
+
+cdef enum:
+    TRUSTED_READS = 256            # reads between two looks at the clock
+    MOST_BROUGHT = 16 << 20        # bytes of one member that are waited for
+
+
+cdef class Residency:
+    cdef MappedFile file
+    cdef uint64_t device
+    cdef uint64_t inode
+    cdef bint told                 # the kernel says which of its pages are cached
+    cdef int fd                    # -1 unless the size is checked
+    cdef uint64_t next_look        # when the cache is asked again, ns
+    cdef bint whole                # what it said
+    cdef bint is_whole(self) except -1
+    cdef int check_size(self) except -1
+    cdef int bring(self, uint64_t offset, uint64_t size) except -1
+    cdef bint has(self, uint64_t offset, uint64_t size) noexcept
+    cdef int open_again(self) except -2
+    cdef object failure(self, uint64_t offset, int code)

@@ -1,0 +1,10 @@
+from typing import final
+
+from fastshard._core.mapped import MappedFile
+
+@final
+class Residency:
+    def __new__(
+        cls, file: MappedFile, device: int, inode: int, owner: int, *, fd: int = -1
+    ) -> Residency: ...
+    def handle(self, file: MappedFile) -> Residency: ...

@@ -1,0 +1,145 @@
+"""Which pages of a mapped file are in memory, and how to bring those that are not.
+
+A page that is missing when it is touched is waited for with the GIL held. So the
+page cache is asked: once a file and every so often whether it has all of it
+(`cachestat`), else for each extent (`mincore`); what it lacks is brought without
+the GIL before anyone gets a pointer to it.
+"""
+
+cimport cython
+from libc.errno cimport EFAULT, EIO
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from fastshard._core.mapped cimport MappedFile
+from fastshard._core.pages cimport (
+    fs_bring_pages, fs_ask_pages, fs_file_cached, fs_now, fs_pages_cached,
+)
+from fastshard._core.platform cimport fs_close, fs_status
+
+import os
+
+from fastshard.errors import FormatError
+
+cdef uint64_t LOOK_EVERY = 200_000_000  # ns; asking about a GB takes some 100 us
+cdef str SHORTER = "the file became shorter after it was mapped"
+cdef str UNREADABLE = "its bytes cannot be read: the device failed"
+cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+@cython.final
+@cython.no_gc
+cdef class Residency:
+    """What is known of a mapped file's pages.
+
+    Parameters
+    ----------
+    file : MappedFile
+    device, inode, owner : int
+        Of the file, when it was mapped.
+    fd : int, optional
+        A descriptor of it; kept, and its size is checked at every read.
+    """
+
+    def __cinit__(self, MappedFile file not None, uint64_t device, uint64_t inode,
+                  uint64_t owner, *, int fd=-1):
+        self.file = file
+        self.device = device
+        self.inode = inode
+        self.fd = os.dup(fd) if fd >= 0 else -1
+        user = os.geteuid() if hasattr(os, "geteuid") else -1
+        self.told = user in (0, owner) or os.access(file.path, os.W_OK)
+
+    def handle(self, MappedFile file not None):
+        """Return the same for another handle onto the mapping."""
+        cdef Residency other = Residency.__new__(
+            Residency, file, self.device, self.inode, 0, fd=self.fd
+        )
+        other.told = self.told
+        return other
+
+    def __reduce__(self):
+        raise TypeError("a Residency does not pickle; pickle the shard")
+
+    cdef int check_size(self) except -1:
+        """Complain if the file became shorter; nothing without a descriptor."""
+        cdef uint64_t nbytes = 0
+        cdef int64_t mtime_ns
+        if self.fd >= 0 and (
+            fs_status(self.fd, &nbytes, &mtime_ns) != 0 or nbytes < self.file.nbytes
+        ):
+            raise FormatError(SHORTER, self.file.path, nbytes)
+        return 0
+
+    cdef bint is_whole(self) except -1:
+        """Whether all of the file was in the page cache a moment ago."""
+        cdef uint64_t now = fs_now()
+        cdef uint64_t nbytes = self.file.nbytes
+        cdef int fd, answer
+        if now < self.next_look:
+            return self.whole
+        answer = 0
+        fd = self.open_again()
+        if fd >= 0:
+            with nogil:
+                answer = fs_file_cached(fd, nbytes)
+                fs_close(fd)
+        self.whole = answer == 1
+        self.next_look = now + LOOK_EVERY
+        return self.whole
+
+    cdef int open_again(self) except -2:
+        """Open the file by its path; -1: another is there now, or none."""
+        try:
+            fd = os.open(self.file.path, FLAGS)
+        except OSError:
+            return -1
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) == (self.device, self.inode):
+            return fd
+        os.close(fd)
+        return -1
+
+    cdef bint has(self, uint64_t offset, uint64_t size) noexcept:
+        """Whether an extent surely is in the page cache."""
+        return self.told and fs_pages_cached(self.file.base + offset, size) == 1
+
+    cdef int bring(self, uint64_t offset, uint64_t size) except -1:
+        """Bring the first 16 MiB of an extent that is not in memory.
+
+        Raises
+        ------
+        FormatError
+            The file no longer reaches so far.
+        OSError
+            The device failed.
+        """
+        cdef const uint8_t *at = self.file.base + offset
+        cdef int code
+        if size == 0:
+            return 0
+        size = min(size, <uint64_t> MOST_BROUGHT)
+        if self.has(offset, size):
+            return 0
+        with nogil:                # `self` keeps it mapped
+            fs_ask_pages(at, size)
+            code = fs_bring_pages(at, size)
+        if code != 0:
+            raise self.failure(offset, code)
+        return 0
+
+    cdef object failure(self, uint64_t offset, int code):
+        """Why pages could not be brought: the kernel does not say."""
+        cdef uint64_t nbytes = self.file.nbytes
+        cdef int64_t mtime_ns
+        cdef int fd = self.fd if self.fd >= 0 else self.open_again()
+        if fd >= 0:
+            fs_status(fd, &nbytes, &mtime_ns)
+            if fd != self.fd:
+                fs_close(fd)
+        if nbytes < self.file.nbytes or fd < 0:
+            return FormatError(SHORTER, self.file.path, offset)
+        return OSError(EIO if code == EFAULT else code, UNREADABLE, self.file.path)
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            fs_close(self.fd)

@@ -1,0 +1,27 @@
+"""What threads.h offers; see there."""
+
+from libc.stdint cimport uint64_t
+
+cdef extern from "threads.h" nogil:
+    ctypedef struct fs_thread_t:
+        pass
+    ctypedef struct fs_lock_t:
+        pass
+    ctypedef struct fs_bell_t:
+        pass
+    ctypedef void *(*fs_work_t)(void *) noexcept nogil
+    int fs_thread_start(fs_thread_t *thread, fs_work_t work, void *argument)
+    void fs_thread_join(fs_thread_t thread)
+    int fs_lock_init(fs_lock_t *lock)
+    void fs_lock(fs_lock_t *lock)
+    void fs_unlock(fs_lock_t *lock)
+    void fs_lock_free(fs_lock_t *lock)
+    int fs_bell_init(fs_bell_t *bell)
+    void fs_bell_ring(fs_bell_t *bell)
+    void fs_bell_wait(fs_bell_t *bell, fs_lock_t *lock)
+    void fs_bell_free(fs_bell_t *bell)
+    unsigned fs_generation()
+    int fs_watch_forks()
+    uint64_t fs_get(uint64_t *at)
+    void fs_put(uint64_t *at, uint64_t value)
+    uint64_t fs_next(uint64_t *at)
