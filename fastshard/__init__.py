@@ -109,6 +109,10 @@ def open(  # noqa: A001
     decoders: Mapping[str, Decoder] | None = None,
     mode: Mode = "mmap",
     max_mapped: int | None = None,
+    max_memory: int | str | None = None,
+    keep_cache: bool = True,
+    prefetch: bool = True,
+    check_size: bool = False,
 ) -> Dataset:
     """Open a dataset of local tar shards.
 
@@ -136,6 +140,18 @@ def open(  # noqa: A001
     max_mapped : int, optional
         How many shards may be mapped at a time; otherwise a quarter of what the
         system allows (``vm.max_map_count``), at most 16,384.
+    max_memory : int or str, optional
+        How much an iteration may keep in this process's memory: bytes, or
+        ``"1GiB"``. What was read is given back; views of it stay valid, and fault
+        their bytes in again.
+    keep_cache : bool
+        Whether what was read stays in the page cache. False is for datasets that
+        are larger than memory and read once.
+    prefetch : bool
+        Whether bytes that are not in memory are brought before they are handed out,
+        without the GIL, and ahead of iterations.
+    check_size : bool
+        As for `open_shard`.
 
     Returns
     -------
@@ -159,6 +175,10 @@ def open(  # noqa: A001
         decoders=decoders,
         mode=mode,
         max_mapped=max_mapped,
+        max_memory=max_memory,
+        keep_cache=keep_cache,
+        prefetch=prefetch,
+        check_size=check_size,
     )
 
 
@@ -169,6 +189,8 @@ def open_shard(
     mode: Mode = "mmap",
     key: KeyRule = "first",
     lower: bool = True,
+    prefetch: bool = True,
+    check_size: bool = False,
 ) -> TarShard:
     """Open a local tar shard: find its members, and map it.
 
@@ -200,12 +222,19 @@ def open_shard(
             Mapped copy-on-write: views and arrays are writable, and the file
             never changes. What in-place operations of NumPy and torch need.
         ``"pread"``
-            Never mapped: each view is a copy of its own, and a file that
-            became shorter gives a `FormatError`. Keeps one descriptor open.
+            Never mapped: each view is a copy of its own, and a file that was
+            written to, but for what was appended, gives a `FormatError`. Keeps
+            one descriptor open.
     key : {"first", "last"}
         At which dot of a name's last part a sample's key ends.
     lower : bool
         Lower-case the fields of samples, as WebDataset does.
+    prefetch : bool
+        Whether a member that is not in memory is brought, without the GIL, before a
+        view of it is returned; of a large one the first 16 MiB.
+    check_size : bool
+        Where it is mapped: keep a descriptor, and raise a `FormatError` at every
+        read after the file became shorter.
 
     Returns
     -------
@@ -225,4 +254,12 @@ def open_shard(
     OSError
         The file cannot be opened, read or mapped.
     """
-    return open_tar(path, index=index, mode=mode, key=key, lower=lower)
+    return open_tar(
+        path,
+        index=index,
+        mode=mode,
+        key=key,
+        lower=lower,
+        prefetch=prefetch,
+        check_size=check_size,
+    )

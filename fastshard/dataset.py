@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from fastshard._core.ahead import Ahead
+from fastshard._core.bring import bring_samples
+from fastshard._core.feeds import Feed, PlacesFeed, ShardsFeed
 from fastshard._core.places import Places
 from fastshard.decoders import Decoder
-from fastshard.errors import FastshardError
+from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.base import Sample
-from fastshard.iteration import Iteration, OnError, ShardwiseIteration
+from fastshard.gathering import Ragged, column_of, field_types, gather_samples
+from fastshard.iteration import Iteration, OnError
 from fastshard.keys import DatasetKeys
 from fastshard.members import Members
+from fastshard.memory import memory_info
+from fastshard.reading import WINDOW
 from fastshard.selection import (
     RAISE,
     Infos,
@@ -24,6 +30,7 @@ from fastshard.shards import Shards
 from fastshard.shardset import ShardSet
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from fastshard.verify import Fault
@@ -161,40 +168,166 @@ class Dataset(Sequence[Any]):
         """Narrow a shard's sample, and map it."""
         if self._narrows:
             item.narrow(self._fields, self._required, self._decoders)
+        return self._staged(item)
+
+    def _staged(self, item: Any) -> Any:
         for stage in self._stages:
             item = stage(item)
         return item
 
-    def _wrapped(self, i: int) -> int:
-        if -self._count <= i < 0:
-            return i + self._count
-        raise IndexError(f"position {i} is out of range: there are {self._count:,}")
-
-    def get_many(self, positions: Iterable[int]) -> list[Any]:
-        """Return samples by position, in the order given, as a list."""
+    def _samples_at(self, positions: Iterable[int]) -> list[Any]:
+        """Return samples, narrowed; not mapped."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
         places = self._prepared()
         if self._positions is not None:
             positions = map(self._placed, positions)
         items = places.many(positions)
-        return [self._finished(item) for item in items] if self._changes else items
+        if self._narrows:
+            for item in items:
+                item.narrow(self._fields, self._required, self._decoders)
+        return items
+
+    def get_many(self, positions: Iterable[int]) -> list[Any]:
+        """Return samples by position, in the order given, as a list.
+
+        Their bytes are brought into memory together, without the GIL.
+
+        Raises
+        ------
+        IndexError
+            There is no such position.
+        FormatError, OSError
+            A sample cannot be read.
+        """
+        items = self._samples_at(positions)
+        reading = self._set.reading
+        if reading.prefetch:
+            bring_samples(items, reading.window_bytes)
+        return [self._staged(item) for item in items] if self._stages else items
 
     __getitems__ = get_many  # how torch's DataLoader asks for a batch
 
+    def read_into(
+        self,
+        positions: Iterable[int],
+        out: Any,
+        *,
+        fields: str | Sequence[str] | None = None,
+        threads: int | None = None,
+    ) -> NDArray[np.int64]:
+        """Copy the stored bytes of many samples into one buffer, without the GIL.
+
+        Parameters
+        ----------
+        positions : sequence of int, or array
+        out : buffer
+            As for `Shard.read_into`.
+        fields : str or sequence of str, optional
+            Which fields of each sample, in this order; otherwise all that it shows.
+        threads : int, optional
+            As for `Shard.read_into`.
+
+        Returns
+        -------
+        ndarray of int64 [fields of all samples + 1]
+            Where each field begins in `out`, in bytes, and where the last ends.
+
+        Raises
+        ------
+        FieldNotFoundError
+            A sample has no such field.
+        ValueError, IndexError, FormatError, OSError
+            As for `Shard.read_into`.
+        """
+        wanted = (fields,) if isinstance(fields, str) else fields
+        return gather_samples(self._samples_at(positions), out, wanted, threads)
+
+    def columns(
+        self,
+        positions: Iterable[int],
+        fields: Any,
+        *,
+        ragged: Ragged = "error",
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Return fields of many samples, each as one array.
+
+        Parameters
+        ----------
+        positions : sequence of int, or array
+        fields : str, sequence of str, or mapping of str
+            ``npy`` fields (those whose name ends so) keep their dtype and shape;
+            others are raw bytes. A mapping tells the dtype of raw values, or their
+            dtype and shape: ``{"vec": "float32", "grid": ("u1", (8, 8))}``.
+        ragged : {"error", "list"}
+            What of a field whose shape or dtype is not the same in all samples: an
+            error; or a list of arrays, without a copy.
+        threads : int, optional
+            As for `Shard.read_into`.
+
+        Returns
+        -------
+        dict of str to ndarray [positions, *shape]
+            Copies: they are the caller's own.
+
+        Raises
+        ------
+        FastshardError
+            A field is ragged; the error names the sample.
+        FieldNotFoundError, FormatError, ValueError, IndexError, OSError
+            As for `Sample.array`.
+        """
+        if ragged not in ("error", "list"):
+            raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
+        samples = self._samples_at(positions)
+        reading = self._set.reading
+        if reading.prefetch:
+            bring_samples(samples, reading.window_bytes)
+        return {
+            field: column_of(samples, field, told, ragged, threads)
+            for field, told in field_types(fields).items()
+        }
+
     def __iter__(self) -> Iterator[Any]:
-        if self._set.closed or self._positions is not None:
-            return self.iterate()
-        return self._shard_by_shard()
+        return self.scan()
 
-    def _shard_by_shard(self) -> Iterator[Any]:
-        """Yield all samples; shards need not be counted before."""
-        for k in range(len(self._set)):
-            samples = self._set.samples(k)
-            yield from map(self._finished, samples) if self._changes else samples
+    def scan(self, order: Any = None, window: int = WINDOW) -> Iterator[Any]:
+        """Iterate over samples whose bytes are brought before they are asked for.
 
-    def iterate(self, *, on_error: OnError = "raise") -> Iteration:
-        """Iterate over the samples.
+        Parameters
+        ----------
+        order : slice, sequence of int, or array, optional
+            Positions, or a mask; all samples in order without it.
+        window : int
+            How many samples are brought ahead; more of small ones that follow
+            each other. 0: none.
+
+        Nothing is brought while all of a shard is in the page cache. A native
+        thread does it otherwise; it ends with the iteration. An error comes where
+        its sample stands, and does not end the iteration.
+        """
+        ahead = self._ahead(order, window)
+        return map(self._staged, ahead) if self._stages else ahead
+
+    def _ahead(self, order: Any, window: int) -> Ahead:
+        if self._set.closed:
+            raise ClosedError("the dataset is closed")
+        positions = self._positions
+        if order is not None:
+            positions = choose(len(self), positions, order)
+        narrowing = (self._fields, self._required, self._decoders)
+        feed: Feed
+        if positions is None:  # shards need not be counted before
+            feed = ShardsFeed(self._set.sizes(), self._set.samples, *narrowing)
+        else:
+            feed = PlacesFeed(self._prepared(), positions, *narrowing)
+        return self._set.iterate(feed, window)
+
+    def iterate(
+        self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
+    ) -> Iteration:
+        """Iterate over the samples, past those that cannot be read.
 
         Parameters
         ----------
@@ -202,13 +335,29 @@ class Dataset(Sequence[Any]):
             What to do with a sample that cannot be read: raise; go on with the
             next; or call ``on_error(error, position)`` and go on. Positions of
             the others do not move. The iterator counts them: ``skipped``.
+        order, window
+            As for `scan`.
 
-        A dataset whose samples were never counted is iterated over without
-        counting them. A shard of it that cannot be opened then counts as one.
+        A shard that cannot be opened counts as one sample.
         """
-        if self._positions is None and not self._set.is_counted():
-            return ShardwiseIteration(self._set, self._finished, on_error)
-        return Iteration(self._at, len(self), on_error)
+        count = None
+        if order is not None or self._positions is not None:
+            count = len(self) if order is None else len(self[order])
+        elif self._set.is_counted():
+            count = len(self)
+        return Iteration(self._ahead(order, window), count, self._staged, on_error)
+
+    def memory_info(self) -> dict[str, int | None]:
+        """Say how much memory reading takes now, in bytes.
+
+        Returns
+        -------
+        dict
+            ``mapped``: of the address space, by shards that are open. ``resident``:
+            of that, in this process's memory; None where the system does not say.
+            ``buffered``: brought ahead by iterations.
+        """
+        return memory_info(self._set)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self.keys()

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
+from fastshard._core.bring import bring_members
+from fastshard._core.feeds import MemberFeed
+from fastshard._core.shard import Shard
 from fastshard.errors import AmbiguousKeyError, MemberNotFoundError
+from fastshard.reading import WINDOW
 from fastshard.shardset import ShardSet
 
 __all__ = ["Members"]
@@ -49,13 +53,19 @@ class Members(Sequence[memoryview]):
     def get_many(self, positions: Sequence[int]) -> list[memoryview]:
         """Return views by position, in the order given, as a list."""
         numbers = range(len(self))
-        return [self._at(numbers[i]) for i in positions]
+        found = [self._set.member(numbers[i]) for i in positions]
+        if self._set.reading.prefetch:
+            shards: list[Shard] = [shard for shard, _ in found]
+            members = [member for _, member in found]
+            bring_members(shards, members, self._set.reading.window_bytes)
+        return [shard[member] for shard, member in found]
 
     __getitems__ = get_many
 
     def __iter__(self) -> Iterator[memoryview]:
         for k in range(len(self._set)):
-            yield from self._set.shard(k)
+            shard = self._set.shard(k)
+            yield from self._set.iterate(MemberFeed(shard, range(len(shard))), WINDOW)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and bool(self.find(name))

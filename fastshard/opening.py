@@ -10,7 +10,9 @@ from fastshard.dataset import Dataset
 from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
+from fastshard.reading import Reading
 from fastshard.shardset import shards_of
+from fastshard.sizes import parse_size
 
 if TYPE_CHECKING:
     from fastshard.decoders import Decoder
@@ -27,6 +29,10 @@ def open_dataset(
     decoders: Mapping[str, Decoder] | None = None,
     mode: Mode = "mmap",
     max_mapped: int | None = None,
+    max_memory: int | str | None = None,
+    keep_cache: bool = True,
+    prefetch: bool = True,
+    check_size: bool = False,
 ) -> Dataset:
     """Open a dataset; see `fastshard.open`."""
     if mode not in ("mmap", "private", "pread"):
@@ -54,6 +60,10 @@ def open_dataset(
         key=key,
         lower=lower,
         limit=max_mapped,
+        reading=Reading(
+            prefetch, None if max_memory is None else parse_size(max_memory), keep_cache
+        ),
+        check_size=check_size,
     )
     return Dataset(shards, decoders=decoders)
 

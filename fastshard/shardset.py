@@ -7,7 +7,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
+from fastshard._core.ahead import Ahead
+from fastshard._core.feeds import Feed
 from fastshard._core.places import Places
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
@@ -15,6 +18,7 @@ from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
 from fastshard.index.known import Known, find_known
 from fastshard.progress import counted
+from fastshard.reading import Reading
 
 __all__ = ["Counts", "ShardSet", "mapping_limit", "root_of", "shards_of"]
 
@@ -62,6 +66,9 @@ class ShardSet:
         How many shards may be mapped at a time; otherwise `mapping_limit`.
     known : Known, optional
         What ``dataset.fsi`` says of exactly these shards.
+    reading : Reading
+    check_size : bool
+        As for `open_shard`.
     """
 
     def __init__(
@@ -75,12 +82,17 @@ class ShardSet:
         lower: bool,
         limit: int | None = None,
         known: Known | None = None,
+        reading: Reading = Reading(),  # noqa: B008 - immutable
+        check_size: bool = False,
     ) -> None:
         count = len(paths)
         self.paths = list(paths)
         self.root = root
         self.index = index
         self.options: dict[str, Any] = {"mode": mode, "key": key, "lower": lower}
+        self.options |= {"prefetch": reading.prefetch, "check_size": check_size}
+        self.reading = reading
+        self.iterations: WeakSet[Ahead] = WeakSet()
         self.limit = limit or mapping_limit()
         self.known = known
         self.closed = False
@@ -93,7 +105,6 @@ class ShardSet:
         self._counts: list[Counts] | None = None
         if known is not None:
             self._counts = [Counts(*counts) for counts in known.counts()]
-        self._places: Places | None = None
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
 
@@ -181,11 +192,9 @@ class ShardSet:
             known = known.some(kept)
         shards = ShardSet(
             [self.paths[k] for k in kept],
-            index=self.index,
             root=self.root,
-            limit=self.limit,
             known=known,
-            **self.options,
+            **(self.state() | {"index": self.index}),
         )
         if self._counts is not None:
             shards._counts = [self._counts[k] for k in kept]
@@ -194,6 +203,12 @@ class ShardSet:
     def is_counted(self) -> bool:
         """Say whether it is known how much each shard holds."""
         return self._counts is not None
+
+    def sizes(self) -> list[int | None]:
+        """Return how many samples each shard has, or Nones if that is not known."""
+        if self._counts is None:
+            return [None] * len(self)
+        return [count.samples for count in self._counts]
 
     def counts(self) -> list[Counts]:
         """Return what each shard holds; looks for what no index says, in parallel."""
@@ -236,11 +251,8 @@ class ShardSet:
         return self._starts
 
     def places(self) -> Places:
-        """Return what finds samples by position."""
-        starts = self.starts()
-        if self._places is None:
-            self._places = Places(starts, self.open, self.used, self.bring)
-        return self._places
+        """Return what finds samples by position. It refers to this, not this to it."""
+        return Places(self.starts(), self.open, self.used, self.bring)
 
     def member_starts(self) -> list[int]:
         """Return the same for members."""
@@ -269,14 +281,37 @@ class ShardSet:
         self.closed = True
         self.open[:] = [None] * len(self.paths)  # `places` has the same list
 
+    def iterate(self, feed: Feed, window: int) -> Ahead:
+        """Return an iterator over a feed that brings what comes next."""
+        reading = self.reading
+        ahead = Ahead(
+            feed,
+            window if reading.prefetch else 0,
+            reading.window_bytes,
+            drops=reading.gives_back,
+            forgets=not reading.keep_cache,
+        )
+        self.iterations.add(ahead)
+        return ahead
+
+    def state(self) -> dict[str, Any]:
+        """Return the options that make the same set of the same paths."""
+        index = self.index
+        if index not in ("auto", "none"):
+            index = os.path.abspath(index)
+        options = {key: self.options[key] for key in ("mode", "key", "lower")}
+        return options | {
+            "index": index,
+            "limit": self.limit,
+            "reading": self.reading,
+            "check_size": self.options["check_size"],
+        }
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise ClosedError("the dataset is closed")
         root = os.path.abspath(self.root)
-        index = self.index
-        if index not in ("auto", "none"):
-            index = os.path.abspath(index)
-        state = {"index": index, "limit": self.limit, **self.options}
+        state = self.state()
         below, counts = None, None
         if self.known is None or self.known.numbers is not None:
             whole = map(os.path.abspath, self.paths)
@@ -318,6 +353,8 @@ def shards_of(
     key: KeyRule,
     lower: bool,
     limit: int | None = None,
+    reading: Reading = Reading(),  # noqa: B008 - immutable
+    check_size: bool = False,
 ) -> ShardSet:
     """Return the shards of a dataset, with what its global index says of them."""
     root = root_of(paths)
@@ -341,4 +378,6 @@ def shards_of(
         lower=lower,
         limit=limit,
         known=known,
+        reading=reading,
+        check_size=check_size,
     )

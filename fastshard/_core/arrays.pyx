@@ -360,3 +360,48 @@ cdef Layout parse_header(bytes text, int version):
             raise ValueError(f"shape {shape!r} is too large")
         layout.nbytes *= length
     return layout
+
+
+def layouts(list shards not None, list members not None, dtype, shape):
+    """Say how members that are to be stacked lie in memory; looks at headers only.
+
+    Parameters
+    ----------
+    shards : list of Shard
+    members : list of int
+        A member of each.
+    dtype, shape
+        As for `Shard.array`.
+
+    Returns
+    -------
+    dtype, shape, fortran, skips, odd
+        Of the first; int64 [members], the bytes before the data of each; and the
+        place and description of the first that differs, or None.
+    """
+    cdef cnp.ndarray array, first = None
+    cdef Shard shard
+    cdef Py_ssize_t i
+    skips = numpy.zeros(len(members), numpy.int64)
+    for i in range(len(members)):
+        shard = shards[i]
+        array = array_at(shard, shard.find(members[i]), dtype, shape)
+        if first is None:
+            first = array
+        elif (
+            array.dtype != first.dtype
+            or cnp.PyArray_NDIM(array) != cnp.PyArray_NDIM(first)
+            or not cnp.PyArray_SAMESHAPE(array, first)
+            or fortran_of(array) != fortran_of(first)
+        ):
+            shown = f"{array.dtype} {(<object> array).shape}"
+            if fortran_of(array) != fortran_of(first):
+                shown += " in another order of axes"
+            return first.dtype, (<object> first).shape, fortran_of(first), skips, (i, shown)
+        if dtype is None:
+            skips[i] = shard.table.columns.sizes[members[i]] - array.nbytes
+    return first.dtype, (<object> first).shape, fortran_of(first), skips, None
+
+
+cdef bint fortran_of(cnp.ndarray array):
+    return cnp.PyArray_IS_F_CONTIGUOUS(array) and not cnp.PyArray_IS_C_CONTIGUOUS(array)

@@ -11,9 +11,7 @@ from fastshard._core.shard import Shard
 class Target:
     def __new__(cls, out: Any) -> Target: ...
 
-def positions_of(
-    positions: Iterable[int] | NDArray[Any], count: int
-) -> array[int]: ...
+def positions_of(positions: Iterable[int] | NDArray[Any], count: int) -> array[int]: ...
 def gather(
     shards: list[Shard],
     members: Sequence[int] | NDArray[np.int64],

@@ -11,7 +11,7 @@ cdef struct piece_t:
     uint64_t size
     uint64_t done                  # bytes moved
     int code                       # errno of what failed
-    uint8_t *to
+    uint8_t *to                    # NULL: bring it, and leave it there
 
 
 cdef class Pieces:
@@ -22,6 +22,7 @@ cdef class Pieces:
     cdef list shards               # of each piece
     cdef list sources
     cdef list members
+    cdef int drop_last(self) except -1
     cdef int grow(self) except -1
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL
     cdef int move(self, object threads) except -1

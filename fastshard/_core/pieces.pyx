@@ -54,7 +54,8 @@ cdef void move_mapped(piece_t *piece) noexcept nogil:
     cdef const uint8_t *start = piece.base + piece.offset
     cdef uint64_t size
     if not piece.far:
-        memcpy(piece.to, start, <size_t> piece.size)
+        if piece.to != NULL:
+            memcpy(piece.to, start, <size_t> piece.size)
         piece.done = piece.size
     while piece.done < piece.size:
         size = min(piece.size - piece.done, <uint64_t> STEP)
@@ -63,12 +64,15 @@ cdef void move_mapped(piece_t *piece) noexcept nogil:
         piece.code = fs_bring_pages(start + piece.done, size)
         if piece.code != 0:
             return
-        memcpy(piece.to + piece.done, start + piece.done, <size_t> size)
+        if piece.to != NULL:
+            memcpy(piece.to + piece.done, start + piece.done, <size_t> size)
         piece.done += size
 
 
 cdef void move_read(piece_t *piece) noexcept nogil:
     cdef int64_t got
+    if piece.to == NULL:           # asked for: who reads it waits without the GIL
+        piece.done = piece.size
     while piece.done < piece.size:
         got = fs_pread(
             piece.fd, piece.to + piece.done, <size_t> (piece.size - piece.done),
@@ -168,6 +172,14 @@ cdef class Pieces:
         self.nbytes += piece.size
         return piece
 
+    cdef int drop_last(self) except -1:
+        self.count -= 1
+        self.nbytes -= self.at[self.count].size
+        self.shards.pop()
+        self.sources.pop()
+        self.members.pop()
+        return 0
+
     cdef int grow(self) except -1:
         cdef size_t room = 2 * self.room + 64
         cdef void *moved = realloc(self.at, room * sizeof(piece_t))
@@ -190,7 +202,7 @@ cdef class Pieces:
         cdef Shard shard = self.shards[i]
         cdef Source source = self.sources[i]
         if piece.done == piece.size:
-            if piece.base != NULL:
+            if piece.base != NULL or piece.to == NULL:
                 return None
             try:
                 source.settle()

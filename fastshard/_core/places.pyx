@@ -28,14 +28,6 @@ cdef class Places:
         ``bring(k)`` opens shard `k` and returns its samples.
     """
 
-    cdef object kept               # the array that `starts` is of
-    cdef const Py_ssize_t *starts
-    cdef readonly Py_ssize_t count
-    cdef Py_ssize_t shards
-    cdef list samples
-    cdef bytearray used
-    cdef object bring
-
     def __cinit__(self, list starts not None, list samples not None, bytearray used, bring):
         cdef const Py_ssize_t[::1] numbers
         self.kept = array("q", starts)

@@ -5,6 +5,7 @@ from fastshard._core.mapped cimport MappedFile
 
 cdef enum:
     TRUSTED_READS = 256            # reads between two looks at the clock
+    LOOK_EVERY = 200_000_000       # ns; asking about a GB takes some 100 us
     MOST_BROUGHT = 16 << 20        # bytes of one member that are waited for
 
 

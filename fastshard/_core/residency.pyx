@@ -20,7 +20,6 @@ import os
 
 from fastshard.errors import FormatError
 
-cdef uint64_t LOOK_EVERY = 200_000_000  # ns; asking about a GB takes some 100 us
 cdef str SHORTER = "the file became shorter after it was mapped"
 cdef str UNREADABLE = "its bytes cannot be read: the device failed"
 cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)

@@ -10,6 +10,7 @@ from fastshard._core.source cimport Source
 
 from fastshard.errors import ClosedError, FormatError, MemberNotFoundError
 
+cdef uint64_t MOST_AHEAD = 64 << 20  # bytes of a scan
 cdef array_maker_t array_maker = NULL  # set by arrays.pyx, when it is imported
 
 
@@ -115,7 +116,41 @@ cdef class Shard:
         return self.table.find(name) >= 0
 
     def __iter__(self):
-        return Views(self)
+        return self.scan()
+
+    def scan(self, order=None, window=32, *, max_memory=None, keep_cache=True):
+        """Iterate over views whose bytes are brought before they are asked for.
+
+        Parameters
+        ----------
+        order : sequence of int, or array, optional
+            Positions; all members in order without it.
+        window : int
+            How many members are brought ahead; more of small ones that follow
+            each other. 0: none.
+        max_memory : int, optional
+            Bytes; what was read is given back when it may take more.
+        keep_cache : bool
+            Whether what was read stays in the page cache.
+
+        Returns
+        -------
+        iterator of memoryview
+            With ``close()``. Its thread, if it needs one, ends with it.
+        """
+        from fastshard._core.ahead import Ahead
+        from fastshard._core.feeds import MemberFeed
+        from fastshard._core.gather import positions_of
+
+        count = len(self)
+        order = range(count) if order is None else positions_of(order, count)
+        ahead = MOST_AHEAD
+        if max_memory is not None:
+            ahead = max(1, min(ahead, max_memory // 4))
+        return Ahead(
+            MemberFeed(self, order), window, ahead,
+            drops=max_memory is not None or not keep_cache, forgets=not keep_cache,
+        )
 
     def position(self, name):
         """Return the position of the last member of this name.
@@ -304,28 +339,3 @@ cdef class Shard:
         cdef uint8_t *at
         cdef uint64_t size
         return PyMemoryView_FromObject(self.hold(i, &at, &size))
-
-
-@cython.final
-cdef class Views:
-    """The iterator over a shard's views."""
-
-    cdef Shard shard
-    cdef Py_ssize_t next_position
-
-    def __cinit__(self, Shard shard not None):
-        self.shard = shard
-
-    def __iter__(self):
-        return self
-
-    def __length_hint__(self):
-        return self.shard.table.columns.count - self.next_position
-
-    def __next__(self):
-        cdef Py_ssize_t i = self.next_position
-        self.shard.open_source()
-        if i >= <Py_ssize_t> self.shard.table.columns.count:
-            raise StopIteration
-        self.next_position = i + 1
-        return self.shard.view_at(i)

@@ -35,9 +35,12 @@ cdef class Source:
 cdef class MappedSource(Source):
     cdef MappedFile file
     cdef readonly Residency residency  # None: nobody asks
+    cdef bint watched              # pages are seen to before they are handed out
     cdef Py_ssize_t trusted        # reads to go until someone looks again
     cdef int look(self, uint64_t offset, uint64_t size) except -1
 
 
 cdef class PreadSource(Source):
     cdef LocalFile file
+    cdef uint64_t next_look        # when the page cache is asked again, ns
+    cdef bint whole                # what it said

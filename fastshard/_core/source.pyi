@@ -52,9 +52,15 @@ class Source:
 @final
 class MappedSource(Source):
     @property
+    def address(self) -> int: ...
+    @property
     def residency(self) -> Residency | None: ...
     def __new__(
-        cls, file: MappedFile, residency: Residency | None = None
+        cls,
+        file: MappedFile,
+        residency: Residency | None = None,
+        *,
+        watched: bool = True,
     ) -> MappedSource: ...
 
 @final

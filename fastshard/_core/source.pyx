@@ -12,10 +12,11 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from fastshard._core.mapped cimport MappedFile
+from fastshard._core.pages cimport fs_file_cached, fs_now
 from fastshard._core.platform cimport (
     PY_SSIZE_T_MAX, fs_close, fs_glance, fs_note, fs_pread, fs_status,
 )
-from fastshard._core.residency cimport TRUSTED_READS, Residency
+from fastshard._core.residency cimport LOOK_EVERY, TRUSTED_READS, Residency
 
 import os
 import stat
@@ -184,17 +185,27 @@ cdef class MappedSource(Source):
     ----------
     file : MappedFile
     residency : Residency, optional
-        What is asked before bytes are handed out; without one nobody asks.
+        What knows which bytes are in memory.
+    watched : bool
+        Ask it before bytes are handed out.
     """
 
-    def __cinit__(self, MappedFile file not None, Residency residency=None):
+    def __cinit__(
+        self, MappedFile file not None, Residency residency=None, *, bint watched=True
+    ):
         self.file = file
         self.residency = residency
-        self.trusted = 0 if residency is not None else PY_SSIZE_T_MAX
+        self.watched = watched and residency is not None
+        self.trusted = 0 if self.watched else PY_SSIZE_T_MAX
         self.base = file.base
         self.writable = file.writable
         self.nbytes = file.nbytes
         self.path = file.path
+
+    @property
+    def address(self):
+        """Where its bytes are mapped."""
+        return <size_t> self.base
 
     @property
     def live_views(self):
@@ -205,7 +216,7 @@ cdef class MappedSource(Source):
         """Return a source on the same mapping that counts its own views."""
         file = self.file.handle()
         residency = None if self.residency is None else self.residency.handle(file)
-        return MappedSource(file, residency)
+        return MappedSource(file, residency, watched=self.watched)
 
     cdef int look(self, uint64_t offset, uint64_t size) except -1:
         """See that bytes are in memory; while all are, not at every read."""
@@ -302,3 +313,11 @@ cdef class PreadSource(Source):
 
     cdef int settle(self) except -1:
         return self.file.check()
+
+    cdef bint is_near(self) except -1:
+        cdef uint64_t now = fs_now()
+        if now >= self.next_look:
+            with nogil:
+                self.whole = fs_file_cached(self.fd, self.nbytes) == 1
+            self.next_look = now + LOOK_EVERY
+        return self.whole

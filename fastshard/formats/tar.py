@@ -292,11 +292,9 @@ def _source_of(
         file.watch(lambda file: _is_longer(file, table))
         return PreadSource(file)
     mapped = MappedFile(file.fd, file.nbytes, file.path, writable=mode == "private")
-    if not prefetch and not check_size:
-        return MappedSource(mapped)
     identity = (file.device, file.inode, file.owner)
-    kept = file.fd if check_size else -1
-    return MappedSource(mapped, Residency(mapped, *identity, fd=kept))
+    residency = Residency(mapped, *identity, fd=file.fd if check_size else -1)
+    return MappedSource(mapped, residency, watched=prefetch or check_size)
 
 
 def _is_longer(file: LocalFile, table: ExtentTable) -> bool:

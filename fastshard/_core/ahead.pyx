@@ -1,0 +1,401 @@
+"""Iterating with what comes next brought into memory before it is asked for.
+
+While all of a shard is in the page cache its items are handed out as they come.
+Otherwise the members of coming items are joined into runs, which a `Prefetcher`
+brings; an item is handed out when its bytes are there. What lies behind is given
+back where a bound on memory asks for that.
+"""
+
+cimport cython
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memset
+
+from fastshard._core.feeds cimport Feed
+from fastshard._core.pages cimport fs_drop_pages
+from fastshard._core.platform cimport fs_close, fs_load
+from fastshard._core.prefetch cimport Prefetcher, task_t
+from fastshard._core.residency cimport MOST_BROUGHT
+from fastshard._core.shard cimport Shard
+from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.threads cimport fs_next, fs_put
+
+import os
+from collections import deque
+
+from fastshard.errors import FormatError
+
+cdef enum:
+    GAP = 64 << 10                 # bytes between members of one run: headers, others
+    RUN = 1 << 20                  # bytes of a run, at most
+    RUNS_AHEAD = 32 << 20          # bytes ahead where one run follows another
+    MOST_ITEMS = 32768             # that wait, however small they are
+    AT_ONCE = 256                  # items taken at a time: the GIL is held meanwhile
+    LONG_READAHEAD = 1 << 20       # bytes: the kernel itself reads ahead far enough
+    AROUND = 64 << 10              # bytes that a fault may map around a page
+    FOLIO = 2 << 20                # bytes of the largest piece of the page cache
+
+cdef dict readaheads = {}          # of devices, in bytes
+
+
+cdef uint64_t readahead_of(uint64_t device) except? 0:
+    """How far the kernel reads ahead of who reads in order; 128 KB if it is not said."""
+    found = readaheads.get(device)
+    if found is None:
+        found = 128 << 10
+        name = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
+        try:
+            with open(f"/sys/class/bdi/{name}/read_ahead_kb") as file:
+                found = int(file.read()) << 10
+        except (OSError, ValueError):
+            pass
+        readaheads[device] = found
+    return found
+
+
+@cython.final
+@cython.no_gc
+cdef class Descriptor:
+    """A descriptor, closed when nobody needs it."""
+
+    cdef int fd
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            fs_close(self.fd)
+
+
+@cython.final
+cdef class Waiting:
+    """An item that comes, and the task after which it is there."""
+
+    cdef object item
+    cdef uint64_t task             # 0: it is there
+    cdef uint64_t nbytes
+
+
+@cython.final
+cdef class Ahead:
+    """An iterator over a feed.
+
+    Parameters
+    ----------
+    feed : Feed
+    window : int
+        Items to have ahead; more of them where they follow each other in a file,
+        up to 32 MiB. 0: nothing is brought.
+    window_bytes : int
+        Bytes to have ahead at most, but for one item.
+    drops : bool
+        Give memory back that was read.
+    forgets : bool
+        Have the page cache forget it too.
+    """
+
+    cdef Feed feed
+    cdef Prefetcher prefetcher     # None until there is something to bring
+    cdef object queue              # deque of Waiting
+    cdef Py_ssize_t window
+    cdef uint64_t window_bytes
+    cdef uint64_t ahead            # bytes of what waits
+    cdef bint drops
+    cdef bint forgets
+    cdef bint ended
+    cdef uint64_t entered          # 1 while a thread is in it
+    # The run that is being put together, and whether it follows the one before.
+    cdef Source run
+    cdef uint64_t run_start
+    cdef uint64_t run_end
+    cdef bint follows
+    cdef bint in_order             # the last extent joined the one before
+    cdef bint long_readahead       # of the run's device
+    # What was read and not yet given back.
+    cdef object current            # the item handed out last
+    cdef MappedSource behind
+    cdef uint64_t behind_start
+    cdef uint64_t behind_end
+    cdef Descriptor descriptor     # of `behind`, to forget by
+    cdef MappedSource descriptor_of
+    cdef list forgotten            # tasks that forget
+    cdef object __weakref__
+
+    def __cinit__(self, Feed feed not None, Py_ssize_t window, uint64_t window_bytes,
+                  *, bint drops=False, bint forgets=False):
+        if window < 0:
+            raise ValueError(f"a window is at least 0, not {window}")
+        self.feed = feed
+        self.window = min(window, <Py_ssize_t> MOST_ITEMS)
+        self.window_bytes = max(window_bytes, <uint64_t> 1)
+        self.drops = drops
+        self.forgets = forgets
+        self.queue = deque()
+        self.forgotten = []
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if fs_next(&self.entered) != 0:
+            raise ValueError("another thread is in this iterator")
+        try:
+            return self.advance()
+        finally:
+            fs_put(&self.entered, 0)
+
+    @property
+    def buffered(self):
+        """Bytes of the items that were asked for and not yet handed out."""
+        return self.ahead
+
+    def close(self):
+        """End the iteration, and its thread."""
+        self.ended = True
+        self.finish()
+
+    def __reduce__(self):
+        raise TypeError("an iterator does not pickle")
+
+    cdef object advance(self):
+        cdef Waiting waiting
+        cdef object item
+        if self.current is not None:
+            self.pass_by(self.current)
+            self.current = None
+        if not self.queue:
+            if self.ended:
+                self.finish()
+                raise StopIteration
+            item = self.take()
+            if isinstance(item, Exception):
+                raise item
+            if self.is_near(item):
+                return self.hand_out(item)
+            self.put(item)
+        self.fill()
+        self.push_run()
+        waiting = self.queue.popleft()
+        self.ahead -= waiting.nbytes
+        if isinstance(waiting.item, Exception):
+            raise waiting.item
+        if waiting.task > 0:
+            self.prefetcher.wait(waiting.task)
+            if self.prefetcher.failed() != 0:
+                self.examine(waiting.item)
+        return self.hand_out(waiting.item)
+
+    cdef object hand_out(self, object item):
+        if self.drops:
+            self.current = item
+        return self.feed.emit(item)
+
+    cdef object take(self):
+        try:
+            return self.feed.take()
+        except StopIteration:
+            self.ended = True
+            if not self.queue:
+                self.finish()
+            raise
+
+    cdef bint is_near(self, object item) except -1:
+        return self.window == 0 or self.feed.shard_of(item).open_source().is_near()
+
+    cdef int fill(self) except -1:
+        """Take what comes, once half of what may wait was handed out."""
+        cdef Py_ssize_t count = len(self.queue)
+        cdef Py_ssize_t end = count + AT_ONCE
+        cdef uint64_t most = min(<uint64_t> RUNS_AHEAD, self.window_bytes)
+        if 2 * count > self.window and not (self.in_order and 2 * self.ahead <= most):
+            return 0
+        end = min(end, <Py_ssize_t> MOST_ITEMS)
+        while not self.ended and self.ahead < self.window_bytes and count < end and (
+            count < self.window or (self.in_order and self.ahead < most)
+        ):
+            try:
+                item = self.take()
+            except StopIteration:
+                break
+            self.put(item)
+            count += 1
+        return 0
+
+    cdef int put(self, object item) except -1:
+        """Append an item to what waits, and its members to the runs."""
+        cdef Waiting waiting = Waiting.__new__(Waiting)
+        cdef Shard shard
+        cdef Source source
+        cdef uint64_t offset, size
+        cdef Py_ssize_t member
+        waiting.item = item
+        self.queue.append(waiting)
+        if isinstance(item, Exception):
+            return 0
+        shard = self.feed.shard_of(item)
+        source = shard.source
+        if source is None or source.is_near():
+            return 0
+        for member in self.feed.members_of(item):
+            offset = fs_load(shard.table.columns.offsets + member)
+            size = fs_load(shard.table.columns.sizes + member)
+            if offset > source.nbytes or size > source.nbytes - offset:
+                continue           # raises when it is asked for
+            size = min(size, min(<uint64_t> MOST_BROUGHT, self.window_bytes))
+            waiting.nbytes += size
+            self.want(source, offset, size)
+        self.ahead += waiting.nbytes
+        waiting.task = self.pushed()
+        if self.run_end > self.run_start:  # the run that is not pushed yet
+            waiting.task += 1
+        return 0
+
+    cdef uint64_t pushed(self) noexcept:
+        return 0 if self.prefetcher is None else self.prefetcher.line.pushed
+
+    cdef int want(self, Source source, uint64_t offset, uint64_t size) except -1:
+        """Add an extent to the run, or begin another."""
+        cdef uint64_t part
+        cdef bint joins = (
+            self.run is source and offset >= self.run_end
+            and offset - self.run_end <= GAP
+        )
+        self.in_order = joins
+        if not joins:
+            self.push_run()
+            self.begin(source, offset, False)
+        while size > 0:
+            if self.run_end - self.run_start >= RUN or offset - self.run_start >= RUN:
+                self.push_run()
+                self.begin(source, offset, True)
+            part = min(size, <uint64_t> RUN - (offset - self.run_start))
+            offset += part
+            size -= part
+            self.run_end = offset
+        return 0
+
+    cdef int begin(self, Source source, uint64_t offset, bint follows) except -1:
+        if source is not self.run and isinstance(source, MappedSource):
+            self.long_readahead = (
+                readahead_of((<MappedSource> source).residency.device) >= LONG_READAHEAD
+            )
+        self.run = source
+        self.run_start = self.run_end = offset
+        self.follows = follows
+        return 0
+
+    cdef int push_run(self) except -1:
+        """Give the run that was put together to the thread."""
+        cdef task_t task
+        cdef Source source = self.run
+        cdef uint64_t start = self.run_start
+        if source is None or self.run_end == start:
+            return 0
+        memset(&task, 0, sizeof(task))
+        task.size = self.run_end - start
+        task.offset = start
+        if source.base != NULL:
+            task.at = source.base + start
+        task.fd = source.fd
+        task.ask = not (self.follows and self.long_readahead and task.at != NULL)
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher()
+        self.prefetcher.push(task, source)
+        self.run_start = self.run_end
+        self.follows = True        # if there is more of it
+        return 0
+
+    cdef int examine(self, object item) except -1:
+        """Raise what is wrong with an item's bytes, after some could not be brought."""
+        cdef Shard shard = self.feed.shard_of(item)
+        cdef Source source = shard.open_source()
+        cdef uint64_t offset, size
+        cdef Py_ssize_t member
+        if not isinstance(source, MappedSource):
+            return 0
+        for member in self.feed.members_of(item):
+            shard.extent(member, &offset, &size)
+            try:
+                (<MappedSource> source).residency.bring(offset, size)
+            except (FormatError, OSError) as error:
+                raise shard.of_member(error, member) from None
+        return 0
+
+    cdef int pass_by(self, object item) except -1:
+        """Note that an item was read: its memory may be given back."""
+        cdef Shard shard = self.feed.shard_of(item)
+        cdef Source source = shard.source
+        cdef uint64_t offset, size
+        if source is None or not isinstance(source, MappedSource) or source.writable:
+            return 0               # what was written to a private mapping stays
+        for member in self.feed.members_of(item):
+            offset = fs_load(shard.table.columns.offsets + <Py_ssize_t> member)
+            size = fs_load(shard.table.columns.sizes + <Py_ssize_t> member)
+            if offset > source.nbytes or size > source.nbytes - offset:
+                continue
+            if source is not self.behind or offset < self.behind_end or (
+                offset - self.behind_end > GAP
+            ):
+                self.give_back()
+                self.behind = source
+                self.behind_start = offset
+            self.behind_end = offset + size
+        if self.behind_end - self.behind_start >= self.window_bytes // 4:
+            self.give_back()
+        return 0
+
+    cdef int give_back(self) except -1:
+        """Give back what was read: views of it that are alive fault it in again."""
+        cdef MappedSource source = self.behind
+        cdef uint64_t start = self.behind_start
+        cdef uint64_t end = self.behind_end
+        if source is None or end == start:
+            return 0
+        start -= min(start % AROUND + AROUND, start)
+        end = min(end + AROUND, source.nbytes)
+        with nogil:
+            fs_drop_pages(source.base + start, end - start)
+        if self.forgets and source.residency is not None:
+            self.forget(source, start, end)
+        self.behind_start = self.behind_end
+        return 0
+
+    cdef int forget(self, MappedSource source, uint64_t start, uint64_t end) except -1:
+        cdef task_t task
+        if self.descriptor is None or self.descriptor_of is not source:
+            self.descriptor = Descriptor.__new__(Descriptor)
+            self.descriptor.fd = source.residency.open_again()
+            self.descriptor_of = source
+        if self.descriptor.fd < 0:
+            return 0               # the file is not there any more
+        memset(&task, 0, sizeof(task))
+        task.forget = True
+        task.fd = self.descriptor.fd
+        task.offset = start - min(start, <uint64_t> FOLIO)
+        task.size = end - task.offset
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher()
+        self.forgotten.append(self.prefetcher.push(task, self.descriptor))
+        if len(self.forgotten) > 4:  # a window was read since
+            self.prefetcher.wait(self.forgotten.pop(0))
+        return 0
+
+    cdef int finish(self) except -1:
+        """Give back the rest, and end the thread."""
+        cdef Waiting waiting
+        if self.current is not None:
+            self.pass_by(self.current)
+            self.current = None
+        for waiting in self.queue:
+            if self.drops and not isinstance(waiting.item, Exception):
+                self.pass_by(waiting.item)
+        self.queue.clear()
+        self.ahead = 0
+        self.give_back()
+        self.behind = None
+        self.descriptor_of = None
+        self.run = None
+        if self.prefetcher is not None:
+            if self.forgotten:
+                self.prefetcher.wait(self.forgotten[len(self.forgotten) - 1])
+            self.forgotten = []
+            self.prefetcher.stop()
+            self.prefetcher.release()
+        return 0

@@ -1,0 +1,177 @@
+"""What an iteration goes over: members or samples, in the order they come in.
+
+A feed gives an item, or the exception that stands at its place: one that cannot be
+had does not end the iteration.
+"""
+
+cimport cython
+
+from fastshard._core.places cimport Places
+from fastshard._core.samples cimport SampleBase, SamplesBase
+from fastshard._core.shard cimport Shard
+
+from fastshard.errors import ClosedError, FastshardError
+
+
+cdef class Feed:
+    """Items in order, and the members whose bytes each of them has."""
+
+    def __reduce__(self):
+        raise TypeError("a feed does not pickle")
+
+    cdef object take(self):
+        """Return the next item, or the exception in its place; StopIteration."""
+        raise NotImplementedError
+
+    cdef object emit(self, object item):
+        """Return what the caller gets for an item."""
+        return item
+
+    cdef Shard shard_of(self, object item):
+        raise NotImplementedError
+
+    cdef list members_of(self, object item):
+        raise NotImplementedError
+
+
+@cython.final
+cdef class MemberFeed(Feed):
+    """The members of a shard, as views.
+
+    Parameters
+    ----------
+    shard : Shard
+    order : iterable of int
+        Their positions, all of which there are.
+    """
+
+    def __cinit__(self, Shard shard not None, order):
+        self.shard = shard
+        self.order = iter(order)
+
+    cdef object take(self):
+        self.shard.open_source()
+        return next(self.order)
+
+    cdef object emit(self, object item):
+        self.shard.open_source()
+        return self.shard.view_at(item)
+
+    cdef Shard shard_of(self, object item):
+        return self.shard
+
+    cdef list members_of(self, object item):
+        return [item]
+
+
+cdef class SampleFeed(Feed):
+    """Samples, narrowed to some fields."""
+
+    cdef object take(self):
+        raise StopIteration
+
+    cdef object narrowed(self, SampleBase sample):
+        if self.only is not None or self.decoders is not None:
+            sample.narrow(self.only, self.required, self.decoders)
+        return sample
+
+    cdef Shard shard_of(self, object item):
+        return (<SampleBase> item).samples.shard
+
+    cdef list members_of(self, object item):
+        cdef SampleBase sample = item
+        if sample.only is None:
+            return sample.samples.grouping.members(sample.position)
+        found = []
+        for field in sample.only:
+            member = sample.samples.grouping.member(sample.position, field)
+            if member >= 0:
+                found.append(member)
+        return found
+
+
+@cython.final
+cdef class PlacesFeed(SampleFeed):
+    """The samples at some positions of a dataset.
+
+    Parameters
+    ----------
+    places : Places
+    order : iterable of int
+    only, required, decoders
+        As for `SampleBase.narrow`.
+    """
+
+    def __cinit__(self, Places places not None, order, only, bint required, decoders):
+        self.places = places
+        self.order = iter(order)
+        self.only = only
+        self.required = required
+        self.decoders = decoders
+
+    cdef object take(self):
+        i = next(self.order)
+        try:
+            return self.narrowed(self.places.at(i))
+        except (FastshardError, OSError) as error:
+            return error
+
+
+@cython.final
+cdef class ShardsFeed(SampleFeed):
+    """All samples of some shards, which need not have been counted.
+
+    A shard that cannot be opened gives its exception in the place of each of its
+    samples; once, where nobody has counted them.
+
+    Parameters
+    ----------
+    sizes : list of int or None
+        How many samples each shard has.
+    bring : callable
+        ``bring(k)`` opens shard `k` and returns its samples.
+    only, required, decoders
+        As for `SampleBase.narrow`.
+    """
+
+    def __cinit__(self, list sizes not None, bring, only, bint required, decoders):
+        self.sizes = sizes
+        self.bring = bring
+        self.only = only
+        self.required = required
+        self.decoders = decoders
+
+    cdef object take(self):
+        cdef Py_ssize_t i
+        if self.repeats > 0:
+            self.repeats -= 1
+            return self.error
+        while self.next_sample == self.samples_there:
+            if self.next_shard == len(self.sizes):
+                self.samples = self.error = None
+                raise StopIteration
+            try:
+                self.open_next()
+            except ClosedError:
+                raise
+            except (FastshardError, OSError) as error:
+                size = self.sizes[self.next_shard - 1]
+                if size == 0:
+                    continue
+                self.repeats = 0 if size is None else size - 1
+                self.error = error
+                return error
+        i = self.next_sample
+        self.next_sample = i + 1
+        try:
+            return self.narrowed((<SamplesBase> self.samples).sample_at(i))
+        except (FastshardError, OSError) as error:
+            return error
+
+    cdef int open_next(self) except -1:
+        k = self.next_shard
+        self.next_shard = k + 1
+        self.next_sample = self.samples_there = 0
+        self.samples = <SamplesBase?> self.bring(k)
+        self.samples_there = len(self.samples)  # groups the members
+        return 0

@@ -1,0 +1,11 @@
+cdef class Places:
+    cdef object kept               # the array that `starts` is of
+    cdef const Py_ssize_t *starts
+    cdef readonly Py_ssize_t count
+    cdef Py_ssize_t shards
+    cdef list samples
+    cdef bytearray used
+    cdef object bring
+    cdef Py_ssize_t wrapped(self, Py_ssize_t i) except -1
+    cdef Py_ssize_t shard_of(self, Py_ssize_t i) noexcept
+    cdef object sample(self, Py_ssize_t i)

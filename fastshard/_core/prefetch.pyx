@@ -1,0 +1,216 @@
+"""A native thread that brings pages ahead of whoever will touch them.
+
+The consumer pushes tasks into a ring and waits, without the GIL, for the one it
+needs. The thread asks the kernel for all that it can see, then brings task after
+task. It starts with the first task and ends with the iteration.
+
+A fork leaves the thread behind. The child sees that by the generation, makes a
+ring of its own from the tasks that are left, and starts a thread when it next
+needs one; it never waits for the other.
+"""
+
+cimport cython
+from libc.stdint cimport uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages, fs_forget_cached
+from fastshard._core.platform cimport fs_will_need
+from fastshard._core.threads cimport *
+
+import os
+
+cdef enum:
+    ROOM = 4096                    # tasks; a power of two
+
+if fs_watch_forks() != 0:
+    raise MemoryError("no room for a fork handler")
+
+
+cdef void line_free(line_t *line) noexcept nogil:
+    if line == NULL:
+        return
+    fs_lock_free(&line.lock)
+    fs_bell_free(&line.more)
+    fs_bell_free(&line.done)
+    free(line.tasks)
+    free(line)
+
+
+cdef line_t *line_new() noexcept nogil:
+    cdef line_t *line = <line_t *> calloc(1, sizeof(line_t))
+    if line == NULL:
+        return NULL
+    line.room = ROOM
+    line.tasks = <task_t *> calloc(ROOM, sizeof(task_t))
+    if line.tasks == NULL:
+        free(line)
+        return NULL
+    fs_lock_init(&line.lock)
+    fs_bell_init(&line.more)
+    fs_bell_init(&line.done)
+    return line
+
+
+cdef void ask(const task_t *task) noexcept nogil:
+    if task.at != NULL:
+        fs_ask_pages(task.at, task.size)
+    elif not task.forget:
+        fs_will_need(task.fd, task.offset, task.size)
+
+
+cdef bint do(const task_t *task) noexcept nogil:
+    if task.forget:
+        fs_forget_cached(task.fd, task.offset, task.size)
+    elif task.at != NULL:
+        return fs_bring_pages(task.at, task.size) == 0
+    return True
+
+
+cdef bint sleep(line_t *line) noexcept nogil:
+    """Wait for a task; False: none will come."""
+    fs_lock(&line.lock)
+    fs_put(&line.sleeps, 1)
+    while fs_get(&line.pushed) == line.finished and not fs_get(&line.stops):
+        fs_bell_wait(&line.more, &line.lock)
+    fs_put(&line.sleeps, 0)
+    fs_unlock(&line.lock)
+    return not fs_get(&line.stops)
+
+
+cdef void *run(void *argument) noexcept nogil:
+    cdef line_t *line = <line_t *> argument
+    cdef uint64_t asked = line.finished
+    cdef task_t *task
+    while not fs_get(&line.stops):
+        if fs_get(&line.pushed) == line.finished:
+            if not sleep(line):
+                break
+        while asked < fs_get(&line.pushed) and not fs_get(&line.stops):
+            task = &line.tasks[asked & (line.room - 1)]
+            if task.ask:
+                ask(task)
+            asked += 1
+        if fs_get(&line.stops):
+            break
+        if not do(&line.tasks[line.finished & (line.room - 1)]):
+            fs_put(&line.failed, line.failed + 1)
+        fs_put(&line.finished, line.finished + 1)
+        if fs_get(&line.waits):
+            fs_lock(&line.lock)
+            fs_bell_ring(&line.done)
+            fs_unlock(&line.lock)
+    return NULL
+
+
+@cython.final
+@cython.no_gc
+cdef class Prefetcher:
+    """One thread and its tasks. Not for several consumers at a time."""
+
+    def __cinit__(self):
+        self.line = line_new()
+        if self.line == NULL:
+            raise MemoryError
+        self.owners = [None] * ROOM
+
+    def __reduce__(self):
+        raise TypeError("a Prefetcher does not pickle")
+
+    cdef line_t *renewed(self) except NULL:
+        """Return the ring; in a child of fork a new one."""
+        cdef line_t *old = self.line
+        cdef line_t *line
+        if not self.running or self.generation == fs_generation():
+            return old
+        line = line_new()
+        if line == NULL:
+            raise MemoryError
+        memcpy(line.tasks, old.tasks, ROOM * sizeof(task_t))
+        line.pushed = old.pushed
+        line.finished = fs_get(&old.finished)
+        line.failed = fs_get(&old.failed)
+        self.line = line
+        self.running = False
+        free(old.tasks)            # its lock may be held by a thread that is not here
+        free(old)
+        return line
+
+    cdef int start(self) except -1:
+        cdef int code
+        if self.running:
+            return 0
+        self.line.stops = 0
+        code = fs_thread_start(&self.thread, run, self.line)
+        if code != 0:
+            raise OSError(code, f"no thread to read ahead: {os.strerror(code)}")
+        self.generation = fs_generation()
+        self.running = True
+        return 0
+
+    cdef uint64_t push(self, task_t task, object owner) except 0:
+        """Add a task; returns its number, from 1 on. `owner` keeps its memory."""
+        cdef line_t *line = self.renewed()
+        cdef uint64_t place = line.pushed & (line.room - 1)
+        if line.pushed - fs_get(&line.finished) == line.room:
+            self.wait(line.pushed - line.room + 1)
+            line = self.line
+        self.release()
+        self.owners[place] = owner
+        line.tasks[place] = task
+        fs_put(&line.pushed, line.pushed + 1)
+        self.start()
+        if fs_get(&line.sleeps):
+            fs_lock(&line.lock)
+            fs_bell_ring(&line.more)
+            fs_unlock(&line.lock)
+        return line.pushed
+
+    cdef int wait(self, uint64_t task) except -1:
+        """Wait until a task is finished, without the GIL."""
+        cdef line_t *line = self.line
+        if fs_get(&line.finished) >= task:
+            return 0
+        line = self.renewed()
+        self.start()
+        with nogil:
+            fs_lock(&line.lock)
+            fs_put(&line.waits, 1)
+            while fs_get(&line.finished) < task:
+                fs_bell_wait(&line.done, &line.lock)
+            fs_put(&line.waits, 0)
+            fs_unlock(&line.lock)
+        return 0
+
+    cdef uint64_t failed(self) noexcept:
+        """How many tasks failed."""
+        return fs_get(&self.line.failed)
+
+    cdef int release(self) except -1:
+        """Let go of the owners of finished tasks."""
+        cdef uint64_t finished = fs_get(&self.line.finished)
+        cdef Py_ssize_t place
+        while self.released < finished:
+            place = <Py_ssize_t> (self.released & (ROOM - 1))
+            self.released += 1
+            self.owners[place] = None
+        return 0
+
+    cdef int stop(self) except -1:
+        """End the thread, which takes as long as the task it is at."""
+        cdef line_t *line = self.renewed()
+        if not self.running:
+            return 0
+        self.running = False
+        with nogil:
+            fs_lock(&line.lock)
+            fs_put(&line.stops, 1)
+            fs_bell_ring(&line.more)
+            fs_unlock(&line.lock)
+            fs_thread_join(self.thread)
+        return 0
+
+    def __dealloc__(self):
+        if self.line != NULL:
+            self.stop()
+            line_free(self.line)
