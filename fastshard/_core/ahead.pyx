@@ -133,6 +133,9 @@ cdef class Ahead:
     def __iter__(self):
         return self
 
+    def __length_hint__(self):
+        return len(self.queue) + (0 if self.ended else self.feed.left())
+
     def __next__(self):
         if fs_next(&self.entered) != 0:
             raise ValueError("another thread is in this iterator")

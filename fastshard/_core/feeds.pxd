@@ -7,6 +7,7 @@ from fastshard._core.source cimport Source
 cdef class Feed:
     cdef object take(self)
     cdef object emit(self, object item)
+    cdef Py_ssize_t left(self) except -1
     cdef Shard shard_of(self, object item)
     cdef list members_of(self, object item)
 

@@ -10,6 +10,8 @@ from fastshard._core.places cimport Places
 from fastshard._core.samples cimport SampleBase, SamplesBase
 from fastshard._core.shard cimport Shard
 
+from operator import length_hint
+
 from fastshard.errors import ClosedError, FastshardError
 
 
@@ -26,6 +28,10 @@ cdef class Feed:
     cdef object emit(self, object item):
         """Return what the caller gets for an item."""
         return item
+
+    cdef Py_ssize_t left(self) except -1:
+        """How many items are likely to come."""
+        return 0
 
     cdef Shard shard_of(self, object item):
         raise NotImplementedError
@@ -52,6 +58,9 @@ cdef class MemberFeed(Feed):
     cdef object take(self):
         self.shard.open_source()
         return next(self.order)
+
+    cdef Py_ssize_t left(self) except -1:
+        return length_hint(self.order, 0)
 
     cdef object emit(self, object item):
         self.shard.open_source()
@@ -115,6 +124,9 @@ cdef class PlacesFeed(SampleFeed):
             return self.narrowed(self.places.at(i))
         except (FastshardError, OSError) as error:
             return error
+
+    cdef Py_ssize_t left(self) except -1:
+        return length_hint(self.order, 0)
 
 
 @cython.final

@@ -55,6 +55,7 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 
 #else /* POSIX */
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
