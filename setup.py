@@ -40,6 +40,7 @@ extensions = [
 ]
 directives = {"language_level": 3, "boundscheck": False, "wraparound": False}
 directives |= {"cdivision": True, "initializedcheck": False}
+directives |= {"freethreading_compatible": True}
 directives |= {"auto_pickle": False, "autotestdict": False}  # as stubtest needs
 setup(
     ext_modules=cythonize(

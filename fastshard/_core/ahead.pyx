@@ -151,8 +151,13 @@ cdef class Ahead:
 
     def close(self):
         """End the iteration, and its thread."""
+        if fs_next(&self.entered) != 0:
+            raise ValueError("another thread is in this iterator")
         self.ended = True
-        self.finish()
+        try:
+            self.finish()
+        finally:
+            fs_put(&self.entered, 0)
 
     def __reduce__(self):
         raise TypeError("an iterator does not pickle")
@@ -233,8 +238,8 @@ cdef class Ahead:
         if isinstance(item, Exception):
             return 0
         shard = self.feed.shard_of(item)
-        source = shard.source
-        if source is None or source.is_near():
+        source = shard.open_source()
+        if source.is_near():
             return 0
         for member in self.feed.members_of(item):
             offset = fs_load(shard.table.columns.offsets + member)
@@ -314,7 +319,7 @@ cdef class Ahead:
         if not isinstance(source, MappedSource):
             return 0
         for member in self.feed.members_of(item):
-            shard.extent(member, &offset, &size)
+            shard.extent(source, member, &offset, &size)
             try:
                 (<MappedSource> source).residency.bring(offset, size)
             except (FormatError, OSError) as error:
@@ -324,9 +329,12 @@ cdef class Ahead:
     cdef int pass_by(self, object item) except -1:
         """Note that an item was read: its memory may be given back."""
         cdef Shard shard = self.feed.shard_of(item)
-        cdef Source source = shard.source
+        cdef Source source
         cdef uint64_t offset, size
-        if source is None or not isinstance(source, MappedSource) or source.writable:
+        if shard.closed:
+            return 0
+        source = shard.open_source()
+        if not isinstance(source, MappedSource) or source.writable:
             return 0               # what was written to a private mapping stays
         for member in self.feed.members_of(item):
             offset = fs_load(shard.table.columns.offsets + <Py_ssize_t> member)

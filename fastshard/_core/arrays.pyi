@@ -8,6 +8,9 @@ from fastshard._core.extents import ExtentTable
 from fastshard._core.shard import Shard
 
 @final
+class Seen: ...
+
+@final
 class Layout: ...
 
 @final

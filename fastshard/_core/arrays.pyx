@@ -70,7 +70,41 @@ cdef class Layout:
     cdef uint8_t[SEEN_BYTES] header
 
 
-cdef Layout last_layout = None     # neighbours mostly have the same header
+@cython.final
+cdef class Seen:
+    """Headers that were seen last: those of a sample's fields, of its neighbours."""
+
+    cdef Layout first
+    cdef Layout second
+    cdef Layout third
+
+    cdef Layout recall(self, const uint8_t *at, uint64_t size):
+        """Return the layout of a member that begins with a known header, or None."""
+        with cython.critical_section(self):
+            if begins_with(self.first, at, size):
+                return self.first
+            if begins_with(self.second, at, size):
+                return self.second
+            if begins_with(self.third, at, size):
+                return self.third
+        return None
+
+    cdef int remember(self, Layout layout) except -1:
+        with cython.critical_section(self):
+            self.third = self.second
+            self.second = self.first
+            self.first = layout
+        return 0
+
+
+cdef bint begins_with(Layout layout, const uint8_t *at, uint64_t size):
+    return (
+        layout is not None and size >= layout.header_size
+        and memcmp(at, layout.header, layout.header_size) == 0
+    )
+
+
+cdef Seen seen_anywhere = Seen()
 
 
 cdef cnp.ndarray new_array(
@@ -119,8 +153,9 @@ cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape):
     cdef uint8_t *at
     cdef uint64_t size
     cdef object owner = shard.hold(i, &at, &size)
+    cdef bint writable = type(owner) is View and (<View> owner).owner.writable
     try:
-        return make_array(at, size, dtype, shape, shard.source.writable, owner)
+        return make_array(at, size, dtype, shape, writable, owner, seen_of(shard))
     except FormatError as error:   # its offset is from the member's first byte
         offset = shard.table.columns.offsets[i] + error.offset
         raise FormatError(
@@ -132,6 +167,16 @@ cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape):
         ) from None
 
 
+cdef Seen seen_of(Shard shard):
+    """What is remembered of a shard: threads with handles of their own share none."""
+    cdef Seen seen
+    with cython.critical_section(shard):
+        if shard.seen is None:
+            shard.seen = Seen.__new__(Seen)
+        seen = shard.seen
+    return seen
+
+
 shard_module.array_maker = array_at
 
 
@@ -139,7 +184,8 @@ def array_of(bytes data not None, dtype, shape, str path):
     """Return bytes as an array that keeps them; read-only. See `Shard.array`."""
     try:
         return make_array(
-            <uint8_t *> PyBytes_AS_STRING(data), len(data), dtype, shape, False, data
+            <uint8_t *> PyBytes_AS_STRING(data), len(data), dtype, shape, False, data,
+            seen_anywhere,
         )
     except FormatError as error:
         raise FormatError(error.reason, path, error.offset) from error.__cause__
@@ -192,7 +238,8 @@ def array_on(view, dtype=None, shape=None):
         owner = HeldBuffer(PyMemoryView_FromObject(own))
     try:
         return make_array(
-            <uint8_t *> buffer.buf, buffer.len, dtype, shape, not buffer.readonly, owner
+            <uint8_t *> buffer.buf, buffer.len, dtype, shape, not buffer.readonly, owner,
+            seen_anywhere,
         )
     except FormatError as error:
         raise FormatError(
@@ -202,13 +249,13 @@ def array_on(view, dtype=None, shape=None):
 
 cdef cnp.ndarray make_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
-    object owner,
+    object owner, Seen seen,
 ):
     if dtype is not None:
         return raw_array(at, size, dtype, shape, writable, owner)
     if shape is not None:
         raise ValueError("a shape goes with a dtype: .npy has its own")
-    return npy_array(at, size, writable, owner)
+    return npy_array(at, size, writable, owner, seen)
 
 
 cdef cnp.ndarray raw_array(
@@ -264,14 +311,17 @@ cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
     return items % product == 0
 
 
-cdef cnp.ndarray npy_array(uint8_t *at, uint64_t size, bint writable, object owner):
-    cdef Layout layout = last_layout
+cdef cnp.ndarray npy_array(
+    uint8_t *at, uint64_t size, bint writable, object owner, Seen seen
+):
+    cdef Layout layout = seen.recall(at, size)
     cdef span_t span = span_of(at, size)
-    if (
-        layout is None or size < layout.header_size
-        or memcmp(at, layout.header, layout.header_size) != 0
-    ):
-        layout = read_layout(at, size)
+    if layout is None and seen is not seen_anywhere:  # another shard may have had it
+        layout = seen_anywhere.recall(at, size)
+        if layout is not None:
+            seen.remember(layout)
+    if layout is None:
+        layout = read_layout(at, size, seen)
     if take(&span, layout.header_size) == NULL or span.left != layout.nbytes:
         raise npy_fault(
             size,
@@ -288,9 +338,8 @@ cdef object npy_fault(uint64_t at, str reason):
     return FormatError(f"not a .npy array: {reason}", "", at)
 
 
-cdef Layout read_layout(uint8_t *at, uint64_t size):
+cdef Layout read_layout(uint8_t *at, uint64_t size, Seen seen):
     """Read a header; remember it if it is short."""
-    global last_layout
     cdef span_t span = span_of(at, size)
     cdef const uint8_t *lead = take(&span, 8)
     cdef const uint8_t *digits
@@ -320,7 +369,9 @@ cdef Layout read_layout(uint8_t *at, uint64_t size):
     layout.header_size = 8 + width + length
     if layout.header_size <= SEEN_BYTES:
         memcpy(layout.header, at, layout.header_size)
-        last_layout = layout
+        seen.remember(layout)
+        if seen is not seen_anywhere:
+            seen_anywhere.remember(layout)
     return layout
 
 

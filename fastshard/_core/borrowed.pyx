@@ -15,6 +15,7 @@ from fastshard._core.grouping cimport Grouping
 from fastshard._core.groups cimport groups_t
 from fastshard._core.hashing cimport MAX_ENTRIES
 from fastshard._core.mapped cimport MappedFile
+from fastshard._core.platform cimport fs_set
 
 from fastshard.errors import FormatError
 
@@ -140,6 +141,7 @@ def borrowed_grouping(
     groups.unique = unique
     groups.columns = &table.columns
     grouping.keeper = memory
+    fs_set(&grouping.grouped)
     return grouping
 
 

@@ -30,6 +30,7 @@ cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil
 cdef class ExtentTable:
     cdef columns_t columns
     cdef slots_t by_name           # built on the first look-up
+    cdef int hashed                # it is built
     cdef object keeper             # owns the columns where the table does not
     cdef object __weakref__
     cdef Py_ssize_t find(self, object name) except -2

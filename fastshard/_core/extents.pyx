@@ -15,7 +15,7 @@ from libc.string cimport memcpy
 from fastshard._core.hashing cimport (
     MAX_ENTRIES, slot_entry, slots_find, slots_free, slots_init, slots_t,
 )
-from fastshard._core.platform cimport PY_SSIZE_T_MAX, fs_load
+from fastshard._core.platform cimport PY_SSIZE_T_MAX, fs_is_set, fs_load, fs_set
 from fastshard._core.span cimport span_of, span_t
 
 import collections.abc
@@ -245,7 +245,7 @@ cdef class ExtentTable:
         cdef uint32_t filling = 0
         cdef uint32_t slot
         cdef object keeper = text_to(name, &text)
-        if self.by_name.slots == NULL:
+        if not fs_is_set(&self.hashed):
             self.hash_names()
         if keeper is None:
             return -1
@@ -261,10 +261,12 @@ cdef class ExtentTable:
             status = build_by_name(&self.columns, &built)
         if status != 0:
             raise MemoryError
-        if self.by_name.slots == NULL:
-            self.by_name = built
-        else:
-            slots_free(&built)         # another thread was faster
+        with cython.critical_section(self):
+            if not fs_is_set(&self.hashed):
+                self.by_name = built
+                fs_set(&self.hashed)
+                return
+        slots_free(&built)         # another thread was faster
 
     def __dealloc__(self):
         if self.keeper is None:

@@ -5,8 +5,10 @@ from fastshard._core.hashing cimport slots_t
 
 cdef class Grouping:
     cdef ExtentTable table         # owns the names
-    cdef groups_t groups           # its `columns` are NULL until it is built
+    cdef groups_t groups           # built on first use
+    cdef int grouped               # it is built
     cdef slots_t by_key            # key -> sample, built on the first look-up
+    cdef int hashed                # it is built
     cdef object keeper             # owns `starts` and `members` where not this
     cdef readonly bint last_dot
     cdef readonly bint lower

@@ -9,7 +9,7 @@ from fastshard._core.groups cimport *
 from fastshard._core.hashing cimport (
     MAX_ENTRIES, slot_entry, slots_find, slots_free,
 )
-from fastshard._core.platform cimport fs_load32
+from fastshard._core.platform cimport fs_is_set, fs_load32, fs_set
 from fastshard._core.span cimport span_t
 
 from fastshard.errors import FormatError
@@ -41,7 +41,7 @@ cdef class Grouping:
         cdef groups_t groups
         cdef slots_t by_key
         cdef int status
-        if self.groups.columns != NULL:
+        if fs_is_set(&self.grouped):
             return &self.groups
         if self.table.columns.count >= MAX_ENTRIES:
             raise MemoryError("too many members to group into samples")
@@ -51,14 +51,19 @@ cdef class Grouping:
         groups.last_dot = self.last_dot
         with nogil:
             status = build_groups(&groups, &by_key, self.lower)
-        if status != 0 or self.groups.columns != NULL:  # another thread was faster
-            free_groups(&groups)
-            slots_free(&by_key)
+        if status == 0:
+            with cython.critical_section(self):
+                if not fs_is_set(&self.grouped):
+                    self.groups = groups
+                    self.by_key = by_key
+                    if by_key.slots != NULL:
+                        fs_set(&self.hashed)
+                    fs_set(&self.grouped)
+                    return &self.groups
+        free_groups(&groups)       # another thread was faster
+        slots_free(&by_key)
         if status != 0:
             raise MemoryError
-        if self.groups.columns == NULL:
-            self.by_key = by_key
-            self.groups = groups
         return &self.groups
 
     cdef hash_keys(self):
@@ -70,10 +75,12 @@ cdef class Grouping:
             status = build_by_key(groups, &built)
         if status != 0:
             raise MemoryError
-        if self.by_key.slots == NULL:
-            self.by_key = built
-        else:
-            slots_free(&built)         # another thread was faster
+        with cython.critical_section(self):
+            if not fs_is_set(&self.hashed):
+                self.by_key = built
+                fs_set(&self.hashed)
+                return
+        slots_free(&built)         # another thread was faster
 
     cdef int check(self, Py_ssize_t sample) except -1:
         """Complain of a sample that an index lists and that cannot be."""
@@ -145,7 +152,7 @@ cdef class Grouping:
         cdef object keeper = text_to(key, &text)
         if keeper is None:
             return -1
-        if self.by_key.slots == NULL:
+        if not fs_is_set(&self.hashed):
             self.hash_keys()
         slot = slots_find(&self.by_key, text, key_at, groups, &filling)[0]
         return -1 if slot == 0 else <Py_ssize_t> slot_entry(&self.by_key, slot)

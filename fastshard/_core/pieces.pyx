@@ -158,7 +158,7 @@ cdef class Pieces:
             self.grow()
         piece = &self.at[self.count]
         memset(piece, 0, sizeof(piece_t))
-        shard.extent(member, &piece.offset, &piece.size)
+        shard.extent(source, member, &piece.offset, &piece.size)
         if isinstance(source, MappedSource):
             piece.base = source.base
             if (<MappedSource> source).residency is not None:

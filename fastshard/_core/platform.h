@@ -197,6 +197,25 @@ static inline void fs_note(Py_ssize_t *at, Py_ssize_t value)
 #endif
 }
 
+/* A flag that is set once, after what it stands for was written. */
+static inline int fs_is_set(const int *flag)
+{
+#if defined(_MSC_VER)
+    return *(const volatile int *)flag;
+#else
+    return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+#endif
+}
+
+static inline void fs_set(int *flag)
+{
+#if defined(_MSC_VER)
+    *(volatile int *)flag = 1;
+#else
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+#endif
+}
+
 /* Load a number that others may change: once, whatever the compiler thinks. */
 static inline uint64_t fs_load(const uint64_t *at)
 {

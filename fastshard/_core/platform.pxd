@@ -13,6 +13,8 @@ cdef extern from "platform.h" nogil:
     void fs_will_need(int fd, uint64_t offset, uint64_t size)
     Py_ssize_t fs_glance(Py_ssize_t *at)
     void fs_note(Py_ssize_t *at, Py_ssize_t value)
+    bint fs_is_set(const int *flag)
+    void fs_set(int *flag)
     uint64_t fs_load(const uint64_t *at)
     uint32_t fs_load32(const uint32_t *at)
     size_t fs_plain_run(const uint8_t *at, size_t left)

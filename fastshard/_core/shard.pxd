@@ -14,10 +14,11 @@ cdef class Shard:
     cdef ExtentTable table
     cdef readonly str path
     cdef readonly str mode
+    cdef object seen               # what arrays.pyx remembers of its members
     cdef object __weakref__
     cdef Source open_source(self)
     cdef Py_ssize_t find(self, object key) except -1
-    cdef int extent(self, Py_ssize_t i, uint64_t *offset, uint64_t *size) except -1
+    cdef int extent(self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size) except -1
     cdef object hold(self, Py_ssize_t i, uint8_t **at, uint64_t *size)
     cdef object of_member(self, object error, Py_ssize_t i)
     cdef object view_at(self, Py_ssize_t i)

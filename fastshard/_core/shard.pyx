@@ -42,7 +42,8 @@ cdef class Shard:
     @property
     def closed(self):
         """Whether `close` was called."""
-        return self.source is None
+        with cython.critical_section(self):
+            return self.source is None
 
     @property
     def nbytes(self):
@@ -175,7 +176,7 @@ cdef class Shard:
         cdef uint64_t offset, size
         cdef Py_ssize_t i = self.find(key)
         cdef Source source = self.open_source()  # a key's __index__ may close it
-        self.extent(i, &offset, &size)
+        self.extent(source, i, &offset, &size)
         try:
             return source.read(offset, size)
         except (FormatError, OSError) as error:
@@ -264,13 +265,15 @@ cdef class Shard:
         BufferError
             `strict`, and views are alive; the shard stays open.
         """
-        if self.source is None:
+        cdef Source source
+        with cython.critical_section(self):
+            source = self.source
+        if source is None:
             return
-        if strict and self.source.live_views:
-            raise BufferError(
-                f"{self.path} has {self.source.live_views:,} views that are alive"
-            )
-        self.source = None
+        if strict and source.live_views:
+            raise BufferError(f"{self.path} has {source.live_views:,} views that are alive")
+        with cython.critical_section(self):
+            self.source = None
 
     def __enter__(self):
         self.open_source()
@@ -281,17 +284,20 @@ cdef class Shard:
 
     def __repr__(self):
         name = type(self).__name__
-        if self.source is None:
+        if self.closed:
             return f"<{name} {self.path!r}, closed>"
         return (
-            f"<{name} {self.path!r}, {len(self):,} members, "
-            f"{self.source.nbytes:,} bytes, mode={self.mode!r}>"
+            f"<{name} {self.path!r}, {self.table.columns.count:,} members, "
+            f"{self.nbytes:,} bytes, mode={self.mode!r}>"
         )
 
     cdef Source open_source(self):
-        if self.source is None:
+        cdef Source source
+        with cython.critical_section(self):  # without a GIL another thread may close it
+            source = self.source
+        if source is None:
             raise ClosedError(f"{self.path} is closed")
-        return self.source
+        return source
 
     cdef Py_ssize_t find(self, object key) except -1:
         """Resolve a position or a name to a position in range."""
@@ -305,10 +311,10 @@ cdef class Shard:
         return i
 
     cdef int extent(
-        self, Py_ssize_t i, uint64_t *offset, uint64_t *size
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1:
         """Load an extent once and check it: the one place where that is done."""
-        cdef uint64_t nbytes = self.source.nbytes
+        cdef uint64_t nbytes = source.nbytes
         offset[0] = fs_load(self.table.columns.offsets + i)
         size[0] = fs_load(self.table.columns.sizes + i)
         if offset[0] > nbytes or size[0] > nbytes - offset[0]:
@@ -322,7 +328,7 @@ cdef class Shard:
         """Return what keeps a member's bytes alive, and where they are."""
         cdef uint64_t offset
         cdef Source source = self.open_source()
-        self.extent(i, &offset, size)
+        self.extent(source, i, &offset, size)
         try:
             return source.hold(offset, size[0], at)
         except (FormatError, OSError) as error:  # the source knows of no members
