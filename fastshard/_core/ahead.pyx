@@ -11,10 +11,10 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
 from fastshard._core.feeds cimport Feed
-from fastshard._core.pages cimport fs_drop_pages
+from fastshard._core.pages cimport fs_drop_pages, fs_now
 from fastshard._core.platform cimport fs_close, fs_load
 from fastshard._core.prefetch cimport Prefetcher, task_t
-from fastshard._core.residency cimport MOST_BROUGHT
+from fastshard._core.residency cimport MOST_BROUGHT, SETTLE
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_next, fs_put
@@ -306,6 +306,8 @@ cdef class Ahead:
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
         self.prefetcher.push(task, source)
+        if isinstance(source, MappedSource):  # whoever asks now may be told too much
+            (<MappedSource> source).residency.calm_from = fs_now() + SETTLE
         self.run_start = self.run_end
         self.follows = True        # if there is more of it
         return 0

@@ -27,6 +27,7 @@ from fastshard._core.span cimport span_of, span_t, take
 
 import ast
 import re
+import sysconfig
 
 import numpy
 import numpy.lib.format
@@ -34,6 +35,8 @@ import numpy.lib.format
 from fastshard.errors import FormatError
 
 cnp.import_array()
+
+cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 cdef extern from "numpy/arrayobject.h":
     ctypedef struct PyArray_Descr:
@@ -68,6 +71,16 @@ cdef class Layout:
     cdef uint64_t nbytes           # of the data
     cdef size_t header_size        # bytes before the data
     cdef uint8_t[SEEN_BYTES] header
+
+    cdef Layout another(self):
+        """Return one like it: threads that count references to one wait for another."""
+        cdef Layout other = Layout.__new__(Layout)
+        other.dtype = numpy.dtype(self.dtype, copy=True) if WITHOUT_GIL else self.dtype
+        other.shape = self.shape
+        other.nbytes = self.nbytes
+        other.header_size = self.header_size
+        memcpy(other.header, self.header, SEEN_BYTES)
+        return other
 
 
 @cython.final
@@ -319,6 +332,7 @@ cdef cnp.ndarray npy_array(
     if layout is None and seen is not seen_anywhere:  # another shard may have had it
         layout = seen_anywhere.recall(at, size)
         if layout is not None:
+            layout = layout.another()
             seen.remember(layout)
     if layout is None:
         layout = read_layout(at, size, seen)
@@ -371,7 +385,7 @@ cdef Layout read_layout(uint8_t *at, uint64_t size, Seen seen):
         memcpy(layout.header, at, layout.header_size)
         seen.remember(layout)
         if seen is not seen_anywhere:
-            seen_anywhere.remember(layout)
+            seen_anywhere.remember(layout.another())
     return layout
 
 

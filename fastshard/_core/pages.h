@@ -144,25 +144,26 @@ static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
 }
 #endif
 
-/* Is a whole file in the page cache? 1, 0, or -1: nobody knows. */
+/* Is a part of a file in the page cache, or on its way there? 1, 0, or -1: nobody
+ * knows. */
 #if defined(__linux__) && defined(__LP64__)
 #ifndef SYS_cachestat
 #define SYS_cachestat 451 /* of every architecture; since Linux 6.5 */
 #endif
-static inline int fs_file_cached(int fd, uint64_t nbytes)
+static inline int fs_file_cached(int fd, uint64_t offset, uint64_t size)
 {
-    struct { uint64_t offset, size; } range = {0, nbytes};
+    struct { uint64_t offset, size; } range = {offset, size};
     struct { uint64_t cached, dirty, writeback, evicted, recently; } found = {0, 0, 0, 0, 0};
     uint64_t page = fs_page_size();
 
     if (syscall(SYS_cachestat, fd, &range, &found, 0) != 0)
         return -1;
-    return found.cached >= (nbytes + page - 1) / page;
+    return found.cached >= (offset % page + size + page - 1) / page;
 }
 #else
-static inline int fs_file_cached(int fd, uint64_t nbytes)
+static inline int fs_file_cached(int fd, uint64_t offset, uint64_t size)
 {
-    (void)fd; (void)nbytes;
+    (void)fd; (void)offset; (void)size;
     return -1;
 }
 #endif

@@ -8,6 +8,6 @@ cdef extern from "pages.h" nogil:
     void fs_drop_pages(const uint8_t *at, uint64_t size)
     int fs_bring_pages(const uint8_t *at, uint64_t size)
     int fs_pages_cached(const uint8_t *at, uint64_t size)
-    int fs_file_cached(int fd, uint64_t nbytes)
+    int fs_file_cached(int fd, uint64_t offset, uint64_t size)
     void fs_forget_cached(int fd, uint64_t offset, uint64_t size)
     uint64_t fs_now()

@@ -164,7 +164,7 @@ cdef class Pieces:
             if (<MappedSource> source).residency is not None:
                 (<MappedSource> source).residency.check_size()
         piece.fd = source.fd
-        piece.far = not source.is_near()
+        piece.far = not source.is_near() and not source.has(piece.offset, piece.size)
         self.shards.append(shard)
         self.sources.append(source)  # held, whoever closes the shard meanwhile
         self.members.append(member)

@@ -5,6 +5,8 @@ from fastshard._core.mapped cimport MappedFile
 
 cdef enum:
     TRUSTED_READS = 256            # reads between two looks at the clock
+    SETTLE = 50_000_000            # ns that pages may be on their way
+    MOST_PROBES = 128              # descriptors of the process that are kept to ask by
     LOOK_EVERY = 200_000_000       # ns; asking about a GB takes some 100 us
     MOST_BROUGHT = 16 << 20        # bytes of one member that are waited for
 
@@ -15,11 +17,15 @@ cdef class Residency:
     cdef uint64_t inode
     cdef bint told                 # the kernel says which of its pages are cached
     cdef int fd                    # -1 unless the size is checked
+    cdef int probe                 # to ask for parts by, or -1
+    cdef uint64_t calm_from        # until then pages may be on their way, ns
     cdef uint64_t next_look        # when the cache is asked again, ns
     cdef bint whole                # what it said
     cdef bint is_whole(self) except -1
     cdef int check_size(self) except -1
     cdef int bring(self, uint64_t offset, uint64_t size) except -1
     cdef bint has(self, uint64_t offset, uint64_t size) noexcept
+    cdef void keep_probe(self, int fd, bint wanted) noexcept
+    cdef void end_probe(self) noexcept
     cdef int open_again(self) except -2
     cdef object failure(self, uint64_t offset, int code)

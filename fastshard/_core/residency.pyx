@@ -4,6 +4,10 @@ A page that is missing when it is touched is waited for with the GIL held. So th
 page cache is asked: once a file and every so often whether it has all of it
 (`cachestat`), else for each extent (`mincore`); what it lacks is brought without
 the GIL before anyone gets a pointer to it.
+
+To ask for a part of a file takes 0.4 us with a descriptor and 2 us without. One is
+kept while some of a file is missing, of a few files. It also counts pages that are
+still being read, so it is not asked shortly after a miss.
 """
 
 cimport cython
@@ -14,12 +18,13 @@ from fastshard._core.mapped cimport MappedFile
 from fastshard._core.pages cimport (
     fs_bring_pages, fs_ask_pages, fs_file_cached, fs_now, fs_pages_cached,
 )
-from fastshard._core.platform cimport fs_close, fs_status
+from fastshard._core.platform cimport fs_close, fs_count, fs_glance, fs_status
 
 import os
 
 from fastshard.errors import FormatError
 
+cdef Py_ssize_t probes = 0         # that are kept open
 cdef str SHORTER = "the file became shorter after it was mapped"
 cdef str UNREADABLE = "its bytes cannot be read: the device failed"
 cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -44,6 +49,7 @@ cdef class Residency:
         self.file = file
         self.device = device
         self.inode = inode
+        self.probe = -1
         self.fd = os.dup(fd) if fd >= 0 else -1
         user = os.geteuid() if hasattr(os, "geteuid") else -1
         self.told = user in (0, owner) or os.access(file.path, os.W_OK)
@@ -77,14 +83,30 @@ cdef class Residency:
         if now < self.next_look:
             return self.whole
         answer = 0
-        fd = self.open_again()
+        fd = self.probe if self.probe >= 0 else self.open_again()
         if fd >= 0:
             with nogil:
-                answer = fs_file_cached(fd, nbytes)
-                fs_close(fd)
+                answer = fs_file_cached(fd, 0, nbytes)
+            self.keep_probe(fd, answer == 0)
         self.whole = answer == 1
         self.next_look = now + LOOK_EVERY
         return self.whole
+
+    cdef void keep_probe(self, int fd, bint wanted) noexcept:
+        global probes
+        if wanted and self.probe < 0 and fs_glance(&probes) < MOST_PROBES:
+            fs_count(&probes, 1)
+            self.probe = fd
+        elif not wanted and self.probe >= 0:
+            self.end_probe()
+        elif self.probe < 0:
+            fs_close(fd)
+
+    cdef void end_probe(self) noexcept:
+        if self.probe >= 0:
+            fs_count(&probes, -1)
+            fs_close(self.probe)
+            self.probe = -1
 
     cdef int open_again(self) except -2:
         """Open the file by its path; -1: another is there now, or none."""
@@ -100,7 +122,12 @@ cdef class Residency:
 
     cdef bint has(self, uint64_t offset, uint64_t size) noexcept:
         """Whether an extent surely is in the page cache."""
-        return self.told and fs_pages_cached(self.file.base + offset, size) == 1
+        cdef int answer = -1
+        if self.probe >= 0 and fs_now() >= self.calm_from:
+            answer = fs_file_cached(self.probe, offset, size)
+        if answer == -1 and self.told:
+            answer = fs_pages_cached(self.file.base + offset, size)
+        return answer == 1
 
     cdef int bring(self, uint64_t offset, uint64_t size) except -1:
         """Bring the first 16 MiB of an extent that is not in memory.
@@ -122,6 +149,7 @@ cdef class Residency:
         with nogil:                # `self` keeps it mapped
             fs_ask_pages(at, size)
             code = fs_bring_pages(at, size)
+        self.calm_from = fs_now() + SETTLE
         if code != 0:
             raise self.failure(offset, code)
         return 0
@@ -140,5 +168,6 @@ cdef class Residency:
         return OSError(EIO if code == EFAULT else code, UNREADABLE, self.file.path)
 
     def __dealloc__(self):
+        self.end_probe()
         if self.fd >= 0:
             fs_close(self.fd)

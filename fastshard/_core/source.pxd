@@ -28,6 +28,7 @@ cdef class Source:
     cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at)
     cpdef object read(self, uint64_t offset, uint64_t size)
     cdef bint is_near(self) except -1
+    cdef bint has(self, uint64_t offset, uint64_t size) noexcept
     cdef int settle(self) except -1
     cdef object failure(self, uint64_t offset, int code)
 

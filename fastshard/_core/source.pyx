@@ -16,7 +16,7 @@ from fastshard._core.pages cimport fs_file_cached, fs_now
 from fastshard._core.platform cimport (
     PY_SSIZE_T_MAX, fs_close, fs_glance, fs_note, fs_pread, fs_status,
 )
-from fastshard._core.residency cimport LOOK_EVERY, TRUSTED_READS, Residency
+from fastshard._core.residency cimport LOOK_EVERY, SETTLE, TRUSTED_READS, Residency
 
 import os
 import stat
@@ -162,6 +162,10 @@ cdef class Source:
         """Whether all bytes can be had without waiting for a device."""
         return False
 
+    cdef bint has(self, uint64_t offset, uint64_t size) noexcept:
+        """Whether some bytes can; if not, they are about to be asked for."""
+        return False
+
     cdef int settle(self) except -1:
         """Complain if what was just read may not be what the file had."""
         return 0
@@ -237,6 +241,12 @@ cdef class MappedSource(Source):
         if self.residency.fd < 0:  # else the size is asked for at every read
             fs_note(&self.trusted, TRUSTED_READS)
         return True
+
+    cdef bint has(self, uint64_t offset, uint64_t size) noexcept:
+        if self.residency is None or self.residency.has(offset, size):
+            return True
+        self.residency.calm_from = fs_now() + SETTLE
+        return False
 
     cdef object failure(self, uint64_t offset, int code):
         if self.residency is None:
@@ -318,6 +328,6 @@ cdef class PreadSource(Source):
         cdef uint64_t now = fs_now()
         if now >= self.next_look:
             with nogil:
-                self.whole = fs_file_cached(self.fd, self.nbytes) == 1
+                self.whole = fs_file_cached(self.fd, 0, self.nbytes) == 1
             self.next_look = now + LOOK_EVERY
         return self.whole
