@@ -34,22 +34,17 @@ cdef enum:
     AROUND = 64 << 10              # bytes that a fault may map around a page
     FOLIO = 2 << 20                # bytes of the largest piece of the page cache
 
-cdef dict readaheads = {}          # of devices, in bytes
-
 
 cdef uint64_t readahead_of(uint64_t device) except? 0:
     """How far the kernel reads ahead of who reads in order; 128 KB if it is not said."""
-    found = readaheads.get(device)
-    if found is None:
-        found = 128 << 10
-        name = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
-        try:
-            with open(f"/sys/class/bdi/{name}/read_ahead_kb") as file:
-                found = int(file.read()) << 10
-        except (OSError, ValueError):
-            pass
-        readaheads[device] = found
-    return found
+    if not hasattr(os, "major"):
+        return 128 << 10
+    try:
+        name = f"{os.major(device)}:{os.minor(device)}"
+        with open(f"/sys/class/bdi/{name}/read_ahead_kb") as file:
+            return int(file.read()) << 10
+    except (OSError, ValueError):
+        return 128 << 10
 
 
 @cython.final
@@ -107,7 +102,8 @@ cdef class Ahead:
     cdef uint64_t run_end
     cdef bint follows
     cdef bint in_order             # the last extent joined the one before
-    cdef bint long_readahead       # of the run's device
+    cdef uint64_t device           # of the run, and whether its readahead is long
+    cdef bint long_readahead
     # What was read and not yet given back.
     cdef object current            # the item handed out last
     cdef MappedSource behind
@@ -280,10 +276,12 @@ cdef class Ahead:
         return 0
 
     cdef int begin(self, Source source, uint64_t offset, bint follows) except -1:
-        if source is not self.run and isinstance(source, MappedSource):
-            self.long_readahead = (
-                readahead_of((<MappedSource> source).residency.device) >= LONG_READAHEAD
-            )
+        cdef uint64_t device
+        if isinstance(source, MappedSource):
+            device = (<MappedSource> source).residency.device
+            if device != self.device or self.run is None:
+                self.device = device
+                self.long_readahead = readahead_of(device) >= LONG_READAHEAD
         self.run = source
         self.run_start = self.run_end = offset
         self.follows = follows

@@ -79,9 +79,9 @@ cdef object put(Pieces pieces, Target target, object offsets):
         piece = &pieces.at[i]
         if target.row > 0 and piece.size != target.row:
             raise ValueError(
-                f"member {(<Shard> pieces.shards[i]).names[pieces.members[i]]!r} of "
-                f"{(<Shard> pieces.shards[i]).path} has {piece.size:,} bytes, and a row "
-                f"has {target.row:,}"
+                f"member {pieces.shard_of(i).table.name_of(piece.member)!r} of "
+                f"{pieces.shard_of(i).path} has {piece.size:,} bytes, and a row has "
+                f"{target.row:,}"
             )
         if piece.size > <uint64_t> target.buffer.len - at:
             raise ValueError(
@@ -142,7 +142,8 @@ def gather(list shards not None, members, out, *, skips=None, threads=None):
     offsets = put(pieces, target, numpy.empty(count + 1, numpy.int64))
     pieces.move(threads)
     for i in range(count):
-        error = pieces.failure(i)
-        if error is not None:
-            raise error
+        if not pieces.has_moved(i):
+            error = pieces.failure(i)
+            if error is not None:
+                raise error
     return offsets

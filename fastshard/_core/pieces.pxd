@@ -1,6 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core.shard cimport Shard
+from fastshard._core.source cimport Source
 
 
 cdef struct piece_t:
@@ -12,6 +13,8 @@ cdef struct piece_t:
     uint64_t done                  # bytes moved
     int code                       # errno of what failed
     uint8_t *to                    # NULL: bring it, and leave it there
+    size_t owner                   # its place among the shards
+    Py_ssize_t member
 
 
 cdef class Pieces:
@@ -19,11 +22,16 @@ cdef class Pieces:
     cdef size_t count
     cdef size_t room
     cdef uint64_t nbytes
-    cdef list shards               # of each piece
+    cdef list shards               # whose members the pieces are
     cdef list sources
-    cdef list members
+    cdef Shard last                # the last of them
+    cdef Source source             # and where its bytes are
+    cdef bint near
+    cdef int turn_to(self, Shard shard) except -1
+    cdef Shard shard_of(self, size_t i)
     cdef int drop_last(self) except -1
     cdef int grow(self) except -1
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL
+    cdef bint has_moved(self, size_t i) noexcept
     cdef int move(self, object threads) except -1
     cdef object failure(self, size_t i)

@@ -11,9 +11,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
-from fastshard._core.platform cimport fs_pread, fs_will_need
+from fastshard._core.platform cimport fs_pread, fs_prefetch, fs_will_need
 from fastshard._core.shard cimport Shard
-from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.source cimport Source
 from fastshard._core.threads cimport (
     fs_get, fs_next, fs_thread_join, fs_thread_start, fs_thread_t,
 )
@@ -100,6 +100,8 @@ cdef void *run(void *argument) noexcept nogil:
                 ask(&work.pieces[known])
         while i < end:
             piece = &work.pieces[i]
+            if i + 1 < end and not piece[1].far and piece[1].base != NULL:
+                fs_prefetch(piece[1].base + piece[1].offset)
             if piece.base != NULL:
                 move_mapped(piece)
             else:
@@ -140,44 +142,51 @@ cdef class Pieces:
     def __cinit__(self):
         self.shards = []
         self.sources = []
-        self.members = []
 
     def __reduce__(self):
         raise TypeError("pieces do not pickle")
 
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL:
         """Add a member; the caller says where to."""
-        cdef Source source = shard.open_source()
         cdef piece_t *piece
+        if shard is not self.last:
+            self.turn_to(shard)
         if not 0 <= member < <Py_ssize_t> shard.table.columns.count:
             raise IndexError(
                 f"position {member} is out of range: {shard.path} has "
-                f"{len(shard):,} members"
+                f"{shard.table.columns.count:,} members"
             )
         if self.count == self.room:
             self.grow()
         piece = &self.at[self.count]
         memset(piece, 0, sizeof(piece_t))
-        shard.extent(source, member, &piece.offset, &piece.size)
-        if isinstance(source, MappedSource):
-            piece.base = source.base
-            if (<MappedSource> source).residency is not None:
-                (<MappedSource> source).residency.check_size()
-        piece.fd = source.fd
-        piece.far = not source.is_near() and not source.has(piece.offset, piece.size)
-        self.shards.append(shard)
-        self.sources.append(source)  # held, whoever closes the shard meanwhile
-        self.members.append(member)
+        shard.extent(self.source, member, &piece.offset, &piece.size)
+        piece.base = self.source.base
+        piece.fd = self.source.fd
+        piece.far = not self.near and not self.source.has(piece.offset, piece.size)
+        piece.owner = len(self.shards) - 1
+        piece.member = member
         self.count += 1
         self.nbytes += piece.size
         return piece
 
+    cdef int turn_to(self, Shard shard) except -1:
+        """Members of this shard come now."""
+        cdef Source source = shard.open_source()
+        source.prepare()
+        self.near = source.is_near()
+        self.source = source
+        self.last = shard
+        self.shards.append(shard)
+        self.sources.append(source)  # held, whoever closes the shard meanwhile
+        return 0
+
+    cdef Shard shard_of(self, size_t i):
+        return self.shards[self.at[i].owner]
+
     cdef int drop_last(self) except -1:
         self.count -= 1
         self.nbytes -= self.at[self.count].size
-        self.shards.pop()
-        self.sources.pop()
-        self.members.pop()
         return 0
 
     cdef int grow(self) except -1:
@@ -196,22 +205,26 @@ cdef class Pieces:
             move_all(self.at, self.count, self.nbytes, count)
         return 0
 
+    cdef bint has_moved(self, size_t i) noexcept:
+        """Whether piece `i` surely was moved; else `failure` knows."""
+        cdef piece_t *piece = &self.at[i]
+        return piece.done == piece.size and (piece.base != NULL or piece.to == NULL)
+
     cdef object failure(self, size_t i):
         """Why piece `i` was not moved; or None: it was, and nothing speaks against it."""
         cdef piece_t *piece = &self.at[i]
-        cdef Shard shard = self.shards[i]
-        cdef Source source = self.sources[i]
-        if piece.done == piece.size:
-            if piece.base != NULL or piece.to == NULL:
-                return None
-            try:
-                source.settle()
-                return None
-            except (FormatError, OSError) as error:
-                return shard.of_member(error, self.members[i])
-        return shard.of_member(
-            source.failure(piece.offset + piece.done, piece.code), self.members[i]
-        )
+        cdef Shard shard = self.shard_of(i)
+        cdef Source source = self.sources[piece.owner]
+        if self.has_moved(i):
+            return None
+        if piece.done < piece.size:
+            error = source.failure(piece.offset + piece.done, piece.code)
+            return shard.of_member(error, piece.member)
+        try:
+            source.settle()
+        except (FormatError, OSError) as error:
+            return shard.of_member(error, piece.member)
+        return None
 
     def __dealloc__(self):
         free(self.at)

@@ -27,6 +27,7 @@ cdef class Source:
     cdef readonly object path
     cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at)
     cpdef object read(self, uint64_t offset, uint64_t size)
+    cdef int prepare(self) except -1
     cdef bint is_near(self) except -1
     cdef bint has(self, uint64_t offset, uint64_t size) noexcept
     cdef int settle(self) except -1

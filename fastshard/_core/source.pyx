@@ -158,6 +158,10 @@ cdef class Source:
         """Return `size` bytes from `offset` as bytes of their own."""
         raise NotImplementedError
 
+    cdef int prepare(self) except -1:
+        """Complain of what is known to be wrong before many bytes are read."""
+        return 0
+
     cdef bint is_near(self) except -1:
         """Whether all bytes can be had without waiting for a device."""
         return False
@@ -231,6 +235,11 @@ cdef class MappedSource(Source):
         self.residency.check_size()
         if not self.is_near():
             self.residency.bring(offset, size)
+        return 0
+
+    cdef int prepare(self) except -1:
+        if self.residency is not None:
+            self.residency.check_size()
         return 0
 
     cdef bint is_near(self) except -1:
