@@ -277,8 +277,10 @@ class ShardSet:
         return self.shard(k), i - starts[k]
 
     def close(self) -> None:
-        """Let go of all shards; views stay valid."""
+        """Let go of all shards; views stay valid, iterations raise."""
         self.closed = True
+        for ahead in self.iterations:
+            ahead.refuse()
         self.open[:] = [None] * len(self.paths)  # `places` has the same list
 
     def iterate(self, feed: Feed, window: int) -> Ahead:

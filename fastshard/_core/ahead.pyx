@@ -22,7 +22,7 @@ from fastshard._core.threads cimport fs_next, fs_put
 import os
 from collections import deque
 
-from fastshard.errors import FormatError
+from fastshard.errors import ClosedError, FormatError
 
 cdef enum:
     GAP = 64 << 10                 # bytes between members of one run: headers, others
@@ -95,6 +95,7 @@ cdef class Ahead:
     cdef bint drops
     cdef bint forgets
     cdef bint ended
+    cdef bint refused
     cdef uint64_t entered          # 1 while a thread is in it
     # The run that is being put together, and whether it follows the one before.
     cdef Source run
@@ -155,12 +156,20 @@ cdef class Ahead:
         finally:
             fs_put(&self.entered, 0)
 
+    def refuse(self):
+        """Have the next step raise: what is iterated over was closed."""
+        self.refused = True
+
     def __reduce__(self):
         raise TypeError("an iterator does not pickle")
 
     cdef object advance(self):
         cdef Waiting waiting
         cdef object item
+        if self.refused:
+            self.ended = True
+            self.finish()
+            raise ClosedError("the dataset is closed")
         if self.current is not None:
             self.pass_by(self.current)
             self.current = None
@@ -391,6 +400,8 @@ cdef class Ahead:
     cdef int finish(self) except -1:
         """Give back the rest, and end the thread."""
         cdef Waiting waiting
+        if self.feed is None:
+            return 0
         if self.current is not None:
             self.pass_by(self.current)
             self.current = None
@@ -408,5 +419,6 @@ cdef class Ahead:
                 self.prefetcher.wait(self.forgotten[len(self.forgotten) - 1])
             self.forgotten = []
             self.prefetcher.stop()
-            self.prefetcher.release()
+        self.prefetcher = None
+        self.feed = None           # and the shards with it
         return 0
