@@ -200,15 +200,16 @@ def test_an_iteration_that_stops_early_ends_its_thread(cold, how):
 def test_many_iterations_leave_nothing(cold):
     ds = fastshard.open(cold)
     before = threads()
-    for k in range(200):
+    for k in range(100):
         iteration = ds.scan([(7 * k) % 240, 200, 3], window=2)
         assert next(iteration).key == f"{(7 * k) % 240:04d}"
         if k % 20 == 0:
-            del ds
+            del ds, iteration
             gc.collect()
             evict(*cold.glob("*.tar"))
             ds = fastshard.open(cold)
-    del iteration
+    del iteration, ds
+    gc.collect()
     assert threads() == before
 
 

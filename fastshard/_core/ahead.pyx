@@ -32,7 +32,7 @@ cdef enum:
     AT_ONCE = 256                  # items taken at a time: the GIL is held meanwhile
     LONG_READAHEAD = 1 << 20       # bytes: the kernel itself reads ahead far enough
     AROUND = 64 << 10              # bytes that a fault may map around a page
-    FOLIO = 2 << 20                # bytes of the largest piece of the page cache
+    FOLIOS = 4 << 20               # bytes that hold a whole piece of the page cache
 
 
 cdef uint64_t readahead_of(uint64_t device) except? 0:
@@ -388,7 +388,7 @@ cdef class Ahead:
         memset(&task, 0, sizeof(task))
         task.forget = True
         task.fd = self.descriptor.fd
-        task.offset = start - min(start, <uint64_t> FOLIO)
+        task.offset = start - min(start, <uint64_t> FOLIOS)
         task.size = end - task.offset
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
