@@ -27,7 +27,7 @@ cdef class Pieces:
     cdef Shard last                # the last of them
     cdef Source source             # and where its bytes are
     cdef bint near
-    cdef int turn_to(self, Shard shard) except -1
+    cdef int turn_to(self, Shard shard, Py_ssize_t member) except -1
     cdef Shard shard_of(self, size_t i)
     cdef int drop_last(self) except -1
     cdef int grow(self) except -1

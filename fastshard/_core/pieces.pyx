@@ -149,13 +149,13 @@ cdef class Pieces:
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL:
         """Add a member; the caller says where to."""
         cdef piece_t *piece
-        if shard is not self.last:
-            self.turn_to(shard)
         if not 0 <= member < <Py_ssize_t> shard.table.columns.count:
             raise IndexError(
                 f"position {member} is out of range: {shard.path} has "
                 f"{shard.table.columns.count:,} members"
             )
+        if shard is not self.last:
+            self.turn_to(shard, member)
         if self.count == self.room:
             self.grow()
         piece = &self.at[self.count]
@@ -170,10 +170,13 @@ cdef class Pieces:
         self.nbytes += piece.size
         return piece
 
-    cdef int turn_to(self, Shard shard) except -1:
-        """Members of this shard come now."""
+    cdef int turn_to(self, Shard shard, Py_ssize_t member) except -1:
+        """Members of this shard come now, this one first."""
         cdef Source source = shard.open_source()
-        source.prepare()
+        try:
+            source.prepare()
+        except FormatError as error:
+            raise shard.of_member(error, member) from None
         self.near = source.is_near()
         self.source = source
         self.last = shard
