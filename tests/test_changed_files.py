@@ -93,7 +93,7 @@ WARMTH = pytest.mark.parametrize("is_cold", [True, False])
         "os.unlink(path)",
         "os.rename(path, path + '.old')",
         "os.rename(path, path + '.old'); open(path, 'wb').write(bytes(9999))",
-        "open(path + '.new', 'wb').write(b'x' * 999_999); os.replace(path + '.new', path)",
+        "new = path + '.new'; open(new, 'wb').write(b'x'); os.replace(new, path)",
         "os.chmod(path, 0o600); os.link(path, path + '.link')",
     ],
 )
@@ -186,7 +186,10 @@ def test_a_scan_meets_a_cut(path):
 
 def test_a_cut_before_it_is_mapped_is_found_by_the_index(path):
     os.truncate(path, 60_000)
-    with pytest.warns(fastshard.StaleIndexWarning), pytest.raises(fastshard.FormatError):
+    with (
+        pytest.warns(fastshard.StaleIndexWarning),
+        pytest.raises(fastshard.FormatError),
+    ):
         fastshard.open_shard(path)
 
 

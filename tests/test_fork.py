@@ -176,4 +176,6 @@ def test_pools_of_processes(folder, start):
     parts = [ds[k::4] for k in range(4)]
     with context.Pool(4) as pool:
         found = pool.map(keys_of, parts)
-    assert sorted(sum(found, [])) == [(f"{i:03d}", payload(i)[:9]) for i in range(COUNT)]
+    assert sorted(pair for part in found for pair in part) == [
+        (f"{i:03d}", payload(i)[:9]) for i in range(COUNT)
+    ]

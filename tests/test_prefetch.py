@@ -181,9 +181,8 @@ def test_an_iteration_that_stops_early_ends_its_thread(cold, how):
             next(iteration)
     elif how == "raise":
         with pytest.raises(ZeroDivisionError):
-            for sample in iteration:
-                len(sample) / 0
-        del iteration, sample
+            [len(sample) / 0 for sample in iteration]
+        del iteration
     elif how == "cycle":
         loop = [iteration]
         loop.append(loop)

@@ -3,9 +3,6 @@ from typing import Any, final
 from fastshard._core.feeds import Feed
 
 @final
-class Descriptor: ...
-
-@final
 class Waiting: ...
 
 @final

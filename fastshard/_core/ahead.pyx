@@ -12,9 +12,9 @@ from libc.string cimport memset
 
 from fastshard._core.feeds cimport Feed
 from fastshard._core.pages cimport fs_drop_pages, fs_now
-from fastshard._core.platform cimport fs_close, fs_load
+from fastshard._core.platform cimport fs_load
 from fastshard._core.prefetch cimport Prefetcher, task_t
-from fastshard._core.residency cimport MOST_BROUGHT, SETTLE
+from fastshard._core.residency cimport MOST_BROUGHT, SETTLE, Descriptor
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_next, fs_put
@@ -45,18 +45,6 @@ cdef uint64_t readahead_of(uint64_t device) except? 0:
             return int(file.read()) << 10
     except (OSError, ValueError):
         return 128 << 10
-
-
-@cython.final
-@cython.no_gc
-cdef class Descriptor:
-    """A descriptor, closed when nobody needs it."""
-
-    cdef int fd
-
-    def __dealloc__(self):
-        if self.fd >= 0:
-            fs_close(self.fd)
 
 
 @cython.final
@@ -379,11 +367,10 @@ cdef class Ahead:
 
     cdef int forget(self, MappedSource source, uint64_t start, uint64_t end) except -1:
         cdef task_t task
-        if self.descriptor is None or self.descriptor_of is not source:
-            self.descriptor = Descriptor.__new__(Descriptor)
-            self.descriptor.fd = source.residency.open_again()
+        if self.descriptor_of is not source:
+            self.descriptor = source.residency.open_again()
             self.descriptor_of = source
-        if self.descriptor.fd < 0:
+        if self.descriptor is None:
             return 0               # the file is not there any more
         memset(&task, 0, sizeof(task))
         task.forget = True
@@ -412,7 +399,7 @@ cdef class Ahead:
         self.ahead = 0
         self.give_back()
         self.behind = None
-        self.descriptor_of = None
+        self.descriptor = self.descriptor_of = None
         self.run = None
         if self.prefetcher is not None:
             if self.forgotten:

@@ -11,13 +11,20 @@ cdef enum:
     MOST_BROUGHT = 16 << 20        # bytes of one member that are waited for
 
 
+cdef class Descriptor:
+    cdef int fd
+    cdef bint stays                # it counts among those that are kept
+    cdef bint may_stay(self) noexcept
+
+
 cdef class Residency:
     cdef MappedFile file
     cdef uint64_t device
     cdef uint64_t inode
     cdef bint told                 # the kernel says which of its pages are cached
-    cdef int fd                    # -1 unless the size is checked
-    cdef int probe                 # to ask for parts by, or -1
+    cdef Descriptor checked        # to ask for the size by at every read, or None
+    cdef Descriptor probe          # to ask for parts by, or None
+    cdef bint asking               # a thread is
     cdef uint64_t calm_from        # until then pages may be on their way, ns
     cdef uint64_t next_look        # when the cache is asked again, ns
     cdef bint whole                # what it said
@@ -25,7 +32,6 @@ cdef class Residency:
     cdef int check_size(self) except -1
     cdef int bring(self, uint64_t offset, uint64_t size) except -1
     cdef bint has(self, uint64_t offset, uint64_t size) noexcept
-    cdef void keep_probe(self, int fd, bint wanted) noexcept
-    cdef void end_probe(self) noexcept
-    cdef int open_again(self) except -2
+    cdef int ask(self, Descriptor probe) except -1
+    cdef Descriptor open_again(self)
     cdef object failure(self, uint64_t offset, int code)

@@ -3,6 +3,10 @@ from typing import final
 from fastshard._core.mapped import MappedFile
 
 @final
+class Descriptor:
+    def __new__(cls) -> Descriptor: ...
+
+@final
 class Residency:
     def __new__(
         cls, file: MappedFile, device: int, inode: int, owner: int, *, fd: int = -1

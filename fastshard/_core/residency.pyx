@@ -32,6 +32,31 @@ cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONB
 
 @cython.final
 @cython.no_gc
+cdef class Descriptor:
+    """A file descriptor, closed when nobody refers to it."""
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def __reduce__(self):
+        raise TypeError("a Descriptor does not pickle")
+
+    cdef bint may_stay(self) noexcept:
+        """Whether it may be kept to ask by: few are, of the whole process."""
+        if not self.stays and fs_glance(&probes) < MOST_PROBES:
+            fs_count(&probes, 1)
+            self.stays = True
+        return self.stays
+
+    def __dealloc__(self):
+        if self.stays:
+            fs_count(&probes, -1)
+        if self.fd >= 0:
+            fs_close(self.fd)
+
+
+@cython.final
+@cython.no_gc
 cdef class Residency:
     """What is known of a mapped file's pages.
 
@@ -49,17 +74,19 @@ cdef class Residency:
         self.file = file
         self.device = device
         self.inode = inode
-        self.probe = -1
-        self.fd = os.dup(fd) if fd >= 0 else -1
+        if fd >= 0:
+            self.checked = Descriptor.__new__(Descriptor)
+            self.checked.fd = os.dup(fd)
         user = os.geteuid() if hasattr(os, "geteuid") else -1
         self.told = user in (0, owner) or os.access(file.path, os.W_OK)
 
     def handle(self, MappedFile file not None):
         """Return the same for another handle onto the mapping."""
         cdef Residency other = Residency.__new__(
-            Residency, file, self.device, self.inode, 0, fd=self.fd
+            Residency, file, self.device, self.inode, 0
         )
         other.told = self.told
+        other.checked = self.checked
         return other
 
     def __reduce__(self):
@@ -69,8 +96,9 @@ cdef class Residency:
         """Complain if the file became shorter; nothing without a descriptor."""
         cdef uint64_t nbytes = 0
         cdef int64_t mtime_ns
-        if self.fd >= 0 and (
-            fs_status(self.fd, &nbytes, &mtime_ns) != 0 or nbytes < self.file.nbytes
+        if self.checked is not None and (
+            fs_status(self.checked.fd, &nbytes, &mtime_ns) != 0
+            or nbytes < self.file.nbytes
         ):
             raise FormatError(SHORTER, self.file.path, nbytes)
         return 0
@@ -78,53 +106,54 @@ cdef class Residency:
     cdef bint is_whole(self) except -1:
         """Whether all of the file was in the page cache a moment ago."""
         cdef uint64_t now = fs_now()
-        cdef uint64_t nbytes = self.file.nbytes
-        cdef int fd, answer
+        cdef Descriptor probe
         if now < self.next_look:
             return self.whole
-        answer = 0
-        fd = self.probe if self.probe >= 0 else self.open_again()
-        if fd >= 0:
-            with nogil:
-                answer = fs_file_cached(fd, 0, nbytes)
-            self.keep_probe(fd, answer == 0)
-        self.whole = answer == 1
-        self.next_look = now + LOOK_EVERY
+        with cython.critical_section(self):
+            if self.asking:        # another thread does
+                return self.whole
+            self.asking = True
+            probe = self.probe
+        try:
+            self.ask(probe)
+            self.next_look = now + LOOK_EVERY
+        finally:
+            self.asking = False
         return self.whole
 
-    cdef void keep_probe(self, int fd, bint wanted) noexcept:
-        global probes
-        if wanted and self.probe < 0 and fs_glance(&probes) < MOST_PROBES:
-            fs_count(&probes, 1)
-            self.probe = fd
-        elif not wanted and self.probe >= 0:
-            self.end_probe()
-        elif self.probe < 0:
-            fs_close(fd)
+    cdef int ask(self, Descriptor probe) except -1:
+        cdef uint64_t nbytes = self.file.nbytes
+        cdef int answer = -1
+        if probe is None:
+            probe = self.open_again()
+        if probe is not None:
+            with nogil:
+                answer = fs_file_cached(probe.fd, 0, nbytes)
+        with cython.critical_section(self):
+            self.whole = answer == 1
+            self.probe = probe if answer == 0 and probe.may_stay() else None
+        return 0
 
-    cdef void end_probe(self) noexcept:
-        if self.probe >= 0:
-            fs_count(&probes, -1)
-            fs_close(self.probe)
-            self.probe = -1
-
-    cdef int open_again(self) except -2:
-        """Open the file by its path; -1: another is there now, or none."""
+    cdef Descriptor open_again(self):
+        """Open the file by its path; None: another is there now, or none."""
+        cdef Descriptor found = Descriptor.__new__(Descriptor)
         try:
-            fd = os.open(self.file.path, FLAGS)
+            found.fd = os.open(self.file.path, FLAGS)
         except OSError:
-            return -1
-        status = os.fstat(fd)
-        if (status.st_dev, status.st_ino) == (self.device, self.inode):
-            return fd
-        os.close(fd)
-        return -1
+            return None
+        status = os.fstat(found.fd)
+        if (status.st_dev, status.st_ino) != (self.device, self.inode):
+            return None
+        return found
 
     cdef bint has(self, uint64_t offset, uint64_t size) noexcept:
         """Whether an extent surely is in the page cache."""
         cdef int answer = -1
-        if self.probe >= 0 and fs_now() >= self.calm_from:
-            answer = fs_file_cached(self.probe, offset, size)
+        cdef Descriptor probe
+        with cython.critical_section(self):
+            probe = self.probe
+        if probe is not None and fs_now() >= self.calm_from:
+            answer = fs_file_cached(probe.fd, offset, size)
         if answer == -1 and self.told:
             answer = fs_pages_cached(self.file.base + offset, size)
         return answer == 1
@@ -158,16 +187,9 @@ cdef class Residency:
         """Why pages could not be brought: the kernel does not say."""
         cdef uint64_t nbytes = self.file.nbytes
         cdef int64_t mtime_ns
-        cdef int fd = self.fd if self.fd >= 0 else self.open_again()
-        if fd >= 0:
-            fs_status(fd, &nbytes, &mtime_ns)
-            if fd != self.fd:
-                fs_close(fd)
-        if nbytes < self.file.nbytes or fd < 0:
+        cdef Descriptor again = self.open_again() if self.checked is None else self.checked
+        if again is not None:
+            fs_status(again.fd, &nbytes, &mtime_ns)
+        if nbytes < self.file.nbytes or again is None:
             return FormatError(SHORTER, self.file.path, offset)
         return OSError(EIO if code == EFAULT else code, UNREADABLE, self.file.path)
-
-    def __dealloc__(self):
-        self.end_probe()
-        if self.fd >= 0:
-            fs_close(self.fd)

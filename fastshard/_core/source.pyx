@@ -247,7 +247,7 @@ cdef class MappedSource(Source):
             return True
         if not self.residency.is_whole():
             return False
-        if self.residency.fd < 0:  # else the size is asked for at every read
+        if self.residency.checked is None:  # else the size is asked for at every read
             fs_note(&self.trusted, TRUSTED_READS)
         return True
 
