@@ -200,6 +200,7 @@ def test_errors_derive_from_the_base():
 
 def checks(folder, *command):
     """Run a type checker that finds the package, installed or in its sources."""
+    pytest.importorskip("mypy")
     where = {} if "site-packages" in str(ROOT) else {"MYPYPATH": str(ROOT.parent)}
     done = subprocess.run(
         [sys.executable, "-m", *command],
@@ -239,6 +240,9 @@ def test_users_code_type_checks(tmp_path):
         "    count: int = ds.stats()['members'] + len(ds.members)\n"
         "with fastshard.ShardWriter('t-{}.tar', max_size='1GiB') as writer:\n"
         "    writer.write({'__key__': 'a', 'txt': 'b'})\n"
+        "    offsets = ds.read_into([1], bytearray(9), fields='jpg').tolist()\n"
+        "    arrays: dict[str, object] = ds.columns([1], {'x': 'f4'}, ragged='list')\n"
+        "    for item in ds.scan([1, 2], window=8): item['jpg']\n"
         "made: list[str] = fastshard.build_index('d', format='fsi', part='0/2')\n"
     )
     checks(tmp_path, "mypy", "--strict", "--no-incremental", code)

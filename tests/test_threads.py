@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -182,3 +183,16 @@ def test_a_forked_child_reads_what_its_parent_opened(many, mode):
         os._exit(0 if right and view == expected[5] else 1)
     assert [bytes(v) for v in shard] == expected
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_importing_leaves_the_gil_off():
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        pytest.skip("this Python has a GIL")
+    code = (
+        "import pkgutil, sys, importlib, fastshard._core\n"
+        "for module in pkgutil.iter_modules(fastshard._core.__path__):\n"
+        "    importlib.import_module(f'fastshard._core.{module.name}')\n"
+        "print(sys._is_gil_enabled())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")

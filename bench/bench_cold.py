@@ -1,0 +1,386 @@
+"""Reading what is not in the page cache, and what seeing to that costs when it is.
+
+pytest bench/bench_cold.py
+
+Files are evicted before each round (`posix_fadvise(DONTNEED)`; nobody has them
+mapped). The limits are the device's own, in the same run: O_DIRECT by one thread for
+reads in order, eight threads of `pread` for others. `/sys/class/bdi/*/read_ahead_kb`
+of the device goes into the table: much depends on it.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import random
+import statistics
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastshard
+
+from conftest import SCALE, contenders, evict, payload, write
+
+SHARDS, EACH, SIZE = 4, 10_000, 102_400  # members of a shard, bytes of each
+RANDOM = 2000  # samples read in random order
+WORK = 50e-6  # seconds that a consumer takes for a sample
+PAGE = mmap.PAGESIZE
+
+
+class Data:
+    """Shards, and where their members are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.each = max(int(EACH * SCALE), 40)
+        tars = [
+            write(folder / f"s-{k}.tar", "ustar", self.each, SIZE)
+            for k in range(SHARDS)
+        ]
+        self.paths = [tar.path for tar in tars]
+        self.extents = [(tar.path, offset) for tar in tars for offset in tar.offsets]
+        fastshard.build_index(folder)
+        self.count = len(self.extents)
+        self.nbytes = self.count * SIZE
+        numbers = random.Random(0)
+        self.order = numbers.sample(range(self.count), min(RANDOM, self.count // 2))
+        self.pool = random.Random(0).randbytes(SIZE)
+
+    def evict(self) -> None:
+        gc.collect()  # datasets that are forgotten stay mapped until then
+        for path in self.paths:
+            evict(path)
+
+    def check(self, i: int, view: Any) -> None:
+        """Every sample begins with its number among the shard's."""
+        assert bytes(view[:16]) == payload(i % self.each, SIZE, self.pool)[:16]
+
+    def device(self) -> str:
+        """How far the kernel reads ahead on the device, and which it is."""
+        number = os.stat(self.folder).st_dev
+        name = f"{os.major(number)}:{os.minor(number)}"
+        try:
+            text = Path(f"/sys/class/bdi/{name}/read_ahead_kb").read_text()
+        except OSError:
+            text = "unknown"
+        return f"KB of readahead: {text.strip()}"
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    return Data(tmp_path_factory.mktemp("cold"))
+
+
+def touch(view: Any) -> int:
+    """Touch each page."""
+    return len(bytes(view[::PAGE]))
+
+
+def in_order(data: Data, **options: Any) -> int:
+    ds = fastshard.open(data.folder, **options)
+    total = 0
+    for i, sample in enumerate(ds):
+        view = sample["bin"]
+        data.check(i, view)
+        touch(view)
+        total += len(view)
+    return total
+
+
+def direct(data: Data) -> int:
+    """One thread, 1 MB at a time, past the page cache."""
+    buffer = mmap.mmap(-1, 1 << 20)
+    total = 0
+    for path in data.paths:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        at = 0
+        while got := os.preadv(fd, [buffer], at):
+            at += got
+        os.close(fd)
+        total += at
+    return total
+
+
+def read_in_order(data: Data) -> int:
+    total = 0
+    buffer = bytearray(1 << 20)
+    for path in data.paths:
+        with open(path, "rb", buffering=0) as file:
+            while got := file.readinto(buffer):
+                total += got
+    return total
+
+
+@contenders(
+    "in order",
+    fastshard=in_order,
+    fastshard_in_256_MB=lambda data: in_order(data, max_memory="256MB"),
+    fastshard_nothing_left_in_the_cache=lambda data: in_order(
+        data, max_memory="256MB", keep_cache=False
+    ),
+    the_mapping_touched=lambda data: in_order(data, prefetch=False),
+    read_of_1_MB=read_in_order,
+    O_DIRECT=direct,
+)
+def bench_in_order(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = f"cold, in order, {data.nbytes >> 20:,} MiB ({data.device()})"
+    benchmark.extra_info["operations"] = data.nbytes / 1e9
+    assert read(data) >= data.nbytes
+    benchmark.pedantic(read, (data,), setup=data.evict, rounds=1)
+
+
+def at_random(data: Data, work: float = 0, **options: Any) -> int:
+    ds = fastshard.open(data.folder, **options)
+    done = 0
+    for i, sample in zip(data.order, ds.scan(data.order), strict=True):
+        view = sample["bin"]
+        data.check(i, view)
+        touch(view)
+        done += 1
+        until = time.perf_counter() + work
+        while work and time.perf_counter() < until:
+            pass
+    return done
+
+
+def in_batches(data: Data) -> int:
+    ds = fastshard.open(data.folder)
+    done = 0
+    for at in range(0, len(data.order), 256):
+        batch = data.order[at : at + 256]
+        for i, sample in zip(batch, ds.get_many(batch), strict=True):
+            view = sample["bin"]
+            data.check(i, view)
+            touch(view)
+            done += 1
+    return done
+
+
+def preads(data: Data, threads: int) -> int:
+    fds = {path: os.open(path, os.O_RDONLY) for path in data.paths}
+
+    def some(order: list[int]) -> int:
+        for i in order:
+            path, offset = data.extents[i]
+            data.check(i, os.pread(fds[path], SIZE, offset))
+        return len(order)
+
+    with ThreadPoolExecutor(threads) as pool:
+        done = sum(pool.map(some, [data.order[k::threads] for k in range(threads)]))
+    for fd in fds.values():
+        os.close(fd)
+    return done
+
+
+@contenders(
+    "at random",
+    eight_threads_of_pread=lambda data: preads(data, 8),
+    fastshard=at_random,
+    fastshard_batches_of_256=in_batches,
+    the_mapping_touched=lambda data: at_random(data, prefetch=False),
+    pread=lambda data: preads(data, 1),
+)
+def bench_at_random(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = f"cold, at random, members of 100 KiB ({data.device()})"
+    benchmark.extra_info["operations"] = len(data.order)
+    assert read(data) == len(data.order)
+    benchmark.pedantic(read, (data,), setup=data.evict, rounds=1)
+
+
+@contenders(
+    "at random, a busy consumer",
+    fastshard=lambda data: at_random(data, WORK),
+    the_mapping_touched=lambda data: at_random(data, WORK, prefetch=False),
+)
+def bench_busy(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = f"the same, and 50 us of work a sample ({data.device()})"
+    benchmark.extra_info["operations"] = len(data.order)
+    assert read(data) == len(data.order)
+    benchmark.pedantic(read, (data,), setup=data.evict, rounds=1)
+
+
+def held(data: Data, prefetch: bool, order: Callable[[Data], Any]) -> list[float]:
+    """How long it takes to touch a byte of each sample: the GIL is held meanwhile."""
+    ds = fastshard.open(data.folder, prefetch=prefetch)
+    found = []
+    clock = time.perf_counter
+    for sample in ds.scan(order(data)):
+        view = sample["bin"]
+        begun = clock()
+        view[50_000]
+        found.append(clock() - begun)
+    return found
+
+
+def held_singly(data: Data, prefetch: bool) -> list[float]:
+    """The same for ``ds[i]``."""
+    ds = fastshard.open(data.folder, prefetch=prefetch)
+    found = []
+    clock = time.perf_counter
+    for i in data.order:
+        view = ds[i]["bin"]
+        begun = clock()
+        view[50_000]
+        found.append(clock() - begun)
+    return found
+
+
+@contenders(
+    "the GIL held",
+    fastshard_at_random=lambda data: held(data, True, lambda d: d.order),
+    fastshard_single_reads=lambda data: held_singly(data, True),
+    the_mapping_touched_at_random=lambda data: held(data, False, lambda d: d.order),
+)
+def bench_held(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = "the GIL held by the first touch of a cold sample, mean"
+    data.evict()
+    found = read(data)
+    benchmark.extra_info["us at the 99.9th percentile"] = round(
+        sorted(found)[int(len(found) * 0.999)] * 1e6, 1
+    )
+    benchmark.extra_info["us at worst"] = round(max(found) * 1e6, 1)
+    benchmark.extra_info["operations"] = len(found)
+    waits = sum(found)
+    benchmark.pedantic(time.sleep, (waits,), rounds=1)  # the sum, slept
+
+
+def lateness(data: Data, prefetch: bool) -> list[float]:
+    """How late another thread wakes up during a cold scan."""
+    late: list[float] = []
+    done = threading.Event()
+
+    def sleeper() -> None:
+        while not done.is_set():
+            begun = time.perf_counter()
+            time.sleep(0.0005)
+            late.append(time.perf_counter() - begun - 0.0005)
+
+    thread = threading.Thread(target=sleeper)
+    thread.start()
+    for sample in fastshard.open(data.folder, prefetch=prefetch):
+        touch(sample["bin"])
+    done.set()
+    thread.join()
+    return late
+
+
+@contenders(
+    "lateness",
+    fastshard=lambda data: lateness(data, True),
+    the_mapping_touched=lambda data: lateness(data, False),
+)
+def bench_late(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = "how late a thread that sleeps 0.5 ms is during a cold scan, p99"
+    data.evict()
+    late = sorted(read(data))
+    benchmark.extra_info["ms at worst"] = round(late[-1] * 1e3, 2)
+    benchmark.pedantic(time.sleep, (late[int(len(late) * 0.99)],), rounds=1)
+
+
+def warm_scan(data: Data, prefetch: bool) -> int:
+    """Read all bytes, as a consumer would."""
+    found = 0
+    for sample in fastshard.open(data.folder, prefetch=prefetch):
+        found ^= zlib.crc32(sample["bin"])
+    return found
+
+
+@contenders(
+    "warm",
+    fastshard_without_prefetch=lambda data: warm_scan(data, False),
+    fastshard=lambda data: warm_scan(data, True),
+)
+def bench_warm(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = "warm, in order, crc32 of each sample of 100 KiB"
+    benchmark.extra_info["operations"] = data.count
+    expected = warm_scan(data, False)
+    read_in_order(data)  # into the page cache
+    assert read(data) == expected
+    benchmark.pedantic(read, (data,), rounds=3)
+
+
+def visits(shard: fastshard.TarShard, order: list[int]) -> int:
+    for i in order:
+        shard[i]
+    return len(order)
+
+
+@contenders(
+    "visits",
+    first=lambda shard, order: visits(shard, order),
+    first_unwatched=lambda shard, order: visits(shard, order),
+    first_while_some_of_the_file_is_missing=lambda shard, order: visits(shard, order),
+    later=lambda shard, order: visits(shard, order),
+)
+def bench_visits(
+    benchmark: Any, data: Data, read: Any, turn: int, request: pytest.FixtureRequest
+) -> None:
+    who = benchmark.extra_info["who"]
+    benchmark.group = "visits of warm members of 100 KiB by shard[i], random"
+    count = data.each - 20  # the last stay untouched, and may be missing
+    order = random.Random(turn).sample(range(count), min(count, 2000))
+    benchmark.extra_info["operations"] = len(order)
+    path = data.paths[0]
+
+    def opened() -> tuple[Any, dict[str, Any]]:
+        path.read_bytes()
+        if "missing" in who:
+            end = data.extents[data.each - 8][1]
+            fd = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(fd, end, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+        shard = fastshard.open_shard(path, prefetch="unwatched" not in who)
+        if who == "later":
+            visits(shard, order)
+        return (shard, order), {}
+
+    benchmark.pedantic(read, setup=opened, rounds=5)
+
+
+def resident(data: Data) -> int:
+    """KiB of this process's memory that files take."""
+    with open("/proc/self/status") as status:
+        return sum(
+            int(line.split()[1])
+            for line in status
+            if line.startswith(("RssFile", "RssShmem"))
+        )
+
+
+def scan_watching(data: Data, **options: Any) -> float:
+    """Scan; return the most MB of files in memory, above what there was before."""
+    before = resident(data)
+    most = 0
+    for i, sample in enumerate(fastshard.open(data.folder, **options)):
+        touch(sample["bin"])
+        if i % 64 == 0:
+            most = max(most, resident(data) - before)
+    return most * 1024 / 1e6
+
+
+@contenders(
+    "memory",
+    fastshard_in_256_MB=lambda data: scan_watching(data, max_memory="256MB"),
+    fastshard_in_256_MB_nothing_left_in_the_cache=lambda data: scan_watching(
+        data, max_memory="256MB", keep_cache=False
+    ),
+    fastshard_without_a_bound=scan_watching,
+)
+def bench_memory(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = f"cold scan of {data.nbytes >> 20:,} MiB, time a GB, and memory"
+    benchmark.extra_info["operations"] = data.nbytes / 1e9
+    most: list[float] = []
+
+    def run() -> None:
+        most.append(read(data))
+
+    benchmark.pedantic(run, setup=data.evict, rounds=1)
+    benchmark.extra_info["MB resident at most"] = round(statistics.median(most))
