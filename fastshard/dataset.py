@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastshard._core.ahead import Ahead
-from fastshard._core.bring import bring_samples
 from fastshard._core.feeds import Feed, PlacesFeed, ShardsFeed
 from fastshard._core.places import Places
+from fastshard.bulk import Bulk
 from fastshard.decoders import Decoder
 from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.base import Sample
-from fastshard.gathering import Ragged, column_of, field_types, gather_samples
-from fastshard.iteration import Iteration, OnError
 from fastshard.keys import DatasetKeys
 from fastshard.members import Members
-from fastshard.memory import memory_info
-from fastshard.reading import WINDOW
 from fastshard.selection import (
     RAISE,
     Infos,
@@ -30,7 +26,6 @@ from fastshard.shards import Shards
 from fastshard.shardset import ShardSet
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from fastshard.verify import Fault
@@ -41,7 +36,7 @@ Positions = Any  # a range, or int64 [samples]; None: all of them in order
 Missing = Literal["raise", "skip"]
 
 
-class Dataset(Sequence[Any]):
+class Dataset(Bulk):
     """A sequence of samples over the shards of a dataset; see `fastshard.open`.
 
     What narrows, reorders or maps a dataset returns a new one on the same
@@ -170,11 +165,6 @@ class Dataset(Sequence[Any]):
             item.narrow(self._fields, self._required, self._decoders)
         return self._staged(item)
 
-    def _staged(self, item: Any) -> Any:
-        for stage in self._stages:
-            item = stage(item)
-        return item
-
     def _samples_at(self, positions: Iterable[int]) -> list[Any]:
         """Return samples, narrowed; not mapped."""
         if hasattr(positions, "tolist"):
@@ -187,128 +177,6 @@ class Dataset(Sequence[Any]):
             for item in items:
                 item.narrow(self._fields, self._required, self._decoders)
         return items
-
-    def get_many(self, positions: Iterable[int]) -> list[Any]:
-        """Return samples by position, in the order given, as a list.
-
-        Their bytes are brought into memory together, without the GIL.
-
-        Raises
-        ------
-        IndexError
-            There is no such position.
-        FormatError, OSError
-            A sample cannot be read.
-        """
-        items = self._samples_at(positions)
-        reading = self._set.reading
-        if reading.prefetch:
-            bring_samples(items, reading.window_bytes)
-        return [self._staged(item) for item in items] if self._stages else items
-
-    __getitems__ = get_many  # how torch's DataLoader asks for a batch
-
-    def read_into(
-        self,
-        positions: Iterable[int],
-        out: Any,
-        *,
-        fields: str | Sequence[str] | None = None,
-        threads: int | None = None,
-    ) -> NDArray[np.int64]:
-        """Copy the stored bytes of many samples into one buffer, without the GIL.
-
-        Parameters
-        ----------
-        positions : sequence of int, or array
-        out : buffer
-            As for `Shard.read_into`.
-        fields : str or sequence of str, optional
-            Which fields of each sample, in this order; otherwise all that it shows.
-        threads : int, optional
-            As for `Shard.read_into`.
-
-        Returns
-        -------
-        ndarray of int64 [fields of all samples + 1]
-            Where each field begins in `out`, in bytes, and where the last ends.
-
-        Raises
-        ------
-        FieldNotFoundError
-            A sample has no such field.
-        ValueError, IndexError, FormatError, OSError
-            As for `Shard.read_into`.
-        """
-        wanted = (fields,) if isinstance(fields, str) else fields
-        return gather_samples(self._samples_at(positions), out, wanted, threads)
-
-    def columns(
-        self,
-        positions: Iterable[int],
-        fields: Any,
-        *,
-        ragged: Ragged = "error",
-        threads: int | None = None,
-    ) -> dict[str, Any]:
-        """Return fields of many samples, each as one array.
-
-        Parameters
-        ----------
-        positions : sequence of int, or array
-        fields : str, sequence of str, or mapping of str
-            ``npy`` fields (those whose name ends so) keep their dtype and shape;
-            others are raw bytes. A mapping tells the dtype of raw values, or their
-            dtype and shape: ``{"vec": "float32", "grid": ("u1", (8, 8))}``.
-        ragged : {"error", "list"}
-            What of a field whose shape or dtype is not the same in all samples: an
-            error; or a list of arrays, without a copy.
-        threads : int, optional
-            As for `Shard.read_into`.
-
-        Returns
-        -------
-        dict of str to ndarray [positions, *shape]
-            Copies: they are the caller's own.
-
-        Raises
-        ------
-        FastshardError
-            A field is ragged; the error names the sample.
-        FieldNotFoundError, FormatError, ValueError, IndexError, OSError
-            As for `Sample.array`.
-        """
-        if ragged not in ("error", "list"):
-            raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
-        samples = self._samples_at(positions)
-        reading = self._set.reading
-        if reading.prefetch:
-            bring_samples(samples, reading.window_bytes)
-        return {
-            field: column_of(samples, field, told, ragged, threads)
-            for field, told in field_types(fields).items()
-        }
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.scan()
-
-    def scan(self, order: Any = None, window: int = WINDOW) -> Iterator[Any]:
-        """Iterate over samples whose bytes are brought before they are asked for.
-
-        Parameters
-        ----------
-        order : slice, sequence of int, or array, optional
-            Positions, or a mask; all samples in order without it.
-        window : int
-            How many samples are brought ahead; more of small ones that follow
-            each other. 0: none.
-
-        Nothing is brought while all of a shard is in the page cache. A native
-        thread does it otherwise; it ends with the iteration. An error comes where
-        its sample stands, and does not end the iteration.
-        """
-        ahead = self._ahead(order, window)
-        return map(self._staged, ahead) if self._stages else ahead
 
     def _ahead(self, order: Any, window: int) -> Ahead:
         if self._set.closed:
@@ -324,40 +192,11 @@ class Dataset(Sequence[Any]):
             feed = PlacesFeed(self._prepared(), positions, *narrowing)
         return self._set.iterate(feed, window)
 
-    def iterate(
-        self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
-    ) -> Iteration:
-        """Iterate over the samples, past those that cannot be read.
-
-        Parameters
-        ----------
-        on_error : {"raise", "skip"} or callable
-            What to do with a sample that cannot be read: raise; go on with the
-            next; or call ``on_error(error, position)`` and go on. Positions of
-            the others do not move. The iterator counts them: ``skipped``.
-        order, window
-            As for `scan`.
-
-        A shard that cannot be opened counts as one sample.
-        """
-        count = None
-        if order is not None or self._positions is not None:
-            count = len(self) if order is None else len(self[order])
-        elif self._set.is_counted():
-            count = len(self)
-        return Iteration(self._ahead(order, window), count, self._staged, on_error)
-
-    def memory_info(self) -> dict[str, int | None]:
-        """Say how much memory reading takes now, in bytes.
-
-        Returns
-        -------
-        dict
-            ``mapped``: of the address space, by shards that are open. ``resident``:
-            of that, in this process's memory; None where the system does not say.
-            ``buffered``: brought ahead by iterations.
-        """
-        return memory_info(self._set)
+    def _count_of(self, order: Any) -> int | None:
+        if order is not None:
+            return len(self[order])
+        counted = self._positions is not None or self._set.is_counted()
+        return len(self) if counted else None
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self.keys()

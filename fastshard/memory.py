@@ -19,7 +19,7 @@ def memory_info(shards: ShardSet) -> dict[str, int | None]:
     return {
         "mapped": sum(size for _, size in ranges),
         "resident": _resident(ranges),
-        "buffered": sum(ahead.buffered for ahead in shards.iterations),
+        "buffered": sum(ahead.buffered for ahead in shards.running()),
     }
 
 

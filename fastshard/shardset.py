@@ -279,7 +279,7 @@ class ShardSet:
     def close(self) -> None:
         """Let go of all shards; views stay valid, iterations raise."""
         self.closed = True
-        for ahead in self.iterations:
+        for ahead in self.running():
             ahead.refuse()
         self.open[:] = [None] * len(self.paths)  # `places` has the same list
 
@@ -295,6 +295,14 @@ class ShardSet:
         )
         self.iterations.add(ahead)
         return ahead
+
+    def running(self) -> list[Ahead]:
+        """Return the iterations that there are."""
+        while True:
+            try:
+                return list(self.iterations)
+            except RuntimeError:  # another thread began one meanwhile
+                continue
 
     def state(self) -> dict[str, Any]:
         """Return the options that make the same set of the same paths."""

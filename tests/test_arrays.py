@@ -299,3 +299,30 @@ def test_an_array_pickles_as_a_copy(one):
     again = pickle.loads(pickle.dumps(array))
     assert again.flags.owndata or again.base is not array
     assert np.array_equal(again, array)
+
+
+def test_fields_whose_headers_differ_are_read_in_turns(tmp_path):
+    arrays = {
+        f"{i}.{field}.npy": np.full(shape, i, dtype)
+        for i in range(6)
+        for field, shape, dtype in (
+            ("a", 3, "f4"),
+            ("b", (2, 2), "i8"),
+            ("c", (), "u1"),
+            ("d", 5, "f4"),
+            ("e", (1, 4), "c8"),
+        )
+    }
+    data = {}
+    for name, array in arrays.items():
+        file = io.BytesIO()
+        np.save(file, array)
+        data[name] = file.getvalue()
+    path = write_tar(tmp_path / "turns.tar", data)
+    for _ in range(2):
+        with fastshard.open_shard(path) as shard:
+            for name, array in arrays.items():
+                found = shard.array(name)
+                assert found.dtype == array.dtype
+                assert found.shape == array.shape
+                assert (found == array).all()

@@ -168,6 +168,17 @@ def test_checking_sizes_finds_a_cut_at_every_read(path, mode):
     assert out.count("became shorter") == 10
 
 
+@pytest.mark.parametrize("mode", ["mmap", "private"])
+def test_copies_of_a_cut_file_are_errors_although_it_was_in_memory(path, mode):
+    code = (
+        "expect_old(ds)\ntime.sleep(0.05)\nos.truncate(path, 60_000)\n"
+        "expect_error(lambda: ds.read_into([30], bytearray(SIZE)))\n"
+        "expect_error(lambda: ds.shards[0].read(30))\n"
+        "expect_error(lambda: ds.shards[0].read_into([30], bytearray(SIZE)))\n"
+    )
+    assert run(path, mode, code).count("became shorter") == 3
+
+
 def test_a_scan_meets_a_cut(path):
     """The thread brings pages that are gone; what was read before stays."""
     evict(path)

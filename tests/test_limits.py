@@ -141,7 +141,8 @@ def test_mounts(tmp_path, kind):
     script = tmp_path / "reads.py"
     script.write_text(READS)
     command = f"{mount} && {sys.executable} {script} {folders['merged']}"
+    where = os.environ | {"PYTHONPATH": str(Path(fastshard.__file__).parents[1])}
     done = subprocess.run(
-        [unshare, "-m", "sh", "-c", command], capture_output=True, text=True
+        [unshare, "-m", "sh", "-c", command], capture_output=True, text=True, env=where
     )
     assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr

@@ -45,6 +45,7 @@ LAYERS = {
     "fastshard.members": 6,
     "fastshard.memory": 6,
     "fastshard.shards": 6,
+    "fastshard.bulk": 7,
     "fastshard.verify_index": 7,
     "fastshard.verify": 8,
     "fastshard.dataset": 9,

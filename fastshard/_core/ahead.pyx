@@ -11,7 +11,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
 from fastshard._core.feeds cimport Feed
-from fastshard._core.pages cimport fs_drop_pages, fs_now
+from fastshard._core.pages cimport fs_drop_pages, fs_exact_now, fs_now, fs_pause
 from fastshard._core.platform cimport fs_load
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT, SETTLE, Descriptor
@@ -20,6 +20,7 @@ from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_next, fs_put
 
 import os
+import sysconfig
 from collections import deque
 
 from fastshard.errors import ClosedError, FormatError
@@ -33,6 +34,18 @@ cdef enum:
     LONG_READAHEAD = 1 << 20       # bytes: the kernel itself reads ahead far enough
     AROUND = 64 << 10              # bytes that a fault may map around a page
     FOLIOS = 4 << 20               # bytes that hold a whole piece of the page cache
+
+cdef uint64_t HELD_AT_MOST = 500_000  # ns
+cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+cdef extern from "Python.h":
+    ctypedef struct PyInterpreterState:
+        pass
+    ctypedef struct PyThreadState:
+        pass
+    PyInterpreterState *PyInterpreterState_Get()
+    PyThreadState *PyInterpreterState_ThreadHead(PyInterpreterState *interpreter)
+    PyThreadState *PyThreadState_Next(PyThreadState *thread)
 
 
 cdef uint64_t readahead_of(uint64_t device) except? 0:
@@ -84,6 +97,7 @@ cdef class Ahead:
     cdef bint forgets
     cdef bint ended
     cdef bint refused
+    cdef uint64_t let_in           # when others could last have the GIL, ns
     cdef uint64_t entered          # 1 while a thread is in it
     # The run that is being put together, and whether it follows the one before.
     cdef Source run
@@ -178,10 +192,30 @@ cdef class Ahead:
         if isinstance(waiting.item, Exception):
             raise waiting.item
         if waiting.task > 0:
-            self.prefetcher.wait(waiting.task)
+            if self.prefetcher.wait(waiting.task):
+                self.let_in = fs_exact_now()
+            else:
+                self.let_others_in()
             if self.prefetcher.failed() != 0:
                 self.examine(waiting.item)
         return self.hand_out(waiting.item)
+
+    cdef int let_others_in(self) except -1:
+        """Release the GIL now and then where nothing has to be waited for.
+
+        A thread that wakes up gets it only after the switch interval (5 ms), or when
+        it is released for long enough to be taken.
+        """
+        cdef uint64_t now = fs_exact_now()
+        if WITHOUT_GIL or now - self.let_in < HELD_AT_MOST:
+            return 0
+        self.let_in = now
+        if PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL:
+            return 0               # there are no others
+        with nogil:
+            fs_pause()
+        self.let_in = fs_exact_now()
+        return 0
 
     cdef object hand_out(self, object item):
         if self.drops:

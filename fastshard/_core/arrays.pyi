@@ -8,12 +8,6 @@ from fastshard._core.extents import ExtentTable
 from fastshard._core.shard import Shard
 
 @final
-class Seen: ...
-
-@final
-class Layout: ...
-
-@final
 class HeldBuffer:
     def __new__(cls, exporter: Buffer) -> Self: ...
 

@@ -194,4 +194,35 @@ static inline uint64_t fs_now(void)
 #endif
 }
 
+/* The same to the nanosecond, at five times the price. */
+static inline uint64_t fs_exact_now(void)
+{
+#if defined(_WIN32)
+    LARGE_INTEGER ticks, each;
+
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&each);
+    return (uint64_t)(ticks.QuadPart / each.QuadPart) * 1000000000u +
+           (uint64_t)(ticks.QuadPart % each.QuadPart) * 1000000000u /
+               (uint64_t)each.QuadPart;
+#else
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+#endif
+}
+
+/* Sleep for as short as the system can: long enough for another thread to wake up. */
+static inline void fs_pause(void)
+{
+#if defined(_WIN32)
+    Sleep(0);
+#else
+    struct timespec moment = {0, 1000};
+
+    (void)nanosleep(&moment, NULL);
+#endif
+}
+
 #endif

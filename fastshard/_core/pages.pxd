@@ -11,3 +11,5 @@ cdef extern from "pages.h" nogil:
     int fs_file_cached(int fd, uint64_t offset, uint64_t size)
     void fs_forget_cached(int fd, uint64_t offset, uint64_t size)
     uint64_t fs_now()
+    uint64_t fs_exact_now()
+    void fs_pause()

@@ -35,7 +35,7 @@ cdef class Prefetcher:
     cdef list owners               # of each task in the ring: keeps it mapped
     cdef uint64_t released         # tasks whose owners were let go
     cdef uint64_t push(self, task_t task, object owner) except 0
-    cdef int wait(self, uint64_t task) except -1
+    cdef bint wait(self, uint64_t task) except -1
     cdef uint64_t failed(self) noexcept
     cdef int release(self) except -1
     cdef int stop(self) except -1

@@ -166,11 +166,11 @@ cdef class Prefetcher:
             fs_unlock(&line.lock)
         return line.pushed
 
-    cdef int wait(self, uint64_t task) except -1:
-        """Wait until a task is finished, without the GIL."""
+    cdef bint wait(self, uint64_t task) except -1:
+        """Wait until a task is finished, without the GIL; False: it was already."""
         cdef line_t *line = self.line
         if fs_get(&line.finished) >= task:
-            return 0
+            return False
         line = self.renewed()
         self.start()
         with nogil:
@@ -180,7 +180,7 @@ cdef class Prefetcher:
                 fs_bell_wait(&line.done, &line.lock)
             fs_put(&line.waits, 0)
             fs_unlock(&line.lock)
-        return 0
+        return True
 
     cdef uint64_t failed(self) noexcept:
         """How many tasks failed."""

@@ -7,6 +7,7 @@ cdef enum:
     TRUSTED_READS = 256            # reads between two looks at the clock
     SETTLE = 50_000_000            # ns that pages may be on their way
     MOST_PROBES = 128              # descriptors of the process that are kept to ask by
+    SIZE_EVERY = 5_000_000         # ns between two looks at a file's size by its path
     LOOK_EVERY = 200_000_000       # ns; asking about a GB takes some 100 us
     MOST_BROUGHT = 16 << 20        # bytes of one member that are waited for
 
@@ -29,7 +30,9 @@ cdef class Residency:
     cdef uint64_t next_look        # when the cache is asked again, ns
     cdef bint whole                # what it said
     cdef bint is_whole(self) except -1
+    cdef uint64_t next_size        # when the size is asked for by path again, ns
     cdef int check_size(self) except -1
+    cdef int prepare(self) except -1
     cdef int bring(self, uint64_t offset, uint64_t size) except -1
     cdef bint has(self, uint64_t offset, uint64_t size) noexcept
     cdef int ask(self, Descriptor probe) except -1

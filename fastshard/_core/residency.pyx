@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fastshard._core.mapped cimport MappedFile
 from fastshard._core.pages cimport (
-    fs_bring_pages, fs_ask_pages, fs_file_cached, fs_now, fs_pages_cached,
+    fs_bring_pages, fs_ask_pages, fs_file_cached, fs_exact_now, fs_now, fs_pages_cached,
 )
 from fastshard._core.platform cimport fs_close, fs_count, fs_glance, fs_status
 
@@ -25,7 +25,9 @@ import os
 from fastshard.errors import FormatError
 
 cdef Py_ssize_t probes = 0         # that are kept open
+cdef uint64_t next_ask = 0         # when any file is asked about again, ns
 cdef str SHORTER = "the file became shorter after it was mapped"
+cdef uint64_t ASK_SHARE = 50       # asking again takes one part in so many of the time
 cdef str UNREADABLE = "its bytes cannot be read: the device failed"
 cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -103,11 +105,32 @@ cdef class Residency:
             raise FormatError(SHORTER, self.file.path, nbytes)
         return 0
 
+    cdef int prepare(self) except -1:
+        """Complain if the file became shorter, before we ourselves touch its bytes."""
+        cdef uint64_t now
+        if self.checked is not None:
+            return self.check_size()
+        now = fs_now()
+        if now < self.next_size:
+            return 0
+        try:
+            status = os.stat(self.file.path)
+        except OSError:            # gone: what is mapped is all there
+            return 0
+        if (status.st_dev, status.st_ino) == (self.device, self.inode) and (
+            <uint64_t> status.st_size < self.file.nbytes
+        ):
+            raise FormatError(SHORTER, self.file.path, status.st_size)
+        self.next_size = now + SIZE_EVERY
+        return 0
+
     cdef bint is_whole(self) except -1:
         """Whether all of the file was in the page cache a moment ago."""
+        global next_ask
         cdef uint64_t now = fs_now()
+        cdef uint64_t begun, cost
         cdef Descriptor probe
-        if now < self.next_look:
+        if now < self.next_look or (self.next_look > 0 and now < next_ask):
             return self.whole
         with cython.critical_section(self):
             if self.asking:        # another thread does
@@ -115,8 +138,11 @@ cdef class Residency:
             self.asking = True
             probe = self.probe
         try:
+            begun = fs_exact_now()
             self.ask(probe)
+            cost = fs_exact_now() - begun
             self.next_look = now + LOOK_EVERY
+            next_ask = max(next_ask, now) + ASK_SHARE * cost
         finally:
             self.asking = False
         return self.whole

@@ -239,7 +239,7 @@ cdef class MappedSource(Source):
 
     cdef int prepare(self) except -1:
         if self.residency is not None:
-            self.residency.check_size()
+            self.residency.prepare()
         return 0
 
     cdef bint is_near(self) except -1:
@@ -273,6 +273,7 @@ cdef class MappedSource(Source):
         cdef char *to
         if offset > self.nbytes or size > self.nbytes - offset:
             raise FormatError("a read beyond the file", self.path, offset)
+        self.prepare()             # it is we who touch its bytes
         self.look(offset, size)
         if size < LARGE_COPY:
             return PyBytes_FromStringAndSize(<const char *> self.base + offset, size)

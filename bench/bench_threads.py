@@ -1,0 +1,101 @@
+"""Threads that read one shard, with a handle each.
+
+pytest bench/bench_threads.py
+
+On a free-threaded CPython all of it runs side by side; on others what releases the
+GIL does: `read_into`, and scans that wait.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import fastshard
+
+from conftest import contenders
+
+SMALL = 20_000, 2048  # members, bytes each
+LARGE = 2500, 102_400
+
+Work = Callable[[fastshard.TarShard, list[int]], object]
+
+
+def views(shard: fastshard.TarShard, order: list[int]) -> int:
+    for i in order:
+        shard[i]
+    return len(order)
+
+
+def names(shard: fastshard.TarShard, order: list[int]) -> int:
+    listed = shard.names[:200]
+    for i in order:
+        shard[listed[i % 200]]
+    return len(order)
+
+
+def arrays(shard: fastshard.TarShard, order: list[int]) -> int:
+    for i in order:
+        shard.array(i)
+    return len(order)
+
+
+def moved(shard: fastshard.TarShard, order: list[int]) -> int:
+    out = bytearray(64 * int(shard.sizes.max()))
+    for at in range(0, len(order), 64):
+        shard.read_into(order[at : at + 64], out, threads=1)
+    return len(order)
+
+
+def scanned(shard: fastshard.TarShard, order: list[int]) -> int:
+    """A consumer whose own work releases the GIL."""
+    found = 0
+    for view in shard.scan(order):
+        found ^= zlib.crc32(view)
+    return found
+
+
+KINDS: dict[str, tuple[Work, tuple[int, int], bool]] = {
+    "shard[i]": (views, SMALL, False),
+    "shard[name]": (names, SMALL, False),
+    "shard.array(i)": (arrays, SMALL, True),
+    "read_into, 64 members of 100 KiB": (moved, LARGE, False),
+    "scan and crc32, members of 100 KiB": (scanned, LARGE, False),
+}
+
+
+def run(shard: fastshard.TarShard, work: Work, order: list[int], threads: int) -> None:
+    def one(_: int) -> None:
+        work(copy.copy(shard), order)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, range(threads)))
+
+
+@contenders(
+    "threads",
+    one_thread=lambda shard, work, order: run(shard, work, order, 1),
+    four_threads=lambda shard, work, order: run(shard, work, order, 4),
+)
+@pytest.mark.parametrize("kind", KINDS)
+def bench_threads(
+    benchmark: Any, tars: Any, read: Callable[..., None], kind: str, turn: int
+) -> None:
+    work, (count, size), npy = KINDS[kind]
+    tar = tars("ustar", count, size, npy)
+    shard = fastshard.open_shard(tar.path)
+    tar.path.read_bytes()  # into the page cache
+    order = random.Random(0).choices(range(tar.members), k=10 * tar.members)
+    if size > 10_000:
+        order = order[: tar.members]
+    assert work(copy.copy(shard), order[:64])
+    threads = 4 if benchmark.extra_info["who"] == "four threads" else 1
+    benchmark.group = f"warm, {kind}, one handle a thread"
+    benchmark.extra_info["operations"] = threads * len(order)
+    benchmark.pedantic(read, (shard, work, order), rounds=5)

@@ -1,0 +1,31 @@
+from libc.stdint cimport uint8_t, uint64_t
+
+
+cdef enum:
+    MAX_DIMENSIONS = 64            # NumPy 2's own limit (NPY_MAXDIMS)
+    SEEN_BYTES = 256               # of a header that is remembered
+
+cdef struct shape_t:
+    int dimensions
+    bint fortran
+    Py_ssize_t[MAX_DIMENSIONS] lengths
+
+
+cdef class Layout:
+    cdef object dtype
+    cdef shape_t shape
+    cdef uint64_t nbytes           # of the data
+    cdef size_t header_size        # bytes before the data
+    cdef uint8_t[SEEN_BYTES] header
+    cdef Layout another(self)
+
+
+cdef class Seen:
+    cdef Layout first
+    cdef Layout second
+    cdef Layout third
+    cdef Layout recall(self, const uint8_t *at, uint64_t size)
+    cdef int remember(self, Layout layout) except -1
+
+cdef Layout layout_of(const uint8_t *at, uint64_t size, Seen seen)
+cdef object npy_fault(uint64_t at, str reason)
