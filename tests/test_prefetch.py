@@ -4,6 +4,8 @@ import copy
 import gc
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 
@@ -348,3 +350,25 @@ def test_the_gil_is_free_while_a_scan_waits(tmp_path):
     ticker.join()
     assert total == 150 * 400_000
     assert ticks > 1
+
+
+def test_a_scan_without_a_thread_to_be_had(cold):
+    """Where the system allows no more threads, the consumer's own does the work."""
+    code = (
+        "import resource, sys, numpy, fastshard\n"
+        "ds = fastshard.open(sys.argv[1])\n"
+        "assert [len(shard) for shard in ds.shards]\n"
+        "lines = [l.split() for l in open('/proc/self/status')]\n"
+        "size = next(int(l[1]) << 10 for l in lines if l[0] == 'VmSize:')\n"
+        "size += 6 << 20\n"  # less than the stack of a thread
+        "resource.setrlimit(resource.RLIMIT_AS, (size, size))\n"
+        "order = list(range(len(ds) - 1, -1, -1))\n"
+        "found = [(s.key, len(bytes(s['a']))) for s in ds.scan(order)]\n"
+        "assert [key for key, _ in found] == [f'{i:04d}' for i in order]\n"
+        "print(sum(size for _, size in found))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, cold], capture_output=True, text=True
+    )
+    total = sum(len(payload(i, "a")) for i in range(SHARDS * EACH))
+    assert (done.stdout, done.stderr) == (f"{total}\n", "")

@@ -133,7 +133,12 @@ cdef class Ahead:
         return self
 
     def __length_hint__(self):
-        return len(self.queue) + (0 if self.ended else self.feed.left())
+        if fs_next(&self.entered) != 0:
+            return 0               # another thread is in it
+        try:
+            return len(self.queue) + (0 if self.ended else self.feed.left())
+        finally:
+            fs_put(&self.entered, 0)
 
     def __next__(self):
         if fs_next(&self.entered) != 0:
@@ -259,6 +264,7 @@ cdef class Ahead:
         cdef Shard shard
         cdef Source source
         cdef uint64_t offset, size
+        cdef uint64_t nbytes = 0
         cdef Py_ssize_t member
         waiting.item = item
         self.queue.append(waiting)
@@ -274,9 +280,10 @@ cdef class Ahead:
             if offset > source.nbytes or size > source.nbytes - offset:
                 continue           # raises when it is asked for
             size = min(size, min(<uint64_t> MOST_BROUGHT, self.window_bytes))
-            waiting.nbytes += size
+            nbytes += size
             self.want(source, offset, size)
-        self.ahead += waiting.nbytes
+        waiting.nbytes = nbytes
+        self.ahead += nbytes
         waiting.task = self.pushed()
         if self.run_end > self.run_start:  # the run that is not pushed yet
             waiting.task += 1

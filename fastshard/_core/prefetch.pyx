@@ -18,8 +18,6 @@ from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages, fs_forget_cache
 from fastshard._core.platform cimport fs_will_need
 from fastshard._core.threads cimport *
 
-import os
-
 cdef enum:
     ROOM = 4096                    # tasks; a power of two
 
@@ -67,6 +65,13 @@ cdef bint do(const task_t *task) noexcept nogil:
     return True
 
 
+cdef void step(line_t *line) noexcept nogil:
+    """Do the next task."""
+    if not do(&line.tasks[line.finished & (line.room - 1)]):
+        fs_put(&line.failed, line.failed + 1)
+    fs_put(&line.finished, line.finished + 1)
+
+
 cdef bint sleep(line_t *line) noexcept nogil:
     """Wait for a task; False: none will come."""
     fs_lock(&line.lock)
@@ -93,9 +98,7 @@ cdef void *run(void *argument) noexcept nogil:
             asked += 1
         if fs_get(&line.stops):
             break
-        if not do(&line.tasks[line.finished & (line.room - 1)]):
-            fs_put(&line.failed, line.failed + 1)
-        fs_put(&line.finished, line.finished + 1)
+        step(line)
         if fs_get(&line.waits):
             fs_lock(&line.lock)
             fs_bell_ring(&line.done)
@@ -137,13 +140,16 @@ cdef class Prefetcher:
         return line
 
     cdef int start(self) except -1:
-        cdef int code
+        """Have the thread at work; without one, do all tasks here and now."""
+        cdef line_t *line = self.line
         if self.running:
             return 0
-        self.line.stops = 0
-        code = fs_thread_start(&self.thread, run, self.line)
-        if code != 0:
-            raise OSError(code, f"no thread to read ahead: {os.strerror(code)}")
+        line.stops = 0
+        if fs_thread_start(&self.thread, run, line) != 0:
+            with nogil:            # the system allows no more threads
+                while line.finished < line.pushed:
+                    step(line)
+            return 0
         self.generation = fs_generation()
         self.running = True
         return 0
