@@ -307,7 +307,7 @@ def test_iteration_can_skip_what_cannot_be_read(folder):
 
 def test_iterating_before_counting_opens_one_shard_after_another(folder):
     ds = fastshard.open(folder)
-    iteration = iter(ds)
+    iteration = ds.scan(window=0)
     assert next(iteration).key == "00-0"
     assert ds._set.opened == 1
     assert [sample.key for sample in iteration] == expected_keys()[1:]

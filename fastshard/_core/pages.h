@@ -10,6 +10,11 @@
 
 #include <time.h>
 
+/* FS_PORTABLE builds on Linux what other systems have. */
+#if defined(__linux__) && !defined(FS_PORTABLE)
+#define FS_ASKS_LINUX
+#endif
+
 /* The kernel may cut a longer request to the device's readahead, and say nothing. */
 #define FS_ADVICE ((uint64_t)128 << 10)
 
@@ -87,8 +92,8 @@ static inline void fs_touch_pages(const uint8_t *at, uint64_t size)
 }
 
 /* Bring pages and map them, waiting for the device. Returns 0; or EFAULT: the file
- * no longer reaches so far, or the device failed. FS_NO_POPULATE is for tests. */
-#if defined(__linux__)
+ * no longer reaches so far, or the device failed. */
+#if defined(FS_ASKS_LINUX)
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
@@ -118,7 +123,7 @@ static inline int fs_bring_pages(const uint8_t *at, uint64_t size)
 
 /* Are all pages of an extent in the page cache? 1, 0, or -1: nobody knows. For
  * files of others the kernel says yes, whatever is true. */
-#if defined(__linux__)
+#if defined(FS_ASKS_LINUX)
 static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
 {
     unsigned char present[256];
@@ -146,7 +151,7 @@ static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
 
 /* Is a part of a file in the page cache, or on its way there? 1, 0, or -1: nobody
  * knows. */
-#if defined(__linux__) && defined(__LP64__)
+#if defined(FS_ASKS_LINUX) && defined(__LP64__)
 #ifndef SYS_cachestat
 #define SYS_cachestat 451 /* of every architecture; since Linux 6.5 */
 #endif
