@@ -8,6 +8,7 @@ from fastshard._core.platform cimport PY_SSIZE_T_MAX
 from fastshard._core.span cimport span_of, span_t, take
 
 import ast
+import copy
 import re
 import sysconfig
 
@@ -29,7 +30,7 @@ cdef class Layout:
     cdef Layout another(self):
         """Return one like it: threads that count references to one wait for another."""
         cdef Layout other = Layout.__new__(Layout)
-        other.dtype = numpy.dtype(self.dtype, copy=True) if WITHOUT_GIL else self.dtype
+        other.dtype = copy.copy(self.dtype) if WITHOUT_GIL else self.dtype
         other.shape = self.shape
         other.nbytes = self.nbytes
         other.header_size = self.header_size
