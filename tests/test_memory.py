@@ -76,7 +76,7 @@ def test_a_shard_is_scanned_within_a_bound(folder):
     evict(path)
     with fastshard.open_shard(path) as shard:
         most = 0
-        for i, view in enumerate(shard.scan(max_memory=4 * MB, keep_cache=False)):
+        for i, view in enumerate(shard.scan(max_memory="4MiB", keep_cache=False)):
             assert sum(view[::4096]) >= 0
             if i % 20 == 0:
                 most = max(most, resident(path))

@@ -9,6 +9,7 @@ cdef enum:
     MOST_PROBES = 128              # descriptors of the process that are kept to ask by
     SIZE_EVERY = 5_000_000         # ns between two looks at a file's size by its path
     LOOK_EVERY = 200_000_000       # ns; asking about a GB takes some 100 us
+    MOST_ASKED = 16 << 10          # MiB: asking about a larger file takes too long
     MOST_BROUGHT = 16 << 20        # bytes of one member that are waited for
 
 

@@ -46,7 +46,7 @@ class Shard:
         order: Iterable[int] | NDArray[Any] | None = None,
         window: int = 32,
         *,
-        max_memory: int | None = None,
+        max_memory: int | str | None = None,
         keep_cache: bool = True,
     ) -> Iterator[memoryview]: ...
     def position(self, name: str) -> int: ...

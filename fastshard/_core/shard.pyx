@@ -129,8 +129,8 @@ cdef class Shard:
         window : int
             How many members are brought ahead; more of small ones that follow
             each other. 0: none.
-        max_memory : int, optional
-            Bytes; what was read is given back when it may take more.
+        max_memory : int or str, optional
+            Bytes, or "1GiB"; what was read is given back when it may take more.
         keep_cache : bool
             Whether what was read stays in the page cache.
 
@@ -142,12 +142,13 @@ cdef class Shard:
         from fastshard._core.ahead import Ahead
         from fastshard._core.feeds import MemberFeed
         from fastshard._core.gather import positions_of
+        from fastshard.sizes import parse_size
 
         count = len(self)
         order = range(count) if order is None else positions_of(order, count)
         ahead = MOST_AHEAD
         if max_memory is not None:
-            ahead = max(1, min(ahead, max_memory // 4))
+            ahead = max(1, min(ahead, parse_size(max_memory) // 4))
         return Ahead(
             MemberFeed(self, order), window, ahead,
             drops=max_memory is not None or not keep_cache, forgets=not keep_cache,

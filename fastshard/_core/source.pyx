@@ -16,7 +16,9 @@ from fastshard._core.pages cimport fs_file_cached, fs_now
 from fastshard._core.platform cimport (
     PY_SSIZE_T_MAX, fs_close, fs_glance, fs_note, fs_pread, fs_status,
 )
-from fastshard._core.residency cimport LOOK_EVERY, SETTLE, TRUSTED_READS, Residency
+from fastshard._core.residency cimport (
+    LOOK_EVERY, MOST_ASKED, SETTLE, TRUSTED_READS, Residency,
+)
 
 import os
 import stat
@@ -336,7 +338,7 @@ cdef class PreadSource(Source):
 
     cdef bint is_near(self) except -1:
         cdef uint64_t now = fs_now()
-        if now >= self.next_look:
+        if now >= self.next_look and self.nbytes >> 20 <= MOST_ASKED:
             with nogil:
                 self.whole = fs_file_cached(self.fd, 0, self.nbytes) == 1
             self.next_look = now + LOOK_EVERY
