@@ -93,6 +93,7 @@ def test_what_does_not_fit(mixed):
             ([1.5], TypeError),
             (["0.x"], TypeError),
             (np.array([0.0]), TypeError),
+            (np.array([2**64 - 1], np.uint64), IndexError),
             (5, TypeError),
         ):
             with pytest.raises(error):

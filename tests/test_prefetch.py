@@ -4,10 +4,12 @@ import copy
 import gc
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import numpy as np
 import pytest
@@ -372,3 +374,39 @@ def test_a_scan_without_a_thread_to_be_had(cold):
     )
     total = sum(len(payload(i, "a")) for i in range(SHARDS * EACH))
     assert (done.stdout, done.stderr) == (f"{total}\n", "")
+
+
+def test_an_interrupted_opening_loses_no_shard(folder, monkeypatch):
+    ds = fastshard.open(folder)
+    bring = ds._set.bring
+    calls = []
+
+    def interrupted(k):
+        calls.append(k)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return bring(k)
+
+    monkeypatch.setattr(ds._set, "bring", interrupted)
+    iteration = ds.scan(window=0)
+    found = []
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(sample.key for sample in iteration)
+    found = [f"{i:04d}" for i in range(EACH)]
+    found += [sample.key for sample in iteration]
+    assert found == [f"{i:04d}" for i in range(SHARDS * EACH)]
+
+
+def test_errors_of_one_shard_do_not_pile_up(cold, tmp_path):
+    ds = fastshard.open(shutil.copytree(cold, tmp_path / "gone"))
+    assert len(ds) == SHARDS * EACH
+    (tmp_path / "gone" / "s-1.tar").unlink()
+    lengths = []
+
+    def note(error, position):
+        lengths.append(len(list(traceback.walk_tb(error.__traceback__))))
+
+    iteration = ds.iterate(on_error=note)
+    assert len(list(iteration)) == (SHARDS - 1) * EACH
+    assert iteration.skipped == EACH
+    assert lengths[0] == lengths[-1] < 10

@@ -23,7 +23,7 @@ import os
 import sysconfig
 from collections import deque
 
-from fastshard.errors import ClosedError, FormatError
+from fastshard.errors import ClosedError, FastshardError, FormatError
 
 cdef enum:
     GAP = 64 << 10                 # bytes between members of one run: headers, others
@@ -58,6 +58,11 @@ cdef uint64_t readahead_of(uint64_t device) except? 0:
             return int(file.read()) << 10
     except (OSError, ValueError):
         return 128 << 10
+
+
+cdef object fresh(object error):
+    """An error that is raised for one item of several, without their tracebacks."""
+    return error.with_traceback(None)
 
 
 @cython.final
@@ -178,15 +183,15 @@ cdef class Ahead:
             self.finish()
             raise ClosedError("the dataset is closed")
         if self.current is not None:
-            self.pass_by(self.current)
-            self.current = None
+            item, self.current = self.current, None
+            self.pass_by(item)
         if not self.queue:
             if self.ended:
                 self.finish()
                 raise StopIteration
             item = self.take()
             if isinstance(item, Exception):
-                raise item
+                raise fresh(item)
             if self.is_near(item):
                 return self.hand_out(item)
             self.put(item)
@@ -195,7 +200,7 @@ cdef class Ahead:
         waiting = self.queue.popleft()
         self.ahead -= waiting.nbytes
         if isinstance(waiting.item, Exception):
-            raise waiting.item
+            raise fresh(waiting.item)
         if waiting.task > 0:
             if self.prefetcher.wait(waiting.task):
                 self.let_in = fs_exact_now()
@@ -261,17 +266,27 @@ cdef class Ahead:
     cdef int put(self, object item) except -1:
         """Append an item to what waits, and its members to the runs."""
         cdef Waiting waiting = Waiting.__new__(Waiting)
-        cdef Shard shard
-        cdef Source source
-        cdef uint64_t offset, size
-        cdef uint64_t nbytes = 0
-        cdef Py_ssize_t member
         waiting.item = item
         self.queue.append(waiting)
         if isinstance(item, Exception):
             return 0
-        shard = self.feed.shard_of(item)
-        source = shard.open_source()
+        try:
+            waiting.nbytes = self.want_members(item)
+        except (FastshardError, OSError) as error:  # it comes in its turn
+            waiting.item = error
+        self.ahead += waiting.nbytes
+        waiting.task = self.pushed()
+        if self.run_end > self.run_start:  # the run that is not pushed yet
+            waiting.task += 1
+        return 0
+
+    cdef uint64_t want_members(self, object item) except? 1:
+        """Have an item's members brought; returns how many bytes that is."""
+        cdef Shard shard = self.feed.shard_of(item)
+        cdef Source source = shard.open_source()
+        cdef uint64_t offset, size
+        cdef uint64_t nbytes = 0
+        cdef Py_ssize_t member
         if source.is_near():
             return 0
         for member in self.feed.members_of(item):
@@ -282,12 +297,7 @@ cdef class Ahead:
             size = min(size, min(<uint64_t> MOST_BROUGHT, self.window_bytes))
             nbytes += size
             self.want(source, offset, size)
-        waiting.nbytes = nbytes
-        self.ahead += nbytes
-        waiting.task = self.pushed()
-        if self.run_end > self.run_start:  # the run that is not pushed yet
-            waiting.task += 1
-        return 0
+        return nbytes
 
     cdef uint64_t pushed(self) noexcept:
         return 0 if self.prefetcher is None else self.prefetcher.line.pushed
@@ -397,13 +407,12 @@ cdef class Ahead:
         cdef uint64_t end = self.behind_end
         if source is None or end == start:
             return 0
+        self.behind_start = self.behind_end
         start -= min(start % AROUND + AROUND, start)
-        end = min(end + AROUND, source.nbytes)
-        with nogil:
-            fs_drop_pages(source.base + start, end - start)
+        with nogil:                # faults map what lies around too
+            fs_drop_pages(source.base + start, min(end + AROUND, source.nbytes) - start)
         if self.forgets and source.residency is not None:
             self.forget(source, start, end)
-        self.behind_start = self.behind_end
         return 0
 
     cdef int forget(self, MappedSource source, uint64_t start, uint64_t end) except -1:
@@ -430,23 +439,23 @@ cdef class Ahead:
         cdef Waiting waiting
         if self.feed is None:
             return 0
-        if self.current is not None:
-            self.pass_by(self.current)
-            self.current = None
-        for waiting in self.queue:
-            if self.drops and not isinstance(waiting.item, Exception):
-                self.pass_by(waiting.item)
-        self.queue.clear()
-        self.ahead = 0
-        self.give_back()
-        self.behind = None
-        self.descriptor = self.descriptor_of = None
-        self.run = None
-        if self.prefetcher is not None:
+        try:
+            if self.current is not None:
+                self.pass_by(self.current)
+            for waiting in self.queue:
+                if self.drops and not isinstance(waiting.item, Exception):
+                    self.pass_by(waiting.item)
+            self.give_back()
             if self.forgotten:
                 self.prefetcher.wait(self.forgotten[len(self.forgotten) - 1])
+        finally:
+            self.queue.clear()
+            self.ahead = 0
             self.forgotten = []
-            self.prefetcher.stop()
-        self.prefetcher = None
-        self.feed = None           # and the shards with it
+            self.current = self.run = self.behind = None
+            self.descriptor = self.descriptor_of = None
+            if self.prefetcher is not None:
+                self.prefetcher.stop()
+            self.prefetcher = None
+            self.feed = None       # and the shards with it
         return 0

@@ -182,8 +182,12 @@ cdef class ShardsFeed(SampleFeed):
 
     cdef int open_next(self) except -1:
         k = self.next_shard
-        self.next_shard = k + 1
         self.next_sample = self.samples_there = 0
-        self.samples = <SamplesBase?> self.bring(k)
-        self.samples_there = len(self.samples)  # groups the members
+        try:
+            self.samples = <SamplesBase?> self.bring(k)
+            self.samples_there = len(self.samples)  # groups the members
+            self.next_shard = k + 1
+        except (FastshardError, OSError):
+            self.next_shard = k + 1
+            raise                  # others, as Ctrl-C, leave it to the next step
         return 0

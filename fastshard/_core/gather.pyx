@@ -53,7 +53,12 @@ def positions_of(positions, Py_ssize_t count):
     cdef int64_t[::1] numbers
     cdef int64_t i
     cdef Py_ssize_t k
-    if hasattr(positions, "dtype") and positions.dtype.kind in "iu":
+    kind = getattr(getattr(positions, "dtype", None), "kind", "")
+    if kind == "u" and len(positions) and int(positions.max()) >= count:
+        raise IndexError(
+            f"position {int(positions.max())} is out of range: there are {count:,}"
+        )
+    if kind in ("i", "u"):
         whole = array("q", positions.astype("q").tobytes())
     else:
         whole = array("q", positions)

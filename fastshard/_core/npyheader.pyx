@@ -95,6 +95,7 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, Seen seen):
     cdef const uint8_t *text
     cdef size_t length = 0
     cdef int k, width
+    cdef bytes literal
     cdef Layout layout
     if lead == NULL or memcmp(lead, b"\x93NUMPY", 6) != 0:
         raise npy_fault(0, "it does not begin with its magic")
@@ -109,7 +110,8 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, Seen seen):
         raise npy_fault(8, "its header is cut, or of over 1 MiB")
     text = take(&span, length)
     try:
-        layout = parse_header((<const char *> text)[:length], lead[6])
+        literal = (<const char *> text)[:length]
+        layout = parse_header(literal, lead[6])
     except (
         ValueError, TypeError, SyntaxError, RecursionError, MemoryError, LookupError,
         OverflowError,
@@ -118,6 +120,8 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, Seen seen):
     layout.header_size = 8 + width + length
     if layout.header_size <= SEEN_BYTES:
         memcpy(layout.header, at, layout.header_size)
+        if memcmp(layout.header + 8 + width, <const char *> literal, length) != 0:
+            return layout          # it changes while it is read
         seen.remember(layout)
         if seen is not seen_anywhere:
             seen_anywhere.remember(layout.another())

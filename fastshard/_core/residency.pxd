@@ -26,7 +26,7 @@ cdef class Residency:
     cdef bint told                 # the kernel says which of its pages are cached
     cdef Descriptor checked        # to ask for the size by at every read, or None
     cdef Descriptor probe          # to ask for parts by, or None
-    cdef bint asking               # a thread is
+    cdef uint64_t asking           # since when a thread is, ns, or 0
     cdef uint64_t calm_from        # until then pages may be on their way, ns
     cdef uint64_t next_look        # when the cache is asked again, ns
     cdef bint whole                # what it said

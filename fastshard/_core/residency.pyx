@@ -27,6 +27,7 @@ from fastshard.errors import FormatError
 cdef Py_ssize_t probes = 0         # that are kept open
 cdef uint64_t next_ask = 0         # when any file is asked about again, ns
 cdef str SHORTER = "the file became shorter after it was mapped"
+cdef uint64_t ASKED_LONG_AGO = 2_000_000_000  # ns
 cdef uint64_t ASK_SHARE = 50       # asking again takes one part in so many of the time
 cdef str UNREADABLE = "its bytes cannot be read: the device failed"
 cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -132,10 +133,13 @@ cdef class Residency:
         cdef Descriptor probe
         if now < self.next_look or (self.next_look > 0 and now < next_ask):
             return self.whole
+        if now < self.calm_from and not self.whole:
+            return False           # what is on its way would count
         with cython.critical_section(self):
-            if self.asking:        # another thread does
+            # Another thread asks; or did, in a process that this was forked from.
+            if self.asking != 0 and now - self.asking < ASKED_LONG_AGO:
                 return self.whole
-            self.asking = True
+            self.asking = now
             probe = self.probe
         try:
             begun = fs_exact_now()
@@ -144,7 +148,7 @@ cdef class Residency:
             self.next_look = now + LOOK_EVERY
             next_ask = max(next_ask, now) + ASK_SHARE * cost
         finally:
-            self.asking = False
+            self.asking = 0
         return self.whole
 
     cdef int ask(self, Descriptor probe) except -1:
@@ -167,9 +171,9 @@ cdef class Residency:
         cdef Descriptor found = Descriptor.__new__(Descriptor)
         try:
             found.fd = os.open(self.file.path, FLAGS)
+            status = os.fstat(found.fd)
         except OSError:
             return None
-        status = os.fstat(found.fd)
         if (status.st_dev, status.st_ino) != (self.device, self.inode):
             return None
         return found

@@ -97,28 +97,35 @@ cdef class LocalFile:
 
     cdef int check(self) except -1:
         """Complain of what was read from a file that was written to."""
+        cdef uint64_t seen_nbytes
         cdef uint64_t nbytes = 0
         cdef int64_t mtime_ns = 0
         if self.appended is None:
             return 0
         if fs_status(self.fd, &nbytes, &mtime_ns) != 0:
             raise OSError(errno, os.strerror(errno), self.path)
-        if mtime_ns == self.seen_mtime_ns and nbytes == self.seen_nbytes:
-            return 0
-        if nbytes <= self.seen_nbytes or not self.appended(self):
+        with cython.critical_section(self):
+            seen_nbytes = self.seen_nbytes
+            if mtime_ns == self.seen_mtime_ns and nbytes == seen_nbytes:
+                return 0
+        if nbytes <= seen_nbytes or not self.appended(self):
             raise FormatError(
                 f"written to after it was opened; it had {self.nbytes:,} bytes then, "
                 f"and has {nbytes:,}", self.path, min(nbytes, self.nbytes),
             )
-        self.seen_nbytes = nbytes
-        self.seen_mtime_ns = mtime_ns
+        with cython.critical_section(self):
+            self.seen_nbytes = nbytes
+            self.seen_mtime_ns = mtime_ns
         return 0
 
     def close(self):
         """Close the descriptor; closing twice is nothing."""
-        if self.fd >= 0:
-            fs_close(self.fd)
+        cdef int fd
+        with cython.critical_section(self):
+            fd = self.fd
             self.fd = -1
+        if fd >= 0:
+            fs_close(fd)
 
     def __enter__(self):
         return self
@@ -245,7 +252,9 @@ cdef class MappedSource(Source):
         return 0
 
     cdef bint is_near(self) except -1:
-        if fs_glance(&self.trusted) > 0:
+        cdef Py_ssize_t trusted = fs_glance(&self.trusted)
+        if trusted > 0:
+            fs_note(&self.trusted, trusted - 1)
             return True
         if not self.residency.is_whole():
             return False
