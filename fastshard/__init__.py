@@ -22,6 +22,7 @@ from fastshard.errors import (
     SampleNotFoundError,
     StaleIndexError,
     StaleIndexWarning,
+    StateError,
 )
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
@@ -29,6 +30,7 @@ from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 if TYPE_CHECKING:
     from fastshard.batch import BatchProcessor, read_files_batch
     from fastshard.build import build_index, merge_indexes
+    from fastshard.collation import collate
     from fastshard.dataset import Dataset
     from fastshard.decoders import Decoder
     from fastshard.discover import (
@@ -59,8 +61,10 @@ __all__ = [
     "ShardWriter",
     "StaleIndexError",
     "StaleIndexWarning",
+    "StateError",
     "TarShard",
     "build_index",
+    "collate",
     "discover_dataset",
     "discover_dataset_async",
     "discover_datasets_batch",
@@ -79,6 +83,7 @@ _LATER = {  # what is imported when it is asked for: by name, its module
     "ShardReader": "fastshard.discover",
     "ShardWriter": "fastshard.writer",
     "build_index": "fastshard.build",
+    "collate": "fastshard.collation",
     "discover_dataset": "fastshard.discover",
     "discover_dataset_async": "fastshard.discover",
     "discover_datasets_batch": "fastshard.discover",

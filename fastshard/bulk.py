@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.ahead import Ahead
 from fastshard._core.bring import bring_samples
+from fastshard.batches import Describe, Stateful
 from fastshard.gathering import Ragged, column_of, field_types, gather_samples
 from fastshard.iteration import Iteration, OnError
 from fastshard.memory import memory_info
+from fastshard.ordered import Ordered
 from fastshard.reading import WINDOW
 from fastshard.shardset import ShardSet
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Bulk"]
 
 
-class Bulk(Sequence[Any]):
+class Bulk(Ordered):
     """The part of `Dataset` that reads many samples; it knows no positions."""
 
     __slots__ = ()
@@ -34,8 +36,10 @@ class Bulk(Sequence[Any]):
         """Return samples, narrowed; not mapped."""
 
     @abstractmethod
-    def _ahead(self, order: Any, window: int) -> Ahead:
-        """Return an iterator over samples, narrowed; not mapped."""
+    def _ahead(
+        self, order: Any, window: int, describe: Describe | None = None
+    ) -> Ahead:
+        """Return an iterator over items; with `describe` it knows its state."""
 
     @abstractmethod
     def _count_of(self, order: Any) -> int | None:
@@ -149,8 +153,8 @@ class Bulk(Sequence[Any]):
             for field, told in field_types(fields).items()
         }
 
-    def __iter__(self) -> Iterator[Any]:
-        return self.scan()
+    def _steps(self, window: int, describe: Describe) -> Stateful:
+        return self._ahead(None, window, describe)
 
     def scan(self, order: Any = None, window: int = WINDOW) -> Iterator[Any]:
         """Iterate over samples whose bytes are brought before they are asked for.
@@ -167,8 +171,7 @@ class Bulk(Sequence[Any]):
         thread does it otherwise; it ends with the iteration. An error comes where
         its sample stands, and does not end the iteration.
         """
-        ahead = self._ahead(order, window)
-        return map(self._staged, ahead) if self._stages else ahead
+        return self._ahead(order, window)
 
     def iterate(
         self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
@@ -187,7 +190,7 @@ class Bulk(Sequence[Any]):
         A shard that cannot be opened counts as one sample.
         """
         items = self._ahead(order, window)
-        return Iteration(items, self._count_of(order), self._staged, on_error)
+        return Iteration(items, self._count_of(order), on_error)
 
     def memory_info(self) -> dict[str, int | None]:
         """Say how much memory reading takes now, in bytes.

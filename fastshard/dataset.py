@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from fastshard._core.ahead import Ahead
 from fastshard._core.feeds import Feed, PlacesFeed, ShardsFeed
 from fastshard._core.places import Places
+from fastshard.batches import Describe
 from fastshard.bulk import Bulk
 from fastshard.decoders import Decoder
 from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.base import Sample
+from fastshard.identity import identity_of
 from fastshard.keys import DatasetKeys
 from fastshard.members import Members
+from fastshard.plan import Plan, chained
 from fastshard.selection import (
     RAISE,
     Infos,
-    choose,
+    chosen,
     column_of_info,
     masked,
     matching,
 )
 from fastshard.shards import Shards
 from fastshard.shardset import ShardSet
+from fastshard.state import Identity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset"]
 
-Positions = Any  # a range, or int64 [samples]; None: all of them in order
 Missing = Literal["raise", "skip"]
 
 
@@ -55,7 +58,7 @@ class Dataset(Bulk):
         "_keys",
         "_narrows",
         "_places",
-        "_positions",
+        "_plan",
         "_required",
         "_set",
         "_stages",
@@ -65,14 +68,14 @@ class Dataset(Bulk):
         self,
         shards: ShardSet,
         *,
-        positions: Positions = None,
+        plan: Plan = Plan(),  # noqa: B008 - immutable
         fields: tuple[str, ...] | None = None,
         required: bool = True,
         decoders: Mapping[str, Decoder] | None = None,
         stages: tuple[Callable[[Any], Any], ...] = (),
     ) -> None:
         self._set = shards
-        self._positions = positions
+        self._plan = plan
         self._fields = fields
         self._required = required
         self._decoders = decoders
@@ -86,7 +89,7 @@ class Dataset(Bulk):
 
     def _with(self, **changes: Any) -> Dataset:
         options = {
-            "positions": self._positions,
+            "plan": self._plan,
             "fields": self._fields,
             "required": self._required,
             "decoders": self._decoders,
@@ -99,11 +102,11 @@ class Dataset(Bulk):
         """Count, once; return where the samples are."""
         if self._places is None or self._set.closed:
             places = self._set.places()
-            whole = self._positions is None
-            self._count = places.count if whole else len(self._positions)
-            self._places = places
-            if whole and not self._changes:
-                self._direct = places
+            order = self._plan.order(places.total)
+            self._places = places if order is None else places.ordered(order)
+            self._count = self._places.count
+            if not self._changes:
+                self._direct = self._places
         return self._places
 
     def __len__(self) -> int:
@@ -142,22 +145,15 @@ class Dataset(Bulk):
             return self._at(self.keys().index(key))
         if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
             return self._at(key.__index__())
-        return self._with(positions=choose(len(self), self._positions, key))
+        order = chained(self._order(), chosen(len(self), key))
+        return self._with(plan=Plan(order))
 
     def _at(self, i: int) -> Any:
         places = self._places
         if places is None:
             places = self._prepared()
-        if self._positions is not None:
-            i = self._placed(i)
         item = places.at(i)
         return self._finished(item) if self._changes else item
-
-    def _placed(self, i: int) -> int:
-        """Return where the sample at a position is among all of the shards."""
-        if not -self._count <= i < self._count:
-            raise IndexError(f"position {i} is out of range: there are {self._count:,}")
-        return int(self._positions[i])
 
     def _finished(self, item: Any) -> Any:
         """Narrow a shard's sample, and map it."""
@@ -169,33 +165,44 @@ class Dataset(Bulk):
         """Return samples, narrowed; not mapped."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
-        places = self._prepared()
-        if self._positions is not None:
-            positions = map(self._placed, positions)
-        items = places.many(positions)
+        items = self._prepared().many(positions)
         if self._narrows:
             for item in items:
                 item.narrow(self._fields, self._required, self._decoders)
         return items
 
-    def _ahead(self, order: Any, window: int) -> Ahead:
+    def _ahead(
+        self, order: Any, window: int, describe: Describe | None = None
+    ) -> Ahead:
         if self._set.closed:
             raise ClosedError("the dataset is closed")
-        positions = self._positions
-        if order is not None:
-            positions = choose(len(self), positions, order)
         narrowing = (self._fields, self._required, self._decoders)
         feed: Feed
-        if positions is None:  # shards need not be counted before
+        if order is not None:
+            feed = PlacesFeed(self[order]._prepared(), *narrowing)
+        elif self._plan == Plan():  # shards need not be counted before
             feed = ShardsFeed(self._set.sizes(), self._set.samples, *narrowing)
         else:
-            feed = PlacesFeed(self._prepared(), positions, *narrowing)
-        return self._set.iterate(feed, window)
+            feed = PlacesFeed(self._prepared(), *narrowing)
+        make = self._staged if self._stages else None
+        return self._set.iterate(feed, window, make, describe)
+
+    def _planned(self, plan: Plan) -> Dataset:
+        return self._with(plan=plan)
+
+    def _total(self) -> int:
+        return self._set.starts()[-1]
+
+    def _identity(self) -> Identity:
+        if self._set.identity is None:
+            self._set.identity = identity_of(self._set)
+        identity: Identity = self._set.identity
+        return identity
 
     def _count_of(self, order: Any) -> int | None:
         if order is not None:
             return len(self[order])
-        counted = self._positions is not None or self._set.is_counted()
+        counted = self._plan != Plan() or self._set.is_counted()
         return len(self) if counted else None
 
     def __contains__(self, key: object) -> bool:
@@ -205,7 +212,7 @@ class Dataset(Bulk):
         """Return the samples' keys: a lazy sequence of str."""
         if self._keys is None:
             self._prepared()
-            self._keys = DatasetKeys(self._set, self._positions)
+            self._keys = DatasetKeys(self._set, self._order())
         return self._keys
 
     @property
@@ -238,7 +245,7 @@ class Dataset(Bulk):
         mask = matching(
             self._set, lambda k: self._set.samples(k).grouping.having(fields)
         )
-        return narrowed._with(positions=masked(mask, self._positions))
+        return narrowed._with(plan=Plan(masked(mask, self._order())))
 
     def filter(self, fn: Callable[[str, Mapping[str, int], Infos], object]) -> Dataset:
         """Return a dataset of the samples that a function wants; reads no data.
@@ -254,8 +261,7 @@ class Dataset(Bulk):
 
         facts = self._plain()._facts
         wanted = [i for i in range(len(self)) if fn(*facts(i))]
-        chosen = np.array(wanted, np.int64)
-        return self._with(positions=choose(len(self), self._positions, chosen))
+        return self._plain()[np.array(wanted, np.int64)]._with(stages=self._stages)
 
     def _plain(self) -> Dataset:
         """Return the dataset before it is mapped."""
@@ -329,7 +335,7 @@ class Dataset(Bulk):
             There is no such shard, or several are meant by one name.
         """
         gone = {self.shards.index(shard) for shard in shards}
-        if self._positions is None:  # the shards need not even be readable
+        if self._plan == Plan():  # the shards need not even be readable
             return self._with(shards=self._set.without(gone))
         import numpy as np
 
@@ -337,7 +343,7 @@ class Dataset(Bulk):
         kept = np.ones(starts[-1], bool)
         for k in gone:
             kept[starts[k] : starts[k + 1]] = False
-        return self._with(positions=masked(kept, self._positions))
+        return self._with(plan=Plan(masked(kept, self._order())))
 
     def _refuse_mapped(self, what: str) -> None:
         if self._stages:
@@ -380,7 +386,7 @@ class Dataset(Bulk):
     def __reduce__(self) -> tuple[Any, ...]:
         self._prepared()  # so that workers need not count
         options = {
-            "positions": self._positions,
+            "plan": self._plan,
             "fields": self._fields,
             "required": self._required,
             "decoders": self._decoders,

@@ -16,6 +16,7 @@ __all__ = [
     "SampleNotFoundError",
     "StaleIndexError",
     "StaleIndexWarning",
+    "StateError",
 ]
 
 
@@ -50,6 +51,10 @@ class FormatError(FastshardError, ValueError):
     def __str__(self) -> str:
         member = "" if self.member is None else f"member {self.member!r} of "
         return f"{self.reason} - at {member}{self.path}, byte {self.offset:,}"
+
+
+class StateError(FastshardError, ValueError):
+    """A state is none, or is of another dataset, selection or shuffle."""
 
 
 class ClosedError(FastshardError, ValueError):

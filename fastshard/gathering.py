@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.gather import gather, positions_of
+from fastshard._core.samples import members_of
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
     from fastshard._core.shard import Shard
     from fastshard.formats.base import Sample
 
-__all__ = ["Ragged", "column_of", "field_types", "gather_samples"]
+__all__ = [
+    "Ragged",
+    "UnequalError",
+    "column_of",
+    "field_types",
+    "gather_samples",
+    "stacked",
+]
 
 Ragged = Literal["error", "list"]
 FieldTypes = dict[str, tuple[Any, Any]]
@@ -56,7 +64,7 @@ def field_types(
 
 
 def column_of(
-    samples: Sequence[Sample],
+    samples: list[Sample],
     field: str,
     told: tuple[Any, Any],
     ragged: Ragged,
@@ -67,11 +75,9 @@ def column_of(
     raw = dtype is None and not field.endswith("npy")
     if raw:
         dtype = "u1"
-    shards = [sample.shard for sample in samples]
-    members = [sample.member(field) for sample in samples]
     try:
-        return _stacked(shards, members, dtype, shape, threads)
-    except _UnequalError as error:
+        return stacked(samples, field, None, dtype, shape, threads)
+    except UnequalError as error:
         if ragged == "list":
             return [sample.array(field, dtype, shape) for sample in samples]
         raise FastshardError(
@@ -81,7 +87,9 @@ def column_of(
         ) from None
 
 
-class _UnequalError(Exception):
+class UnequalError(Exception):
+    """A field has not the same dtype and shape in all samples."""
+
     def __init__(self, place: int, first: str, found: str) -> None:
         super().__init__(place, first, found)
         self.place = place
@@ -89,30 +97,49 @@ class _UnequalError(Exception):
         self.found = found
 
 
-def _stacked(
-    shards: list[Shard],
-    members: list[int],
-    dtype: Any,
-    shape: Any,
-    threads: int | None,
+def stacked(
+    samples: list[Sample],
+    field: str,
+    place: Callable[[tuple[int, ...], Any], NDArray[Any]] | None = None,
+    dtype: Any = None,
+    shape: Any = None,
+    threads: int | None = None,
 ) -> NDArray[Any]:
+    """Return one field of samples as one array.
+
+    Parameters
+    ----------
+    place : callable, optional
+        ``place(shape, dtype)`` returns the array to put it into.
+    dtype, shape, threads
+        As for `Shard.array` and `Shard.read_into`.
+
+    Raises
+    ------
+    UnequalError
+        It has not the same dtype and shape in all samples.
+    """
     import numpy as np
 
-    from fastshard._core.arrays import layouts
+    from fastshard._core.stacking import layouts
 
-    if not members:
+    shards, members = members_of(samples, field)
+    if not shards:
         return np.empty((0,), dtype)
     kind, lengths, fortran, skips, odd = layouts(shards, members, dtype, shape)
     if odd is not None:
-        place, found = odd
-        raise _UnequalError(place, f"{kind} {lengths}", found)
+        raise UnequalError(odd[0], f"{kind} {lengths}", odd[1])
+    given = None if place is None else place((len(members), *lengths), kind)
+    direct = given is not None and given.flags.c_contiguous and not fortran
     order = lengths[::-1] if fortran else lengths
-    stack = np.empty((len(members), *order), kind)
+    stack = given if direct else np.empty((len(members), *order), kind)
+    assert stack is not None
     if stack.nbytes:
         rows = stack.reshape(len(members), -1).view("u1")
-        gather(
-            shards, positions_of(members, 1 << 62), rows, skips=skips, threads=threads
-        )
+        gather(shards, members, rows, skips=skips, threads=threads)
     if fortran:
         stack = stack.transpose(0, *range(stack.ndim - 1, 0, -1))
-    return stack
+    if given is None or direct:
+        return stack
+    given[...] = stack
+    return given

@@ -28,9 +28,8 @@ class Iteration(Iterator[Any]):
 
     def __init__(
         self,
-        items: Iterator[Any],
+        items: Any,
         count: int | None,
-        finish: Callable[[Any], Any],
         on_error: OnError,
     ) -> None:
         if on_error not in ("raise", "skip") and not callable(on_error):
@@ -39,7 +38,6 @@ class Iteration(Iterator[Any]):
             )
         self._items = items
         self._count = count
-        self._finish = finish
         self._on_error = on_error
         self.position = 0
         self.skipped = 0
@@ -52,11 +50,17 @@ class Iteration(Iterator[Any]):
             i = self.position
             try:
                 item = next(self._items)
-                self.position = i + 1
-                return self._finish(item)
             except (FastshardError, OSError) as error:
                 self.position = i + 1
                 self._pass_over(error, i)
+            else:
+                self.position = i + 1
+                return item
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after what came so far, skipped or not."""
+        state: dict[str, Any] = self._items.state_dict()
+        return state
 
     def _pass_over(self, error: Exception, i: int) -> None:
         """Go on after an error, if that is wanted."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
+from fastshard._core.orders import Order
 from fastshard.errors import AmbiguousKeyError, FormatError, SampleNotFoundError
 from fastshard.shardset import ShardSet
 
@@ -46,17 +47,16 @@ class DatasetKeys(Sequence[str]):
     is made on first use (8 bytes a sample), for which every shard is opened.
     """
 
-    def __init__(self, shards: ShardSet, positions: Any) -> None:
+    def __init__(self, shards: ShardSet, order: Order | None) -> None:
         self._set = shards
-        self._positions = positions
-        self._places: dict[int, int] | None = None
+        self._order = order
         self._seed = os.urandom(16)
         self._rows: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
-        if self._positions is None:
+        if self._order is None:
             return self._set.starts()[-1]
-        return len(self._positions)
+        return len(self._order)
 
     @overload
     def __getitem__(self, i: int) -> str: ...
@@ -72,9 +72,7 @@ class DatasetKeys(Sequence[str]):
         return (self._key(i) for i in range(len(self)))
 
     def _key(self, i: int) -> str:
-        if self._positions is not None:
-            i = int(self._positions[i])
-        return self._key_of(i)
+        return self._key_of(i if self._order is None else self._order[i])
 
     def _key_of(self, i: int) -> str:
         starts = self._set.starts()
@@ -84,13 +82,10 @@ class DatasetKeys(Sequence[str]):
     def find(self, key: str) -> list[int]:
         """Return the positions of all samples of this key."""
         found = [i for i in self._candidates(key) if self._key_of(i) == key]
-        if self._positions is None:
+        if self._order is None:
             return found
-        if self._places is None:
-            self._places = {}
-            for i, at in enumerate(self._positions):
-                self._places.setdefault(int(at), i)  # one sample, chosen twice
-        return sorted(self._places[i] for i in found if i in self._places)
+        places = map(self._order.find, found)  # of a sample chosen twice the first
+        return sorted(place for place in places if place >= 0)
 
     def _candidates(self, key: str) -> list[int]:
         from fastshard.index.global_file import candidates

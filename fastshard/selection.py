@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fastshard._core.orders import Listed, Order, Stride
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -14,20 +15,18 @@ if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard
     from fastshard.shardset import ShardSet
 
-__all__ = ["RAISE", "Infos", "choose", "column_of_info", "masked", "matching"]
+__all__ = ["RAISE", "Infos", "chosen", "column_of_info", "masked", "matching"]
 
 RAISE: Any = object()  # in place of a default: there is none
 
 
-def choose(count: int, positions: Any, key: Any) -> Any:
-    """Return the positions that a slice, positions or a mask choose.
+def chosen(count: int, key: Any) -> Order:
+    """Return the places that a slice, positions or a mask choose.
 
     Parameters
     ----------
     count : int
         Samples of the dataset.
-    positions : range, int64 array or None
-        Where its samples are in the shards; None: all of them in order.
     key : slice, sequence of int, or array of int or bool
 
     Raises
@@ -40,7 +39,8 @@ def choose(count: int, positions: Any, key: Any) -> Any:
     import numpy as np
 
     if isinstance(key, slice):
-        return (range(count) if positions is None else positions)[key]
+        places = range(count)[key]
+        return Stride(max(places.start, 0), places.step, len(places), count)
     wanted = np.asarray(key)
     if wanted.size == 0 and wanted.ndim == 1:
         wanted = wanted.astype(np.int64)
@@ -53,18 +53,17 @@ def choose(count: int, positions: Any, key: Any) -> Any:
         if len(wanted) != count:
             raise IndexError(f"a mask of {len(wanted):,} for {count:,} samples")
         wanted = np.flatnonzero(wanted)
-    wanted = _wrapped(wanted, count)
-    return wanted if positions is None else np.asarray(positions, np.int64)[wanted]
+    return Listed(_wrapped(wanted, count), count)
 
 
-def masked(mask: NDArray[np.bool_], positions: Any) -> Any:
+def masked(mask: NDArray[np.bool_], order: Order | None) -> Order:
     """Return those of a dataset's positions that a mask of all samples has."""
     import numpy as np
 
-    if positions is None:
-        return np.flatnonzero(mask)
-    chosen = np.asarray(positions, np.int64)
-    return chosen[mask[chosen]]
+    if order is None:
+        return Listed(np.flatnonzero(mask), len(mask))
+    positions = order.part(0, len(order))
+    return Listed(positions[mask[positions]], len(mask))
 
 
 def _wrapped(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:

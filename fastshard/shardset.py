@@ -96,6 +96,7 @@ class ShardSet:
         self.limit = limit or mapping_limit()
         self.known = known
         self.closed = False
+        self.identity: Any = None  # once a state asked for it
         self.open: list[Samples | None] = [None] * count
         self.used: bytearray | None = None  # marks of the clock
         if count > self.limit:
@@ -283,8 +284,14 @@ class ShardSet:
             ahead.refuse()
         self.open[:] = [None] * len(self.paths)  # `places` has the same list
 
-    def iterate(self, feed: Feed, window: int) -> Ahead:
-        """Return an iterator over a feed that brings what comes next."""
+    def iterate(
+        self,
+        feed: Feed,
+        window: int,
+        make: Callable[[Any], Any] | None = None,
+        describe: Callable[[int], dict[str, Any]] | None = None,
+    ) -> Ahead:
+        """Return an iterator over a feed that brings what comes next; see `Ahead`."""
         reading = self.reading
         ahead = Ahead(
             feed,
@@ -292,6 +299,8 @@ class ShardSet:
             reading.window_bytes,
             drops=reading.gives_back,
             forgets=not reading.keep_cache,
+            make=make,
+            describe=describe,
         )
         self.iterations.add(ahead)
         return ahead

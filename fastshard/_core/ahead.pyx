@@ -90,9 +90,16 @@ cdef class Ahead:
         Give memory back that was read.
     forgets : bool
         Have the page cache forget it too.
+    make : callable, optional
+        Makes of an item what the caller gets.
+    describe : callable, optional
+        ``describe(n)`` returns the state after `n` items.
     """
 
     cdef Feed feed
+    cdef object make
+    cdef object describe
+    cdef Py_ssize_t taken_so_far   # items that were handed out, or raised
     cdef Prefetcher prefetcher     # None until there is something to bring
     cdef object queue              # deque of Waiting
     cdef Py_ssize_t window
@@ -123,10 +130,12 @@ cdef class Ahead:
     cdef object __weakref__
 
     def __cinit__(self, Feed feed not None, Py_ssize_t window, uint64_t window_bytes,
-                  *, bint drops=False, bint forgets=False):
+                  *, bint drops=False, bint forgets=False, make=None, describe=None):
         if window < 0:
             raise ValueError(f"a window is at least 0, not {window}")
         self.feed = feed
+        self.make = make
+        self.describe = describe
         self.window = min(window, <Py_ssize_t> MOST_ITEMS)
         self.window_bytes = max(window_bytes, <uint64_t> 1)
         self.drops = drops
@@ -158,6 +167,17 @@ cdef class Ahead:
         """Bytes of the items that were asked for and not yet handed out."""
         return self.ahead
 
+    @property
+    def taken(self):
+        """Items that were handed out, or whose error was raised."""
+        return self.taken_so_far
+
+    def state_dict(self):
+        """Return what `Dataset.resume` goes on from: all handed out so far is done."""
+        if self.describe is None:
+            raise TypeError("this iteration has no state: that of iter(dataset) has")
+        return self.describe(self.taken_so_far)
+
     def close(self):
         """End the iteration, and its thread."""
         if fs_next(&self.entered) != 0:
@@ -178,6 +198,7 @@ cdef class Ahead:
     cdef object advance(self):
         cdef Waiting waiting
         cdef object item
+        cdef bint near
         if self.refused:
             self.ended = True
             self.finish()
@@ -191,13 +212,21 @@ cdef class Ahead:
                 raise StopIteration
             item = self.take()
             if isinstance(item, Exception):
+                self.taken_so_far += 1
                 raise fresh(item)
-            if self.is_near(item):
+            try:
+                near = self.is_near(item)
+            except Exception:
+                self.taken_so_far += 1
+                raise
+            if near:
+                self.taken_so_far += 1
                 return self.hand_out(item)
             self.put(item)
         self.fill()
         self.push_run()
         waiting = self.queue.popleft()
+        self.taken_so_far += 1            # its turn has come, whatever comes of it
         self.ahead -= waiting.nbytes
         if isinstance(waiting.item, Exception):
             raise fresh(waiting.item)
@@ -230,7 +259,8 @@ cdef class Ahead:
     cdef object hand_out(self, object item):
         if self.drops:
             self.current = item
-        return self.feed.emit(item)
+        item = self.feed.emit(item)
+        return item if self.make is None else self.make(item)
 
     cdef object take(self):
         try:

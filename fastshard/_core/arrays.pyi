@@ -5,7 +5,6 @@ from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer
 
 from fastshard._core.extents import ExtentTable
-from fastshard._core.shard import Shard
 
 @final
 class HeldBuffer:
@@ -24,12 +23,3 @@ def array_on(
     dtype: DTypeLike | None = None,
     shape: int | tuple[int, ...] | None = None,
 ) -> NDArray[Any]: ...
-def layouts(
-    shards: list[Shard], members: list[int], dtype: Any, shape: Any
-) -> tuple[
-    np.dtype[Any],
-    tuple[int, ...],
-    bool,
-    NDArray[np.int64],
-    tuple[int, str] | None,
-]: ...

@@ -26,7 +26,7 @@ cdef class SampleFeed(Feed):
 
 cdef class PlacesFeed(SampleFeed):
     cdef Places places
-    cdef object order
+    cdef Py_ssize_t next           # place of the sample that comes next
 
 
 cdef class ShardsFeed(SampleFeed):

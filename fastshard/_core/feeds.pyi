@@ -22,7 +22,6 @@ class PlacesFeed(SampleFeed):
     def __new__(
         cls,
         places: Places,
-        order: Iterable[int],
         only: tuple[str, ...] | None,
         required: bool,
         decoders: Mapping[str, Any] | None,

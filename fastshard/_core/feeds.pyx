@@ -101,32 +101,34 @@ cdef class SampleFeed(Feed):
 
 @cython.final
 cdef class PlacesFeed(SampleFeed):
-    """The samples at some positions of a dataset.
+    """The samples of a dataset in its order.
 
     Parameters
     ----------
     places : Places
-    order : iterable of int
     only, required, decoders
         As for `SampleBase.narrow`.
     """
 
-    def __cinit__(self, Places places not None, order, only, bint required, decoders):
+    def __cinit__(self, Places places not None, only, bint required, decoders):
         self.places = places
-        self.order = iter(order)
         self.only = only
         self.required = required
         self.decoders = decoders
 
     cdef object take(self):
-        i = next(self.order)
+        cdef Py_ssize_t i = self.next
+        if i == self.places.count:
+            raise StopIteration
         try:
-            return self.narrowed(self.places.at(i))
+            item = self.narrowed(self.places.sample(i))
         except (FastshardError, OSError) as error:
-            return error
+            item = error
+        self.next = i + 1          # after others, as Ctrl-C, it comes again
+        return item
 
     cdef Py_ssize_t left(self) except -1:
-        return length_hint(self.order, 0)
+        return self.places.count - self.next
 
 
 @cython.final

@@ -18,6 +18,7 @@ cdef class Grouping:
     cdef Py_ssize_t count(self) except -1
     cdef str key(self, Py_ssize_t sample)
     cdef Py_ssize_t find(self, object key) except -2
+    cdef Py_ssize_t width(self, Py_ssize_t sample) except -1
     cdef list members(self, Py_ssize_t sample)
     cdef str field(self, Py_ssize_t member)
     cdef Py_ssize_t member(self, Py_ssize_t sample, object field) except -2

@@ -157,6 +157,13 @@ cdef class Grouping:
         slot = slots_find(&self.by_key, text, key_at, groups, &filling)[0]
         return -1 if slot == 0 else <Py_ssize_t> slot_entry(&self.by_key, slot)
 
+    cdef Py_ssize_t width(self, Py_ssize_t sample) except -1:
+        """Return how many members a sample has."""
+        cdef groups_t *groups = self.built()
+        cdef uint32_t start, end
+        places_of(groups, <uint32_t> sample, &start, &end)
+        return end - start
+
     cdef list members(self, Py_ssize_t sample):
         """Return the positions of a sample's members, in the shard's order."""
         cdef groups_t *groups = self.built()

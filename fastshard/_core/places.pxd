@@ -1,7 +1,12 @@
+from fastshard._core.orders cimport Order
+
+
 cdef class Places:
     cdef object kept               # the array that `starts` is of
     cdef const Py_ssize_t *starts
-    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t total  # samples of all shards
+    cdef readonly Py_ssize_t count  # of those that are in the order
+    cdef Order order               # None: all, as they come
     cdef Py_ssize_t shards
     cdef list samples
     cdef bytearray used

@@ -1,10 +1,13 @@
 from collections.abc import Callable, Iterable
 from typing import Any, SupportsIndex, final
 
+from fastshard._core.orders import Order
 from fastshard._core.samples import SamplesBase
 
 @final
 class Places:
+    @property
+    def total(self) -> int: ...
     @property
     def count(self) -> int: ...
     def __new__(
@@ -14,5 +17,6 @@ class Places:
         used: bytearray | None,
         bring: Callable[[int], SamplesBase],
     ) -> Places: ...
+    def ordered(self, order: Order) -> Places: ...
     def at(self, i: SupportsIndex) -> Any: ...
     def many(self, positions: Iterable[SupportsIndex]) -> list[Any]: ...

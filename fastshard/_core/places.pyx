@@ -7,6 +7,7 @@ What is hot of datasets. Which shards are open is the caller's business:
 cimport cython
 from cpython.number cimport PyNumber_AsSsize_t
 
+from fastshard._core.orders cimport Order
 from fastshard._core.samples cimport SamplesBase
 
 from array import array
@@ -26,6 +27,11 @@ cdef class Places:
         Gets a 1 for a shard that is read.
     bring : callable
         ``bring(k)`` opens shard `k` and returns its samples.
+
+    Attributes
+    ----------
+    total, count : int
+        Samples of all shards, and of those that are in the order.
     """
 
     def __cinit__(self, list starts not None, list samples not None, bytearray used, bring):
@@ -38,10 +44,26 @@ cdef class Places:
         if any(a > b for a, b in zip(starts, starts[1:])) or starts[0] != 0:
             raise ValueError("starts that go back")
         self.starts = &numbers[0]
-        self.count = numbers[self.shards]
+        self.total = self.count = numbers[self.shards]
         self.samples = samples
         self.used = used
         self.bring = bring
+
+    def ordered(self, Order order not None):
+        """Return the same samples in an order of their positions."""
+        if order.limit > self.total:
+            raise ValueError(f"positions below {order.limit} of {self.total} samples")
+        cdef Places other = Places.__new__(Places, [0], [], None, None)
+        other.kept = self.kept
+        other.starts = self.starts
+        other.total = self.total
+        other.shards = self.shards
+        other.samples = self.samples
+        other.used = self.used
+        other.bring = self.bring
+        other.order = order
+        other.count = order.count
+        return other
 
     def at(self, i):
         """Return the sample at a position; negative ones count back.
@@ -83,8 +105,13 @@ cdef class Places:
         return low
 
     cdef object sample(self, Py_ssize_t i):
-        cdef Py_ssize_t k = self.shard_of(i)
-        cdef object samples = self.samples[k]
+        """The sample at a place in range."""
+        cdef Py_ssize_t k
+        cdef object samples
+        if self.order is not None:
+            i = self.order.at(i)
+        k = self.shard_of(i)
+        samples = self.samples[k]
         if samples is None:
             samples = self.bring(k)
         if self.used is not None:

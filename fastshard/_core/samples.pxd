@@ -15,6 +15,7 @@ cdef class SampleBase:
     cdef SamplesBase samples
     cdef tuple only                # the fields that it shows; None: all
     cdef public object decoders    # of the caller's own; None: none
+    cdef Py_ssize_t width(self) except -1
     cpdef narrow(self, tuple only, bint required, object decoders)
     cdef readonly Py_ssize_t position
     cpdef Py_ssize_t member(self, field) except -1

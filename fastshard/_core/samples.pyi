@@ -1,3 +1,4 @@
+from array import array
 from collections.abc import Iterator
 from typing import Any, Self, overload
 
@@ -44,3 +45,6 @@ class SampleBase:
     def narrow(
         self, only: tuple[str, ...] | None, required: bool, decoders: Any
     ) -> Any: ...
+
+def members_of(samples: list[Any], field: str) -> tuple[list[Shard], array[int]]: ...
+def first_of_other_width(samples: list[Any]) -> int: ...

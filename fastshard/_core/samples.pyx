@@ -2,10 +2,13 @@
 """What is hot of samples: making one, and finding the member of a field."""
 
 cimport cython
+from libc.stdint cimport int64_t
 
 from fastshard._core.extents cimport checked_position
 from fastshard._core.grouping cimport Grouping
 from fastshard._core.shard cimport Shard
+
+from array import array
 
 from fastshard.errors import FieldNotFoundError, FormatError, SampleNotFoundError
 
@@ -155,9 +158,16 @@ cdef class SampleBase:
         ]
 
     def __len__(self):
-        if self.only is not None:
-            return len(self.keys())
-        return len(self.samples.grouping.members(self.position))
+        return self.width()
+
+    cdef Py_ssize_t width(self) except -1:
+        """How many fields it shows."""
+        cdef Py_ssize_t count = 0
+        if self.only is None:
+            return self.samples.grouping.width(self.position)
+        for field in self.only:
+            count += self.samples.grouping.member(self.position, field) >= 0
+        return count
 
     def __iter__(self):
         return iter(self.keys())
@@ -194,3 +204,37 @@ cdef class SampleBase:
                 f"which has {', '.join(self.keys())}",
             )
         return member
+
+
+def members_of(list samples not None, field):
+    """Return the shards that hold a field of some samples, and its positions there.
+
+    Returns
+    -------
+    list of Shard, array of int64
+
+    Raises
+    ------
+    FieldNotFoundError
+        A sample has no such field.
+    """
+    cdef Py_ssize_t i
+    cdef SampleBase sample
+    cdef list shards = [None] * len(samples)
+    cdef object members = array("q", bytes(8 * len(samples)))
+    cdef int64_t[::1] found = members
+    for i in range(len(samples)):
+        sample = <SampleBase?> samples[i]
+        shards[i] = sample.samples.shard
+        found[i] = sample.member(field)
+    return shards, members
+
+
+def first_of_other_width(list samples not None):
+    """Return the first of some samples with more or fewer fields than the first; or -1."""
+    cdef Py_ssize_t i
+    cdef Py_ssize_t width = (<SampleBase?> samples[0]).width() if samples else 0
+    for i in range(len(samples)):
+        if (<SampleBase?> samples[i]).width() != width:
+            return i
+    return -1

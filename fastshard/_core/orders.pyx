@@ -1,0 +1,284 @@
+"""Orders: which position comes at which place. All but listed ones take no memory."""
+
+cimport cython
+from cpython.number cimport PyNumber_Index
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.string cimport memset
+
+from fastshard._core.permutation cimport (
+    KEYS, domain_of, find_last, place_in, shuffled,
+)
+
+
+cdef int64_t checked(object number, str what, int64_t least) except? -1:
+    whole = PyNumber_Index(number)
+    if not least <= whole <= INT64_MAX:
+        raise ValueError(f"{what} is {whole}: not from {least} to 2**63 - 1")
+    return whole
+
+
+cdef class Order:
+    """`count` positions below `limit`, in an order; immutable."""
+
+    cdef int64_t at(self, int64_t place) noexcept:
+        return place
+
+    cdef int64_t place(self, int64_t position) except -2:
+        """The first place of a position; -1: it has none."""
+        return -1
+
+    cpdef Order after(self, Order first):
+        """Return the order whose places are looked up in `first`, and then in this."""
+        cdef int64_t i
+        cdef int64_t[::1] found
+        if first.limit > self.count:
+            raise ValueError(f"places below {first.limit} of {self.count}")
+        if not isinstance(first, Listed):
+            return Chain(first, self)
+        numbers = first.part(0, first.count)
+        found = numbers
+        for i in range(first.count):
+            found[i] = self.at(found[i])
+        return Listed(numbers, self.limit)
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, place):
+        """Return the position at a place; negative ones count back."""
+        cdef int64_t i = PyNumber_Index(place)
+        if not -self.count <= i < self.count:
+            raise IndexError(f"position {i} is out of range: there are {self.count:,}")
+        return self.at(i + self.count if i < 0 else i)
+
+    def find(self, position):
+        """Return the first place where a position comes, or -1."""
+        cdef int64_t wanted = PyNumber_Index(position)
+        return self.place(wanted) if 0 <= wanted < self.limit else -1
+
+    def part(self, start, stop):
+        """Return the positions at the places from `start` to `stop`: int64."""
+        import numpy
+
+        cdef int64_t i
+        cdef int64_t begin = PyNumber_Index(start)
+        cdef int64_t end = PyNumber_Index(stop)
+        cdef int64_t[::1] found
+        if not 0 <= begin <= end <= self.count:
+            raise IndexError(f"{start} to {stop} of {self.count:,} places")
+        numbers = numpy.empty(end - begin, numpy.int64)
+        found = numbers
+        for i in range(begin, end):
+            found[i - begin] = self.at(i)
+        return numbers
+
+    def __array__(self, dtype=None, copy=None):
+        numbers = self.part(0, self.count)
+        return numbers if dtype is None else numbers.astype(dtype, copy=False)
+
+
+@cython.final
+cdef class Stride(Order):
+    """Every `step`-th position from `start`; with `wraps`, again from 0 at the limit."""
+
+    def __cinit__(self, start, step, count, limit, *, bint wraps=False):
+        self.start = checked(start, "a start", 0)
+        self.step = checked(step, "a step", -INT64_MAX)
+        if step == 0:
+            raise ValueError("a step of 0")
+        self.count = checked(count, "a count", 0)
+        self.limit = checked(limit, "a limit", 0)
+        self.wraps = wraps
+        if count == 0:
+            return
+        last = int(start) + (int(count) - 1) * int(step)
+        inside = self.limit > 0 and step > 0 and last <= INT64_MAX
+        if not (inside if wraps else start < limit and 0 <= last < limit):
+            raise ValueError(f"{count} positions from {start} by {step} below {limit}")
+
+    cdef int64_t at(self, int64_t place) noexcept:
+        cdef int64_t position = self.start + place * self.step
+        return position % self.limit if self.wraps and position >= self.limit else position
+
+    cdef int64_t place(self, int64_t position) except -2:
+        cdef int64_t place
+        cdef int64_t last = self.start + (self.count - 1) * self.step
+        while True:
+            if (position - self.start) % self.step == 0:
+                place = (position - self.start) // self.step
+                if 0 <= place < self.count:
+                    return place
+            if not self.wraps or position > last - self.limit:
+                return -1
+            position += self.limit
+
+    cpdef Order after(self, Order first):
+        cdef Stride other
+        if isinstance(first, Stride) and not self.wraps and first.limit <= self.count:
+            other = first
+            if not other.wraps and other.count > 0:
+                start = self.start + other.start * self.step
+                return Stride(start, int(self.step) * other.step, other.count, self.limit)
+        return Order.after(self, first)
+
+    def __reduce__(self):
+        return _stride, (self.start, self.step, self.count, self.limit, self.wraps)
+
+
+def _stride(start, step, count, limit, wraps):
+    return Stride(start, step, count, limit, wraps=wraps)
+
+
+@cython.final
+cdef class Chunks(Order):
+    """Every `workers`-th chunk of `size` positions from that of `worker` on."""
+
+    def __cinit__(self, size, worker, workers, limit):
+        cdef int64_t whole, rest
+        self.size = checked(size, "a size", 1)
+        self.worker = checked(worker, "a worker", 0)
+        self.workers = checked(workers, "a number of workers", 1)
+        self.limit = checked(limit, "a limit", 0)
+        if self.worker >= self.workers:
+            raise ValueError(f"worker {worker} of {workers}")
+        whole = self.limit // self.size
+        rest = self.limit - whole * self.size
+        if whole > self.worker:
+            self.count = (1 + (whole - 1 - self.worker) // self.workers) * self.size
+        if rest > 0 and whole % self.workers == self.worker:
+            self.count += rest
+
+    cdef int64_t at(self, int64_t place) noexcept:
+        cdef int64_t chunk = place // self.size
+        return (chunk * self.workers + self.worker) * self.size + place - chunk * self.size
+
+    cdef int64_t place(self, int64_t position) except -2:
+        cdef int64_t chunk = position // self.size
+        if chunk % self.workers != self.worker:
+            return -1
+        return chunk // self.workers * self.size + position - chunk * self.size
+
+    def __reduce__(self):
+        return Chunks, (self.size, self.worker, self.workers, self.limit)
+
+
+@cython.final
+cdef class Listed(Order):
+    """Positions in an array of int64."""
+
+    def __cinit__(self, numbers not None, limit):
+        import numpy
+
+        cdef int64_t i
+        self.numbers = numpy.ascontiguousarray(numbers, numpy.int64)
+        self.positions = self.numbers
+        self.count = self.positions.shape[0]
+        self.limit = checked(limit, "a limit", 0)
+        for i in range(self.count):
+            if not 0 <= self.positions[i] < self.limit:
+                raise ValueError(f"position {self.positions[i]} is not below {limit}")
+
+    cdef int64_t at(self, int64_t place) noexcept:
+        return self.positions[place]
+
+    cdef int64_t place(self, int64_t position) except -2:
+        import numpy
+
+        if self.sorted is None:    # stable: the first of equal ones is found
+            self.sorted = numpy.argsort(self.numbers, kind="stable")
+        i = numpy.searchsorted(self.numbers, position, sorter=self.sorted)
+        if i == self.count or self.numbers[self.sorted[i]] != position:
+            return -1
+        return self.sorted[i]
+
+    cpdef Order after(self, Order first):
+        if isinstance(first, Stride) and first.limit <= self.count:
+            places = first.part(0, first.count)
+            return Listed(self.numbers[places], self.limit)
+        return Order.after(self, first)
+
+    def __reduce__(self):
+        return Listed, (self.numbers, self.limit)
+
+
+@cython.final
+cdef class Shuffle(Order):
+    """A keyed permutation of all positions.
+
+    Parameters
+    ----------
+    count : int
+    keys : tuple of int
+        Twice 8 numbers of 64 bits: of the whole, and of what is inside of blocks.
+    block : int
+        Positions of a block of neighbours that stay together; 0: none.
+    local : bool
+        Blocks stay where they are: only what is inside of them is shuffled.
+    """
+
+    def __cinit__(self, count, tuple keys not None, block=0, *, bint local=False):
+        cdef int k
+        memset(&self.shuffle, 0, sizeof(self.shuffle))
+        if len(keys) != 2 * KEYS:
+            raise ValueError(f"{len(keys)} keys for {2 * KEYS}")
+        self.arguments = (count, keys, block, local)
+        self.count = self.limit = checked(count, "a count", 0)
+        self.shuffle.count = self.count
+        self.shuffle.local = local
+        self.shuffle.block = checked(block, "a block", 0)
+        for k in range(KEYS):
+            self.shuffle.keys[k] = keys[k]
+            self.shuffle.inner_keys[k] = keys[KEYS + k]
+        if self.count == 0 or self.shuffle.block == 0:
+            self.shuffle.block = 0
+            self.shuffle.whole = domain_of(self.count)
+            return
+        self.shuffle.block = min(self.shuffle.block, self.shuffle.count)
+        self.shuffle.whole = domain_of((self.shuffle.count - 1) // self.shuffle.block + 1)
+        self.shuffle.inside = domain_of(self.shuffle.block)
+        self.shuffle.last = domain_of((self.shuffle.count - 1) % self.shuffle.block + 1)
+        find_last(&self.shuffle)
+
+    cdef int64_t at(self, int64_t place) noexcept:
+        return shuffled(&self.shuffle, place)
+
+    cdef int64_t place(self, int64_t position) except -2:
+        return place_in(&self.shuffle, position)
+
+    def __reduce__(self):
+        return _shuffle, self.arguments
+
+
+def _shuffle(count, keys, block, local):
+    return Shuffle(count, keys, block, local=local)
+
+
+@cython.final
+cdef class Chain(Order):
+    """The places of one order looked up in another."""
+
+    def __cinit__(self, Order first not None, Order then not None):
+        if first.limit > then.count:
+            raise ValueError(f"places below {first.limit} of {then.count}")
+        self.first = first
+        self.then = then
+        self.count = first.count
+        self.limit = then.limit
+
+    cdef int64_t at(self, int64_t place) noexcept:
+        return self.then.at(self.first.at(place))
+
+    cdef int64_t place(self, int64_t position) except -2:
+        cdef int64_t place = self.then.place(position)
+        return -1 if place < 0 else self.first.place(place)
+
+    cpdef Order after(self, Order first):
+        cdef Order merged
+        if isinstance(first, Stride) and isinstance(self.first, Stride):
+            merged = self.first.after(first)
+            if isinstance(merged, Stride):
+                return Chain(merged, self.then)
+        return Order.after(self, first)
+
+    def __reduce__(self):
+        return Chain, (self.first, self.then)

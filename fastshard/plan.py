@@ -1,0 +1,172 @@
+"""Which samples of a dataset come, in what order, and which of them fall to whom."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import unpack
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from fastshard._core.orders import Chunks, Order, Shuffle, Stride
+
+__all__ = [
+    "Plan",
+    "Rest",
+    "Shuffling",
+    "Split",
+    "Worker",
+    "chained",
+    "describe",
+    "keys_of",
+]
+
+Rest: TypeAlias = bool | Literal["pad"]
+
+
+class Shuffling(NamedTuple):
+    """What a shuffle depends on, but for the number of samples."""
+
+    seed: int
+    epoch: int
+    block: int | None  # samples of a block of neighbours; None: a shuffle of all
+
+    def order(self, count: int) -> Order:
+        """Return the order of `count` positions."""
+        return Shuffle(count, keys_of(self.seed, self.epoch), self.block or 0)
+
+
+class Split(NamedTuple):
+    """One rank's share of an epoch, and what becomes of what does not divide."""
+
+    rank: int
+    world_size: int
+    rest: Rest
+
+
+class Worker(NamedTuple):
+    """One of a rank's worker processes, which take chunks of samples in turn."""
+
+    id: int
+    workers: int
+    chunk: int  # samples
+    taken: int = 0  # of its share, before
+
+
+class Plan(NamedTuple):
+    """How a dataset's positions come about.
+
+    Attributes
+    ----------
+    base : Order or None
+        The positions that were chosen; None: all, as they come.
+    shuffling : Shuffling or None
+        How they are shuffled.
+    split : Split or None
+        Which of them fall to this rank.
+    start : int
+        How many of all ranks' samples were done before.
+    worker : Worker or None
+        Which of the rank's fall to this process.
+    """
+
+    base: Order | None = None
+    shuffling: Shuffling | None = None
+    split: Split | None = None
+    start: int = 0
+    worker: Worker | None = None
+
+    def size(self, total: int) -> int:
+        """Return how many samples the epoch has, for all ranks together."""
+        return total if self.base is None else self.base.count
+
+    def order(self, total: int) -> Order | None:
+        """Return the positions of this share; None: all, as they come.
+
+        Parameters
+        ----------
+        total : int
+            Samples of the shards.
+        """
+        size = self.size(total)
+        orders: list[Order | None] = [self.base]
+        if self.shuffling is not None:
+            orders.append(self.shuffling.order(size))
+        share = self._share(size)
+        orders.append(share)
+        if self.worker is not None:
+            mine = self._chunks(size if share is None else share.count)
+            taken = min(self.worker.taken, mine.count)
+            orders += [mine, Stride(taken, 1, mine.count - taken, mine.count)]
+        return chained(*orders)
+
+    def _share(self, size: int) -> Order | None:
+        """Return the places in the epoch that fall to the rank, from the start on."""
+        start = min(self.start, size)
+        if self.split is None:
+            return Stride(start, 1, size - start, size) if start else None
+        rank, world, rest = self.split
+        left = size - start
+        count = left // world
+        if rest == "pad":
+            count += left % world > 0
+        elif not rest:
+            count += rank < left % world
+        return Stride(start + rank, world, count, size, wraps=True)
+
+    def _chunks(self, count: int) -> Chunks:
+        assert self.worker is not None
+        return Chunks(self.worker.chunk, self.worker.id, self.worker.workers, count)
+
+    def done(self, total: int, count: int) -> int:
+        """Return how many samples of the epoch are done after `count` of this share.
+
+        That is: if the other ranks have as many, and the other workers all before.
+        """
+        size = self.size(total)
+        if self.worker is not None and count + self.worker.taken > 0:
+            share = self._share(size)
+            mine = self._chunks(size if share is None else share.count)
+            count = mine[count + self.worker.taken - 1] + 1
+        world = 1 if self.split is None else self.split.world_size
+        return min(self.start + count * world, size)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is no more than some positions."""
+        return self == Plan(self.base)
+
+
+def chained(*orders: Order | None) -> Order | None:
+    """Return orders that look up one another, the first being looked up last."""
+    found: Order | None = None
+    for order in orders:
+        if order is not None:
+            found = order if found is None else found.after(order)
+    return found
+
+
+def keys_of(seed: int, epoch: int) -> tuple[int, ...]:
+    """Return the keys of a permutation: BLAKE2b of the two numbers in decimal."""
+    text = f"{seed}:{epoch}".encode()
+    digests = (blake2b(text, person=person) for person in (b"whole", b"inside"))
+    return tuple(key for digest in digests for key in unpack("<8Q", digest.digest()))
+
+
+def describe(order: Order | None) -> str:
+    """Return a name for an order that others do not have: hexadecimal, or nothing."""
+    if order is None:
+        return ""
+    if order.name is not None:
+        return order.name
+    digest = blake2b(digest_size=8)
+    stack: list[Any] = [order]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Order):
+            reduced: Any = part.__reduce__()
+            stack += [*reduced[1], reduced[0].__name__]
+        elif hasattr(part, "tobytes"):
+            digest.update(part.astype("<i8").tobytes())
+        else:
+            digest.update(f"{part};".encode())
+    order.name = digest.hexdigest()
+    return order.name
