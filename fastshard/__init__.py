@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         discover_datasets_batch,
     )
     from fastshard.expand import Source
+    from fastshard.joining import zip_by_key
+    from fastshard.mixing import mix
     from fastshard.writer import ShardWriter
 
 __all__ = [
@@ -69,9 +71,11 @@ __all__ = [
     "discover_dataset_async",
     "discover_datasets_batch",
     "merge_indexes",
+    "mix",
     "open",
     "open_shard",
     "read_files_batch",
+    "zip_by_key",
 ]
 
 __version__ = "0.1.0"
@@ -88,7 +92,9 @@ _LATER = {  # what is imported when it is asked for: by name, its module
     "discover_dataset_async": "fastshard.discover",
     "discover_datasets_batch": "fastshard.discover",
     "merge_indexes": "fastshard.build",
+    "mix": "fastshard.mixing",
     "read_files_batch": "fastshard.batch",
+    "zip_by_key": "fastshard.joining",
 }
 
 

@@ -15,6 +15,7 @@ from fastshard.memory import memory_info
 from fastshard.ordered import Ordered
 from fastshard.reading import WINDOW
 from fastshard.shardset import ShardSet
+from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +74,10 @@ class Bulk(Ordered):
         items = self._brought(positions)
         return [self._staged(item) for item in items] if self._stages else items
 
-    __getitems__ = get_many  # how torch's DataLoader asks for a batch
+    def __getitems__(self, positions: Iterable[int]) -> list[Any]:
+        """The same for torch's DataLoader, which asks for a batch by this name."""
+        guard_collation()
+        return self.get_many(positions)
 
     def read_into(
         self,

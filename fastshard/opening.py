@@ -13,6 +13,7 @@ from fastshard.index.global_file import NAME
 from fastshard.reading import Reading
 from fastshard.shardset import shards_of
 from fastshard.sizes import parse_size
+from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:
     from fastshard.decoders import Decoder
@@ -41,6 +42,7 @@ def open_dataset(
         raise ValueError(f'key is "first" or "last", not {key!r}')
     if max_mapped is not None and max_mapped < 1:
         raise ValueError(f"max_mapped is at least 1, not {max_mapped}")
+    guard_collation()
     where = os.fspath(index)
     paths = list_shards(source).paths
     if where == "rebuild":

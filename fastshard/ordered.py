@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Self
 
@@ -39,6 +39,10 @@ class Ordered(Sequence[Any]):
     @abstractmethod
     def _identity(self) -> Identity:
         """Say what dataset it is, whatever its order."""
+
+    @abstractmethod
+    def get_many(self, positions: Iterable[int]) -> list[Any]:
+        """Return items by position, in the order given, as a list."""
 
     @abstractmethod
     def _steps(self, window: int, describe: Describe) -> Stateful:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from fastshard._core.mapped import View
+from fastshard._core.samples import SampleBase
 from fastshard.errors import FastshardError
 
 __all__ = ["guard_collation", "here"]
@@ -33,32 +35,31 @@ def here() -> tuple[int, int] | None:
     return info.id, info.num_workers
 
 
-def guard_collation(sample_type: type, owns: Any) -> None:
+def guard_collation() -> None:
     """Have torch's default collation refuse samples, and views of shards.
 
     It would turn a view, a sequence of numbers to it, into as many tensors.
-
-    Parameters
-    ----------
-    sample_type : type
-    owns : callable
-        ``owns(view) -> bool``: whether a memoryview is one of a shard's.
     """
     collation = sys.modules.get(COLLATE)
     kinds = getattr(collation, "default_collate_fn_map", None)
-    if kinds is None or sample_type in kinds:
+    if kinds is None or SampleBase in kinds:
         return
 
     def refuse_samples(batch: Any, **options: Any) -> Any:
         raise FastshardError(ADVICE.format("raw samples"))
 
     def refuse_views(batch: Any, **options: Any) -> Any:
-        if any(isinstance(view, memoryview) and owns(view) for view in batch):
+        if any(isinstance(view, memoryview) and is_ours(view) for view in batch):
             raise FastshardError(ADVICE.format("raw bytes, views of a shard"))
         collate: Any = collation
         return [
             collate.default_collate(list(items)) for items in zip(*batch, strict=True)
         ]
 
-    kinds[sample_type] = refuse_samples
+    kinds[SampleBase] = refuse_samples
     kinds[memoryview] = refuse_views
+
+
+def is_ours(view: memoryview) -> bool:
+    """Whether a view may be one of a shard's: on a mapped file, or on bytes."""
+    return isinstance(view.obj, View | bytes)

@@ -20,3 +20,6 @@ def gather(
     skips: Sequence[int] | NDArray[np.int64] | None = None,
     threads: int | None = None,
 ) -> NDArray[np.int64]: ...
+def pack(
+    shards: list[Shard], members: Any, *, threads: int | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]: ...

@@ -120,12 +120,35 @@ def gather(list shards not None, members, out, *, skips=None, threads=None):
     ndarray of int64 [members + 1]
         Where each begins in `out`, and where the last ends.
     """
+    cdef Target target = Target(out)
+    return move(pieces_of(shards, members, skips), target, threads)
+
+
+def pack(list shards not None, members, *, threads=None):
+    """Copy members one after another into a new buffer; the GIL is released.
+
+    Parameters
+    ----------
+    shards, members, threads
+        As for `gather`.
+
+    Returns
+    -------
+    ndarray of uint8 [bytes], ndarray of int64 [members + 1]
+        The buffer; where each member begins in it, and where the last ends.
+    """
     import numpy
 
+    cdef Pieces pieces = pieces_of(shards, members, None)
+    out = numpy.empty(pieces.nbytes, numpy.uint8)
+    return out, move(pieces, Target(out), threads)
+
+
+cdef Pieces pieces_of(list shards, members, skips):
+    """Return the extents of members, without what is left out of each."""
     cdef const int64_t[::1] numbers = members
     cdef const int64_t[::1] skipped
     cdef Pieces pieces = Pieces()
-    cdef Target target = Target(out)
     cdef piece_t *piece
     cdef size_t i
     cdef size_t count = numbers.shape[0]
@@ -144,9 +167,17 @@ def gather(list shards not None, members, out, *, skips=None, threads=None):
             piece.offset += skipped[i]
             piece.size -= skipped[i]
             pieces.nbytes -= skipped[i]
-    offsets = put(pieces, target, numpy.empty(count + 1, numpy.int64))
+    return pieces
+
+
+cdef object move(Pieces pieces, Target target, threads):
+    """Move pieces to where they go; returns where each begins, and the last ends."""
+    import numpy
+
+    cdef size_t i
+    offsets = put(pieces, target, numpy.empty(pieces.count + 1, numpy.int64))
     pieces.move(threads)
-    for i in range(count):
+    for i in range(pieces.count):
         if not pieces.has_moved(i):
             error = pieces.failure(i)
             if error is not None:

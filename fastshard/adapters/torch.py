@@ -1,0 +1,184 @@
+"""Datasets in PyTorch: batches of tensors, and iterable datasets with a state.
+
+A dataset is a map-style dataset as it is: ``DataLoader(ds.shuffle(7), ...)``. torch is
+imported with this module.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.data
+
+from fastshard.collation import Collation, Padding
+from fastshard.errors import FastshardError
+from fastshard.ordered import Ordered
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["IterableDataset", "TensorCollation", "collate", "to_tensor"]
+
+
+def to_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Return an array as a tensor on the same memory, without a warning.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of a dtype that torch has. Of a dataset that was opened with
+        ``mode="private"`` the tensor may be written to; of others it must not be:
+        torch knows no read-only memory, and an in-place operation ends the process.
+
+    Raises
+    ------
+    FastshardError
+        torch has no such dtype.
+    """
+    try:
+        if array.flags.writeable:
+            return torch.from_numpy(array)
+        try:
+            return torch.from_dlpack(array)  # type: ignore[attr-defined, no-any-return]
+        except BufferError:  # before torch knew of DLPack's flag for read-only memory
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.from_numpy(array)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise FastshardError(
+            f"torch takes no array of {array.dtype} {array.shape}: {error}"
+        ) from error
+
+
+def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
+    """Put samples together into a batch of tensors: a ``collate_fn``.
+
+    As `fastshard.collate`, with tensors in the place of arrays. In a worker process
+    they are in shared memory, so that they are not copied once more on the way.
+    """
+    return TensorCollation(ragged)(samples)
+
+
+class TensorCollation(Collation):
+    """A ``collate_fn`` with options, for tensors; see `collate`."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        import numpy as np
+
+        element = to_tensor(np.empty(0, dtype))
+        if torch.utils.data.get_worker_info() is None:
+            tensor = torch.empty(shape, dtype=element.dtype)
+        else:  # as torch's own collation does it
+            count = int(np.prod(shape, dtype=np.int64))
+            storage = element._typed_storage()._new_shared(count)
+            tensor = element.new(storage).resize_(shape)
+        memory: NDArray[Any] = tensor.numpy()
+        return memory
+
+    def finished(self, field: str, stack: NDArray[Any]) -> torch.Tensor:
+        base: Any = stack
+        while base is not None and not isinstance(base, torch.Tensor):
+            base = getattr(base, "base", None)
+        if base is not None and tuple(base.shape) == stack.shape:
+            return base  # and not another one on its memory, which is not shared
+        return to_tensor(stack)
+
+    def listed(self, arrays: list[NDArray[Any]]) -> list[Any]:
+        return [to_tensor(array.copy()) for array in arrays]
+
+
+class IterableDataset(torch.utils.data.IterableDataset[Any]):
+    """A dataset as one of torch's iterable ones, whose workers share it out.
+
+    With torchdata's ``StatefulDataLoader`` it goes on exactly where the loader's state
+    was taken, with as many workers.
+
+    Parameters
+    ----------
+    dataset : Dataset, Mix or Zip
+        Shuffled, split by rank and resumed as is wanted.
+    batch_size : int, optional
+        Give whole batches, for ``DataLoader(..., batch_size=None)``: the same ones,
+        in the same order, with any number of workers. Without it single samples are
+        given, of which each worker takes every n-th.
+    drop_last : bool
+        Leave out a last batch of fewer samples; one in all, not one a worker.
+    collate : callable, optional
+        Makes a batch of a list of samples; otherwise that of this module.
+    """
+
+    def __init__(
+        self,
+        dataset: Ordered,
+        batch_size: int | None = None,
+        *,
+        drop_last: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        if batch_size is None and (drop_last or collate is not None):
+            raise ValueError("drop_last and collate go with a batch_size")
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._collate = TensorCollation() if collate is None else collate
+        # Shared with workers that live on.
+        self._epoch = torch.tensor(-1, dtype=torch.int64).share_memory_()
+        self._state: Mapping[str, Any] | None = None  # that the next iteration is from
+        self._iterator: Any = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Shuffle for another epoch from the next iteration on, in workers too."""
+        if self._dataset._plan.shuffling is None:
+            raise FastshardError("set_epoch is for a dataset that is shuffled")
+        if epoch < 0:
+            raise ValueError(f"an epoch is at least 0, not {epoch}")
+        self._epoch.fill_(epoch)
+
+    def _of_epoch(self) -> Ordered:
+        epoch = int(self._epoch)
+        plan = self._dataset._plan
+        if epoch < 0 or plan.shuffling is None or plan.shuffling.epoch == epoch:
+            return self._dataset
+        shuffling = plan.shuffling._replace(epoch=epoch)
+        return self._dataset._planned(plan._replace(shuffling=shuffling, start=0))
+
+    def __len__(self) -> int:
+        """Return how many samples, or batches, all workers of this rank give."""
+        count = len(self._dataset)
+        if self._batch_size is None:
+            return count
+        return (count if self._drop_last else count + self._batch_size - 1) // (
+            self._batch_size
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        state, self._state = self._state, None
+        dataset = self._of_epoch()
+        if self._batch_size is None:
+            self._iterator = dataset.iter(state)
+        else:
+            self._iterator = dataset.batches(
+                self._batch_size,
+                collate=self._collate,
+                drop_last=self._drop_last,
+                state=state,
+            )
+        return self._iterator  # type: ignore[no-any-return]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this process's iteration."""
+        if self._iterator is not None:
+            state: dict[str, Any] = self._iterator.state_dict()
+            return state
+        return dict(self._state or self._of_epoch().state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next iteration go on from a state."""
+        self._state = state
+        self._iterator = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_iterator": None}
