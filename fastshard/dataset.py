@@ -380,8 +380,9 @@ class Dataset(Bulk):
         self.close()
 
     def __repr__(self) -> str:
-        count = "" if self._places is None else f"{self._count:,} samples, "
-        return f"<Dataset: {count}{len(self._set):,} shards below {self._set.root!r}>"
+        # The same before and after counting: grain tells its sources apart by it.
+        where = f"{len(self._set):,} shards below {self._set.root!r}"
+        return f"<Dataset: {where}{self._plan}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._prepared()  # so that workers need not count

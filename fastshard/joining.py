@@ -117,4 +117,4 @@ class Zip(Combined):
         return list(zip(a.get_many(mine), b.get_many(others), strict=True))
 
     def __repr__(self) -> str:
-        return f"<Zip of {self.datasets[0]!r} and {self.datasets[1]!r}>"
+        return f"<Zip of {self.datasets[0]!r} and {self.datasets[1]!r}{self._plan}>"

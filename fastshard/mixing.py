@@ -31,8 +31,9 @@ def mix(
 ) -> Mix:
     """Mix datasets: their samples take turns at random, in given proportions.
 
-    Each dataset keeps its own order; shuffle it before where that is wanted. Which
-    dataset comes when depends on nothing but the seed, the weights and the sizes.
+    Each dataset keeps its own order at large: 1,024 neighbours of the mix are shuffled
+    among themselves. Shuffle the datasets before, or the mix as a whole, where more is
+    wanted. What comes when depends on nothing but the seed, the weights and the sizes.
 
     Parameters
     ----------
@@ -40,8 +41,8 @@ def mix(
         Of `open`, `mix` or `zip_by_key`; mapped, selected or shuffled ones too.
     weights : sequence of float, optional
         Their proportions, which need not add up to 1; by their sizes without it,
-        so that each sample comes once. Any 1,024 neighbours from a multiple of
-        that on have these proportions, but for one sample a dataset.
+        so that each sample comes once. In 1,024 places from a multiple of that on
+        they hold, but for one sample a dataset.
     seed : int
     stop : {"first", "all"}
         When to end: when the first dataset is used up; or when all were, those that
@@ -141,7 +142,7 @@ class Mix(Combined):
         return [next(found[k]) for k, _ in wanted]
 
     def __repr__(self) -> str:
-        return f"<Mix of {len(self.datasets)} datasets>"
+        return f"<Mix of {self.datasets!r}{self._plan}>"
 
 
 def shares(sizes: Sequence[int], weights: Sequence[float], stop: Stop) -> list[int]:

@@ -129,6 +129,21 @@ class Plan(NamedTuple):
         world = 1 if self.split is None else self.split.world_size
         return min(self.start + count * world, size)
 
+    def __str__(self) -> str:
+        """Tell of what is not the usual; begins with a comma then."""
+        told = []
+        if self.base is not None:
+            told.append(f"{self.base.count:,} samples of them ({describe(self.base)})")
+        if self.shuffling is not None:
+            seed, epoch, block = self.shuffling
+            blocks = "" if block is None else f" in blocks of {block:,}"
+            told.append(f"shuffled by seed {seed}, epoch {epoch}{blocks}")
+        if self.split is not None:
+            told.append(f"rank {self.split.rank} of {self.split.world_size}")
+        if self.start:
+            told.append(f"from {self.start:,} on")
+        return "".join(f", {part}" for part in told)
+
     @property
     def is_plain(self) -> bool:
         """Whether it is no more than some positions."""

@@ -6,6 +6,7 @@ from fastshard._core.permutation cimport shuffle_t
 cdef class Order:
     cdef readonly int64_t count    # places
     cdef readonly int64_t limit    # what positions are below
+    cdef bint repeats              # a position may come at several places
     cdef public object name        # what `plan.describe` found, once it was asked
     cdef int64_t at(self, int64_t place) noexcept
     cdef int64_t place(self, int64_t position) except -2

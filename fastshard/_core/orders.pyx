@@ -88,7 +88,7 @@ cdef class Stride(Order):
             raise ValueError("a step of 0")
         self.count = checked(count, "a count", 0)
         self.limit = checked(limit, "a limit", 0)
-        self.wraps = wraps
+        self.wraps = self.repeats = wraps
         if count == 0:
             return
         last = int(start) + (int(count) - 1) * int(step)
@@ -174,6 +174,7 @@ cdef class Listed(Order):
         self.positions = self.numbers
         self.count = self.positions.shape[0]
         self.limit = checked(limit, "a limit", 0)
+        self.repeats = True
         for i in range(self.count):
             if not 0 <= self.positions[i] < self.limit:
                 raise ValueError(f"position {self.positions[i]} is not below {limit}")
@@ -264,13 +265,19 @@ cdef class Chain(Order):
         self.then = then
         self.count = first.count
         self.limit = then.limit
+        self.repeats = first.repeats or then.repeats
 
     cdef int64_t at(self, int64_t place) noexcept:
         return self.then.at(self.first.at(place))
 
     cdef int64_t place(self, int64_t position) except -2:
         cdef int64_t place = self.then.place(position)
-        return -1 if place < 0 else self.first.place(place)
+        if place < 0 or not self.then.repeats:
+            return -1 if place < 0 else self.first.place(place)
+        for place in range(self.count):
+            if self.at(place) == position:
+                return place
+        return -1
 
     cpdef Order after(self, Order first):
         cdef Order merged

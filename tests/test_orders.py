@@ -1,0 +1,250 @@
+"""Orders of positions: the permutation, and what is composed of it."""
+
+import itertools
+import math
+import pickle
+import random
+from hashlib import blake2b
+from struct import unpack
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastshard._core.orders import Chain, Chunks, Listed, Order, Shuffle, Stride
+from fastshard.plan import chained, describe, keys_of
+
+MASK = (1 << 64) - 1
+GOLDEN_10 = [0, 1, 8, 2, 7, 5, 4, 9, 3, 6]
+GOLDEN_LARGE = [815224605143, 549200196346, 870588244642, 413988117552]
+GOLDEN_BLOCKS = [450209, 450261, 993141]
+
+
+def shuffled(count, seed, epoch=0, block=0):
+    return Shuffle(count, keys_of(seed, epoch), block)
+
+
+# The permutation once more, written from its description.
+
+
+def mixed(x):
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def encrypted(count, keys, tweak, value):
+    root = max(1, math.isqrt(count - 1) + 1)
+    height = root + root % 2
+    width = max(1, -(-count // height))
+    while True:
+        left, right = divmod(value, height)
+        for k in range(24 if count < 512 else 8):
+            key = (keys[k % 8] ^ tweak) + k // 8 * 0x9E3779B97F4A7C15 & MASK
+            if k % 2 == 0:
+                left = (left + (mixed(right + key & MASK) * width >> 64)) % width
+            else:
+                right = (right + (mixed(left + key & MASK) * height >> 64)) % height
+        value = left * height + right
+        if value < count:
+            return value
+
+
+def permutation(count, seed, epoch, block=None):
+    text = f"{seed}:{epoch}".encode()
+    whole, inside = (
+        unpack("<8Q", blake2b(text, person=person).digest())
+        for person in (b"whole", b"inside")
+    )
+    if block is None:
+        return [encrypted(count, whole, 0, i) for i in range(count)]
+    blocks = -(-count // block)
+    found = []
+    for rank in range(blocks):
+        k = encrypted(blocks, whole, 0, rank)
+        size = min(block, count - k * block)
+        tweak = mixed(k + 1)
+        found += [k * block + encrypted(size, inside, tweak, i) for i in range(size)]
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 511, 512, 1000, 4097])
+@pytest.mark.parametrize("block", [None, 1, 3, 64, 10_000])
+def test_the_permutation_is_the_one_described(count, block):
+    order = shuffled(count, -5, 9, block or 0)
+    expected = permutation(count, -5, 9, block and min(block, count))
+    assert np.asarray(order).tolist() == expected
+    assert sorted(expected) == list(range(count))
+
+
+def test_the_permutation_never_changes():
+    """Pinned: a state that was saved must mean the same for ever."""
+    assert np.asarray(shuffled(10, 7)).tolist() == GOLDEN_10
+    assert [shuffled(10**12, 7, 3)[i] for i in range(4)] == GOLDEN_LARGE
+    assert [shuffled(10**6, 2**70, 1, 1000)[i] for i in (0, 999, 10**6 - 1)] == (
+        GOLDEN_BLOCKS
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 37, 600, 10**6 + 1, 2**40, 2**63 - 1])
+@pytest.mark.parametrize("block", [0, 1, 100, 4096])
+def test_places_are_found_again(count, block):
+    order = shuffled(count, 3, 0, block)
+    rng = random.Random(count)
+    for _ in range(200):
+        place = rng.randrange(count)
+        position = order[place]
+        assert 0 <= position < count
+        assert order.find(position) == place
+
+
+def chi_square(counts, expected):
+    """How many standard deviations counts are off what is expected of them."""
+    counts = np.asarray(counts, float).ravel()
+    freedom = len(counts) - 1
+    chi = ((counts - expected) ** 2 / expected).sum()
+    return (chi - freedom) / math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_every_permutation_of_few_is_as_likely(count):
+    found = dict.fromkeys(itertools.permutations(range(count)), 0)
+    rounds = 200 * len(found)
+    for seed in range(rounds):
+        found[tuple(np.asarray(shuffled(count, seed)).tolist())] += 1
+    assert chi_square(list(found.values()), 200) < 5
+
+
+@pytest.mark.parametrize("count", [10, 100, 600])
+def test_every_place_gets_every_position_and_neighbours_part(count):
+    seeds = 3000
+    places = np.zeros((count, count))
+    steps = np.zeros(count)
+    for seed in range(seeds):
+        order = np.asarray(shuffled(count, seed))
+        places[np.arange(count), order] += 1
+        steps += np.bincount(np.diff(order) % count, minlength=count)
+    assert chi_square(places, seeds / count) < 5
+    assert chi_square(steps[1:], seeds) < 5
+
+
+def test_epochs_and_seeds_are_unlike():
+    orders = [
+        np.asarray(shuffled(10_000, seed, epoch))
+        for seed, epoch in itertools.product(range(5), range(5))
+    ]
+    for one, other in itertools.combinations(orders, 2):
+        assert (one == other).sum() < 12  # one is expected
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.06
+
+
+def test_blocks_stay_together_and_are_shuffled():
+    order = np.asarray(shuffled(1003, 1, 0, 10))
+    ends = np.flatnonzero(np.diff(order // 10)) + 1
+    blocks = np.split(order, ends)
+    assert len(blocks) == 101  # the last one has three
+    assert [len(set(block // 10)) for block in blocks] == [1] * 101
+    assert [int(block[0]) // 10 for block in blocks] != list(range(101))
+    insides = {tuple(block % 10) for block in blocks}
+    assert len(insides) > 95  # each its own order
+
+
+def test_local_blocks_stay_where_they_are():
+    order = np.asarray(Shuffle(1003, keys_of(1, 0), 10, local=True))
+    assert (order // 10).tolist() == [i // 10 for i in range(1003)]
+    assert order.tolist() != list(range(1003))
+
+
+@st.composite
+def orders(draw, most=40):
+    """An order, and the same as a list."""
+    count = draw(st.integers(0, most))
+    order, plain = Stride(0, 1, count, count), list(range(count))
+    for _ in range(draw(st.integers(0, 4))):
+        kind = draw(st.sampled_from(["slice", "list", "shuffle", "chunks", "wrap"]))
+        size = len(plain)
+        if kind == "slice":
+            part = slice(*draw(st.tuples(*[st.integers(-size, size) | st.none()] * 2)))
+            step = draw(st.sampled_from([-3, -1, 1, 2, 5]))
+            places = range(size)[part.start : part.stop : step]
+            first = Stride(max(places.start, 0), step, len(places), size)
+        elif kind == "list" and size:
+            places = draw(st.lists(st.integers(0, size - 1), max_size=most))
+            first = Listed(places, size)
+        elif kind == "shuffle":
+            first = shuffled(size, draw(st.integers(0, 9)), 0, draw(st.integers(0, 5)))
+            places = np.asarray(first).tolist()
+        elif kind == "chunks":
+            chunk, workers = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+            worker = draw(st.integers(0, workers - 1))
+            first = Chunks(chunk, worker, workers, size)
+            places = [i for i in range(size) if i // chunk % workers == worker]
+        elif size:
+            start, step = draw(st.integers(0, 2 * size)), draw(st.integers(1, 7))
+            count = draw(st.integers(0, 3 * size))
+            first = Stride(start, step, count, size, wraps=True)
+            places = [(start + i * step) % size for i in range(count)]
+        else:
+            continue
+        order = chained(order, first)
+        plain = [plain[place] for place in places]
+    return order, plain
+
+
+@given(orders())
+def test_orders_are_as_lists(pair):
+    order, plain = pair
+    assert len(order) == len(plain)
+    assert list(order) == plain
+    assert np.asarray(order).tolist() == plain
+    for position in range(-1, order.limit + 1):
+        found = plain.index(position) if position in plain else -1
+        assert order.find(position) == found
+    again = pickle.loads(pickle.dumps(order))
+    assert list(again) == plain
+    assert describe(again) == describe(order)
+    with pytest.raises(IndexError):
+        order[len(plain)]
+    with pytest.raises(IndexError):
+        order[-len(plain) - 1]
+
+
+def test_slices_of_slices_do_not_pile_up():
+    order = shuffled(10**9, 1)
+    for _ in range(100_000):
+        order = chained(order, Stride(1, 1, len(order) - 1, len(order)))
+    assert order[0] == shuffled(10**9, 1)[100_000]
+    assert len(pickle.dumps(order)) < 1000
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Stride(0, 1, 5, 4),
+        lambda: Stride(-1, 1, 1, 4),
+        lambda: Stride(3, -2, 3, 4),
+        lambda: Stride(0, 0, 1, 4),
+        lambda: Stride(2**62, 2**62, 4, 2**63 - 1, wraps=True),
+        lambda: Stride(0, 1, 1, 0, wraps=True),
+        lambda: Stride(0, 1, 2**63, 2**63),
+        lambda: Chunks(0, 0, 1, 5),
+        lambda: Chunks(1, 3, 3, 5),
+        lambda: Listed([0, 5], 5),
+        lambda: Listed([-1], 5),
+        lambda: Shuffle(5, (1, 2)),
+        lambda: Shuffle(-1, keys_of(0, 0)),
+        lambda: Chain(Stride(0, 1, 5, 5), Stride(0, 1, 4, 4)),
+    ],
+)
+def test_orders_that_cannot_be_are_refused(make):
+    with pytest.raises(ValueError, match=r"\d"):
+        make()
+
+
+def test_a_shuffle_of_a_trillion_takes_no_memory():
+    order = shuffled(10**12, 1)
+    assert isinstance(order, Order)
+    assert len({order[i] for i in range(10_000)}) == 10_000
+    assert order.__sizeof__() < 1024
+    assert len(pickle.dumps(order)) < 1024
