@@ -1,6 +1,7 @@
 """torch's loaders on datasets, with worker processes."""
 
 import json
+import os
 
 import pytest
 
@@ -241,6 +242,109 @@ assert batch["x"].tolist() == [[0, 0], [0, 0], [0, 1]]
 assert batch["__lengths__"]["x"].tolist() == [[0], [1], [2]]
 """
     )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_batches_stay_as_they_are_while_they_are_held(run, method):
+    run(
+        """
+import random
+part = ds[np.tile(np.arange(103), 40)]
+want = [int(sample.text("txt")) for sample in part]
+for data, options in (
+    (part, {"batch_size": 8, "collate_fn": ft.collate}),
+    (ft.IterableDataset(part, 8), {"batch_size": None}),
+):
+    loader = DataLoader(data, num_workers=3, multiprocessing_context=args[0], **options)
+    held, seen, slots = [], [], set()
+    rng = random.Random(0)
+    for batch in loader:
+        assert type(batch["npy"]) is torch.Tensor
+        seen += batch["cls"].tolist()
+        slots.add(batch["cls"].data_ptr())
+        held.append((batch["cls"].tolist(), batch["npy"][1:], batch["cls"].view(-1, 1)))
+        while len(held) > rng.choice([0, 5, 40]):
+            numbers, arrays, column = held.pop(rng.randrange(len(held)))
+            assert column[:, 0].tolist() == numbers
+            assert arrays[:, 1, 2].tolist() == numbers[1:]
+            arrays.add_(1)  # it is the caller's own
+    assert seen == want
+    assert 3 < len(slots) < 300  # memory is used again
+""",
+        method,
+    )
+
+
+def test_what_a_worker_makes_of_a_batch_is_sent_too(run):
+    run(
+        """
+def changed(samples):
+    batch = ft.collate(samples)
+    batch["double"] = batch["npy"] * 2
+    batch["row"] = batch["npy"][:, 0]
+    batch["turned"] = batch["npy"].transpose(0, 2)
+    batch["same"] = batch["cls"]
+    assert type(batch["row"]) is torch.Tensor
+    return batch
+
+globals()["changed"] = changed
+for batch in DataLoader(ds, 8, num_workers=2, collate_fn=changed):
+    assert (batch["double"] == 2 * batch["npy"]).all()
+    assert (batch["row"] == batch["npy"][:, 0]).all()
+    assert (batch["turned"] == batch["npy"].transpose(0, 2)).all()
+    assert batch["same"].tolist() == batch["cls"].tolist()
+"""
+    )
+
+
+def test_slots_are_free_when_neither_side_needs_them():
+    from fastshard.adapters import slots
+
+    pool = slots.Slots()
+    slot = pool.take(1000)
+    array = slot.place((10,), "f4")
+    assert slot.place((1000,), "f4") is None
+    assert slot.place((0,), "f4") is None
+    other = slot.place((3, 3), "u1")
+    assert not slot.is_free
+    array[:] = range(10)
+    address = array.__array_interface__["data"][0]
+    offset = slot.offset_of(address, array.nbytes)
+    assert offset == slots.CONTROL
+    assert slot.offset_of(address - 1, 4) is None
+    assert slot.offset_of(address, slot.size) is None
+    del other, array
+    assert slot.is_free
+    assert pool.take(1000) is slot
+    array = slot.place((10,), "f4")
+    array[:] = range(10)
+    key, duplicate, size = slot.message()
+    assert duplicate is not None
+    got = slots.received((key, _Now(slot._fd), size), offset, (10,), "f4")
+    del array
+    assert not slot.is_free
+    assert got.tolist() == list(range(10))
+    part = got[3:]
+    del got
+    assert not slot.is_free
+    del part
+    assert slot.is_free
+    assert slot.message()[1] is None  # it is known now
+    busy = [pool.take(10) for _ in range(20)]
+    for taken in busy[:7]:
+        taken.counters.add(slots.SENT)
+    assert pool.take(10) is not None or len(pool._slots) == slots.MOST
+    slots._mapped.pop(key)
+
+
+class _Now:
+    """A descriptor as it comes out of another process."""
+
+    def __init__(self, fd):
+        self.fd = fd
+
+    def detach(self):
+        return os.dup(self.fd)
 
 
 GLOO = """

@@ -6,13 +6,17 @@ imported with this module.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.data
+from torch.multiprocessing.reductions import reduce_tensor
 
+from fastshard.adapters.slots import ALIGNED, Slot, Slots, received
 from fastshard.collation import Collation, Padding
 from fastshard.errors import FastshardError
 from fastshard.ordered import Ordered
@@ -65,29 +69,81 @@ def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
 class TensorCollation(Collation):
     """A ``collate_fn`` with options, for tensors; see `collate`."""
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        import numpy as np
+    def __init__(
+        self, ragged: Padding = "list", out: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(ragged, out)
+        self._slot: Slot | None = None
 
-        element = to_tensor(np.empty(0, dtype))
-        if torch.utils.data.get_worker_info() is None:
-            tensor = torch.empty(shape, dtype=element.dtype)
-        else:  # as torch's own collation does it
-            count = int(np.prod(shape, dtype=np.int64))
-            storage = element._typed_storage()._new_shared(count)
-            tensor = element.new(storage).resize_(shape)
-        memory: NDArray[Any] = tensor.numpy()
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        in_worker = torch.utils.data.get_worker_info() is not None
+        if not in_worker or self.out is not None:
+            return super().__call__(samples)
+        _room.wanted = 0
+        if _room.largest:
+            self._slot = _slots.take(_room.largest)
+        try:
+            return super().__call__(samples)
+        finally:
+            self._slot = None
+            _room.largest = max(_room.largest, _room.wanted)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        found = None if self._slot is None else self._slot.place(shape, dtype)
+        memory = super().empty(shape, dtype) if found is None else found
+        _room.wanted += memory.nbytes + ALIGNED
         return memory
 
     def finished(self, field: str, stack: NDArray[Any]) -> torch.Tensor:
-        base: Any = stack
-        while base is not None and not isinstance(base, torch.Tensor):
-            base = getattr(base, "base", None)
-        if base is not None and tuple(base.shape) == stack.shape:
-            return base  # and not another one on its memory, which is not shared
-        return to_tensor(stack)
+        tensor = to_tensor(stack)
+        slot = self._slot
+        if slot is None or slot.offset_of(tensor.data_ptr(), stack.nbytes) is None:
+            return tensor
+        sent: Any = tensor.as_subclass(SlotTensor)
+        sent.slot = slot
+        return sent  # type: ignore[no-any-return]
 
     def listed(self, arrays: list[NDArray[Any]]) -> list[Any]:
         return [to_tensor(array.copy()) for array in arrays]
+
+
+class SlotTensor(torch.Tensor):
+    """A tensor in a slot; what is computed from it is a plain tensor."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    slot: Slot
+
+
+def _send(tensor: SlotTensor) -> tuple[Any, ...]:
+    """Pickle a tensor for another process: by its place in the slot."""
+    plain = tensor.as_subclass(torch.Tensor)
+    slot = getattr(tensor, "slot", None)
+    offset = None
+    if slot is not None and plain.is_contiguous() and not plain.requires_grad:
+        offset = slot.offset_of(plain.data_ptr(), plain.nbytes)
+    if slot is None or offset is None:
+        return reduce_tensor(plain)  # type: ignore[no-any-return]
+    kind = plain.numpy().dtype
+    return _receive, (slot.message(), offset, tuple(plain.shape), kind)
+
+
+def _receive(
+    message: Any, offset: int, shape: tuple[int, ...], dtype: Any
+) -> torch.Tensor:
+    return torch.from_numpy(received(message, offset, shape, dtype))
+
+
+ForkingPickler.register(SlotTensor, _send)
+
+
+class _Room(threading.local):
+    wanted = 0  # bytes of the batch that is made
+    largest = 0  # of those before
+
+
+_room = _Room()
+_slots = Slots()
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
