@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["Batches", "Describe", "Stateful"]
+__all__ = ["Batches", "Describe", "Stateful", "alone"]
 
 Describe = Callable[[int], dict[str, Any]]  # the state after so many samples
 
@@ -25,11 +27,22 @@ class Stateful(Protocol):
         ...
 
 
+@contextmanager
+def alone(entered: threading.Lock) -> Iterator[None]:
+    """Refuse a second thread while one is inside."""
+    if not entered.acquire(blocking=False):
+        raise ValueError("another thread is in this iterator")
+    try:
+        yield
+    finally:
+        entered.release()
+
+
 class Batches(Iterator[Any]):
     """An iterator over collated batches; see `Dataset.batches`.
 
     After an error of one sample the next batch has those that were read before it,
-    and goes on behind it.
+    and goes on behind it. A batch that cannot be collated has had its turn.
     """
 
     def __init__(
@@ -48,6 +61,7 @@ class Batches(Iterator[Any]):
         self._drop_last = drop_last
         self._describe = describe
         self._begun: list[Any] = []  # samples of the batch that comes
+        self._entered = threading.Lock()
         self._done = 0  # samples that were taken for the batches before
 
     def __len__(self) -> int:
@@ -56,6 +70,11 @@ class Batches(Iterator[Any]):
         return left // self._size if self._drop_last else -(-left // self._size)
 
     def __next__(self) -> Any:
+        with alone(self._entered):
+            return self._collate(self._filled())
+
+    def _filled(self) -> list[Any]:
+        """Return the samples of the next batch, whose turn has come then."""
         if len(self) == 0:
             raise StopIteration
         begun = self._begun
@@ -68,10 +87,9 @@ class Batches(Iterator[Any]):
                     begun.clear()
                     raise
                 break
-        batch = self._collate(begun)
         self._begun = []
         self._done = self._samples.taken
-        return batch
+        return begun
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batches that were returned so far."""

@@ -18,6 +18,7 @@ __all__ = ["Collation", "Padding", "collate"]
 
 Padding = Literal["list", "pad", "error"]
 
+Lengths = dict[str, Any]  # by field int64 [samples, axes]
 KEYS, LENGTHS = "__key__", "__lengths__"
 DECODED = {decoder for name, decoder in DECODERS.items() if name in ("txt", "json")}
 DECODED |= {DECODERS["cls"], DECODERS["npz"]}
@@ -41,7 +42,8 @@ def collate(
     out : dict, optional
         Arrays by field, ``[at least samples, *shape]``: stacks are put into them
         and are views of them. One that is missing is made and put in here, so that
-        the next batch reuses it.
+        the next batch reuses it. One that is too small for what is padded is
+        replaced.
 
     Returns
     -------
@@ -50,8 +52,9 @@ def collate(
         arrays of npy fields (straight from the shards) and numbers (cls), to
         ``[samples, *shape]``; lists are made of txt, of parsed json and of the bytes
         of all other fields. npz gives a dict of what is stacked. Of dicts: a dict;
-        of tuples: a tuple; of what cannot be stacked: a list. With ``"pad"`` there
-        is ``"__lengths__"``: by padded field the true shapes, int64 [samples, axes].
+        of tuples: a tuple; of what cannot be stacked: a list. With ``"pad"`` a dict
+        has ``"__lengths__"``: by field of arrays their true shapes, int64 [samples,
+        axes].
 
     Raises
     ------
@@ -78,17 +81,21 @@ class Collation:
         samples = list(samples)
         if not samples:
             raise ValueError("a batch of no samples")
-        lengths: dict[str, NDArray[Any]] = {}
+        return self._batch(samples, "")
+
+    def _batch(self, samples: list[Any], where: str) -> Any:
+        """Collate samples, or values; `where` tells them from others of the batch."""
+        lengths: Lengths = {}
         if set(map(type, samples)) == {Sample}:
-            batch: Any = self._raw(samples, lengths)
+            batch = self._raw(samples, where, lengths)
         elif all(isinstance(sample, Sample) for sample in samples):  # some were copied
             decoded = [_decoded(sample) for sample in samples]
-            batch = self._mapped(decoded, lengths)
+            batch = self._mapped(decoded, where, lengths)
         elif all(isinstance(sample, Mapping) for sample in samples):
-            batch = self._mapped(samples, lengths)
+            batch = self._mapped(samples, where, lengths)
         else:
-            return self._values(samples, "", lengths)
-        if lengths:
+            return self._values(samples, where, None)
+        if self.ragged == "pad":
             batch[LENGTHS] = lengths
         return batch
 
@@ -107,7 +114,7 @@ class Collation:
         return arrays
 
     def _raw(
-        self, samples: list[Sample], lengths: dict[str, NDArray[Any]]
+        self, samples: list[Sample], where: str, lengths: Lengths
     ) -> dict[str, Any]:
         """Collate samples of shards."""
         first = samples[0]
@@ -119,37 +126,38 @@ class Collation:
         for field in fields:
             decoder = decoder_for(field, first.decoders)
             if decoder is DECODERS["npy"]:
-                batch[field] = self._arrays(samples, field, lengths)
+                batch[field] = self._arrays(samples, field, where, lengths)
+                continue
+            values = [_value(sample, field) for sample in samples]
+            if decoder is DECODERS["npz"]:
+                batch[field] = self._batch(values, f"{where}{field}/")
             else:
-                values = [_value(sample, field) for sample in samples]
-                nested = decoder is DECODERS["npz"]
-                batch[field] = (
-                    self._mapped(values, lengths, f"{field}/")
-                    if nested
-                    else self._values(values, field, lengths)
-                )
+                batch[field] = self._values(values, where + field, lengths)
         return batch
 
     def _arrays(
-        self, samples: list[Sample], field: str, lengths: dict[str, NDArray[Any]]
+        self, samples: list[Sample], field: str, where: str, lengths: Lengths
     ) -> Any:
         """Stack a field straight from the shards."""
 
         def place(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-            memory: NDArray[Any] = self._place(field, shape, dtype)
+            memory: NDArray[Any] = self._place(where + field, shape, dtype)
             return memory
 
         try:
-            return self.finished(field, stacked(samples, field, place))
+            stack = stacked(samples, field, place)
         except UnequalError:
             arrays = [sample.array(field) for sample in samples]
-            return self._values(arrays, field, lengths)
+            return self._values(arrays, where + field, lengths)
+        if self.ragged == "pad":
+            self._note(where + field, [stack.shape[1:]] * len(stack), lengths)
+        return self.finished(where + field, stack)
 
     def _mapped(
         self,
         samples: Sequence[Mapping[str, Any]],
-        lengths: dict[str, NDArray[Any]],
-        where: str = "",
+        where: str,
+        lengths: Lengths,
     ) -> dict[str, Any]:
         """Collate dicts, which have to have the same keys."""
         first = samples[0]
@@ -164,19 +172,23 @@ class Collation:
             for name in first
         }
 
-    def _values(
-        self, values: list[Any], field: str, lengths: dict[str, NDArray[Any]]
-    ) -> Any:
-        """Collate one field's values, or whatever a dataset was mapped to."""
+    def _values(self, values: list[Any], field: str, lengths: Lengths | None) -> Any:
+        """Collate one field's values, or whatever a dataset was mapped to.
+
+        Parameters
+        ----------
+        lengths : dict or None
+            Gets the true shapes of what is padded; None: they cannot be told.
+        """
         import numpy as np
 
         first = values[0]
         kinds = set(map(type, values))
         if all(isinstance(value, np.ndarray | np.generic) for value in values):
             return self._stack([np.asarray(value) for value in values], field, lengths)
-        if kinds <= {bool, int, float}:
+        if kinds <= {int, float} or kinds == {bool}:
             numbers = np.array(values)
-            if numbers.dtype.kind != "O":  # whole numbers beyond 64 bits
+            if _are_exact(numbers, values):
                 return self._stack([*numbers], field, lengths)
         elif kinds == {memoryview}:
             return [bytes(value) for value in values]
@@ -184,7 +196,7 @@ class Collation:
             if len({len(value) for value in values}) == 1:
                 columns = zip(*values, strict=True)
                 parts = [
-                    self._values(list(column), f"{field}[{k}]", lengths)
+                    self._batch(list(column), f"{field}[{k}]")
                     for k, column in enumerate(columns)
                 ]
                 return (
@@ -197,9 +209,7 @@ class Collation:
                 return torch.stack(values)
         return values
 
-    def _stack(
-        self, arrays: list[Any], field: str, lengths: dict[str, NDArray[Any]]
-    ) -> Any:
+    def _stack(self, arrays: list[Any], field: str, lengths: Lengths | None) -> Any:
         """Stack arrays, or do with ragged ones what is wanted."""
         import numpy as np
 
@@ -209,6 +219,8 @@ class Collation:
         if alike and len(shapes) == 1:
             stack = self._place(field, (len(arrays), *first.shape), first.dtype)
             np.stack(arrays, out=stack)
+            if self.ragged == "pad" and lengths is not None:
+                self._note(field, [first.shape] * len(arrays), lengths)
             return self.finished(field, stack)
         if self.ragged == "list":
             return self.listed(arrays)
@@ -219,13 +231,25 @@ class Collation:
                 f"field {field!r} is not the same in all samples: "
                 f"{', '.join(found[:4])}"
             )
-        true = np.array([array.shape for array in arrays], np.int64)
+        if lengths is None:
+            raise FastshardError("only named fields are padded: map samples to dicts")
+        true = self._note(field, [array.shape for array in arrays], lengths)
         stack = self._place(field, (len(arrays), *true.max(0).tolist()), first.dtype)
         stack[...] = np.zeros((), first.dtype)
         for row, array in zip(stack, arrays, strict=True):
             row[tuple(map(slice, array.shape))] = array
-        lengths[field] = true
         return self.finished(field, stack)
+
+    def _note(
+        self, field: str, shapes: list[tuple[int, ...]], lengths: Lengths
+    ) -> NDArray[Any]:
+        """Note the true shapes of a field; returns them."""
+        import numpy as np
+
+        true = np.array(shapes, np.int64).reshape(len(shapes), -1)
+        if true.shape[1]:  # numbers have no axes
+            lengths[field.rpartition("/")[2]] = true
+        return true
 
     def _place(self, field: str, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """Return memory for a stack, the caller's where there is some."""
@@ -234,6 +258,8 @@ class Collation:
         found = self.out.get(field)
         if found is None:
             found = self.out[field] = self.empty(shape, dtype)
+        if self.ragged == "pad" and found.ndim == len(shape):
+            return self._widened(field, found, shape, dtype)
         if (
             found.dtype != dtype
             or found.shape[1:] != shape[1:]
@@ -244,6 +270,26 @@ class Collation:
                 f"{dtype} {shape}"
             )
         return found[: shape[0]]
+
+    def _widened(
+        self, field: str, found: NDArray[Any], shape: tuple[int, ...], dtype: Any
+    ) -> Any:
+        """Return a part of an array for what is padded; of a larger one if need be."""
+        if found.dtype != dtype or any(map(int.__gt__, shape, found.shape)):
+            room = tuple(map(max, shape, found.shape))
+            assert self.out is not None
+            found = self.out[field] = self.empty(room, dtype)
+        return found[tuple(map(slice, shape))]
+
+
+def _are_exact(numbers: NDArray[Any], values: list[Any]) -> bool:
+    """Say whether an array has the very numbers that it was made of."""
+    if numbers.dtype.kind in "iub":
+        return True
+    return numbers.dtype.kind == "f" and all(
+        isinstance(value, float) or int(number) == value
+        for number, value in zip(numbers, values, strict=True)
+    )
 
 
 def _value(sample: Sample, field: str) -> Any:

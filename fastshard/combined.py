@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from fastshard._core.orders import Order
-from fastshard.batches import Describe, Stateful
+from fastshard.batches import Describe, Stateful, alone
 from fastshard.ordered import Ordered
-from fastshard.plan import Plan, chained
+from fastshard.plan import Plan, chained, describe
 from fastshard.selection import chosen
+from fastshard.state import Identity
 from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:
@@ -31,10 +34,20 @@ class Combined(Ordered):
         self._stages = stages
         self._found: Order | None = None  # the plan's order, once it is known
         self._count: int | None = None
+        self._known: Identity | None = None
 
     @abstractmethod
     def _again(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Self:
         """Return the same with another plan and other stages."""
+
+    @abstractmethod
+    def _identify(self) -> Identity:
+        """Say what dataset it is."""
+
+    def _identity(self) -> Identity:
+        if self._known is None:
+            self._known = self._identify()
+        return self._known
 
     @abstractmethod
     def _items(self, places: Iterable[int]) -> list[Any]:
@@ -96,6 +109,13 @@ class Combined(Ordered):
         return Steps(self, max(window, 1), describe)
 
 
+class Failure:
+    """What stands for an item that could not be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class Steps(Iterator[Any]):
     """An iterator that reads some items at a time."""
 
@@ -104,33 +124,53 @@ class Steps(Iterator[Any]):
         self._window = window
         self._describe = describe
         self._waiting: list[Any] = []  # what was read, the next one last
+        self._entered = threading.Lock()
         self.taken = 0
 
     def __length_hint__(self) -> int:
         return len(self._items) - self.taken
 
     def __next__(self) -> Any:
-        if not self._waiting:
-            self._fill()
-        item = self._waiting.pop()
-        self.taken += 1
+        with alone(self._entered):
+            if not self._waiting:
+                self._fill()
+            item = self._waiting.pop()
+            self.taken += 1
+        if isinstance(item, Failure):
+            raise item.error.with_traceback(None)
         return item
 
     def _fill(self) -> None:
-        """Read a window; where one item of it cannot be read, only the next."""
-        start = self.taken
-        stop = min(start + self._window, len(self._items))
-        if start == stop:
+        """Read a window: all at once, or one by one where something is wrong."""
+        places = range(self.taken, min(self.taken + self._window, len(self._items)))
+        if not places:
             raise StopIteration
         try:
-            self._waiting = self._items.get_many(range(start, stop))[::-1]
+            found = self._items.get_many(places)
         except Exception:
-            try:
-                self._waiting = self._items.get_many([start])
-            except Exception:
-                self.taken += 1  # its turn has come
-                raise
+            found = [self._one(place) for place in places]
+        self._waiting = found[::-1]
+
+    def _one(self, place: int) -> Any:
+        try:
+            return self._items.get_many([place])[0]
+        except Exception as error:
+            return Failure(error)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `resume` goes on from: all returned so far is done."""
         return self._describe(self.taken)
+
+
+def combined(
+    join: str, datasets: Sequence[Ordered], samples: int, *how: object
+) -> Identity:
+    """Return the identity of datasets put together in some way."""
+    parts = []
+    for part in datasets:
+        identity = part._identity()
+        order = describe(part._order())
+        parts.append((identity.samples, identity.digest, order))
+    digest = blake2b(repr((how, parts)).encode(), digest_size=8).hexdigest()
+    name = join.join(part._identity().name for part in datasets)
+    return Identity(name, samples, digest)

@@ -26,9 +26,9 @@ def identity_of(shards: ShardSet) -> Identity:
     names = "\n".join(path[prefix:].replace(os.sep, "/").lstrip("/") for path in paths)
     digest.update(names.encode("utf-8", "surrogateescape"))
     digest.update(repr((starts, shards.options["key"])).encode())
-    for path in {paths[0]: 0, paths[-1]: 0}:
+    for path in dict.fromkeys(paths[:1] + paths[-1:]):
         with open(path, "rb", buffering=0) as file:
             digest.update(f"\n{os.fstat(file.fileno()).st_size}\n".encode())
             digest.update(file.read(HEAD))
-    name = os.path.basename(shards.root) or os.path.basename(paths[0])
+    name = os.path.basename(shards.root) or "".join(map(os.path.basename, paths[:1]))
     return Identity(name, starts[-1], digest.hexdigest())

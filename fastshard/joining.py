@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from fastshard.combined import Combined
-from fastshard.errors import FastshardError, SampleNotFoundError
-from fastshard.plan import Plan, describe
-from fastshard.state import Identity, combined
+from fastshard.combined import Combined, combined
+from fastshard.errors import AmbiguousKeyError, FastshardError, SampleNotFoundError
+from fastshard.plan import Plan
+from fastshard.state import Identity
 
 if TYPE_CHECKING:
     from fastshard.dataset import Dataset
@@ -41,8 +41,13 @@ def zip_by_key(a: Dataset, b: Dataset, strict: bool = True) -> Zip:
     SampleNotFoundError
         When a pair is asked for: `b` has no such key.
     AmbiguousKeyError
-        It has several.
+        It has several; or, if it must have all, `a` has.
     """
+    from fastshard.dataset import Dataset
+
+    for dataset in (a, b):
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"datasets with keys are joined, not {dataset!r:.60}")
     return Zip(a, b, strict)
 
 
@@ -94,13 +99,8 @@ class Zip(Combined):
                 told.append(f"the {name} has no {shown}{more}")
         return "; ".join(told)
 
-    def _identity(self) -> Identity:
-        parts = [
-            (part._identity(), describe(part._plan.order(part._total())))
-            for part in self.datasets
-        ]
-        name = " & ".join(identity.name for identity, _ in parts)
-        return combined(name, self._total(), "zip", self._strict, parts)
+    def _identify(self) -> Identity:
+        return combined(" & ", self.datasets, self._total(), "zip", self._strict)
 
     def _items(self, places: Iterable[int]) -> list[Any]:
         a, b = self.datasets
@@ -108,6 +108,10 @@ class Zip(Combined):
             places = [self._common[place] for place in places]
         mine, theirs = list(places), b.keys()
         keys = [a.keys()[i] for i in mine]
+        if self._strict:  # as many samples, each key once, and each in `b`: all of it
+            for i, key in zip(mine, keys, strict=True):
+                if a.keys().index(key) != i:
+                    raise AmbiguousKeyError(key, [a.keys().index(key), i])
         try:
             others = [theirs.index(key) for key in keys]
         except SampleNotFoundError:

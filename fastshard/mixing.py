@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import accumulate
 from math import ceil, floor
-from operator import index
 from typing import Any, Literal
 
 from fastshard._core.orders import Shuffle
-from fastshard.combined import Combined
+from fastshard.combined import Combined, combined
 from fastshard.ordered import Ordered
-from fastshard.plan import Plan, describe, keys_of
-from fastshard.state import Identity, combined
+from fastshard.plan import Plan, checked_seed, keys_of
+from fastshard.state import Identity
 
 __all__ = ["Mix", "mix"]
 
@@ -42,7 +41,7 @@ def mix(
     weights : sequence of float, optional
         Their proportions, which need not add up to 1; by their sizes without it,
         so that each sample comes once. In 1,024 places from a multiple of that on
-        they hold, but for one sample a dataset.
+        they hold, but for about one sample a dataset.
     seed : int
     stop : {"first", "all"}
         When to end: when the first dataset is used up; or when all were, those that
@@ -62,15 +61,18 @@ def mix(
     datasets = list(datasets)
     if not datasets:
         raise ValueError("a mix of no datasets")
+    for dataset in datasets:
+        if not isinstance(dataset, Ordered):
+            raise TypeError(f"datasets are mixed, not {type(dataset).__name__}")
     if stop not in ("first", "all"):
         raise ValueError(f'stop is "first" or "all", not {stop!r}')
     if weights is not None:
-        weights = list(weights)
+        weights = [float(weight) for weight in weights]
         if len(weights) != len(datasets):
             raise ValueError(f"{len(weights)} weights for {len(datasets)} datasets")
         if not all(0 < weight < float("inf") for weight in weights):
             raise ValueError(f"weights are positive, not {weights}")
-    return Mix(datasets, weights, index(seed), stop)
+    return Mix(datasets, weights, checked_seed(seed), stop)
 
 
 class Mix(Combined):
@@ -108,13 +110,10 @@ class Mix(Combined):
     def _total(self) -> int:
         return sum(self.shares)
 
-    def _identity(self) -> Identity:
-        parts = [
-            (part._identity(), describe(part._plan.order(part._total())))
-            for part in self.datasets
-        ]
-        name = " + ".join(identity.name for identity, _ in parts)
-        return combined(name, self._total(), "mix", self.shares, self._options, parts)
+    def _identify(self) -> Identity:
+        _, seed, stop = self._options
+        how = ("mix", self.shares, seed, stop)
+        return combined(" + ", self.datasets, self._total(), *how)
 
     def source_of(self, place: int) -> tuple[int, int]:
         """Return which dataset a place of the mix is of, and the position there."""

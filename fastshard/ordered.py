@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 from fastshard._core.orders import Order
 from fastshard.batches import Batches, Describe, Stateful
 from fastshard.iteration import Iteration, OnError
-from fastshard.plan import Plan, Rest, Shuffling, Split, Worker, describe
+from fastshard.plan import (
+    Plan,
+    Rest,
+    Shuffling,
+    Split,
+    Worker,
+    checked_seed,
+    describe,
+)
 from fastshard.reading import WINDOW
 from fastshard.state import Identity, plan_from, state_of, worker_from
 from fastshard.workers import here
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
     from fastshard.collation import Padding
 
 __all__ = ["Ordered"]
+
+MOST = 1 << 62  # ranks, or samples of a block
 
 
 class Ordered(Sequence[Any]):
@@ -69,8 +79,8 @@ class Ordered(Sequence[Any]):
         """
         if block is not None and index(block) < 1:
             raise ValueError(f"a block has at least 1 sample, not {block}")
-        block = None if block is None else index(block)
-        shuffling = Shuffling(index(seed), index(epoch), block)
+        block = None if block is None else min(index(block), MOST)
+        shuffling = Shuffling(checked_seed(seed), checked_seed(epoch), block)
         plan = self._plan
         if not plan.is_plain:
             plan = Plan(self._order())
@@ -96,7 +106,7 @@ class Ordered(Sequence[Any]):
         themselves where an iterable dataset is iterated over.
         """
         rank, world_size = index(rank), index(world_size)
-        if not 0 <= rank < world_size:
+        if not 0 <= rank < world_size <= MOST:
             raise ValueError(f"rank {rank} of {world_size}")
         if drop_last not in (False, True, "pad"):
             raise ValueError(f'drop_last is False, True or "pad", not {drop_last!r}')
@@ -164,7 +174,10 @@ class Ordered(Sequence[Any]):
         Returns
         -------
         iterator
-            With ``state_dict()``: the state after what it has returned so far.
+            With ``state_dict()``: the state after what it has returned so far. For
+            that all samples are counted: leave out shards that cannot be (`exclude`).
+            The state of one of torch's workers is for the same worker of as many,
+            or, of whole batches that came in turn, for a process that is none.
         """
         part = self._here(1, state)
         items = part._steps(window, part._state_after)
@@ -226,5 +239,6 @@ class Ordered(Sequence[Any]):
         if found is None:
             return part
         plan = part._plan._replace(worker=Worker(*found, chunk))
-        mine = None if state is None else worker_from(state, plan)
-        return part._planned(plan if mine is None else mine)
+        if state is not None and state.get("worker") is not None:
+            plan = worker_from(state, plan, self._identity())
+        return part._planned(plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from operator import index
 from struct import unpack
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -15,6 +16,7 @@ __all__ = [
     "Split",
     "Worker",
     "chained",
+    "checked_seed",
     "describe",
     "keys_of",
 ]
@@ -116,6 +118,12 @@ class Plan(NamedTuple):
         assert self.worker is not None
         return Chunks(self.worker.chunk, self.worker.id, self.worker.workers, count)
 
+    def most_taken(self, total: int) -> int:
+        """Return how many samples fall to the worker, those before among them."""
+        size = self.size(total)
+        share = self._share(size)
+        return self._chunks(size if share is None else share.count).count
+
     def done(self, total: int, count: int) -> int:
         """Return how many samples of the epoch are done after `count` of this share.
 
@@ -157,6 +165,14 @@ def chained(*orders: Order | None) -> Order | None:
         if order is not None:
             found = order if found is None else found.after(order)
     return found
+
+
+def checked_seed(number: int) -> int:
+    """Return a seed or an epoch; raise a ValueError for one of over 128 bits."""
+    number = index(number)
+    if number.bit_length() > 128:
+        raise ValueError("a seed or an epoch has at most 128 bits")
+    return number
 
 
 def keys_of(seed: int, epoch: int) -> tuple[int, ...]:

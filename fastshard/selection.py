@@ -53,7 +53,7 @@ def chosen(count: int, key: Any) -> Order:
         if len(wanted) != count:
             raise IndexError(f"a mask of {len(wanted):,} for {count:,} samples")
         wanted = np.flatnonzero(wanted)
-    return Listed(_wrapped(wanted, count), count)
+    return Listed(_wrapped(wanted, count), count, owned=True)
 
 
 def masked(mask: NDArray[np.bool_], order: Order | None) -> Order:
@@ -61,9 +61,9 @@ def masked(mask: NDArray[np.bool_], order: Order | None) -> Order:
     import numpy as np
 
     if order is None:
-        return Listed(np.flatnonzero(mask), len(mask))
+        return Listed(np.flatnonzero(mask), len(mask), owned=True)
     positions = order.part(0, len(order))
-    return Listed(positions[mask[positions]], len(mask))
+    return Listed(positions[mask[positions]], len(mask), owned=True)
 
 
 def _wrapped(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from fastshard.errors import StateError
 from fastshard.plan import Plan, Shuffling
 
-__all__ = ["Identity", "combined", "plan_from", "state_of", "worker_from"]
+__all__ = ["Identity", "plan_from", "state_of", "worker_from"]
 
 VERSION = 1
 MOST = (1 << 63) - 1  # of any number in a state, but a seed
+MOST_NAME = 100  # characters
 
 
 class Identity(NamedTuple):
@@ -21,12 +21,6 @@ class Identity(NamedTuple):
     name: str  # for people
     samples: int
     digest: str  # hexadecimal
-
-
-def combined(name: str, samples: int, *parts: object) -> Identity:
-    """Return the identity of what is made of several parts."""
-    digest = blake2b(repr(parts).encode(), digest_size=8).hexdigest()
-    return Identity(name, samples, digest)
 
 
 def state_of(plan: Plan, identity: Identity, base: str, count: int) -> dict[str, Any]:
@@ -40,7 +34,7 @@ def state_of(plan: Plan, identity: Identity, base: str, count: int) -> dict[str,
     seed, epoch, block = plan.shuffling or (None, None, None)
     state: dict[str, Any] = {
         "version": VERSION,
-        "dataset": identity.name,
+        "dataset": identity.name[:MOST_NAME],
         "id": identity.digest,
         "samples": identity.samples,
         "base": base,
@@ -52,8 +46,7 @@ def state_of(plan: Plan, identity: Identity, base: str, count: int) -> dict[str,
     worker = plan.worker
     if worker is not None:
         taken = worker.taken + count
-        rank, world = (0, 1) if plan.split is None else plan.split[:2]
-        where = [rank, world, worker.id, worker.workers, worker.chunk]
+        where = _place_of(plan)
         state["worker"] = {"where": where, "start": plan.start, "taken": taken}
     return state
 
@@ -72,6 +65,7 @@ def plan_from(
         It is no state, or of another dataset, selection or seed.
     """
     checked = _checked(state)
+    size = plan.size(identity.samples)
     own = f"{identity.name!r} ({identity.samples:,} samples)"
     if (checked["id"], checked["samples"]) != (identity.digest, identity.samples):
         its = f"{checked['dataset']!r} ({checked['samples']:,} samples)"
@@ -80,6 +74,8 @@ def plan_from(
         raise StateError(
             f"the state is of another selection of samples of dataset {own}"
         )
+    _want(checked["position"] <= size, state, "position")
+    _want((checked.get("worker") or {"start": 0})["start"] <= size, state, "worker")
     shuffling = None
     if checked["seed"] is not None:
         shuffling = Shuffling(checked["seed"], checked["epoch"], checked["block"])
@@ -94,17 +90,40 @@ def plan_from(
     return plan._replace(shuffling=shuffling, start=checked["position"], worker=None)
 
 
-def worker_from(state: Mapping[str, Any], plan: Plan) -> Plan | None:
-    """Return where a worker in the same place as the state's goes on; or None."""
-    saved, worker = state.get("worker"), plan.worker
-    if saved is None or worker is None:
-        return None
-    rank, world = (0, 1) if plan.split is None else plan.split[:2]
-    if saved["where"] != [rank, world, worker.id, worker.workers, worker.chunk]:
-        return None
-    return plan._replace(
+def worker_from(state: Mapping[str, Any], plan: Plan, identity: Identity) -> Plan:
+    """Return where the worker that a state is of goes on.
+
+    Raises
+    ------
+    StateError
+        The plan is of another worker, rank or size of batches: what the other workers
+        have done, the state does not tell.
+    """
+    saved, worker = state["worker"], plan.worker
+    assert worker is not None
+    here = _place_of(plan)
+    if saved["where"] != here:
+        names = "rank, ranks, worker, workers, samples of a batch"
+        raise StateError(
+            f"the state of a worker ({names}: {saved['where']}) is for the same one, "
+            f"and this one is {here}; the state of another process, or "
+            "state_dict(done) of the dataset, is for any"
+        )
+    own = plan._replace(
         start=saved["start"], worker=worker._replace(taken=saved["taken"])
     )
+    total = identity.samples
+    _want(own.start <= own.size(total), state, "worker")
+    _want(saved["taken"] <= own.most_taken(total), state, "worker")
+    _want(own.done(total, 0) == state["position"], state, "position")
+    return own
+
+
+def _place_of(plan: Plan) -> list[int]:
+    """Say which worker of which rank a plan is of."""
+    assert plan.worker is not None
+    rank, world = (0, 1) if plan.split is None else plan.split[:2]
+    return [rank, world, plan.worker.id, plan.worker.workers, plan.worker.chunk]
 
 
 def _told(shuffling: Shuffling | None) -> str:
@@ -116,16 +135,18 @@ def _told(shuffling: Shuffling | None) -> str:
 
 def _checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a state whose values are of the right types and sizes."""
-    if not isinstance(state, Mapping) or state.get("version") != VERSION:
-        version = state.get("version") if isinstance(state, Mapping) else None
-        raise StateError(f"no state of version {VERSION}: its version is {version!r}")
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if type(version) is not int or version != VERSION:
+        told = _shown(version)
+        raise StateError(f"no state of version {VERSION}: its version is {told}")
     for name in ("dataset", "id", "base"):
         _want(isinstance(state.get(name), str), state, name)
     for name in ("samples", "position"):
         _want(_is_count(state.get(name)), state, name)
-    _want(state["position"] <= state["samples"], state, "position")
-    kinds = {type(state.get("seed")), type(state.get("epoch"))}
-    _want(kinds in ({int}, {type(None)}), state, "seed")
+    for name in ("seed", "epoch"):
+        number = state.get(name)
+        good = number is None if state.get("seed") is None else type(number) is int
+        _want(good and (number is None or number.bit_length() <= 128), state, name)
     block = state.get("block")
     _want(block is None or (_is_count(block) and block > 0), state, "block")
     worker = state.get("worker")
@@ -137,7 +158,7 @@ def _checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
         good = (
             good and _is_count(worker.get("start")) and _is_count(worker.get("taken"))
         )
-        _want(good and worker["start"] <= state["samples"], state, "worker")
+        _want(good, state, "worker")
     return state
 
 
@@ -147,4 +168,11 @@ def _is_count(value: object) -> bool:
 
 def _want(good: bool, state: Mapping[str, Any], name: str) -> None:
     if not good:
-        raise StateError(f"a state whose {name!r} is {state.get(name)!r:.60}")
+        raise StateError(f"a state whose {name!r} is {_shown(state.get(name))}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # Python writes no numbers of thousands of digits
+        return "something very long"

@@ -200,6 +200,53 @@ def test_values_of_mapped_datasets(ds):
     assert floats.tolist() == [0.5, 0.5]
 
 
+def test_numbers_are_exact_or_in_a_list():
+    for values, kind in (
+        ([1, 2], "int64"),
+        ([2**63, 2**64 - 1], "uint64"),
+        ([True, False], "bool"),
+        ([0.5, float("nan")], "float64"),
+        ([1, 0.5], "float64"),
+    ):
+        batch = fastshard.collate([{"x": value} for value in values])
+        assert batch["x"].dtype == kind
+        assert str(batch["x"].tolist()) == str(np.array(values).tolist())
+    for values in ([2**63 + 1, -1], [2**53 + 1, 0.5], [True, 5], [2**70, 1]):
+        assert fastshard.collate([{"x": value} for value in values])["x"] == values
+
+
+def test_tuples_of_samples(ds):
+    pairs = fastshard.zip_by_key(ds, ds.decode("cls"))
+    raw, decoded = next(pairs.batches(3))
+    assert raw["npy"].shape == (3, 2, 3)
+    assert decoded["cls"].tolist() == [0, 1, 2]
+
+
+def test_padding_tells_lengths_always(made):
+    ds = made(*({"npy": np.arange(n, dtype="u1")} for n in (2, 2, 1, 3)))
+    out = {}
+    widths = []
+    for batch in ds.batches(2, ragged="pad", out=out):
+        widths.append(batch["__lengths__"]["npy"].tolist())
+        assert batch["npy"].base is out["npy"]
+        for row, (length,) in zip(batch["npy"], widths[-1], strict=True):
+            assert row.tolist() == [*range(length)] + [0] * (len(row) - length)
+    assert widths == [[[2], [2]], [[1], [3]]]
+    bare = ds.map(lambda sample: sample.array("npy"))
+    with pytest.raises(FastshardError, match="only named fields are padded"):
+        list(bare.batches(2, ragged="pad"))
+
+
+def test_a_batch_that_cannot_be_collated_has_had_its_turn(made):
+    ds = made(*({"npy": np.zeros(n)} for n in (1, 1, 1, 2, 1, 1)))
+    it = ds.batches(2, ragged="error")
+    assert next(it)["npy"].shape == (2, 1)
+    with pytest.raises(FastshardError):
+        next(it)
+    assert it.state_dict()["position"] == 4
+    assert [batch["__key__"] for batch in it] == [["004", "005"]]
+
+
 def test_samples_that_were_copied(ds):
     import pickle
 

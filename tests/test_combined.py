@@ -179,6 +179,73 @@ def test_mixes_that_cannot_be(parts, options, told):
         fastshard.mix([])
 
 
+def test_a_moved_mix_takes_its_state(folders, tmp_path):
+    import shutil
+
+    def mixed(paths):
+        return fastshard.mix([fastshard.open(path) for path in paths], seed=1)
+
+    moved = [shutil.copytree(path, tmp_path / f"{path.name}2") for path in folders]
+    state = mixed(folders).state_dict(100)
+    assert numbers(mixed(moved).iter(state)) == numbers(mixed(folders))[100:]
+
+
+def test_one_thread_at_a_time(parts):
+    import threading
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(sample):
+        begun.set()
+        go_on.wait(10)
+        return 1
+
+    for it in (
+        iter(fastshard.mix(parts).map(wait)),
+        parts[0].map(wait).batches(2),
+    ):
+        begun.clear()
+        go_on.clear()
+        thread = threading.Thread(target=next, args=(it,))
+        thread.start()
+        begun.wait(10)
+        with pytest.raises(ValueError, match="another thread"):
+            next(it)
+        go_on.set()
+        thread.join()
+
+
+def test_each_item_is_mapped_once_or_twice(parts):
+    calls = []
+
+    def fn(sample):
+        calls.append(sample.key)
+        if len(calls) == 40:
+            raise fastshard.FastshardError("no")
+        return sample
+
+    it = fastshard.mix(parts).map(fn).iter(on_error="skip")
+    assert len(list(it)) in (146, 147)
+    assert len(calls) <= 147 + 64
+
+
+def test_what_cannot_be_mixed_or_joined(parts):
+    with pytest.raises(TypeError, match="not list"):
+        fastshard.mix([[1, 2]])
+    with pytest.raises(TypeError, match="datasets with keys"):
+        fastshard.zip_by_key(fastshard.mix(parts), parts[0])
+    weights = np.array([0.5, 0.25, 0.25], np.float32)
+    assert len(fastshard.mix(parts, weights=weights)) == 28
+
+
+def test_keys_that_come_twice_are_refused(two):
+    a, b = two
+    pairs = fastshard.zip_by_key(a[[0, 0, 1]], b[:3])
+    with pytest.raises(fastshard.AmbiguousKeyError):
+        list(fastshard.zip_by_key(a[[0, *range(19)]], b))
+    assert len(pairs) == 3
+
+
 def test_a_sample_that_cannot_be_read_has_its_turn(parts, tmp_path):
     names = ["0.txt", "1.txt", "1.TXT", "2.txt"]
     bad = write_tar(tmp_path / "f.tar", dict.fromkeys(names, b"5000"))

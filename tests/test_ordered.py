@@ -1,5 +1,6 @@
 """Shuffling, splitting and resuming: every sample once, whatever happens."""
 
+import functools
 import itertools
 import json
 import os
@@ -204,13 +205,13 @@ def test_a_copied_dataset_takes_a_state(ds, tmp_path, folder):
 
 
 BROKEN = {
-    "version": [0, 2, None, "1"],
+    "version": [0, 2, None, "1", True, 10**5000],
     "dataset": [None, 3],
     "id": [None, "x", 5, ["a"]],
     "samples": [-1, 104, 1.0, True, 2**70, None],
     "base": [None, "00", 7],
-    "seed": ["7", 7.0, None, [7], True],
-    "epoch": [None, "0", 1.5],
+    "seed": ["7", 7.0, None, [7], True, 10**5000],
+    "epoch": [None, "0", 1.5, 2**200],
     "block": [0, -1, "4", 2**64, 2.0],
     "position": [-1, 104, "5", 5.0, None, 2**64, True],
     "worker": [
@@ -226,7 +227,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(k, v) for k, values in BROKEN.items() for v in values]
+    ("name", "value"),
+    [(k, v) for k, values in BROKEN.items() for v in values],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_a_state_that_was_tampered_with_is_refused(ds, name, value):
     state = ds.shuffle(7).state_dict(5) | {name: value}
@@ -236,6 +239,87 @@ def test_a_state_that_was_tampered_with_is_refused(ds, name, value):
     if name not in ("block", "worker"):
         with pytest.raises(StateError):
             ds.resume(state)
+
+
+def test_a_selection_may_be_larger_or_smaller_than_the_shards(ds):
+    thrice = ds[list(range(103)) * 3]
+    it = iter(thrice)
+    seen = numbers(itertools.islice(it, 250))
+    assert seen + numbers(thrice.iter(it.state_dict())) == numbers(thrice)
+    part = ds[:5].shuffle(3)
+    with pytest.raises(StateError, match="position"):
+        part.iter(part.state_dict() | {"position": 9})
+
+
+def in_worker(monkeypatch, k, workers):
+    monkeypatch.setattr("fastshard.ordered.here", lambda: (k, workers))
+
+
+def test_a_worker_s_state_is_for_the_same_worker(ds, monkeypatch):
+    part = ds.shuffle(3)
+    in_worker(monkeypatch, 1, 2)
+    it = part.batches(4)
+    next(it), next(it)
+    state = it.state_dict()
+    rest = [batch["__key__"] for batch in it]
+    assert [batch["__key__"] for batch in part.batches(4, state=state)] == rest
+    for other in (
+        lambda: part.batches(5, state=state),
+        lambda: part.iter(state),
+        lambda: part.split_by_rank(0, 2).batches(4, state=state),
+    ):
+        with pytest.raises(StateError, match="for the same one"):
+            other()
+    worker = state["worker"]
+    for broken in ({"taken": 2**62}, {"taken": 12}, {"start": 20}, {"start": 103}):
+        with pytest.raises(StateError):
+            part.batches(4, state=state | {"worker": worker | broken})
+    in_worker(monkeypatch, 0, 3)
+    with pytest.raises(StateError, match="for the same one"):
+        part.batches(4, state=state)
+    begun = part.batches(4, state=part.state_dict(8))  # of no worker: for any
+    assert next(begun)["__key__"] == list(part.keys())[8:12]
+    monkeypatch.undo()
+    whole = [key for batch in part.batches(4, state=state) for key in batch["__key__"]]
+    assert whole == list(part.keys())[16:]  # four batches came in turn
+
+
+def test_seeds_have_a_bound(ds):
+    for call in (
+        lambda: ds.shuffle(2**128),
+        lambda: ds.shuffle(1, -(2**128)),
+        lambda: ds.split_by_rank(0, 10**30),
+        lambda: fastshard.mix([ds], seed=2**200),
+    ):
+        with pytest.raises(ValueError, match=r"128 bits|rank 0"):
+            call()
+    assert sorted(numbers(ds.shuffle(1, block=10**30))) == list(range(103))
+
+
+def test_samples_chosen_twice_are_found_by_their_first_place(ds):
+    for part in (
+        ds[[0, 0]].shuffle(1)[1:2],
+        ds[[0, 0, 1, 1, 2, 2]].shuffle(3),
+        ds[:7].split_by_rank(0, 1, drop_last="pad")[::-1],
+        ds[:3].split_by_rank(0, 2, drop_last="pad").shuffle(1),
+    ):
+        keys = list(part.keys())
+        for key in keys:
+            assert part.keys().index(key) == keys.index(key)
+            assert part[key].key == key
+
+
+def test_too_many_selections_of_one_another(ds):
+    for epoch in range(990):
+        ds = ds.shuffle(1, epoch)
+    assert sorted(numbers(ds)) == list(range(103))
+    with pytest.raises(ValueError, match="1000 selections"):
+        functools.reduce(lambda part, epoch: part.shuffle(1, epoch), range(20), ds)
+
+
+def test_no_shards_are_left(ds):
+    none = ds.exclude(range(11))
+    assert list(none.iter(none.state_dict())) == []
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 5, {}, {"version": 1}])

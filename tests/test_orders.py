@@ -210,6 +210,26 @@ def test_orders_are_as_lists(pair):
         order[-len(plain) - 1]
 
 
+def test_wrapping_strides_are_solved():
+    """Not searched: these would take for ever."""
+    for limit, step in ((5, 2**62), (6, 2**61), (2**40 + 1, 2**21), (10, 4)):
+        order = Stride(3 % limit, step, (2**62 - 3) // step + 1, limit, wraps=True)
+        places = range(min(len(order), 4))
+        for place in places:
+            first = min(k for k in places if order[k] == order[place])
+            assert order.find(order[place]) == first
+    assert Stride(0, 2**62, 0, 5, wraps=True).find(3) == -1
+
+
+def test_a_list_is_copied():
+    numbers = np.arange(5)
+    order = Listed(numbers, 5)
+    numbers[0] = 10**9
+    assert list(order) == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="read-only"):
+        order.__reduce__()[1][0][0] = 7
+
+
 def test_slices_of_slices_do_not_pile_up():
     order = shuffled(10**9, 1)
     for _ in range(100_000):

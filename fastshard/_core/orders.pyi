@@ -32,7 +32,9 @@ class Chunks(Order):
 
 @final
 class Listed(Order):
-    def __new__(cls, numbers: Sequence[int] | NDArray[Any], limit: int) -> Self: ...
+    def __new__(
+        cls, numbers: Sequence[int] | NDArray[Any], limit: int, *, owned: bool = False
+    ) -> Self: ...
 
 @final
 class Shuffle(Order):

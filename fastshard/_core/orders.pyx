@@ -10,6 +10,16 @@ from fastshard._core.permutation cimport (
 )
 
 
+from math import gcd
+
+cdef enum:
+    MOST_DEEP = 1000               # orders that look one another up
+
+
+cdef int depth_of(Order order):
+    return (<Chain> order).depth if isinstance(order, Chain) else 0
+
+
 cdef int64_t checked(object number, str what, int64_t least) except? -1:
     whole = PyNumber_Index(number)
     if not least <= whole <= INT64_MAX:
@@ -27,6 +37,10 @@ cdef class Order:
         """The first place of a position; -1: it has none."""
         return -1
 
+    cdef bint may_repeat(self) except -1:
+        """Whether a position may come at several places."""
+        return False
+
     cpdef Order after(self, Order first):
         """Return the order whose places are looked up in `first`, and then in this."""
         cdef int64_t i
@@ -39,7 +53,7 @@ cdef class Order:
         found = numbers
         for i in range(first.count):
             found[i] = self.at(found[i])
-        return Listed(numbers, self.limit)
+        return Listed(numbers, self.limit, owned=True)
 
     def __len__(self):
         return self.count
@@ -88,7 +102,7 @@ cdef class Stride(Order):
             raise ValueError("a step of 0")
         self.count = checked(count, "a count", 0)
         self.limit = checked(limit, "a limit", 0)
-        self.wraps = self.repeats = wraps
+        self.wraps = wraps
         if count == 0:
             return
         last = int(start) + (int(count) - 1) * int(step)
@@ -102,15 +116,30 @@ cdef class Stride(Order):
 
     cdef int64_t place(self, int64_t position) except -2:
         cdef int64_t place
-        cdef int64_t last = self.start + (self.count - 1) * self.step
-        while True:
-            if (position - self.start) % self.step == 0:
-                place = (position - self.start) // self.step
-                if 0 <= place < self.count:
-                    return place
-            if not self.wraps or position > last - self.limit:
-                return -1
-            position += self.limit
+        if self.count == 0:
+            return -1
+        if self.wraps:
+            return self.wrapped_place(position)
+        if (position - self.start) % self.step != 0:
+            return -1
+        place = (position - self.start) // self.step
+        return place if 0 <= place < self.count else -1
+
+    cdef int64_t wrapped_place(self, int64_t position) except -2:
+        """Solve ``position + k * limit == start + place * step`` for the least place."""
+        common = gcd(self.limit, self.step)
+        period = int(self.step) // common
+        away = int(self.start) - position
+        if away % common != 0:
+            return -1
+        k = away // common * pow(self.limit // common, -1, period) % period
+        least = max(0, -(-away // self.limit))  # so that it is not before the start
+        k += -(-max(0, least - k) // period) * period
+        found = (position + k * self.limit - self.start) // self.step
+        return found if found < self.count else -1
+
+    cdef bint may_repeat(self) except -1:
+        return self.wraps
 
     cpdef Order after(self, Order first):
         cdef Stride other
@@ -166,15 +195,17 @@ cdef class Chunks(Order):
 cdef class Listed(Order):
     """Positions in an array of int64."""
 
-    def __cinit__(self, numbers not None, limit):
+    def __cinit__(self, numbers not None, limit, *, bint owned=False):
         import numpy
 
         cdef int64_t i
+        if not owned:              # nobody else may change it
+            numbers = numpy.array(numbers, numpy.int64)
         self.numbers = numpy.ascontiguousarray(numbers, numpy.int64)
+        self.numbers.flags.writeable = False
         self.positions = self.numbers
         self.count = self.positions.shape[0]
         self.limit = checked(limit, "a limit", 0)
-        self.repeats = True
         for i in range(self.count):
             if not 0 <= self.positions[i] < self.limit:
                 raise ValueError(f"position {self.positions[i]} is not below {limit}")
@@ -186,7 +217,9 @@ cdef class Listed(Order):
         import numpy
 
         if self.sorted is None:    # stable: the first of equal ones is found
-            self.sorted = numpy.argsort(self.numbers, kind="stable")
+            places = numpy.argsort(self.numbers, kind="stable")
+            self.unique = not (numpy.diff(self.numbers[places]) == 0).any()
+            self.sorted = places
         i = numpy.searchsorted(self.numbers, position, sorter=self.sorted)
         if i == self.count or self.numbers[self.sorted[i]] != position:
             return -1
@@ -195,8 +228,12 @@ cdef class Listed(Order):
     cpdef Order after(self, Order first):
         if isinstance(first, Stride) and first.limit <= self.count:
             places = first.part(0, first.count)
-            return Listed(self.numbers[places], self.limit)
+            return Listed(self.numbers[places], self.limit, owned=True)
         return Order.after(self, first)
+
+    cdef bint may_repeat(self) except -1:
+        self.place(0)              # sorts them
+        return not self.unique
 
     def __reduce__(self):
         return Listed, (self.numbers, self.limit)
@@ -265,14 +302,19 @@ cdef class Chain(Order):
         self.then = then
         self.count = first.count
         self.limit = then.limit
-        self.repeats = first.repeats or then.repeats
+        self.depth = 1 + max(depth_of(first), depth_of(then))
+        if self.depth > MOST_DEEP:
+            raise ValueError(f"more than {MOST_DEEP} selections of one another")
 
     cdef int64_t at(self, int64_t place) noexcept:
         return self.then.at(self.first.at(place))
 
+    cdef bint may_repeat(self) except -1:
+        return self.first.may_repeat() or self.then.may_repeat()
+
     cdef int64_t place(self, int64_t position) except -2:
         cdef int64_t place = self.then.place(position)
-        if place < 0 or not self.then.repeats:
+        if place < 0 or not self.then.may_repeat():
             return -1 if place < 0 else self.first.place(place)
         for place in range(self.count):
             if self.at(place) == position:

@@ -91,7 +91,7 @@ def decode(batch: dict[str, Any]) -> dict[str, Any]:
     npy fields of one shape become arrays ``[rows, *shape]``, cls numbers, txt str;
     what is ragged, or has no decoder that is built in, stays as it is stored.
     """
-    collation = Collation("error")
+    collation = Collation()
     values: dict[str, Any] = {}
     for field, column in batch.items():
         decoder = None if field == KEY else decoder_for(field)
@@ -102,7 +102,9 @@ def decode(batch: dict[str, Any]) -> dict[str, Any]:
             decode_field(decoder, memoryview(data), str(key), 0, f"{key}.{field}")
             for key, data in zip(batch[KEY], column, strict=True)
         ]
-        values[field] = collation._values(found, field, {}) if found else column
+        stack = collation._values(found, field, None) if found else column
+        ragged = field.endswith("npy") and isinstance(stack, list)
+        values[field] = column if ragged else stack
     return values
 
 
