@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -21,5 +21,9 @@ def gather(
     threads: int | None = None,
 ) -> NDArray[np.int64]: ...
 def pack(
-    shards: list[Shard], members: Any, *, threads: int | None = None
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]: ...
+    shards: list[Shard],
+    members: Any,
+    allocate: Callable[[int], Any],
+    *,
+    threads: int | None = None,
+) -> tuple[Any, NDArray[np.int64]]: ...

@@ -124,23 +124,23 @@ def gather(list shards not None, members, out, *, skips=None, threads=None):
     return move(pieces_of(shards, members, skips), target, threads)
 
 
-def pack(list shards not None, members, *, threads=None):
-    """Copy members one after another into a new buffer; the GIL is released.
+def pack(list shards not None, members, allocate, *, threads=None):
+    """Copy members one after another into a buffer of their size; the GIL is released.
 
     Parameters
     ----------
     shards, members, threads
         As for `gather`.
+    allocate : callable
+        ``allocate(nbytes)`` returns a writable buffer.
 
     Returns
     -------
-    ndarray of uint8 [bytes], ndarray of int64 [members + 1]
-        The buffer; where each member begins in it, and where the last ends.
+    buffer, ndarray of int64 [members + 1]
+        What was allocated; where each member begins in it, and where the last ends.
     """
-    import numpy
-
     cdef Pieces pieces = pieces_of(shards, members, None)
-    out = numpy.empty(pieces.nbytes, numpy.uint8)
+    out = allocate(pieces.nbytes)
     return out, move(pieces, Target(out), threads)
 
 

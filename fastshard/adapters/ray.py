@@ -32,6 +32,7 @@ __all__ = ["ShardDatasource", "decode", "read"]
 
 KEY = "__key__"
 MOST = 128 << 20  # bytes of a block, where Ray does not say
+TASK = 256 << 20  # bytes that a task reads, where Ray leaves it to us: starting costs
 LOOKED_AT = 16  # samples that a guess at the size of some fields is made from
 
 
@@ -52,9 +53,11 @@ def read(
     fields : str or sequence of str, optional
         Which fields of each sample; those of the first sample without it.
     ray_options : Mapping, optional
-        For `ray.data.read_datasource`: ``override_num_blocks``, ``concurrency``, ...
+        For `ray.data.read_datasource`: ``concurrency``, ``num_cpus``, ..., and
+        ``override_num_blocks``, how many tasks read: without it two for each
+        processor of the cluster, and more where each had over 256 MiB to read.
     **options
-        For `fastshard.open`.
+        For `fastshard.open`; ``mode`` is ``"pread"`` here.
 
     Returns
     -------
@@ -75,13 +78,21 @@ def read(
             raise ValueError(f"{', '.join(options)} for a dataset that is open")
         dataset = source
     else:
-        dataset = fastshard.open(source, **options)
+        # Bytes are copied once in any case, and so no file is mapped for it.
+        dataset = fastshard.open(source, **({"mode": "pread"} | options))
     if dataset._stages:
         raise FastshardError("map and decode with Ray, after the samples are read")
     if isinstance(fields, str):
         fields = (fields,)
     datasource = ShardDatasource(dataset, fields)
-    rows: ray.data.Dataset = ray.data.read_datasource(datasource, **(ray_options or {}))
+    told = dict(ray_options or {})
+    if "override_num_blocks" not in told:
+        if not ray.is_initialized():
+            ray.init()
+        wanted = 2 * int(ray.cluster_resources().get("CPU", 1))
+        size = datasource.estimate_inmemory_data_size()
+        told["override_num_blocks"] = max(wanted, -(-size // TASK), 1)
+    rows: ray.data.Dataset = ray.data.read_datasource(datasource, **told)
     return rows
 
 
@@ -141,7 +152,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
             [(c, pa.string() if c == KEY else pa.large_binary()) for c in self.columns]
         )
 
-    def estimate_inmemory_data_size(self) -> int | None:
+    def estimate_inmemory_data_size(self) -> int:
         """Return the bytes of the fields, as the index has it, and of the keys, about.
 
         Of some fields only, it is guessed from the first samples.
@@ -170,7 +181,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         count = len(dataset)
         if self._shared is None:  # once, not with each task
             self._shared = ray.put(dataset)
-        size = (self.estimate_inmemory_data_size() or 0) / max(count, 1)
+        size = self.estimate_inmemory_data_size() / max(count, 1)
         most = getattr(data_context, "target_max_block_size", None) or MOST
         paths = dataset.shards.paths
         in_order = dataset._plan == Plan()
@@ -241,8 +252,10 @@ def _table(samples: list[Any], columns: Iterable[str]) -> pa.Table:
         if column == KEY:
             arrays[KEY] = pa.array([sample.key for sample in samples], pa.string())
             continue
-        data, offsets = pack(*members_of(samples, column), threads=1)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        # Arrow's own memory, of which a process keeps what it used before.
+        found = members_of(samples, column)
+        data, offsets = pack(*found, pa.allocate_buffer, threads=1)
+        buffers = [None, pa.py_buffer(offsets), data]
         array = pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), len(samples), buffers
         )
