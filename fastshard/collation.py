@@ -189,7 +189,9 @@ class Collation:
         if kinds <= {int, float} or kinds == {bool}:
             numbers = np.array(values)
             if _are_exact(numbers, values):
-                return self._stack([*numbers], field, lengths)
+                stack = self._place(field, numbers.shape, numbers.dtype)
+                stack[...] = numbers
+                return self.finished(field, stack)
         elif kinds == {memoryview}:
             return [bytes(value) for value in values]
         elif issubclass(type(first), tuple) and len(kinds) == 1:
@@ -199,9 +201,8 @@ class Collation:
                     self._batch(list(column), f"{field}[{k}]")
                     for k, column in enumerate(columns)
                 ]
-                return (
-                    type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
-                )
+                named = hasattr(first, "_fields")
+                return type(first)(*parts) if named else tuple(parts)
         elif hasattr(first, "__torch_function__") and len(kinds) == 1:
             import torch
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastshard._core.ahead import Ahead
+from fastshard._core.coming import Coming
 from fastshard._core.feeds import Feed, PlacesFeed, ShardsFeed
 from fastshard._core.places import Places
 from fastshard.batches import Describe
@@ -165,7 +166,7 @@ class Dataset(Bulk):
         """Return samples, narrowed; not mapped."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
-        items = self._prepared().many(positions)
+        items = Coming(self._prepared(), list(positions)).every()
         if self._narrows:
             for item in items:
                 item.narrow(self._fields, self._required, self._decoders)

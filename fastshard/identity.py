@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from array import array
 from hashlib import blake2b
 
 from fastshard.shardset import ShardSet
@@ -19,16 +21,23 @@ def identity_of(shards: ShardSet) -> Identity:
     Of the first and the last shard the sizes and the first 4 KiB are looked at.
     """
     paths = shards.paths
-    starts = shards.starts()
-    folders = [os.path.dirname(path) for path in paths]
-    prefix = len(os.path.commonprefix(folders))  # noqa: RUF071 - no path is made of it
-    digest = blake2b(digest_size=8)
-    names = "\n".join(path[prefix:].replace(os.sep, "/").lstrip("/") for path in paths)
-    digest.update(names.encode("utf-8", "surrogateescape"))
-    digest.update(repr((starts, shards.options["key"])).encode())
+    starts = array("q", shards.starts())
+    ends = [min(paths), max(paths)] if paths else [""]
+    common = os.path.commonprefix(ends)  # noqa: RUF071 - of folders, after this
+    below = common.replace(os.sep, "/").rfind("/") + 1
+    names = "\n".join([path[below:] for path in paths]).replace(os.sep, "/")
+    digest = blake2b(names.encode("utf-8", "surrogateescape"), digest_size=8)
+    digest.update(f"\n{shards.options['key']}\n".encode())
+    digest.update(starts.tobytes() if sys.byteorder == "little" else _swapped(starts))
     for path in dict.fromkeys(paths[:1] + paths[-1:]):
         with open(path, "rb", buffering=0) as file:
             digest.update(f"\n{os.fstat(file.fileno()).st_size}\n".encode())
             digest.update(file.read(HEAD))
     name = os.path.basename(shards.root) or "".join(map(os.path.basename, paths[:1]))
     return Identity(name, starts[-1], digest.hexdigest())
+
+
+def _swapped(numbers: array[int]) -> bytes:
+    """Return the bytes that a little-endian machine has."""
+    numbers.byteswap()
+    return numbers.tobytes()

@@ -458,7 +458,7 @@ with fastshard.open(sys.argv[1]) as ds:
 PINNED = {
     "version": 1,
     "dataset": "pinned",
-    "id": "029c2de3e0ff5efa",
+    "id": "0b01053fdb227f58",
     "samples": 10,
     "base": "a64d22ba628a8a20",
     "seed": 5,

@@ -1,4 +1,4 @@
-from fastshard._core.places cimport Places
+from fastshard._core.coming cimport Coming
 from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport Source
@@ -25,7 +25,7 @@ cdef class SampleFeed(Feed):
 
 
 cdef class PlacesFeed(SampleFeed):
-    cdef Places places
+    cdef Coming coming
     cdef Py_ssize_t next           # place of the sample that comes next
 
 

@@ -6,6 +6,7 @@ had does not end the iteration.
 
 cimport cython
 
+from fastshard._core.coming cimport Coming
 from fastshard._core.places cimport Places
 from fastshard._core.samples cimport SampleBase, SamplesBase
 from fastshard._core.shard cimport Shard
@@ -111,24 +112,24 @@ cdef class PlacesFeed(SampleFeed):
     """
 
     def __cinit__(self, Places places not None, only, bint required, decoders):
-        self.places = places
+        self.coming = Coming(places)
         self.only = only
         self.required = required
         self.decoders = decoders
 
     cdef object take(self):
         cdef Py_ssize_t i = self.next
-        if i == self.places.count:
+        if i == self.coming.count:
             raise StopIteration
         try:
-            item = self.narrowed(self.places.sample(i))
+            item = self.narrowed(self.coming.sample(i))
         except (FastshardError, OSError) as error:
             item = error
         self.next = i + 1          # after others, as Ctrl-C, it comes again
         return item
 
     cdef Py_ssize_t left(self) except -1:
-        return self.places.count - self.next
+        return self.coming.count - self.next
 
 
 @cython.final

@@ -13,4 +13,5 @@ cdef class Places:
     cdef object bring
     cdef Py_ssize_t wrapped(self, Py_ssize_t i) except -1
     cdef Py_ssize_t shard_of(self, Py_ssize_t i) noexcept
-    cdef object sample(self, Py_ssize_t i)
+    cdef void locate(self, Py_ssize_t i, Py_ssize_t *shard, Py_ssize_t *at) noexcept
+    cdef object sample_in(self, Py_ssize_t k, Py_ssize_t at)

@@ -73,14 +73,9 @@ cdef class Places:
         IndexError
             There is no such position.
         """
-        return self.sample(self.wrapped(PyNumber_AsSsize_t(i, IndexError)))
-
-    def many(self, positions not None):
-        """Return the samples at some positions, as a list."""
-        return [
-            self.sample(self.wrapped(PyNumber_AsSsize_t(i, IndexError)))
-            for i in positions
-        ]
+        cdef Py_ssize_t k, at
+        self.locate(self.wrapped(PyNumber_AsSsize_t(i, IndexError)), &k, &at)
+        return self.sample_in(k, at)
 
     def __reduce__(self):
         raise TypeError("places do not pickle; pickle the dataset")
@@ -104,16 +99,17 @@ cdef class Places:
                 high = middle
         return low
 
-    cdef object sample(self, Py_ssize_t i):
-        """The sample at a place in range."""
-        cdef Py_ssize_t k
-        cdef object samples
+    cdef void locate(self, Py_ssize_t i, Py_ssize_t *shard, Py_ssize_t *at) noexcept:
+        """The shard of the sample at a place in range, and its position there."""
         if self.order is not None:
             i = self.order.at(i)
-        k = self.shard_of(i)
-        samples = self.samples[k]
+        shard[0] = self.shard_of(i)
+        at[0] = i - self.starts[shard[0]]
+
+    cdef object sample_in(self, Py_ssize_t k, Py_ssize_t at):
+        cdef object samples = self.samples[k]
         if samples is None:
             samples = self.bring(k)
         if self.used is not None:
             self.used[k] = 1
-        return (<SamplesBase?> samples).item(i - self.starts[k])
+        return (<SamplesBase?> samples).item(at)

@@ -178,6 +178,16 @@ static inline void fs_will_need(int fd, uint64_t offset, uint64_t size)
 #endif
 }
 
+/* Say that the line of memory around an address will be read. Never faults. */
+static inline void fs_prefetch_line(const void *at)
+{
+#if defined(__GNUC__)
+    __builtin_prefetch(at);
+#else
+    (void)at;
+#endif
+}
+
 /* Say that memory will be read: the first KB of it. Never faults. */
 static inline void fs_prefetch(const uint8_t *at)
 {

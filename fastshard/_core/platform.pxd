@@ -11,6 +11,7 @@ cdef extern from "platform.h" nogil:
     int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
     int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t offset)
     void fs_will_need(int fd, uint64_t offset, uint64_t size)
+    void fs_prefetch_line(const void *at)
     void fs_prefetch(const uint8_t *at)
     Py_ssize_t fs_glance(Py_ssize_t *at)
     void fs_note(Py_ssize_t *at, Py_ssize_t value)

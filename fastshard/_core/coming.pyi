@@ -1,0 +1,8 @@
+from typing import Any, final
+
+from fastshard._core.places import Places
+
+@final
+class Coming:
+    def __new__(cls, places: Places, positions: list[Any] | None = None) -> Coming: ...
+    def every(self) -> list[Any]: ...
