@@ -22,6 +22,7 @@ def identity_of(shards: ShardSet) -> Identity:
     """
     paths = shards.paths
     starts = array("q", shards.starts())
+    samples = starts[-1]
     ends = [min(paths), max(paths)] if paths else [""]
     common = os.path.commonprefix(ends)  # noqa: RUF071 - of folders, after this
     below = common.replace(os.sep, "/").rfind("/") + 1
@@ -34,7 +35,7 @@ def identity_of(shards: ShardSet) -> Identity:
             digest.update(f"\n{os.fstat(file.fileno()).st_size}\n".encode())
             digest.update(file.read(HEAD))
     name = os.path.basename(shards.root) or "".join(map(os.path.basename, paths[:1]))
-    return Identity(name, starts[-1], digest.hexdigest())
+    return Identity(name, samples, digest.hexdigest())
 
 
 def _swapped(numbers: array[int]) -> bytes:
