@@ -43,6 +43,7 @@ directives |= {"cdivision": True, "initializedcheck": False}
 directives |= {"freethreading_compatible": True}
 directives |= {"auto_pickle": False, "autotestdict": False}  # as stubtest needs
 setup(
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
     ext_modules=cythonize(
         extensions, build_dir="build/c", compiler_directives=directives
     )

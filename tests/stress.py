@@ -127,7 +127,23 @@ def reopen(ds, rng):
     assert view == EXPECTED[int(other.shards.paths[0][-5]) * EACH, "a"]
 
 
+def train(ds, rng):
+    """A shuffled share of an epoch in two halves, the second from a state."""
+    part = ds.shuffle(rng.randrange(99), block=rng.choice([None, 5]))
+    part = part.split_by_rank(rng.randrange(3), 3)
+    it = iter(part)
+    done = rng.randrange(len(part))
+    seen = [sample.key for sample, _ in zip(it, range(done), strict=False)]
+    state = part.state_dict(done)
+    for batch in part.batches(rng.choice([1, 16]), state=state):
+        for key, data in zip(batch["__key__"], batch["a"], strict=True):
+            assert data == EXPECTED[int(key), "a"]
+        seen += batch["__key__"]
+    assert seen == list(part.keys())
+
+
 WORK = [scan, scan, scan, scan_all, batch, single, by_key, gather, handles, reopen]
+WORK += [train, train]
 
 
 def forked(ds, rng):

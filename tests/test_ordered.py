@@ -175,7 +175,7 @@ def test_a_state_of_another_dataset_is_refused_by_name(ds, tmp_path, folder):
     state = ds.shuffle(7).state_dict(5)
     other = write_numbers(tmp_path / "others", 103, first=1)
     with fastshard.open(other) as another:
-        with pytest.raises(StateError, match=r"'numbers0' .*'others'"):
+        with pytest.raises(StateError, match=rf"'{folder.name}' .*'others'"):
             another.iter(state)
         with pytest.raises(StateError, match="others"):
             ds.resume(another.state_dict())
