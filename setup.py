@@ -46,5 +46,5 @@ setup(
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
     ext_modules=cythonize(
         extensions, build_dir="build/c", compiler_directives=directives
-    )
+    ),
 )

@@ -61,7 +61,9 @@ class Ordered(Sequence[Any]):
     def _order(self) -> Order | None:
         return self._plan.order(self._total())
 
-    def shuffle(self, seed: int, epoch: int = 0, *, block: int | None = None) -> Self:
+    def shuffle(
+        self, seed: int = 0, epoch: int = 0, *, block: int | None = None
+    ) -> Self:
         """Return a dataset of the same samples in an order that looks random.
 
         A permutation of all positions is computed, sample by sample: nothing is
@@ -222,9 +224,10 @@ class Ordered(Sequence[Any]):
             raise ValueError(f"a batch has at least 1 sample, not {n}")
         part = self._here(index(n), state)
         samples = part._steps(WINDOW, part._state_after)
-        if collate is None:
-            from fastshard.collation import Collation
+        from fastshard.collation import Collation
+        from fastshard.collation import collate as usual
 
+        if collate is None or collate is usual:
             collate = Collation(ragged, out)
         elif ragged != "list" or out is not None:
             raise ValueError("ragged and out are for fastshard.collate")

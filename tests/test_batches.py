@@ -100,6 +100,9 @@ def test_out_that_does_not_fit_is_refused(ds, array):
 
 
 def test_a_custom_collate(ds):
+    out = {}
+    next(ds.batches(4, collate=fastshard.collate, out=out))
+    assert out["npy"].shape == (4, 2, 3)
     assert list(ds.batches(20, collate=len)) == [20, 20, 13]
     keys = list(ds.map(lambda sample: sample.key).batches(50, collate=tuple))
     assert keys == [tuple(ds.keys()[:50]), tuple(ds.keys()[50:])]

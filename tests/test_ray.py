@@ -79,6 +79,13 @@ assert len(blocks) > 10 and sum(block.num_rows for block in blocks) == 103
 limited = source.get_read_tasks(4, per_task_row_limit=3)
 assert [sum(b.num_rows for b in task()) for task in limited] == [3] * 4
 assert [t.metadata.num_rows for t in limited] == [3] * 4
+source._projection_map = {}
+blocks = [block for task in source.get_read_tasks(4) for block in task()]
+assert sum(block.num_rows for block in blocks) == 103
+source._projection_map = {"txt": "txt"}
+assert [t.schema.names for t in source.get_read_tasks(1)] == [["txt"]]
+assert far.ShardDatasource(ds, ["txt", "txt", "__key__"]).columns == ("__key__", "txt")
+assert far.decode({"cls": [b"3", b"4"]})["cls"].tolist() == [3, 4]
 empty = far.ShardDatasource(ds[:0], None)
 assert empty.estimate_inmemory_data_size() == 0
 assert [t.metadata.num_rows for t in empty.get_read_tasks(3)] in ([], [0])

@@ -6,7 +6,7 @@ Ray and PyArrow are imported with this module.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -109,9 +109,10 @@ def decode(batch: dict[str, Any]) -> dict[str, Any]:
         if decoder is None or field.rpartition(".")[2] not in ("npy", "cls", "txt"):
             values[field] = column
             continue
+        keys = batch.get(KEY, range(len(column)))
         found = [
             decode_field(decoder, memoryview(data), str(key), 0, f"{key}.{field}")
-            for key, data in zip(batch[KEY], column, strict=True)
+            for key, data in zip(keys, column, strict=True)
         ]
         stack = collation._values(found, field, None) if found else column
         ragged = field.endswith("npy") and isinstance(stack, list)
@@ -127,7 +128,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         self._dataset = dataset
         if fields is None:
             fields = dataset[0].keys() if len(dataset) else ()
-        self._fields = tuple(fields)
+        self._fields = tuple(field for field in dict.fromkeys(fields) if field != KEY)
         self._projection_map: dict[str, str] | None = None
         self._shared: Any = None  # the dataset in Ray's object store
         self._size: int | None = None
@@ -160,11 +161,12 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         if self._size is None:
             dataset = self._dataset
             count = len(dataset)
-            samples = dataset.get_many(range(min(LOOKED_AT, count)))
+            samples = dataset._samples_at(range(min(LOOKED_AT, count)))
             total = dataset._set.starts()[-1]
             whole = dataset._set.data_bytes() * count // max(total, 1)
-            wanted = sum(len(s[f]) for s in samples for f in self._fields if f in s)
-            every = sum(len(s[f]) for s in samples for f in s.keys())  # noqa: SIM118
+            sizes = [{f: _size(sample, f) for f in sample} for sample in samples]
+            wanted = sum(size.get(f, 0) for size in sizes for f in self._fields)
+            every = sum(sum(size.values()) for size in sizes)
             keys = sum(len(sample.key) + 4 for sample in samples)
             share = wanted / every if every else 0
             self._size = int(whole * share) + keys * count // max(len(samples), 1)
@@ -245,8 +247,10 @@ def _size(sample: Any, field: str) -> int:
     return size
 
 
-def _table(samples: list[Any], columns: Iterable[str]) -> pa.Table:
+def _table(samples: list[Any], columns: tuple[str, ...]) -> pa.Table:
     """Return a table on memory that the bytes were moved to once."""
+    if not columns:  # rows there are all the same
+        return _table(samples, (KEY,)).select([])
     arrays: dict[str, Any] = {}
     for column in columns:
         if column == KEY:
