@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fastshard._core.orders import Order
 from fastshard.batches import Batches, Describe, Stateful
+from fastshard.collation import Collation, Padding
+from fastshard.collation import collate as collate_samples
 from fastshard.iteration import Iteration, OnError
 from fastshard.plan import (
     Plan,
@@ -22,9 +24,6 @@ from fastshard.plan import (
 from fastshard.reading import WINDOW
 from fastshard.state import Identity, plan_from, state_of, worker_from
 from fastshard.workers import here
-
-if TYPE_CHECKING:
-    from fastshard.collation import Padding
 
 __all__ = ["Ordered"]
 
@@ -224,10 +223,7 @@ class Ordered(Sequence[Any]):
             raise ValueError(f"a batch has at least 1 sample, not {n}")
         part = self._here(index(n), state)
         samples = part._steps(WINDOW, part._state_after)
-        from fastshard.collation import Collation
-        from fastshard.collation import collate as usual
-
-        if collate is None or collate is usual:
+        if collate is None or collate is collate_samples:
             collate = Collation(ragged, out)
         elif ragged != "list" or out is not None:
             raise ValueError("ragged and out are for fastshard.collate")
