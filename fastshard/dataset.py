@@ -166,7 +166,7 @@ class Dataset(Bulk):
         """Return samples, narrowed; not mapped."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
-        items = Coming(self._prepared(), list(positions)).every()
+        items = Coming(self._prepared(), tuple(positions)).every()
         if self._narrows:
             for item in items:
                 item.narrow(self._fields, self._required, self._decoders)

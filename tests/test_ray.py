@@ -37,6 +37,8 @@ assert rows.materialize().num_blocks() == 5
 assert sorted(r["__key__"] for r in rows.select_columns(["__key__"]).take_all()) == [
     key for key, _, _ in want
 ]
+none = rows.select_columns([])
+assert (none.count(), none.materialize().count(), len(none.take_all())) == (103,) * 3
 assert len(rows.limit(7).take_all()) == 7
 assert len(rows.input_files()) == 11
 decoded = rows.map_batches(far.decode, batch_size=20).take_all()

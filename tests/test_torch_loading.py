@@ -297,6 +297,109 @@ for batch in DataLoader(ds, 8, num_workers=2, collate_fn=changed):
     )
 
 
+def test_workers_that_do_more_with_a_batch(run):
+    run(
+        """
+import copy, io, os, pickle
+from concurrent.futures import ThreadPoolExecutor
+
+def grads(samples):
+    batch = ft.collate(samples)
+    batch["npy"].requires_grad_()
+    return batch
+
+def copies(samples):
+    batch = ft.collate(samples)
+    torch.save(batch["npy"], io.BytesIO())
+    again = pickle.loads(pickle.dumps(batch["npy"]))
+    deep = copy.deepcopy(batch)
+    assert type(again) is type(deep["npy"]) is torch.Tensor
+    assert (again == batch["npy"]).all() and (deep["npy"] == batch["npy"]).all()
+    return deep | {"cls": batch["cls"]}
+
+def forks(samples):
+    batch = ft.collate(samples)
+    child = os.fork()
+    if child == 0:
+        del batch
+        os._exit(0)
+    os.waitpid(child, 0)
+    return batch
+
+shared = ft.TensorCollation()
+pool = None
+
+def threads(samples, collate=ft.collate):
+    global pool
+    if pool is None or pool[0] != os.getpid():
+        pool = os.getpid(), ThreadPoolExecutor(3)
+    parts = list(pool[1].map(lambda sample: collate([sample]), samples))
+    return {name: torch.cat([part[name] for part in parts]) for name in ("npy", "cls")}
+
+def one(samples):  # each its own tensors, of several threads
+    global pool
+    if pool is None or pool[0] != os.getpid():
+        pool = os.getpid(), ThreadPoolExecutor(3)
+    parts = list(pool[1].map(lambda sample: shared([sample]), samples))
+    return {"cls": [part["cls"] for part in parts]}
+
+want = [int(s.text("txt")) for s in ds]
+part = ds[np.tile(np.arange(103), 5)]
+for collate in (grads, copies, forks, threads, one):
+    seen, held = [], []
+    for batch in DataLoader(part, 4, num_workers=2, collate_fn=collate):
+        if collate is one:
+            batch["cls"] = torch.cat(batch["cls"])
+        seen += batch["cls"].tolist()
+        if "npy" in batch:
+            held.append((seen[-len(batch["cls"]):], batch["npy"]))
+            held = held[-20:]
+            for numbers, array in held:
+                assert array[:, 1, 2].tolist() == numbers, collate
+            assert batch["npy"].requires_grad == (collate is grads)
+    assert seen == want * 5, collate
+"""
+    )
+
+
+def test_a_child_keeps_the_batch_that_its_parent_lets_go(run):
+    run(
+        """
+import os, signal, time
+part = ds[np.tile(np.arange(103), 20)]
+it = iter(DataLoader(part, 8, num_workers=1, collate_fn=ft.collate))
+for _ in range(10):
+    batch = next(it)
+numbers = batch["cls"].tolist()
+ready, go = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(ready, 1)
+    os._exit(0 if batch["npy"][:, 0, 0].tolist() == numbers else 1)
+for _ in range(100):
+    batch = next(it)
+os.write(go, b"x")
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    )
+
+
+def test_slots_of_ended_processes_are_let_go(run):
+    run(
+        """
+from fastshard.adapters import slots
+for _ in range(3):
+    for batch in DataLoader(ds, 8, num_workers=2, collate_fn=ft.collate):
+        pass
+assert 0 < len(slots._mapped) <= 16
+kept = batch["cls"].clone()
+slots._forget_the_dead(0)
+assert len(slots._mapped) == 0
+assert (batch["cls"] == kept).all()
+"""
+    )
+
+
 def test_slots_are_free_when_neither_side_needs_them():
     from fastshard.adapters import slots
 

@@ -11,7 +11,7 @@ cdef struct place_t:
 
 cdef class Coming:
     cdef Places places
-    cdef object positions          # a list of places; None: from 0 on
+    cdef tuple positions           # places; None: from 0 on
     cdef Py_ssize_t count
     cdef Py_ssize_t known          # places that were looked up
     cdef place_t[RING] ring

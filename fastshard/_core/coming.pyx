@@ -29,11 +29,11 @@ cdef class Coming:
     Parameters
     ----------
     places : Places
-    positions : list, optional
+    positions : tuple, optional
         Positions in any order; all without it.
     """
 
-    def __cinit__(self, Places places not None, list positions=None):
+    def __cinit__(self, Places places not None, tuple positions=None):
         self.places = places
         self.positions = positions
         self.count = places.count if positions is None else len(positions)

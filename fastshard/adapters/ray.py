@@ -33,6 +33,7 @@ __all__ = ["ShardDatasource", "decode", "read"]
 KEY = "__key__"
 MOST = 128 << 20  # bytes of a block, where Ray does not say
 TASK = 256 << 20  # bytes that a task reads, where Ray leaves it to us: starting costs
+STUB = "__bsp_stub"  # what stands for rows without columns in Ray's own readers
 LOOKED_AT = 16  # samples that a guess at the size of some fields is made from
 
 
@@ -249,8 +250,8 @@ def _size(sample: Any, field: str) -> int:
 
 def _table(samples: list[Any], columns: tuple[str, ...]) -> pa.Table:
     """Return a table on memory that the bytes were moved to once."""
-    if not columns:  # rows there are all the same
-        return _table(samples, (KEY,)).select([])
+    if not columns:
+        return pa.table({STUB: pa.nulls(len(samples))})
     arrays: dict[str, Any] = {}
     for column in columns:
         if column == KEY:

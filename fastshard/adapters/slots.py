@@ -11,11 +11,13 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import time
 from multiprocessing.reduction import DupFd
 from typing import TYPE_CHECKING, Any
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from fastshard._core.counters import Counters
+from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,19 +29,22 @@ PLACED, DROPPED, SENT, RELEASED, KNOWN = range(5)  # counters
 ALIGNED = 64  # bytes
 MOST = 8  # slots of a worker; beyond, its batches go the usual way
 
-Key = tuple[int, int]  # of a process, and a number there
+Key = tuple[int, bytes]  # a process, and a random number
 Message = tuple[Key, Any, int]
 
 _mapped: dict[Key, _Received] = {}  # slots that were received, until their process ends
+_looked = 0.0  # when, for processes that ended
+_made: WeakSet[Slot] = WeakSet()  # by this process
+_held: WeakSet[_Release] = WeakSet()  # for arrays on slots that were received
 
 
 class Slot:
     """Shared memory of this process, for one batch at a time."""
 
-    def __init__(self, number: int, size: int) -> None:
+    def __init__(self, size: int) -> None:
         import numpy as np
 
-        self.key = (os.getpid(), number)
+        self.key = (os.getpid(), os.urandom(16))
         self.size = CONTROL + size
         self._fd = os.memfd_create("fastshard", os.MFD_CLOEXEC)
         finalize(self, os.close, self._fd)
@@ -49,6 +54,8 @@ class Slot:
         self._start: int = first.__array_interface__["data"][0]
         self.counters = Counters(self._memory, 5)
         self._used = CONTROL
+        self.is_lost = False  # a forked child may have arrays that nobody counts
+        _made.add(self)
 
     @property
     def room(self) -> int:
@@ -59,6 +66,8 @@ class Slot:
     def is_free(self) -> bool:
         """Whether nobody has an array on it."""
         count = self.counters
+        if self.is_lost:
+            return False
         return count[PLACED] == count[DROPPED] and count[SENT] == count[RELEASED]
 
     def clear(self) -> None:
@@ -76,8 +85,12 @@ class Slot:
         array: NDArray[Any] = np.ndarray(shape, dtype, self._memory, self._used)
         self._used = min(self._used + -(-size // ALIGNED) * ALIGNED, self.size)
         self.counters.add(PLACED)
-        finalize(array, self.counters.add, DROPPED).atexit = False
+        finalize(array, self._drop, self.key[0]).atexit = False
         return array
+
+    def _drop(self, pid: int) -> None:
+        if os.getpid() == pid:  # not in a child that was forked meanwhile
+            self.counters.add(DROPPED)
 
     def offset_of(self, address: int, size: int) -> int | None:
         """Return where some bytes lie in it, or None if they do not."""
@@ -98,7 +111,6 @@ class Slots(threading.local):
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._slots: list[Slot] = []
-        self._made = 0
 
     def take(self, size: int) -> Slot | None:
         """Return a free slot with so much room; None: there is none."""
@@ -116,8 +128,10 @@ class Slots(threading.local):
                 return None
             self._slots.remove(free[0])  # too small
             size = max(size, 2 * free[0].room)
-        slot = Slot(self._made, size)
-        self._made += 1
+        try:
+            slot = Slot(size)
+        except OSError:  # no memory, no descriptor, or not allowed
+            return None
         self._slots.append(slot)
         return slot
 
@@ -128,12 +142,22 @@ class _Received:
     def __init__(self, fd: int, size: int) -> None:
         self.memory = mmap.mmap(fd, size)
         self.counters = Counters(self.memory, 5)
-        self.owner = os.getpid()
         self.counters.add(KNOWN)
 
-    def release(self) -> None:
-        if os.getpid() == self.owner:  # not in a child that was forked meanwhile
-            self.counters.add(RELEASED)
+
+class _Release:
+    """Says that an array on a slot of another process is gone."""
+
+    def __init__(self, slot: _Received) -> None:
+        self.slot = slot
+        self.owner = os.getpid()
+        self.is_lost = False  # a forked child may have the array too
+        _held.add(self)
+
+    def __call__(self) -> None:
+        if os.getpid() == self.owner and not self.is_lost:
+            self.slot.counters.add(RELEASED)
+        _forget_the_dead()
 
 
 def received(
@@ -151,18 +175,44 @@ def received(
         fd = duplicate.detach()
         try:
             if slot is None:
-                _forget_the_dead()
+                _forget_the_dead(0)
                 slot = _mapped[key] = _Received(fd, size)
         finally:
             os.close(fd)
-    assert slot is not None
+    if slot is None:
+        raise FastshardError("a worker's batch is for the process that reads them")
     array: NDArray[Any] = np.ndarray(shape, dtype, slot.memory, offset)
-    finalize(array, slot.release).atexit = False
+    finalize(array, _Release(slot)).atexit = False
     return array
 
 
-def _forget_the_dead() -> None:
-    """Let go of slots whose processes ended; arrays keep theirs."""
+def _before_fork() -> None:
+    """Keep for good what a child may look at: nobody counts its arrays."""
+    for release in _all_of(_held):
+        release.is_lost = True
+    for slot in _all_of(_made):
+        slot.is_lost = slot.is_lost or not slot.is_free
+
+
+def _all_of(things: WeakSet[Any]) -> list[Any]:
+    while True:
+        try:
+            return list(things)
+        except RuntimeError:  # another thread added one meanwhile
+            continue
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)
+
+
+def _forget_the_dead(seconds: float = 1) -> None:
+    """Let go of slots whose processes ended, now and then; arrays keep theirs."""
+    global _looked
+    now = time.monotonic()
+    if now - _looked < seconds:
+        return
+    _looked = now
     for key in list(_mapped):
         try:
             os.kill(key[0], 0)

@@ -6,6 +6,7 @@ imported with this module.
 
 from __future__ import annotations
 
+import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +62,9 @@ def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
     """Put samples together into a batch of tensors: a ``collate_fn``.
 
     As `fastshard.collate`, with tensors in the place of arrays. In a worker process
-    they are in shared memory, so that they are not copied once more on the way.
+    they are in shared memory that is used again when nothing refers to it any more.
+    (As for every tensor that torch moves: NumPy arrays made of one do not follow it
+    when it is sent to a third process or `share_memory_()` is called; copy them.)
     """
     return TensorCollation(ragged)(samples)
 
@@ -69,34 +72,28 @@ def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
 class TensorCollation(Collation):
     """A ``collate_fn`` with options, for tensors; see `collate`."""
 
-    def __init__(
-        self, ragged: Padding = "list", out: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(ragged, out)
-        self._slot: Slot | None = None
-
     def __call__(self, samples: Sequence[Any]) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None
         if not in_worker or self.out is not None:
             return super().__call__(samples)
         _room.wanted = 0
         if _room.largest:
-            self._slot = _slots.take(_room.largest)
+            _room.slot = _slots.take(_room.largest)
         try:
             return super().__call__(samples)
         finally:
-            self._slot = None
+            _room.slot = None
             _room.largest = max(_room.largest, _room.wanted)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        found = None if self._slot is None else self._slot.place(shape, dtype)
+        found = None if _room.slot is None else _room.slot.place(shape, dtype)
         memory = super().empty(shape, dtype) if found is None else found
         _room.wanted += memory.nbytes + ALIGNED
         return memory
 
     def finished(self, field: str, stack: NDArray[Any]) -> torch.Tensor:
         tensor = to_tensor(stack)
-        slot = self._slot
+        slot = _room.slot
         if slot is None or slot.offset_of(tensor.data_ptr(), stack.nbytes) is None:
             return tensor
         sent: Any = tensor.as_subclass(SlotTensor)
@@ -114,10 +111,23 @@ class SlotTensor(torch.Tensor):
 
     slot: Slot
 
+    @property
+    def plain(self) -> torch.Tensor:
+        """The same, of torch's own type."""
+        return (
+            self.detach().as_subclass(torch.Tensor).requires_grad_(self.requires_grad)
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.plain.__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return copy.deepcopy(self.plain, memo)
+
 
 def _send(tensor: SlotTensor) -> tuple[Any, ...]:
     """Pickle a tensor for another process: by its place in the slot."""
-    plain = tensor.as_subclass(torch.Tensor)
+    plain = tensor.plain
     slot = getattr(tensor, "slot", None)
     offset = None
     if slot is not None and plain.is_contiguous() and not plain.requires_grad:
@@ -138,6 +148,7 @@ ForkingPickler.register(SlotTensor, _send)
 
 
 class _Room(threading.local):
+    slot: Slot | None = None  # of the batch that is made in this thread
     wanted = 0  # bytes of the batch that is made
     largest = 0  # of those before
 
