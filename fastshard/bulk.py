@@ -15,7 +15,6 @@ from fastshard.memory import memory_info
 from fastshard.ordered import Ordered
 from fastshard.reading import WINDOW
 from fastshard.shardset import ShardSet
-from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +29,6 @@ class Bulk(Ordered):
     __slots__ = ()
 
     _set: ShardSet
-    _stages: tuple[Any, ...]
 
     @abstractmethod
     def _samples_at(self, positions: Iterable[int]) -> list[Any]:
@@ -45,11 +43,6 @@ class Bulk(Ordered):
     @abstractmethod
     def _count_of(self, order: Any) -> int | None:
         """Return how many samples an order has; None if nobody has counted them."""
-
-    def _staged(self, item: Any) -> Any:
-        for stage in self._stages:
-            item = stage(item)
-        return item
 
     def _brought(self, positions: Iterable[int]) -> list[Any]:
         """Return samples whose bytes are in memory."""
@@ -73,11 +66,6 @@ class Bulk(Ordered):
         """
         items = self._brought(positions)
         return [self._staged(item) for item in items] if self._stages else items
-
-    def __getitems__(self, positions: Iterable[int]) -> list[Any]:
-        """The same for torch's DataLoader, which asks for a batch by this name."""
-        guard_collation()
-        return self.get_many(positions)
 
     def read_into(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.samples import first_of_other_width
@@ -20,8 +21,7 @@ Padding = Literal["list", "pad", "error"]
 
 Lengths = dict[str, Any]  # by field int64 [samples, axes]
 KEYS, LENGTHS = "__key__", "__lengths__"
-DECODED = {decoder for name, decoder in DECODERS.items() if name in ("txt", "json")}
-DECODED |= {DECODERS["cls"], DECODERS["npz"]}
+DECODED = {DECODERS[name] for name in ("txt", "json", "cls", "npy", "npz")}
 
 
 def collate(
@@ -105,7 +105,7 @@ class Collation:
 
         return np.empty(shape, dtype)
 
-    def finished(self, field: str, stack: NDArray[Any]) -> Any:
+    def finished(self, stack: NDArray[Any]) -> Any:
         """Return what stands for a stack in the batch."""
         return stack
 
@@ -139,19 +139,14 @@ class Collation:
         self, samples: list[Sample], field: str, where: str, lengths: Lengths
     ) -> Any:
         """Stack a field straight from the shards."""
-
-        def place(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-            memory: NDArray[Any] = self._place(where + field, shape, dtype)
-            return memory
-
         try:
-            stack = stacked(samples, field, place)
+            stack = stacked(samples, field, partial(self._place, where + field))
         except UnequalError:
             arrays = [sample.array(field) for sample in samples]
             return self._values(arrays, where + field, lengths)
         if self.ragged == "pad":
             self._note(where + field, [stack.shape[1:]] * len(stack), lengths)
-        return self.finished(where + field, stack)
+        return self.finished(stack)
 
     def _mapped(
         self,
@@ -191,7 +186,7 @@ class Collation:
             if _are_exact(numbers, values):
                 stack = self._place(field, numbers.shape, numbers.dtype)
                 stack[...] = numbers
-                return self.finished(field, stack)
+                return self.finished(stack)
         elif kinds == {memoryview}:
             return [bytes(value) for value in values]
         elif issubclass(type(first), tuple) and len(kinds) == 1:
@@ -222,7 +217,7 @@ class Collation:
             np.stack(arrays, out=stack)
             if self.ragged == "pad" and lengths is not None:
                 self._note(field, [first.shape] * len(arrays), lengths)
-            return self.finished(field, stack)
+            return self.finished(stack)
         if self.ragged == "list":
             return self.listed(arrays)
         fillable = alike and len({len(shape) for shape in shapes}) == 1
@@ -239,7 +234,7 @@ class Collation:
         stack[...] = np.zeros((), first.dtype)
         for row, array in zip(stack, arrays, strict=True):
             row[tuple(map(slice, array.shape))] = array
-        return self.finished(field, stack)
+        return self.finished(stack)
 
     def _note(
         self, field: str, shapes: list[tuple[int, ...]], lengths: Lengths
@@ -297,7 +292,7 @@ def _value(sample: Sample, field: str) -> Any:
     """Return what stands for a field in a list: decoded where that is cheap."""
     decoder = decoder_for(field, sample.decoders)
     built_in = decoder is None or any(decoder is one for one in DECODERS.values())
-    if built_in and decoder not in DECODED and decoder is not DECODERS["npy"]:
+    if built_in and decoder not in DECODED:
         return bytes(sample[field])
     return sample._value(field)
 

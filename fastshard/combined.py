@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from fastshard._core.orders import Order
 from fastshard.batches import Describe, Stateful, alone
 from fastshard.ordered import Ordered
-from fastshard.plan import Plan, chained, describe
-from fastshard.selection import chosen
+from fastshard.plan import Plan, describe
 from fastshard.state import Identity
-from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +73,7 @@ class Combined(Ordered):
         """Return an item by position, or a dataset of some, as `Dataset` does."""
         if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
             return self.get_many([key])[0]
-        return self._planned(Plan(chained(self._order(), chosen(len(self), key))))
+        return self._some(key)
 
     def get_many(self, positions: Iterable[int]) -> list[Any]:
         """Return items by position, in the order given, as a list.
@@ -92,14 +90,7 @@ class Combined(Ordered):
         if self._found is not None:
             places = [self._found[place] for place in places]
         items = self._items(places)
-        for stage in self._stages:
-            items = [stage(item) for item in items]
-        return items
-
-    def __getitems__(self, positions: Iterable[int]) -> list[Any]:
-        """The same for torch's DataLoader, which asks for a batch by this name."""
-        guard_collation()
-        return self.get_many(positions)
+        return [self._staged(item) for item in items] if self._stages else items
 
     def map(self, fn: Callable[[Any], Any]) -> Self:
         """Return a dataset of ``fn(item)``, called when an item is asked for."""

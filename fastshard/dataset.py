@@ -17,11 +17,10 @@ from fastshard.formats.base import Sample
 from fastshard.identity import identity_of
 from fastshard.keys import DatasetKeys
 from fastshard.members import Members
-from fastshard.plan import Plan, chained
+from fastshard.plan import Plan
 from fastshard.selection import (
     RAISE,
     Infos,
-    chosen,
     column_of_info,
     masked,
     matching,
@@ -146,8 +145,7 @@ class Dataset(Bulk):
             return self._at(self.keys().index(key))
         if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
             return self._at(key.__index__())
-        order = chained(self._order(), chosen(len(self), key))
-        return self._with(plan=Plan(order))
+        return self._some(key)
 
     def _at(self, i: int) -> Any:
         places = self._places

@@ -18,12 +18,14 @@ from fastshard.plan import (
     Shuffling,
     Split,
     Worker,
+    chained,
     checked_seed,
     describe,
 )
 from fastshard.reading import WINDOW
+from fastshard.selection import chosen
 from fastshard.state import Identity, plan_from, state_of, worker_from
-from fastshard.workers import here
+from fastshard.workers import guard_collation, here
 
 __all__ = ["Ordered"]
 
@@ -36,6 +38,7 @@ class Ordered(Sequence[Any]):
     __slots__ = ()
 
     _plan: Plan
+    _stages: tuple[Callable[[Any], Any], ...]
 
     @abstractmethod
     def _planned(self, plan: Plan) -> Self:
@@ -59,6 +62,21 @@ class Ordered(Sequence[Any]):
 
     def _order(self) -> Order | None:
         return self._plan.order(self._total())
+
+    def _some(self, key: Any) -> Self:
+        """Return a dataset of what a slice, positions or a mask choose."""
+        return self._planned(Plan(chained(self._order(), chosen(len(self), key))))
+
+    def _staged(self, item: Any) -> Any:
+        """Map an item."""
+        for stage in self._stages:
+            item = stage(item)
+        return item
+
+    def __getitems__(self, positions: Iterable[int]) -> list[Any]:
+        """As `get_many`: how torch's DataLoader asks for a batch."""
+        guard_collation()
+        return self.get_many(positions)
 
     def shuffle(
         self, seed: int = 0, epoch: int = 0, *, block: int | None = None
@@ -152,9 +170,8 @@ class Ordered(Sequence[Any]):
         StateError
             It is no state, or of another dataset, selection or seed.
         """
-        plan = self._plan._replace(start=0)
-        base = describe(plan.base)
-        return self._planned(plan_from(state, plan, self._identity(), base))
+        base = describe(self._plan.base)
+        return self._planned(plan_from(state, self._plan, self._identity(), base))
 
     def iter(
         self,

@@ -2,13 +2,12 @@
 
 cimport cython
 from cpython.number cimport PyNumber_Index
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t
 from libc.string cimport memset
 
 from fastshard._core.permutation cimport (
     KEYS, domain_of, find_last, place_in, shuffled,
 )
-
 
 from math import gcd
 

@@ -91,7 +91,7 @@ class TensorCollation(Collation):
         _room.wanted += memory.nbytes + ALIGNED
         return memory
 
-    def finished(self, field: str, stack: NDArray[Any]) -> torch.Tensor:
+    def finished(self, stack: NDArray[Any]) -> torch.Tensor:
         tensor = to_tensor(stack)
         slot = _room.slot
         if slot is None or slot.offset_of(tensor.data_ptr(), stack.nbytes) is None:
