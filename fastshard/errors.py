@@ -6,6 +6,9 @@ expect. An `OSError` of the operating system passes as it is.
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+
 __all__ = [
     "AmbiguousKeyError",
     "ClosedError",
@@ -13,6 +16,8 @@ __all__ = [
     "FieldNotFoundError",
     "FormatError",
     "MemberNotFoundError",
+    "RemoteError",
+    "RemoteNotFoundError",
     "SampleNotFoundError",
     "StaleIndexError",
     "StaleIndexWarning",
@@ -124,6 +129,61 @@ class StaleIndexError(FormatError):
 
     `path` is the index; the reason says what differs.
     """
+
+
+class RemoteError(FastshardError, OSError):
+    """Bytes of a remote object could not be had, or are not those asked for.
+
+    Attributes
+    ----------
+    reason : str
+        What is wrong.
+    url : str
+        The object, without credentials.
+    status : int or None
+        What the server answered last, if it did.
+    attempts : int
+        How often it was asked.
+    member : str or None
+        The member it concerns, where one is known.
+    """
+
+    code = errno.EIO
+
+    def __init__(
+        self,
+        reason: str,
+        url: str,
+        status: int | None = None,
+        attempts: int = 1,
+        member: str | None = None,
+    ) -> None:
+        super().__init__(self.code, reason, url)
+        self.reason = reason
+        self.url = url
+        self.status = status
+        self.attempts = attempts
+        self.member = member
+
+    def of_member(self, member: str) -> RemoteError:
+        """Return the same error, with the member's name."""
+        return type(self)(self.reason, self.url, self.status, self.attempts, member)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        args = self.reason, self.url, self.status, self.attempts, self.member
+        return type(self), args
+
+    def __str__(self) -> str:
+        member = "" if self.member is None else f"member {self.member!r} of "
+        status = "" if self.status is None else f", status {self.status}"
+        times = f", after {self.attempts} attempts" if self.attempts > 1 else ""
+        return f"{self.reason} - at {member}{self.url}{status}{times}"
+
+
+class RemoteNotFoundError(RemoteError, FileNotFoundError):
+    """There is no such remote object."""
+
+    code = errno.ENOENT
 
 
 class StaleIndexWarning(UserWarning):

@@ -7,6 +7,7 @@ from fastshard._core.pieces cimport Pieces, piece_t
 from fastshard._core.residency cimport MOST_BROUGHT
 from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
+from fastshard._core.source cimport Source
 
 cdef SampleFeed feed = SampleFeed()  # knows a sample's members
 
@@ -55,9 +56,11 @@ def bring_samples(list samples not None, uint64_t most):
     cdef Pieces pieces = Pieces()
     cdef SampleBase sample
     cdef Shard shard
+    cdef Source source
     for sample in samples:
         shard = sample.samples.shard
-        if shard.open_source().is_near():
+        source = shard.open_source()
+        if source.is_remote() or source.is_near():
             continue
         for member in feed.members_of(sample):
             if not add(pieces, shard, member, most):
@@ -69,7 +72,11 @@ def bring_members(list shards not None, list members not None, uint64_t most):
     """The same for members: one position for each shard."""
     cdef Pieces pieces = Pieces()
     cdef Shard shard
+    cdef Source source
     for shard, member in zip(shards, members, strict=True):
-        if not shard.open_source().is_near() and not add(pieces, shard, member, most):
+        source = shard.open_source()
+        if source.is_remote() or source.is_near():
+            continue
+        if not add(pieces, shard, member, most):
             break
     bring(pieces)

@@ -1,5 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
+from fastshard._core.remote cimport RemoteSource
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport Source
 
@@ -26,10 +27,16 @@ cdef class Pieces:
     cdef list sources
     cdef Shard last                # the last of them
     cdef Source source             # and where its bytes are
+    cdef RemoteSource remote       # the same, if that is elsewhere
+    cdef list held                 # bytes that were brought before
+    cdef dict errors               # why some could not be brought, by piece
+    cdef size_t wanted             # pieces that must be asked for
     cdef bint near
     cdef int turn_to(self, Shard shard, Py_ssize_t member) except -1
     cdef Shard shard_of(self, size_t i)
     cdef int drop_last(self) except -1
+    cdef int find_staged(self, piece_t *piece) except -1
+    cdef int fetch(self) except -1
     cdef int grow(self) except -1
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL
     cdef bint has_moved(self, size_t i) noexcept

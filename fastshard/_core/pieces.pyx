@@ -5,6 +5,9 @@ are started when there is enough to move: one costs as much as some 100 KB.
 """
 
 cimport cython
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -12,6 +15,7 @@ from libc.string cimport memcpy, memset
 
 from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
 from fastshard._core.platform cimport fs_pread, fs_prefetch, fs_will_need
+from fastshard._core.remote cimport RemoteSource
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport Source
 from fastshard._core.threads cimport (
@@ -142,6 +146,8 @@ cdef class Pieces:
     def __cinit__(self):
         self.shards = []
         self.sources = []
+        self.held = []
+        self.errors = {}
 
     def __reduce__(self):
         raise TypeError("pieces do not pickle")
@@ -163,7 +169,10 @@ cdef class Pieces:
         shard.extent(self.source, member, &piece.offset, &piece.size)
         piece.base = self.source.base
         piece.fd = self.source.fd
-        piece.far = not self.near and not self.source.has(piece.offset, piece.size)
+        if self.remote is not None:
+            self.find_staged(piece)
+        else:
+            piece.far = not self.near and not self.source.has(piece.offset, piece.size)
         piece.owner = len(self.shards) - 1
         piece.member = member
         self.count += 1
@@ -179,9 +188,44 @@ cdef class Pieces:
             raise shard.of_member(error, member) from None
         self.near = source.is_near()
         self.source = source
+        self.remote = source if isinstance(source, RemoteSource) else None
         self.last = shard
         self.shards.append(shard)
         self.sources.append(source)  # held, whoever closes the shard meanwhile
+        return 0
+
+    cdef int find_staged(self, piece_t *piece) except -1:
+        """Point at bytes that were brought before, or note that they are wanted."""
+        cdef bytes data = self.remote.staged_at(piece.offset, piece.size)
+        if data is None:
+            self.wanted += 1
+            return 0
+        self.held.append(data)
+        piece.base = <uint8_t *> PyBytes_AS_STRING(data)
+        piece.offset = 0
+        return 0
+
+    cdef int fetch(self) except -1:
+        """Have remote pieces brought, straight to where they go."""
+        cdef piece_t *piece
+        cdef size_t i
+        wants = []
+        numbers = []
+        for i in range(self.count):
+            piece = &self.at[i]
+            if piece.base != NULL or piece.fd >= 0 or piece.done == piece.size:
+                continue
+            file = (<RemoteSource?> self.sources[piece.owner]).file
+            if piece.to != NULL:
+                to = PyMemoryView_FromMemory(<char *> piece.to, piece.size, PyBUF_WRITE)
+                wants.append((file, piece.offset, to))
+                numbers.append(i)
+            piece.done = piece.size
+        if not wants:
+            return 0
+        for i, error in zip(numbers, wants[0][0].read_into(wants), strict=True):
+            if error is not None:
+                self.errors[i] = error
         return 0
 
     cdef Shard shard_of(self, size_t i):
@@ -204,6 +248,8 @@ cdef class Pieces:
     cdef int move(self, object threads) except -1:
         """Move all bytes. What failed has `done` below `size`: see `failure`."""
         cdef int count = threads_for(self.nbytes, threads)
+        if self.wanted > 0:
+            self.fetch()
         with nogil:
             move_all(self.at, self.count, self.nbytes, count)
         return 0
@@ -220,6 +266,9 @@ cdef class Pieces:
         cdef Source source = self.sources[piece.owner]
         if self.has_moved(i):
             return None
+        error = self.errors.get(i)
+        if error is not None:
+            return shard.of_member(error, piece.member)
         if piece.done < piece.size:
             error = source.failure(piece.offset + piece.done, piece.code)
             return shard.of_member(error, piece.member)

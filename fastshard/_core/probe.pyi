@@ -1,8 +1,11 @@
 from collections.abc import Sequence
+from typing import Protocol
 
 from fastshard._core.extents import ExtentTable
-from fastshard._core.source import LocalFile
 
-def first_changed(
-    file: LocalFile, table: ExtentTable, positions: Sequence[int]
-) -> int: ...
+class _File(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+    def read_many(self, extents: list[tuple[int, int]], /) -> list[bytes]: ...
+
+def first_changed(file: _File, table: ExtentTable, positions: Sequence[int]) -> int: ...

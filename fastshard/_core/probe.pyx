@@ -4,12 +4,12 @@ A header stands right before its member's data, so that a few of them can be
 compared without a walk over the others.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp
 
 from fastshard._core.extents cimport ExtentTable, name_at
-from fastshard._core.platform cimport fs_load, fs_pread
-from fastshard._core.source cimport LocalFile
+from fastshard._core.platform cimport fs_load
 from fastshard._core.span cimport span_t, take
 from fastshard._core.tar cimport TAR_MEMBER, need_t, tar_free, tar_init, tar_step, tar_t
 
@@ -63,37 +63,38 @@ cdef bint agrees(
     return same
 
 
-def first_changed(LocalFile file not None, ExtentTable table not None, positions):
+def first_changed(file not None, ExtentTable table not None, positions):
     """Compare the headers of some members with a table.
 
     Parameters
     ----------
-    file : LocalFile
+    file : LocalFile or RemoteFile
     table : ExtentTable
     positions : sequence of int
 
     Returns
     -------
     int
-        The first position whose header differs, or -1.
+        A position whose header differs, or -1.
     """
-    cdef uint8_t[BLOCK] block
     cdef uint64_t offset, size
-    cdef int64_t got
-    cdef bint same
+    cdef uint64_t nbytes = file.nbytes
     cdef Py_ssize_t i
+    cdef bytes block
+    extents = []
     for i in positions:
         if not 0 <= i < len(table):
             raise IndexError(f"position {i} is out of range: there are {len(table):,}")
         offset = fs_load(table.columns.offsets + i)
         size = fs_load(table.columns.sizes + i)
-        if offset < BLOCK or offset > file.nbytes or size > file.nbytes - offset:
+        if offset < BLOCK or offset > nbytes or size > nbytes - offset:
             return i
-        with nogil:
-            got = fs_pread(file.fd, block, BLOCK, offset - BLOCK)
-            same = got == BLOCK and agrees(
-                block, file.nbytes, offset, size, name_at(&table.columns, i)
-            )
-        if not same:
+        extents.append((i, offset, size))
+    blocks = file.read_many([(offset - BLOCK, BLOCK) for _, offset, _ in extents])
+    for (i, offset, size), block in zip(extents, blocks, strict=True):
+        if len(block) != BLOCK or not agrees(
+            <const uint8_t *> PyBytes_AS_STRING(block), nbytes, offset, size,
+            name_at(&table.columns, i),
+        ):
             return i
     return -1

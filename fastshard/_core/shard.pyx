@@ -8,7 +8,7 @@ from fastshard._core.extents cimport ExtentTable, Names, checked_position
 from fastshard._core.platform cimport fs_load
 from fastshard._core.source cimport Source
 
-from fastshard.errors import ClosedError, FormatError, MemberNotFoundError
+from fastshard.errors import ClosedError, FormatError, MemberNotFoundError, RemoteError
 
 cdef uint64_t MOST_AHEAD = 64 << 20  # bytes of a scan
 cdef array_maker_t array_maker = NULL  # set by arrays.pyx, when it is imported
@@ -141,6 +141,7 @@ cdef class Shard:
         """
         from fastshard._core.ahead import Ahead
         from fastshard._core.feeds import MemberFeed
+        from fastshard._core.fetched import Fetched
         from fastshard._core.gather import positions_of
         from fastshard.sizes import parse_size
 
@@ -149,6 +150,8 @@ cdef class Shard:
         ahead = MOST_AHEAD
         if max_memory is not None:
             ahead = max(1, min(ahead, parse_size(max_memory) // 4))
+        if self.open_source().is_remote():
+            return Fetched(MemberFeed(self, order), window, ahead)
         return Ahead(
             MemberFeed(self, order), window, ahead,
             drops=max_memory is not None or not keep_cache, forgets=not keep_cache,
@@ -337,6 +340,8 @@ cdef class Shard:
 
     cdef object of_member(self, object error, Py_ssize_t i):
         """An error of the source, with the member's name."""
+        if isinstance(error, RemoteError):
+            return error.of_member(self.table.name(i))
         if isinstance(error, OSError):
             where = f"{error.strerror} - at member {self.table.name(i)!r}"
             return OSError(error.errno, where, self.path)

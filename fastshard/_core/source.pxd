@@ -25,6 +25,7 @@ cdef class Source:
     cdef bint writable             # what `hold` gives may be written to
     cdef readonly uint64_t nbytes
     cdef readonly object path
+    cdef bint is_remote(self) noexcept
     cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at)
     cpdef object read(self, uint64_t offset, uint64_t size)
     cdef int prepare(self) except -1

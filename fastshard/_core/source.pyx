@@ -54,6 +54,25 @@ cdef int open_quietly(path) except -1:
     return os.open(path, FLAGS)
 
 
+cdef object pread(int fd, uint64_t offset, uint64_t size, path):
+    """Read bytes; fewer at the end of the file."""
+    cdef object copy = PyBytes_FromStringAndSize(NULL, size)
+    cdef char *to = PyBytes_AS_STRING(copy)
+    cdef uint64_t done = 0
+    cdef int64_t got = 1
+    cdef int code = 0
+    with nogil:
+        while done < size and got > 0:
+            got = fs_pread(fd, to + done, size - done, offset + done)
+            if got < 0:
+                code = errno       # before the GIL is back: that may change it
+            else:
+                done += got
+    if code != 0:
+        raise OSError(code, os.strerror(code), path)
+    return copy if done == size else copy[:done]
+
+
 @cython.final
 @cython.no_gc
 cdef class LocalFile:
@@ -118,6 +137,16 @@ cdef class LocalFile:
             self.seen_mtime_ns = mtime_ns
         return 0
 
+    def read_many(self, extents):
+        """Return the bytes of some extents; fewer where the file ends before.
+
+        Parameters
+        ----------
+        extents : iterable of (int, int)
+            Offsets and sizes.
+        """
+        return [pread(self.fd, offset, size, self.path) for offset, size in extents]
+
     def close(self):
         """Close the descriptor; closing twice is nothing."""
         cdef int fd
@@ -159,6 +188,10 @@ cdef class Source:
 
     def __reduce__(self):
         raise TypeError("a source does not pickle; pickle the shard")
+
+    cdef bint is_remote(self) noexcept:
+        """Whether bytes have to be asked for over a network."""
+        return False
 
     cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
         raise NotImplementedError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastshard._core.grouping import Grouping
 from fastshard._core.mapped import MappedFile
 from fastshard._core.probe import first_changed
+from fastshard._core.remote import RemoteSource
 from fastshard._core.residency import Residency
 from fastshard._core.scan import scan_tar
 from fastshard._core.shard import Shard
@@ -19,6 +20,9 @@ from fastshard.formats.base import Sample, Samples
 from fastshard.index import find_index, read_index, save_index, sidecar
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import spread
+from fastshard.sources.remote import open_remote
+from fastshard.sources.settings import Settings, settings_of
+from fastshard.sources.urls import is_folder, is_remote
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexFormat", "KeyRule", "Mode", "Progress", "TarShard", "open_tar"]
 
 Mode = Literal["mmap", "private", "pread"]
+ShardMode = Literal["mmap", "private", "pread", "remote"]
 KeyRule = Literal["first", "last"]
 IndexFormat = Literal["fsi", "json", "idx", "tar.idx"]
 Progress = Callable[[int], object]
@@ -63,7 +68,7 @@ class TarShard(Shard):
         source: Source,
         table: ExtentTable,
         path: str,
-        mode: Mode,
+        mode: ShardMode,
         *,
         contents: Contents,
         grouping: Grouping,
@@ -184,10 +189,13 @@ class TarShard(Shard):
 
     def __copy__(self) -> TarShard:
         """Return another handle on the same mapping, for another thread."""
-        source, table = self.parts()
+        return self.with_source(self.parts()[0])
+
+    def with_source(self, source: Source) -> TarShard:
+        """Return a handle that finds the same bytes in another source."""
         return TarShard(
             source,
-            table,
+            self.parts()[1],
             self.path,
             self.mode,
             contents=self._contents,
@@ -215,8 +223,15 @@ def open_tar(
     prefetch: bool = True,
     check_size: bool = False,
     progress: Progress | None = None,
+    remote: Settings | None = None,
 ) -> TarShard:
-    """Open a tar shard; see `fastshard.open_shard`."""
+    """Open a tar shard; see `fastshard.open_shard`.
+
+    Parameters
+    ----------
+    remote : Settings, optional
+        How a URL is read.
+    """
     if mode not in ("mmap", "private", "pread"):
         raise ValueError(f'mode is "mmap", "private" or "pread", not {mode!r}')
     if key not in ("first", "last"):
@@ -225,6 +240,10 @@ def open_tar(
     if not isinstance(name, str):
         raise TypeError(f"a path is str or os.PathLike[str], not {type(path).__name__}")
     index = os.fspath(index)
+    if is_remote(name):
+        return open_remote_tar(
+            name, index, key, lower, progress, remote or settings_of({}, [name])
+        )
     rule = {"last_dot": key == "last", "lower": lower}
     file = LocalFile(name)
     try:
@@ -254,6 +273,45 @@ def open_tar(
             "lower": lower,
             "prefetch": prefetch,
             "check_size": check_size,
+        },
+    )
+
+
+def open_remote_tar(
+    url: str,
+    index: str,
+    key: KeyRule,
+    lower: bool,
+    progress: Progress | None,
+    settings: Settings,
+) -> TarShard:
+    """Open a tar shard that is read by ranges."""
+    from fastshard.index.remote import find_remote_index, read_remote_index, scan_remote
+
+    rule = {"last_dot": key == "last", "lower": lower}
+    file = open_remote(url, settings)
+    contents = None
+    if index == "auto" or is_folder(index):
+        folder = None if index == "auto" else index
+        contents = find_remote_index(file, folder, **rule)
+    elif index not in ("none", "rebuild"):
+        contents = read_remote_index(index, file, **rule)
+    if contents is None:
+        contents = scan_remote(file, progress)
+    return TarShard(
+        RemoteSource(file),
+        contents.table,
+        file.path,
+        "remote",
+        contents=contents,
+        grouping=contents.grouping or Grouping(contents.table, **rule),
+        identity=(file.nbytes, file.mtime_ns),
+        options={
+            "path": url,
+            "index": index if is_remote(index) else _index_again(index),
+            "key": key,
+            "lower": lower,
+            "remote": settings,
         },
     )
 

@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from fastshard._core.grouping import Grouping
-from fastshard._core.source import LocalFile
+from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import (
     FastshardError,
     FormatError,
@@ -21,11 +21,13 @@ from fastshard.index.contents import Contents
 
 if TYPE_CHECKING:
     from fastshard.index.hashes import Hashes
+    from fastshard.sources.remote import RemoteFile
 
 __all__ = [
     "FORMATS",
     "find_index",
     "format_of",
+    "listed",
     "peek",
     "read_index",
     "save_index",
@@ -93,7 +95,7 @@ def read_index(
     OSError
         It cannot be read.
     """
-    from fastshard.index.freshness import check_binary, check_listed, check_size
+    from fastshard.index.freshness import check_binary, check_listed
 
     kind = format_of(path)
     if kind == "fsi":
@@ -104,17 +106,9 @@ def read_index(
         check_binary(path, index.header, file, contents.table)
         return contents
     if kind == "json":
-        from fastshard.index.jsonfile import read_json
-
-        try:
-            contents, recorded = read_json(path, file.nbytes)
-        except FormatError:  # an extent outside the shard: was the shard larger?
-            _, recorded = read_json(path, None)
-            if recorded is not None:
-                check_size(path, recorded, file)
-            raise
-        check_listed(path, recorded, file, contents.table)
-        return contents
+        with LocalFile(path) as sidecar_file:
+            text = PreadSource(sidecar_file).read(0, sidecar_file.nbytes)
+        return listed(text, path, file)
     if kind == "idx":
         from fastshard.index.dali import read_dali
 
@@ -124,6 +118,22 @@ def read_index(
     from fastshard.index.energon import read_energon
 
     return read_energon(path, file)
+
+
+def listed(text: bytes, path: str, file: LocalFile | RemoteFile) -> Contents:
+    """Parse a JSON index, and see that it is of a shard; see `read_index`."""
+    from fastshard.index.freshness import check_listed, check_size
+    from fastshard.index.jsonfile import parse_json
+
+    try:
+        contents, recorded = parse_json(text, path, file.nbytes)
+    except FormatError:  # an extent outside the shard: was the shard larger?
+        _, recorded = parse_json(text, path, None)
+        if recorded is not None:
+            check_size(path, recorded, file)
+        raise
+    check_listed(path, recorded, file, contents.table)
+    return contents
 
 
 def find_index(

@@ -74,7 +74,14 @@ from fastshard.errors import FastshardError, FormatError
 from fastshard.files import replacing
 from fastshard.index.contents import Contents
 
-__all__ = ["BinaryIndex", "Header", "read_binary", "read_header", "write_binary"]
+__all__ = [
+    "BinaryIndex",
+    "Header",
+    "parse_binary",
+    "read_binary",
+    "read_header",
+    "write_binary",
+]
 
 MAGIC = b"\x89fsi\r\n\x1a\n"
 VERSION = 1
@@ -250,13 +257,27 @@ def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
             owner = source.read(0, file.nbytes)
         else:
             owner = MappedFile(file.fd, file.nbytes, path)
-    memory = IndexMemory(owner, path)
+    return _opened(header, IndexMemory(owner, path))
+
+
+def parse_binary(data: bytes, path: str) -> BinaryIndex:
+    """Open a binary index whose bytes were read; see `read_binary`."""
+    if sys.byteorder != "little":
+        raise FastshardError("binary indexes are read on little-endian machines only")
+    if len(data) < HEADER.size:
+        raise FormatError("cut inside its header", path, len(data))
+    header = _read_header(data[: HEADER.size], path)
+    return _opened(header, IndexMemory(data, path))
+
+
+def _opened(header: Header, memory: IndexMemory) -> BinaryIndex:
+    """See that an index is as long as its header says."""
     places = header.column_places()
     if header.file_bytes != memory.nbytes or sum(places["infos"]) != memory.nbytes:
         reason = (
             f"{memory.nbytes:,} bytes, where the header makes {header.file_bytes:,}"
         )
-        raise FormatError(reason, path, 16)
+        raise FormatError(reason, memory.path, 16)
     return BinaryIndex(header, memory, places)
 
 

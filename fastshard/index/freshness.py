@@ -11,12 +11,15 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from fastshard._core.probe import first_changed
-from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FormatError, StaleIndexError
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
+    from fastshard._core.source import LocalFile
     from fastshard.index.binary import Header
+    from fastshard.sources.remote import RemoteFile
+
+    File = LocalFile | RemoteFile
 
 __all__ = ["check_binary", "check_listed", "fingerprint_of", "spread"]
 
@@ -31,7 +34,7 @@ def spread(count: int) -> list[int]:
     return [i * (count - 1) // (LOOKS - 1) for i in range(LOOKS)]
 
 
-def fingerprint_of(file: LocalFile, table: ExtentTable) -> bytes:
+def fingerprint_of(file: File, table: ExtentTable) -> bytes:
     """Hash the file's first block and 16 headers: BLAKE2b, 16 bytes.
 
     A header is the 512 bytes before a member's data. Each is hashed behind the
@@ -42,21 +45,24 @@ def fingerprint_of(file: LocalFile, table: ExtentTable) -> bytes:
     FormatError
         The table points outside the file.
     """
-    source = PreadSource(file)
-    hashed = hashlib.blake2b(digest_size=16)
-    hashed.update(source.read(0, min(BLOCK, file.nbytes)))
-    for i in spread(len(table)):
-        offset, size = table.extent(i)
+    extents = [table.extent(i) for i in spread(len(table))]
+    for offset, size in extents:
         if offset < BLOCK or offset > file.nbytes or size > file.nbytes - offset:
             raise FormatError("an extent reaches beyond the shard", file.path, offset)
+    blocks = [(0, min(BLOCK, file.nbytes))]
+    blocks += [(offset - BLOCK, BLOCK) for offset, _ in extents]
+    found = file.read_many(blocks)
+    for (at, due), data in zip(blocks, found, strict=True):
+        if len(data) != due:
+            raise FormatError("the file ends here", file.path, at + len(data))
+    hashed = hashlib.blake2b(found[0], digest_size=16)
+    for (offset, size), data in zip(extents, found[1:], strict=True):
         hashed.update(offset.to_bytes(8, "little") + size.to_bytes(8, "little"))
-        hashed.update(source.read(offset - BLOCK, BLOCK))
+        hashed.update(data)
     return hashed.digest()
 
 
-def check_binary(
-    path: str, header: Header, file: LocalFile, table: ExtentTable
-) -> None:
+def check_binary(path: str, header: Header, file: File, table: ExtentTable) -> None:
     """Raise `StaleIndexError` unless a binary index is of this file."""
     check_size(path, header.shard_bytes, file)
     if header.mtime_ns == file.mtime_ns:
@@ -71,7 +77,7 @@ def check_binary(
         )
 
 
-def check_size(path: str, recorded: int, file: LocalFile) -> None:
+def check_size(path: str, recorded: int, file: File) -> None:
     if recorded != file.nbytes:
         raise StaleIndexError(
             f"made for a shard of {recorded:,} bytes; {file.path} has {file.nbytes:,}",
@@ -81,7 +87,7 @@ def check_size(path: str, recorded: int, file: LocalFile) -> None:
 
 
 def check_listed(
-    path: str, recorded: int | None, file: LocalFile, table: ExtentTable
+    path: str, recorded: int | None, file: File, table: ExtentTable
 ) -> None:
     """Raise `StaleIndexError` unless headers are where an index says.
 

@@ -22,7 +22,7 @@ from fastshard.errors import FastshardError
 from fastshard.files import replacing
 from fastshard.index.contents import Contents
 
-__all__ = ["parse_info", "read_json", "write_json"]
+__all__ = ["parse_info", "parse_json", "read_json", "write_json"]
 
 NOT_INFO = {"offset", "size", "length", "path", "fname", "filename"}
 
@@ -51,6 +51,13 @@ def read_json(path: str, nbytes: int | None) -> tuple[Contents, int | None]:
     """
     with LocalFile(path) as file:
         text = PreadSource(file).read(0, file.nbytes)
+    return parse_json(text, path, nbytes)
+
+
+def parse_json(
+    text: bytes, path: str, nbytes: int | None
+) -> tuple[Contents, int | None]:
+    """Parse the text of a JSON index; see `read_json`."""
     table, filesize = parse_index(text, path, nbytes)
     return Contents(table, index=path), filesize
 

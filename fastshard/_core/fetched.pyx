@@ -1,0 +1,376 @@
+"""Iterating over remote items, whose ranges are asked for before they are needed.
+
+Items are taken from a feed in groups; the extents of a group are planned together,
+and come side by side. What comes is handed out in the feed's order.
+"""
+
+cimport cython
+from libc.stdint cimport uint64_t
+
+from fastshard._core.feeds cimport Feed, MemberFeed, SampleFeed
+from fastshard._core.remote cimport RemoteSource
+from fastshard._core.samples cimport SampleBase
+from fastshard._core.shard cimport Shard
+from fastshard._core.threads cimport fs_next, fs_put
+
+from collections import deque
+
+from fastshard._core.remote import stage
+from fastshard.errors import ClosedError, FastshardError
+
+cdef enum:
+    FIRST_GROUP = 256 << 10        # bytes: the first item should come soon
+    GROUP = 8 << 20                # bytes of later groups, at most
+    MOST_ITEMS = 4096              # that wait, however small they are
+
+
+@cython.final
+cdef class Asked:
+    """An item, and what was asked for it."""
+
+    cdef object item
+    cdef list wanted               # a request, or bytes, for each of its members
+    cdef list offsets
+    cdef list members
+    cdef uint64_t nbytes
+
+
+@cython.final
+cdef class Fetched:
+    """An iterator over a feed of remote items.
+
+    Parameters
+    ----------
+    feed : Feed
+    window : int
+        Items to have ahead, at least. 0: each is asked for in its turn.
+    window_bytes : int
+        Bytes to have ahead at most, but for one item.
+    make, describe
+        As for `Ahead`.
+    """
+
+    cdef Feed feed
+    cdef object make
+    cdef object describe
+    cdef Py_ssize_t taken_so_far
+    cdef object queue              # deque of Asked
+    cdef object held               # a Asked that did not fit into the group before
+    cdef Py_ssize_t window
+    cdef uint64_t window_bytes
+    cdef uint64_t ahead            # bytes of what waits
+    cdef uint64_t group            # bytes of the next group
+    cdef bint ended
+    cdef bint refused
+    cdef uint64_t entered          # 1 while a thread is in it
+    cdef object __weakref__
+
+    def __cinit__(self, Feed feed not None, Py_ssize_t window, uint64_t window_bytes,
+                  *, make=None, describe=None):
+        if window < 0:
+            raise ValueError(f"a window is at least 0, not {window}")
+        self.feed = feed
+        self.make = make
+        self.describe = describe
+        self.window = min(window, <Py_ssize_t> MOST_ITEMS)
+        self.window_bytes = max(window_bytes, <uint64_t> 1)
+        self.group = min(<uint64_t> FIRST_GROUP, self.window_bytes)
+        self.queue = deque()
+
+    def __iter__(self):
+        return self
+
+    def __length_hint__(self):
+        if fs_next(&self.entered) != 0:
+            return 0               # another thread is in it
+        try:
+            return len(self.queue) + (0 if self.ended else self.feed.left())
+        finally:
+            fs_put(&self.entered, 0)
+
+    def __next__(self):
+        if fs_next(&self.entered) != 0:
+            raise ValueError("another thread is in this iterator")
+        try:
+            return self.advance()
+        finally:
+            fs_put(&self.entered, 0)
+
+    @property
+    def buffered(self):
+        """Bytes of the items that were asked for and not yet handed out."""
+        return self.ahead
+
+    @property
+    def taken(self):
+        """Items that were handed out, or whose error was raised."""
+        return self.taken_so_far
+
+    def state_dict(self):
+        """Return what `Dataset.resume` goes on from: all handed out so far is done."""
+        if self.describe is None:
+            raise TypeError("this iteration has no state: that of iter(dataset) has")
+        return self.describe(self.taken_so_far)
+
+    def close(self):
+        """End the iteration; what was asked for is let go."""
+        if fs_next(&self.entered) != 0:
+            raise ValueError("another thread is in this iterator")
+        try:
+            self.finish()
+        finally:
+            fs_put(&self.entered, 0)
+
+    def refuse(self):
+        """Have the next step raise: what is iterated over was closed."""
+        self.refused = True
+
+    def __reduce__(self):
+        raise TypeError("an iterator does not pickle")
+
+    def __del__(self):
+        self.finish()
+
+    cdef object advance(self):
+        cdef Asked asked
+        if self.refused:
+            self.finish()
+            raise ClosedError("the dataset is closed")
+        self.fill()
+        if not self.queue:
+            self.finish()
+            raise StopIteration
+        asked = self.queue[0]
+        if isinstance(asked.item, Exception):
+            self.pass_on(asked)
+            raise asked.item.with_traceback(None)
+        try:
+            item = self.finished(asked)
+        except Exception:
+            self.pass_on(asked)
+            raise
+        self.pass_on(asked)       # Ctrl-C before this loses nothing
+        return item if self.make is None else self.make(item)
+
+    cdef int pass_on(self, Asked asked) except -1:
+        self.queue.popleft()
+        self.ahead -= asked.nbytes
+        self.taken_so_far += 1
+        return 0
+
+    cdef object finished(self, Asked asked):
+        """Wait for an item's bytes, and put them where it finds them."""
+        if not asked.wanted:
+            return self.feed.emit(asked.item)
+        staged = brought(asked, self.feed.shard_of(asked.item))
+        if isinstance(self.feed, MemberFeed):
+            return memoryview(staged[asked.offsets[0]])
+        stage(asked.item, staged)
+        return self.feed.emit(asked.item)
+
+    cdef int fill(self) except -1:
+        """Ask for groups of items until enough is on its way."""
+        cdef Py_ssize_t least = max(self.window, <Py_ssize_t> 1)
+        while not self.ended or self.held is not None:
+            if self.queue and (
+                self.window == 0 or len(self.queue) >= MOST_ITEMS
+                or self.ahead + self.group // 2 > self.window_bytes
+            ):
+                return 0
+            self.ask(least)
+        return 0
+
+    cdef int ask(self, Py_ssize_t least) except -1:
+        """Take a group of items and ask for their bytes."""
+        cdef Asked asked
+        cdef uint64_t nbytes = 0
+        cdef Py_ssize_t items = 0
+        cdef uint64_t most = self.group
+        requests = []
+        if self.ahead < self.window_bytes:
+            most = min(most, self.window_bytes - self.ahead)
+        while items < MOST_ITEMS and (self.window > 0 or items == 0):
+            asked = self.held if self.held is not None else self.next_item()
+            self.held = None
+            if asked is None:
+                break
+            if items > 0 and nbytes + asked.nbytes > most:
+                self.held = asked  # the first of the next group
+                break
+            items += 1
+            nbytes += asked.nbytes
+            requests += requests_of(asked)
+            self.ahead += asked.nbytes
+            self.queue.append(asked)
+        if requests:
+            requests[0].file.start(requests)
+        self.group = min(<uint64_t> GROUP, min(4 * self.group, self.window_bytes))
+        return 0
+
+    cdef Asked next_item(self):
+        """Take an item, and note what has to be asked for; None at the end."""
+        if self.ended:
+            return None
+        try:
+            item = self.feed.take()
+        except StopIteration:
+            self.ended = True
+            return None
+        return asked_of(self.feed, item)
+
+    cdef int finish(self) except -1:
+        cdef Asked asked
+        self.ended = True
+        self.held = None
+        for asked in self.queue:
+            for request in requests_of(asked):
+                request.drop()
+        self.queue.clear()
+        self.ahead = 0
+        self.feed = None           # and the shards with it
+        return 0
+
+
+cdef Asked asked_of(Feed feed, object item):
+    """Return an item with requests for its members, which are not sent yet."""
+    cdef Asked asked = Asked.__new__(Asked)
+    cdef Shard shard
+    asked.item = item
+    asked.wanted, asked.offsets, asked.members = [], [], []
+    if isinstance(item, Exception):
+        return asked
+    try:
+        shard = feed.shard_of(item)
+        if shard.open_source().is_remote():
+            for member in feed.members_of(item):
+                want(asked, shard, member)
+    except (FastshardError, OSError) as error:  # it comes in its turn
+        asked.item = error
+        asked.wanted = []
+        asked.nbytes = 0
+    return asked
+
+
+cdef int want(Asked asked, Shard shard, Py_ssize_t member) except -1:
+    cdef RemoteSource source = shard.open_source()
+    cdef uint64_t offset, size
+    shard.extent(source, member, &offset, &size)
+    data = source.staged_at(offset, size)
+    if data is None:
+        data = source.file.request(offset, size)
+        asked.nbytes += size
+    asked.wanted.append(data)
+    asked.offsets.append(offset)
+    asked.members.append(member)
+    return 0
+
+
+cdef dict brought(Asked asked, Shard shard):
+    """Wait for the members of an item; return their bytes by offset."""
+    staged = {}
+    for offset, member, data in zip(
+        asked.offsets, asked.members, asked.wanted, strict=True
+    ):
+        try:
+            staged[offset] = data if isinstance(data, bytes) else data.result()
+        except (FastshardError, OSError) as error:
+            raise shard.of_member(error, member) from None
+    return staged
+
+
+cdef list requests_of(Asked asked):
+    return [data for data in asked.wanted if not isinstance(data, bytes)]
+
+
+cdef SampleFeed feed_of_samples = SampleFeed()  # knows a sample's members
+
+
+def fetch_samples(list samples not None, uint64_t most, only=None):
+    """Bring the bytes of remote samples, all asked for at once, and stage them.
+
+    Parameters
+    ----------
+    samples : list of SampleBase
+        Those of local shards are left alone.
+    most : int
+        Bytes, but for one sample; what is beyond is asked for when it is read.
+    only : tuple of str, optional
+        The fields to bring; otherwise those that a sample shows.
+
+    Raises
+    ------
+    FormatError, RemoteError
+        A field cannot be read.
+    """
+    cdef SampleBase sample
+    cdef Asked asked
+    cdef uint64_t nbytes = 0
+    requests = []
+    coming = []
+    for sample in samples:
+        if nbytes >= most:
+            break
+        if not sample.samples.shard.open_source().is_remote():
+            continue
+        asked = asked_of(feed_of_samples, sample) if only is None else some(sample, only)
+        nbytes += asked.nbytes
+        requests += requests_of(asked)
+        coming.append((sample, asked))
+    if requests:
+        requests[0].file.start(requests)
+    try:
+        for sample, asked in coming:
+            if isinstance(asked.item, Exception):
+                raise asked.item
+            stage(sample, brought(asked, sample.samples.shard))
+    finally:
+        for request in requests:
+            request.drop()
+
+
+cdef Asked some(SampleBase sample, tuple only):
+    """As `asked_of`, for fields of a sample; one that is not there is left out."""
+    cdef Asked asked = Asked.__new__(Asked)
+    asked.item = sample
+    asked.wanted, asked.offsets, asked.members = [], [], []
+    try:
+        for field in only:
+            if field in sample:
+                want(asked, sample.samples.shard, sample.member(field))
+    except (FastshardError, OSError) as error:
+        asked.item = error
+    return asked
+
+
+def fetch_members(list shards not None, list members not None):
+    """Return views of members, of remote shards all asked for at once.
+
+    Parameters
+    ----------
+    shards : list of Shard
+    members : list of int
+        A position for each shard.
+    """
+    cdef Shard shard
+    cdef Asked asked
+    coming = []
+    requests = []
+    for shard, member in zip(shards, members, strict=True):
+        asked = asked_of(MemberFeed(shard, ()), member)
+        requests += requests_of(asked)
+        coming.append((shard, asked))
+    if requests:
+        requests[0].file.start(requests)
+    try:
+        return [view_of(shard, asked) for shard, asked in coming]
+    finally:
+        for request in requests:
+            request.drop()
+
+
+cdef object view_of(Shard shard, Asked asked):
+    if isinstance(asked.item, Exception):
+        raise asked.item
+    if not asked.wanted:           # a local shard
+        return shard.view_at(asked.item)
+    return memoryview(brought(asked, shard)[asked.offsets[0]])

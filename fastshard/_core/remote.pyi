@@ -1,0 +1,15 @@
+from typing import Any, final
+
+from fastshard._core.samples import SampleBase
+from fastshard._core.source import Source
+
+@final
+class RemoteSource(Source):
+    @property
+    def file(self) -> Any: ...
+    def __new__(
+        cls, file: Any, staged: dict[int, bytes] | None = None
+    ) -> RemoteSource: ...
+
+def stage(sample: SampleBase, staged: dict[int, bytes]) -> None: ...
+def room_for(size: int) -> tuple[bytes, memoryview]: ...

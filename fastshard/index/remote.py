@@ -1,0 +1,207 @@
+"""Indexes of remote shards: beside them, elsewhere, or made by hopping over headers.
+
+A tar without an index is walked from several places at a time, for each header must be
+asked for after the one before it, and an answer takes long. A place in the middle is
+a block that looks like a header; what was found from there on counts only if the walk
+from the place before ends exactly there. So a tar inside a tar misleads nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import MappingProxyType
+
+from fastshard._core.walk import Walk, first_header
+from fastshard.errors import (
+    FormatError,
+    RemoteError,
+    StaleIndexError,
+    StaleIndexWarning,
+)
+from fastshard.index import FOUND, format_of, listed, sidecar
+from fastshard.index.contents import Contents
+from fastshard.sources.remote import RemoteFile, transport_for
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import is_remote, joined, last_part
+
+__all__ = ["find_remote_index", "read_remote_index", "scan_remote"]
+
+NEAR = 8 << 10  # bytes between headers that one range joins
+WINDOW = 256 << 10  # bytes read at once among near headers
+HEADERS = 4 << 10  # bytes of headers that are read on a guess
+WALKS = 16  # at a time
+WORTH_A_WALK = 16 << 20  # bytes of an archive for each
+LOOKED_AT = 1 << 20  # bytes in which a header is looked for
+GUESS = 64 << 10  # bytes that are read to look for it
+
+
+def scan_remote(
+    file: RemoteFile, progress: Callable[[int], object] | None = None
+) -> Contents:
+    """Walk over the headers of a remote tar; reads little but headers.
+
+    Raises
+    ------
+    FormatError
+        It breaks the format.
+    RemoteError
+        It cannot be read.
+    """
+    if file.nbytes == 0:
+        raise FormatError("an empty file is no tar", file.path, 0)
+    walk = Walk(file.nbytes, 0, file.path)
+    places = _places(file, walk)
+    with ThreadPoolExecutor(WALKS) as pool:
+        try:
+            walks = [
+                (place, pool.submit(_walked_from, file, place, stop))
+                for place, stop in zip(places, [*places[1:], file.nbytes], strict=True)
+            ]
+            _walk(file, walk, places[0] if places else file.nbytes, progress)
+            for place, future in walks:
+                if walk.ended or walk.has_global or walk.at > place:
+                    continue
+                _walk(file, walk, place, progress)
+                if walk.at == place and not walk.has_global:
+                    found = future.result()
+                    if found is not None and not found.has_global:
+                        walk.append(found)
+            if not walk.ended:
+                _walk(file, walk, file.nbytes + 1, progress)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    end = walk.at
+    skipped = MappingProxyType(walk.skipped())
+    return Contents(walk.table(), end=end, skipped=skipped)
+
+
+def _places(file: RemoteFile, walk: Walk) -> list[int]:
+    """Find headers in the middle of a large archive whose members are not small."""
+    walks = min(WALKS, file.nbytes // WORTH_A_WALK)
+    with suppress(FormatError):
+        walk_on = Walk(file.nbytes, 0, file.path)
+        _walk(file, walk_on, 1 << 20, None)
+        if walks < 2 or walk_on.stride <= NEAR or walk_on.has_global:
+            return []
+        with ThreadPoolExecutor(WALKS) as pool:
+            starts = [file.nbytes * i // walks // 512 * 512 for i in range(1, walks)]
+            found = pool.map(lambda start: _header_near(file, start), starts)
+            return sorted({place for place in found if place is not None})
+    return []
+
+
+def _header_near(file: RemoteFile, start: int) -> int | None:
+    stop = min(start + LOOKED_AT, file.nbytes)
+    for at in range(start, stop, GUESS):
+        window = file.read(at, min(GUESS, file.nbytes - at))
+        place = first_header(window, at, file.nbytes, stop)
+        if place is not None:
+            return place
+    return None
+
+
+def _walked_from(file: RemoteFile, place: int, stop: int) -> Walk | None:
+    """Walk from a place that looks like a header; None: it was none."""
+    walk = Walk(file.nbytes, place, file.path)
+    try:
+        _walk(file, walk, stop, None)
+    except FormatError:  # if it was one, the walk to here meets the fault again
+        return None
+    return walk
+
+
+def _walk(
+    file: RemoteFile, walk: Walk, stop: int, progress: Callable[[int], object] | None
+) -> None:
+    """Walk on to a header at or behind `stop`, or to the archive's end."""
+    window, start = b"", 0
+    while (need := walk.go(window, start, stop)) is not None:
+        start, size = need
+        guess = min(walk.header_size, HEADERS)
+        if walk.count and walk.stride <= NEAR:
+            guess = WINDOW
+        window = file.read(start, min(max(size, guess), file.nbytes - start))
+        if progress is not None:
+            progress(start)
+
+
+def find_remote_index(
+    file: RemoteFile, folder: str | None, *, last_dot: bool, lower: bool
+) -> Contents | None:
+    """Read the fresh index of a remote shard, if there is one.
+
+    A stale or broken one is passed over with a `StaleIndexWarning`.
+
+    Parameters
+    ----------
+    file : RemoteFile
+        The shard.
+    folder : str, optional
+        Where indexes are, a URL or a directory; otherwise beside the shard.
+    last_dot, lower
+        As for `read_index`.
+    """
+    for kind in FOUND:
+        path = sidecar_of(file.url, kind, folder)
+        try:
+            return read_remote_index(path, file, last_dot=last_dot, lower=lower)
+        except FileNotFoundError:
+            continue
+        except RemoteError as error:
+            if error.status not in (401, 403):  # what stores say of what is not there
+                raise
+        except FormatError as error:
+            what = "stale" if isinstance(error, StaleIndexError) else "broken"
+            warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
+    return None
+
+
+def sidecar_of(url: str, kind: str, folder: str | None) -> str:
+    """Return where the index of a remote shard is."""
+    if folder is not None:
+        name = sidecar(last_part(url), kind)
+        return joined(folder, name) if is_remote(folder) else os.path.join(folder, name)
+    base, question, query = url.partition("?")
+    return sidecar(base, kind) + question + query
+
+
+def read_remote_index(
+    path: str, file: RemoteFile, *, last_dot: bool, lower: bool
+) -> Contents:
+    """Read an index of a remote shard, and see that it is of it; see `read_index`.
+
+    Raises
+    ------
+        There is none.
+    StaleIndexError, FormatError
+        It is of another shard, or broken.
+    """
+    kind = format_of(path.partition("?")[0])
+    if kind not in FOUND:
+        raise RemoteError(
+            f"an index in the format {kind} is read beside local shards", path
+        )
+    data, where = _bytes_of(path, file.settings)
+    if kind == "json":
+        return listed(data, where, file)
+    from fastshard.index.binary import parse_binary
+    from fastshard.index.freshness import check_binary
+
+    index = parse_binary(data, where)
+    contents = index.contents(last_dot, lower)
+    check_binary(where, index.header, file, contents.table)
+    return contents
+
+
+def _bytes_of(path: str, settings: Settings) -> tuple[bytes, str]:
+    """Return the bytes of a small file here or elsewhere, and how it is called."""
+    if is_remote(path):
+        from fastshard.sources.urls import shown
+
+        return transport_for(path, settings).whole(path)[1], shown(path)
+    with open(path, "rb") as stored:
+        return stored.read(), path

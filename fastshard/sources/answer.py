@@ -1,0 +1,266 @@
+"""The answer to a range request: checked before its body is taken, and while it is.
+
+RFC 9110, sections 14.2 to 14.4 (ranges) and 15.3.7 (206).
+"""
+
+from __future__ import annotations
+
+import re
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from fastshard.errors import RemoteError, RemoteNotFoundError
+from fastshard.sources.connection import under_way
+from fastshard.sources.deadline import Again
+from fastshard.sources.facts import Facts
+from fastshard.sources.urls import shown
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+__all__ = ["Answer", "NoRangesError", "is_strong"]
+
+RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
+NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
+SCRATCH = 64 << 10  # bytes
+PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
+
+
+class NoRangesError(RemoteError):
+    """A server knows no ranges."""
+
+
+def is_strong(tag: str) -> bool:
+    """Say whether a tag is an ETag that ``If-Match`` compares."""
+    return tag.startswith('"')
+
+
+class Answer:
+    """An answer whose headers are right, and its body.
+
+    Parameters
+    ----------
+    response : urllib3.BaseHTTPResponse
+    url : str
+        What was asked for.
+    start, end : int
+        The range, in bytes. An object may end before `end` where `known` is None.
+    known : Facts or None
+        What the object is known to be.
+    whole : bool
+        Whether the whole object will do in the place of a range of it.
+
+    Attributes
+    ----------
+    facts : Facts
+    start, end : int
+        What the body holds.
+
+    Raises
+    ------
+    Again
+        It is worth to ask again.
+    RemoteError
+        It is not.
+    """
+
+    def __init__(
+        self,
+        response: BaseHTTPResponse,
+        url: str,
+        start: int,
+        end: int,
+        known: Facts | None,
+        whole: bool = False,
+    ) -> None:
+        self._response = response
+        body = under_way.response
+        assert body is not None
+        self._body = body
+        self._url = url
+        self._known = known
+        self.start, self.end = start, end
+        status = response.status
+        if status == 206:
+            self._check_range()
+        elif status == 200:
+            self._check_whole(whole)
+        elif status == 416:
+            self._check_beyond()
+        else:
+            self._refuse()
+        self.left = self.end - self.start
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            coding = response.headers["Content-Encoding"]
+            raise self.error(f"the server compressed it ({coding[:40]!r}) unasked")
+        length = self._length()
+        if status == 416:
+            return  # its body is a message
+        if length is not None and length != self.left:
+            raise Again(f"a body of {length:,} bytes, where {self.left:,} were due")
+
+    def error(self, reason: str) -> RemoteError:
+        return RemoteError(reason, shown(self._url), self._response.status)
+
+    def _length(self) -> int | None:
+        if self._body.chunked:
+            return None
+        text = self._response.headers.get("Content-Length")
+        if text is None:
+            return None
+        if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
+            raise self.error(f"a body of {text[:40]!r} bytes")
+        return int(text)
+
+    def _check_range(self) -> None:
+        text = self._response.headers.get("Content-Range")
+        if text is None:
+            kind = self._response.headers.get("Content-Type", "")
+            if kind.lower().startswith("multipart/"):
+                raise self.error("several ranges, where one was asked for")
+            raise self.error("the answer does not say which range it is")
+        match = RANGE.fullmatch(text.strip())
+        if match is None:
+            raise self.error(f"the answer is of the range {text[:60]!r}")
+        first, last = int(match[1]), int(match[2])
+        if match[3] == "*":
+            if self._known is None:
+                raise self.error("the server does not say how large the object is")
+            total = self._known.nbytes
+        else:
+            total = int(match[3])
+        self.facts = self._facts(total)
+        end = self.end if self._known else min(self.end, total)
+        if (first, last + 1) != (self.start, end) or end > total:
+            raise self.error(
+                f"bytes {first:,} to {last:,} were answered, and "
+                f"{self.start:,} to {end - 1:,} asked for"
+            )
+        self.end = end
+
+    def _check_whole(self, whole: bool) -> None:
+        """Take the whole object where that was asked for, or no more than that."""
+        total = self._length()
+        if (
+            self._known is not None
+            and total is not None
+            and total != self._known.nbytes
+        ):
+            raise self._changed(f"{total:,} bytes, and had {self._known.nbytes:,}")
+        if self.start == 0 and total is not None and (whole or total <= self.end):
+            self.facts = self._facts(total)
+            self.end = total
+            return
+        if self._known is not None:
+            self._facts(self._known.nbytes)  # raises if it is another object
+        raise NoRangesError(
+            "the server sends whole objects only, no ranges: keep them here with "
+            "cache_dir=, or download them",
+            shown(self._url),
+            self._response.status,
+        )
+
+    def _check_beyond(self) -> None:
+        """Learn that an object is empty, or shorter than it was."""
+        match = NO_RANGE.fullmatch(
+            self._response.headers.get("Content-Range", "").strip()
+        )
+        if match is None:
+            raise self.error("the server refuses the range")
+        total = int(match[1])
+        self.facts = self._facts(total)
+        if total != 0 or self.start != 0:
+            raise self.error(f"the object ends at byte {total:,}")
+        self.end = 0
+
+    def _facts(self, nbytes: int) -> Facts:
+        headers, known = self._response.headers, self._known
+        modified = headers.get("Last-Modified", "")[:100]
+        tag = headers.get("ETag", "")[:300] or modified
+        facts = Facts(nbytes, tag, _time_of(modified))
+        if known is None:
+            return facts
+        if known.nbytes >= 0 and nbytes != known.nbytes:
+            raise self._changed(f"{nbytes:,} bytes, and had {known.nbytes:,}")
+        if known.tag and tag != known.tag:
+            raise self._changed(f"the tag {tag}, and had {known.tag}")
+        return known
+
+    def _changed(self, how: str) -> RemoteError:
+        return self.error(f"it was written to meanwhile: it has {how}")
+
+    def _refuse(self) -> None:
+        """Raise for any other status."""
+        status, headers = self._response.status, self._response.headers
+        if status in PASSING:
+            raise Again("the server fails", status, _pause_of(headers))
+        if status == 412:
+            raise self.error("it was written to meanwhile")
+        message = headers.get("X-Error-Message", "")[:200]
+        if status in (404, 410):
+            raise RemoteNotFoundError(
+                message or "there is no such object", shown(self._url), status
+            )
+        if status in (401, 403):
+            reason = message or "the server asks for other credentials"
+            raise self.error(f"{reason}; give token=")
+        raise self.error("the server refuses")
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill a buffer with what comes next.
+
+        Raises
+        ------
+        Again
+            The connection ended before.
+        """
+        if len(view) > self.left:
+            raise ValueError("a read beyond the answer")
+        self.left -= len(view)
+        while len(view):
+            got = self._body.receive(view)
+            if got == 0:
+                raise Again("the connection ended inside the body")
+            view = view[got:]
+
+    def skip(self, nbytes: int) -> None:
+        """Pass over bytes."""
+        scratch = memoryview(bytearray(min(nbytes, SCRATCH)))
+        while nbytes > 0:
+            part = scratch[: min(nbytes, len(scratch))]
+            self.read_into(part)
+            nbytes -= len(part)
+
+    def finish(self) -> None:
+        """See that there is no more, and give the connection back.
+
+        Raises
+        ------
+        Again
+            There is.
+        """
+        if self._response.status == 416:
+            self._response.close()
+            return
+        if not self._body.is_over():
+            raise Again("more bytes came than were due")
+        self._response.release_conn()
+
+
+def _time_of(modified: str) -> int:
+    """Return the time of a header, ns since 1970; 0 for one that tells none."""
+    try:
+        return int(parsedate_to_datetime(modified).timestamp()) * 10**9
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return 0
+
+
+def _pause_of(headers: Any) -> float | None:
+    """Return how long Retry-After asks to wait, seconds."""
+    import time
+
+    text = headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        return float(text)
+    when = _time_of(text)
+    return None if when == 0 else max(0.0, when / 1e9 - time.time())

@@ -1,0 +1,184 @@
+"""Connections whose reads end at a deadline, and that may refuse private hosts.
+
+A socket's own timeout begins anew with each byte. Here each wait, for headers too, is
+as long as the deadline of the read that is under way in the thread.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import socket
+import threading
+from contextlib import suppress
+from http.client import HTTPResponse
+from typing import Any
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from fastshard._core.receive import CAN_RECEIVE, receive_into
+from fastshard.errors import RemoteError
+from fastshard.sources.deadline import Deadline
+
+__all__ = ["TimedResponse", "manager_for", "under_way"]
+
+
+class _UnderWay(threading.local):
+    """What this thread reads."""
+
+    deadline: Deadline | None = None
+    response: TimedResponse | None = None
+
+
+under_way = _UnderWay()
+
+
+class _TimedRaw(io.RawIOBase):
+    """A socket's bytes; what was waited for too long raises `Again`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._held = sock.makefile("rb", buffering=0)  # the socket closes after us
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        deadline = under_way.deadline
+        if deadline is None:
+            raise ValueError("a read without a deadline")
+        while True:
+            self.sock.settimeout(deadline.left())
+            deadline.sock = self.sock
+            try:
+                return self.sock.recv_into(buffer)
+            except TimeoutError:  # `left` raises
+                continue
+            finally:
+                deadline.sock = None
+
+    def close(self) -> None:
+        if not self.closed:
+            self._held.close()
+        super().close()
+
+
+class TimedResponse(HTTPResponse):
+    """An answer, whose body can be received into memory of the caller's."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self._raw = _TimedRaw(sock)
+        self.fp = io.BufferedReader(self._raw)
+        self._drained = False  # nothing of the body is buffered any more
+        under_way.response = self
+
+    def receive(self, view: memoryview) -> int:
+        """Read some bytes of the body; 0 at its end."""
+        if self.fp is None or self.chunked:
+            data = self.read1(len(view))  # which knows chunks; one more copy
+            view[: len(data)] = data
+            return len(data)
+        sock = self._raw.sock
+        if self._drained and CAN_RECEIVE and type(sock) is socket.socket:
+            got = _received(sock, view)
+        else:
+            got = self.fp.readinto1(view)
+            self._drained = got < len(view)
+        if self.length is not None:
+            self.length -= got
+        return got
+
+    def is_over(self) -> bool:
+        """Say whether the body was read whole; the connection is free then."""
+        if self.fp is None:
+            return True
+        if self.chunked or self.length is None:
+            return not self.read1(1)
+        if self.length == 0:
+            self._close_conn()  # type: ignore[attr-defined]
+            return True
+        return False
+
+
+def _received(sock: socket.socket, view: memoryview) -> int:
+    """Fill a buffer from a plain socket, without the GIL; 0 at the end."""
+    deadline = under_way.deadline
+    assert deadline is not None
+    while True:
+        deadline.left()
+        got, ended = receive_into(sock.fileno(), view, deadline.at)
+        if got or ended:
+            return got
+
+
+class _Plain(HTTPConnection):
+    response_class = TimedResponse
+
+
+class _Secure(HTTPSConnection):
+    response_class = TimedResponse
+
+
+class _PublicPlain(_Plain):
+    def connect(self) -> None:
+        super().connect()
+        _refuse_private(self)
+
+
+class _PublicSecure(_Secure):
+    def connect(self) -> None:
+        super().connect()
+        _refuse_private(self)
+
+
+def _refuse_private(connection: HTTPConnection) -> None:
+    """Close a connection to an address that is not a public one.
+
+    The address that was reached is looked at, not one that the name had before.
+    """
+    assert connection.sock is not None
+    address = ipaddress.ip_address(connection.sock.getpeername()[0].partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    if not (mapped or address).is_global or address.is_multicast:
+        with suppress(OSError):
+            connection.close()
+        raise RemoteError(f"{address} is no public address", connection.host)
+
+
+def _pool(base: type, connection: type) -> type:
+    return type(base.__name__, (base,), {"ConnectionCls": connection})
+
+
+def manager_for(connections: int, private_hosts: bool, proxy: str | None) -> Any:
+    """Return a pool of connections.
+
+    Parameters
+    ----------
+    connections : int
+        To one host, at most, that are kept.
+    private_hosts : bool
+        Whether hosts may be private ones.
+    proxy : str or None
+        What to go through.
+    """
+    plain, secure = (
+        (_Plain, _Secure) if private_hosts else (_PublicPlain, _PublicSecure)
+    )
+    options: dict[str, Any] = {
+        "maxsize": connections,
+        "num_pools": 64,
+        "retries": False,
+    }
+    manager = (
+        urllib3.PoolManager(**options)
+        if proxy is None
+        else urllib3.ProxyManager(proxy, **options)
+    )
+    manager.pool_classes_by_scheme = {
+        "http": _pool(urllib3.HTTPConnectionPool, plain),
+        "https": _pool(urllib3.HTTPSConnectionPool, secure),
+    }
+    return manager

@@ -1,0 +1,296 @@
+"""Many ranges at a time: requests are merged into runs, which threads read.
+
+A run is one range of one object. Requests that lie near each other share one: to read
+over a gap takes less time than another answer. Each request's bytes go into memory of
+its own, so that what is kept of one does not keep the others.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from fastshard._core.remote import room_for
+from fastshard.errors import FastshardError, RemoteError
+from fastshard.sources.deadline import Deadline, DroppedError
+
+if TYPE_CHECKING:
+    from fastshard.sources.remote import RemoteFile
+
+__all__ = ["Engine", "Request", "Run", "plan"]
+
+LEAST_SPAN, MOST_SPAN = 1 << 20, 8 << 20  # bytes of a run that is one of several
+IDLE = 5.0  # seconds that a thread waits for more to do
+
+
+class Request:
+    """Bytes of a remote object that somebody wants.
+
+    Parameters
+    ----------
+    file : RemoteFile
+    offset, size : int
+        Within it.
+    into : memoryview, optional
+        Where they go; otherwise they become bytes of their own.
+    """
+
+    __slots__ = ("_room", "error", "file", "offset", "runs", "size", "view")
+
+    def __init__(
+        self, file: RemoteFile, offset: int, size: int, into: memoryview | None = None
+    ) -> None:
+        self.file = file
+        self.offset = offset
+        self.size = size
+        self.runs: Sequence[Run] = ()
+        self.error: Exception | None = None
+        self._room: bytes | None = None
+        self.view = into
+
+    def place(self) -> memoryview:
+        """Return where the bytes go; room is made when they are asked for."""
+        if self.view is None:
+            self._room, self.view = room_for(self.size)
+        return self.view
+
+    def wait(self) -> Exception | None:
+        """Wait until the bytes are there; return what went wrong."""
+        for run in self.runs:
+            self.error = self.error or run.wait()
+        return self.error
+
+    def result(self) -> bytes:
+        """Return the bytes, once they are there."""
+        error = self.wait()
+        if error is not None:
+            raise error.with_traceback(None)
+        self.place()
+        assert self._room is not None
+        return self._room
+
+    def drop(self) -> None:
+        """Tell that nobody waits for these bytes any more."""
+        for run in self.runs:
+            run.let_go()
+
+
+class Run:
+    """One range of an object, read by one thread."""
+
+    __slots__ = (
+        "_busy",
+        "_pid",
+        "deadline",
+        "done",
+        "end",
+        "error",
+        "file",
+        "parts",
+        "start",
+        "wanted",
+    )
+
+    def __init__(self, file: RemoteFile, start: int) -> None:
+        self.file = file
+        self.start = self.end = start
+        self.parts: list[tuple[int, memoryview]] = []
+        self.wanted = 0  # requests that somebody waits for
+        self.error: Exception | None = None
+        self.done = False
+        self.deadline: Deadline | None = None
+        self._pid = os.getpid()
+        self._busy = threading.Lock()
+        self._busy.acquire()
+
+    def add(self, offset: int, view: memoryview) -> None:
+        """Add what comes next in the range."""
+        self.parts.append((offset, view))
+        self.end = offset + len(view)
+        self.wanted += 1
+
+    def read(self) -> None:
+        """Read the range; what goes wrong is left in `error`."""
+        try:
+            if self.wanted <= 0:
+                raise DroppedError
+            timeout = self.file.settings.timeout
+            self.deadline = Deadline(timeout, self.end - self.start)
+            self.file.read_range(self.start, self.end, self.parts, self.deadline)
+        except (FastshardError, OSError) as error:
+            self.error = error.with_traceback(None)
+        except DroppedError:
+            self.error = RemoteError("nobody waited for it", self.file.path)
+        except BaseException as error:  # the thread lives on; who waits sees it
+            self.error = RemoteError(f"{type(error).__name__}: {error}", self.file.path)
+            raise
+        finally:
+            self.done = True
+            if self._pid == os.getpid():
+                self._busy.release()
+
+    def wait(self) -> Exception | None:
+        """Wait until it is read; return what went wrong."""
+        if not self.done:
+            if self._pid != os.getpid():  # a forked copy, whose threads are gone
+                self.read()
+            else:
+                with self._busy:
+                    pass
+        return self.error
+
+    def let_go(self) -> None:
+        """Note that one request less waits; ends a read that nobody waits for."""
+        self.wanted -= 1
+        deadline = self.deadline
+        if self.wanted <= 0 and not self.done and deadline is not None:
+            deadline.drop()
+
+
+def plan(requests: Iterable[Request], gap: int, connections: int) -> list[Run]:
+    """Merge requests into runs, in the order of the first request of each.
+
+    Parameters
+    ----------
+    requests : iterable of Request
+        Of any objects, in any order.
+    gap : int
+        Bytes between two requests that one run reads over.
+    connections : int
+        Runs that are read at a time: what there is, is shared out among so many.
+    """
+    listed = [request for request in requests if request.size > 0]
+    total = sum(request.size for request in listed)
+    span = min(max(total // connections, LEAST_SPAN), MOST_SPAN)
+    by_file: dict[int, list[Request]] = {}
+    for request in listed:
+        by_file.setdefault(id(request.file), []).append(request)
+    runs: list[Run] = []
+    for some in by_file.values():
+        some.sort(key=lambda request: request.offset)
+        runs += _merged(some, gap, span)
+    return runs
+
+
+def _merged(requests: Sequence[Request], gap: int, span: int) -> list[Run]:
+    """Merge requests of one object, which are sorted."""
+    runs: list[Run] = []
+    run: Run | None = None
+    for request in requests:
+        end = request.offset + request.size
+        near = (
+            run is not None
+            and 0 <= request.offset - run.end <= gap
+            and end - run.start <= span
+        )
+        if run is None or not near:
+            run = Run(request.file, request.offset)
+            runs.append(run)
+        view, own = request.place(), [run]
+        for at in range(0, request.size, MOST_SPAN):
+            if at > 0:
+                run = Run(request.file, request.offset + at)
+                runs.append(run)
+                own.append(run)
+            run.add(request.offset + at, view[at : at + MOST_SPAN])
+        request.runs = own
+    return runs
+
+
+class Engine:
+    """Threads that read runs, a bounded number; they end when there is nothing to do.
+
+    Parameters
+    ----------
+    connections : int
+        How many there may be.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self._connections = connections
+        self._runs: deque[Run] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._leaving = False
+        _engines.add(self)
+
+    def start(self, runs: Iterable[Run]) -> None:
+        """Have runs read, those that were given first before others."""
+        with self._changed:
+            self._runs.extend(runs)
+            alone = not self._grow()
+            self._changed.notify(len(self._runs))
+        while alone:  # no thread can be started: this one does it
+            try:
+                self._runs.popleft().read()
+            except IndexError:
+                break
+
+    def _grow(self) -> bool:
+        """Start threads for what is to be read; say whether there are any."""
+        missing = min(
+            len(self._runs) - self._idle, self._connections - len(self._threads)
+        )
+        for _ in range(missing):
+            thread = threading.Thread(
+                target=self._work, name="fastshard range", daemon=True
+            )
+            self._threads.add(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # those that there are do it
+                self._threads.discard(thread)
+                break
+        return bool(self._threads)
+
+    def _work(self) -> None:
+        while True:
+            run = self._next()
+            if run is None:
+                return
+            run.read()
+            del run  # its buffers are its owner's now
+
+    def _next(self) -> Run | None:
+        """Wait for something to do; None: leave."""
+        with self._changed:
+            self._idle += 1
+            try:
+                while not self._runs:
+                    if self._leaving or not self._changed.wait(IDLE):
+                        if self._runs:
+                            break
+                        self._threads.discard(threading.current_thread())
+                        return None
+                return self._runs.popleft()
+            finally:
+                self._idle -= 1
+
+    def rest(self) -> None:
+        """Have idle threads leave, and wait for them: a fork warns of threads."""
+        with self._changed:
+            self._leaving = True
+            threads = list(self._threads) if not self._runs else []
+            busy = len(self._threads) - self._idle
+            self._changed.notify_all()
+        for thread in threads if busy == 0 else ():
+            thread.join(1.0)
+        with self._changed:
+            self._leaving = False
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _rest() -> None:
+    for engine in list(_engines):
+        engine.rest()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_rest, after_in_child=_engines.clear)

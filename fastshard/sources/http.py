@@ -1,0 +1,363 @@
+"""Ranges over HTTP and HTTPS, by urllib3: every answer is checked.
+
+Redirects are followed here, so that a secret never goes to another origin, and no
+answer leads away from http and https.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from fastshard.errors import FastshardError, RemoteError
+from fastshard.sources.answer import Answer, is_strong
+from fastshard.sources.connection import manager_for, under_way
+from fastshard.sources.deadline import Again, Deadline
+from fastshard.sources.facts import Facts
+from fastshard.sources.meter import Meter
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import Origin, checked, origin_of, shown
+
+__all__ = ["HttpClient", "Part", "client_for"]
+
+T = TypeVar("T")
+FAILURES = (
+    HTTPError,
+    OSError,
+    http.client.HTTPException,
+    ValueError,
+    OverflowError,  # of http.client, for a chunk of absurd size
+)
+Part = tuple[int, memoryview]  # where in the object, and where to
+
+REDIRECTS = frozenset((301, 302, 303, 307, 308))
+MOST_REDIRECTS = 5
+REMEMBERED = 60.0  # seconds that a redirect is remembered, unless it says otherwise
+MARGIN = 30.0  # seconds before a signature ends in which it is not used
+LARGEST_ANSWER = 256 << 20  # bytes of a whole object that is read at once
+
+
+class HttpClient:
+    """Reads ranges; one a process and settings. Use `client_for`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.meter = Meter()
+        self._managers: dict[str | None, Any] = {}
+        self._targets: dict[str, tuple[str, float]] = {}  # where urls lead, until when
+
+    def read(
+        self,
+        url: str,
+        start: int,
+        end: int,
+        parts: Sequence[Part],
+        known: Facts,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Read a range, and put parts of it where they go.
+
+        Parameters
+        ----------
+        url : str
+        start, end : int
+            Bytes of the object.
+        parts : sequence of (int, memoryview)
+            Within the range, in order, without overlaps.
+        known : Facts
+            What the object must be still.
+
+        Raises
+        ------
+        RemoteError
+            They cannot be had.
+        """
+        end_of = deadline or Deadline(self.settings.timeout, end - start)
+
+        def take(answer: Answer) -> None:
+            at = start
+            for offset, view in parts:
+                answer.skip(offset - at)
+                answer.read_into(view)
+                at = offset + len(view)
+            answer.skip(end - at)
+            answer.finish()
+
+        self._asked(url, start, end, known, end_of, take)
+
+    def head(self, url: str, size: int) -> tuple[Facts, bytes]:
+        """Return what an object is, and its first bytes, at most `size`."""
+
+        def take(answer: Answer) -> tuple[Facts, bytes]:
+            data = bytearray(answer.left)
+            answer.read_into(memoryview(data))
+            answer.finish()
+            return answer.facts, bytes(data)
+
+        deadline = Deadline(self.settings.timeout, size)
+        return self._asked(url, 0, size, None, deadline, take)
+
+    def whole(self, url: str, most: int = LARGEST_ANSWER) -> tuple[Facts, bytes]:
+        """Return an object, also from servers that know no ranges.
+
+        Raises
+        ------
+        RemoteError
+            It has more than `most` bytes, or cannot be had.
+        """
+
+        def take(answer: Answer) -> tuple[Facts, bytes]:
+            if answer.facts.nbytes > most:
+                raise answer.error(
+                    f"{answer.facts.nbytes:,} bytes, and {most:,} may be"
+                )
+            data = bytearray(answer.left)
+            answer.read_into(memoryview(data))
+            answer.finish()
+            return answer.facts, bytes(data)
+
+        first = 1 << 20
+        deadline = Deadline(self.settings.timeout, most)
+        facts, data = self._asked(url, 0, first, None, deadline, take, whole=True)
+        if len(data) == facts.nbytes:
+            return facts, data
+        rest = bytearray(facts.nbytes)
+        rest[: len(data)] = data
+        view = memoryview(rest)[len(data) :]
+        self.read(url, len(data), facts.nbytes, [(len(data), view)], facts)
+        return facts, bytes(rest)
+
+    def download(self, url: str, known: Facts | None, sink: Callable[[Any], T]) -> T:
+        """Give `sink` an answer with the whole object, however large."""
+        nbytes = 0 if known is None else known.nbytes
+        deadline = Deadline(self.settings.timeout, nbytes or 1 << 40)
+        end = nbytes or 1 << 62
+        return self._asked(url, 0, end, known, deadline, sink, whole=True)
+
+    def _asked(
+        self,
+        url: str,
+        start: int,
+        end: int,
+        known: Facts | None,
+        deadline: Deadline,
+        take: Callable[[Answer], T],
+        whole: bool = False,
+    ) -> T:
+        """Ask until an answer is right, or there is no sense in asking again."""
+        url = checked(url)
+        attempt = 0
+        while True:
+            try:
+                with self._answer(url, start, end, known, deadline, whole) as answer:
+                    return take(answer)
+            except Again as again:
+                self._targets.pop(url, None)
+                if attempt + 1 >= self.settings.attempts:
+                    raise RemoteError(
+                        again.reason, shown(url), again.status, attempt + 1
+                    ) from None
+                deadline.pause(again, attempt, shown(url))
+            except RemoteError as error:
+                if self._targets.pop(url, None) is None or error.status not in (
+                    400,
+                    401,
+                    403,
+                    404,
+                    410,
+                ):
+                    error.attempts = attempt + 1
+                    raise
+            attempt += 1
+
+    @contextmanager
+    def _answer(
+        self,
+        url: str,
+        start: int,
+        end: int,
+        known: Facts | None,
+        deadline: Deadline,
+        whole: bool,
+    ) -> Iterator[Answer]:
+        """Send a request, follow its redirects, check the answer's headers."""
+        target, _ = self._target_of(url)
+        headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+        response = None
+        under_way.deadline = deadline
+        try:
+            for _ in range(MOST_REDIRECTS + 1):
+                begun = time.monotonic()
+                response = self._sent(url, target, headers, known, deadline)
+                if response.status not in REDIRECTS:
+                    break
+                target = self._redirected(url, target, response)
+                response.close()
+            else:
+                raise RemoteError("too many redirects", shown(url))
+            self.meter.answered(time.monotonic() - begun)
+            answer = Answer(response, url, start, end, known, whole)
+            begun = time.monotonic()
+            yield answer
+            self.meter.received(end - start, time.monotonic() - begun)
+            response = None
+        except FAILURES as error:
+            raise _meant(error, url) from None
+        finally:
+            under_way.deadline = under_way.response = None
+            if response is not None:
+                response.close()
+
+    def _sent(
+        self,
+        url: str,
+        target: str,
+        headers: dict[str, str],
+        known: Facts | None,
+        deadline: Deadline,
+    ) -> Any:
+        """Send a request; return the response, whose body is not read."""
+        headers = dict(headers)
+        if known is not None and is_strong(known.tag) and not self._leads_on(target):
+            headers["If-Match"] = known.tag
+        origin = origin_of(target)
+        if origin in self.settings.origins:
+            headers.update(self.settings.headers)
+            token = self.settings.bearer()
+            if token:
+                headers["Authorization"] = f"Bearer {token}"
+        left = deadline.left()
+        return self._manager_for(origin).urlopen(
+            "GET",
+            target,
+            headers=headers,
+            redirect=False,
+            retries=False,
+            preload_content=False,
+            decode_content=False,
+            timeout=urllib3.Timeout(connect=left, read=left),
+        )
+
+    def _leads_on(self, target: str) -> bool:
+        return target in self._targets
+
+    def _target_of(self, url: str) -> tuple[str, float]:
+        """Return where a url led, if that is remembered and holds."""
+        target, until = self._targets.get(url, (url, 0.0))
+        return (target, until) if time.monotonic() < until else (url, 0.0)
+
+    def _redirected(self, url: str, target: str, response: Any) -> str:
+        """Return where a redirect leads, and remember it."""
+        location = response.headers.get("Location")
+        if not location:
+            raise RemoteError("a redirect to nowhere", shown(url), response.status)
+        try:
+            found = checked(urljoin(target, location))
+        except (FastshardError, ValueError):
+            raise RemoteError(
+                f"a redirect to {shown(location)[:200]!r}", shown(url), response.status
+            ) from None
+        if origin_of(target).scheme == "https" and origin_of(found).scheme == "http":
+            raise RemoteError(
+                f"a redirect from https to {shown(found)[:200]!r}",
+                shown(url),
+                response.status,
+            )
+        if target == url or url in self._targets:
+            until = time.monotonic() + _lasts(found)
+            self._targets[url] = found, until
+        return found
+
+    def _manager_for(self, origin: Origin) -> Any:
+        proxy = _proxy_for(origin)
+        manager = self._managers.get(proxy)
+        if manager is None:
+            settings = self.settings
+            manager = manager_for(settings.connections, settings.private_hosts, proxy)
+            manager = self._managers.setdefault(proxy, manager)
+        return manager
+
+
+def _proxy_for(origin: Origin) -> str | None:
+    proxies = getproxies() if _has_proxies() else {}
+    proxy = proxies.get(origin.scheme) or proxies.get("all")
+    return None if proxy is None or proxy_bypass(origin.host) else proxy
+
+
+def _has_proxies() -> bool:
+    """Say whether there may be proxies, quickly: it is asked for each range."""
+    return os.name == "nt" or any(
+        name.lower().endswith("_proxy") for name in os.environ
+    )
+
+
+def _meant(error: Exception, url: str) -> Exception:
+    """Return what an exception of a library or the system means here."""
+    if isinstance(error, RemoteError):
+        return error
+    reason = _text_of(error)
+    chain = [error, *_causes(error)]
+    if any(isinstance(one, RemoteError) for one in chain):
+        return next(one for one in chain if isinstance(one, RemoteError))
+    if any(isinstance(one, ssl.SSLCertVerificationError) for one in chain):
+        return RemoteError(f"its certificate is not trusted: {reason}", shown(url))
+    return Again(reason)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    for _ in range(8):
+        reason = getattr(error, "reason", None)
+        inner = reason if isinstance(reason, BaseException) else error.__cause__
+        inner = inner or error.__context__
+        if inner is None:
+            return
+        yield inner
+        error = inner
+
+
+def _text_of(error: BaseException) -> str:
+    """Describe an exception without addresses of objects or of secrets."""
+    *_, last = error, *_causes(error)
+    text = last.strerror if isinstance(last, OSError) and last.strerror else str(last)
+    return f"{type(last).__name__}: {str(text)[:200]}"
+
+
+def _lasts(url: str) -> float:
+    """Return how long a redirect's target holds, seconds; signed ones say it."""
+    query = parse_qs(urlsplit(url).query)
+    try:
+        if "Expires" in query:
+            return max(0.0, float(query["Expires"][0]) - time.time() - MARGIN)
+        if "X-Amz-Expires" in query:
+            signed = time.strptime(query["X-Amz-Date"][0], "%Y%m%dT%H%M%SZ")
+            import calendar
+
+            until = calendar.timegm(signed) + float(query["X-Amz-Expires"][0])
+            return max(0.0, until - time.time() - MARGIN)
+    except (ValueError, KeyError, OverflowError):
+        pass
+    return REMEMBERED
+
+
+_clients: weakref.WeakKeyDictionary[Settings, HttpClient] = weakref.WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):  # connections are not shared with a child
+    os.register_at_fork(after_in_child=_clients.clear)
+
+
+def client_for(settings: Settings) -> HttpClient:
+    """Return this process's client."""
+    client = _clients.get(settings)
+    if client is None:
+        client = _clients.setdefault(settings, HttpClient(settings))
+    return client

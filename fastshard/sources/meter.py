@@ -1,0 +1,43 @@
+"""What was measured of a server: how long it takes to answer, how fast bytes come."""
+
+from __future__ import annotations
+
+__all__ = ["Meter"]
+
+WEIGHT = 0.1  # of a new measurement
+LEAST_BYTES = 64 << 10  # of an answer that tells a rate
+LEAST_GAP, MOST_GAP = 16 << 10, 1 << 20  # bytes
+
+
+class Meter:
+    """Running means; threads may lose a measurement, which does not matter.
+
+    Attributes
+    ----------
+    latency : float
+        Seconds until an answer begins.
+    rate : float
+        Bytes a second of one connection.
+    """
+
+    def __init__(self) -> None:
+        self.latency = 0.01
+        self.rate = 50e6
+        self._answers = 0
+        self._rates = 0
+
+    def answered(self, seconds: float) -> None:
+        self._answers += 1
+        weight = max(WEIGHT, 1 / self._answers)
+        self.latency += weight * (seconds - self.latency)
+
+    def received(self, nbytes: int, seconds: float) -> None:
+        if nbytes < LEAST_BYTES:
+            return
+        self._rates += 1
+        weight = max(WEIGHT, 1 / self._rates)
+        self.rate += weight * (nbytes / max(seconds, 1e-6) - self.rate)
+
+    def gap(self) -> int:
+        """Return how many bytes come while an answer is waited for."""
+        return min(max(int(self.latency * self.rate), LEAST_GAP), MOST_GAP)

@@ -1,0 +1,235 @@
+"""A remote object: what a `LocalFile` is for a file on this machine."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
+
+from fastshard.errors import FormatError
+from fastshard.sources.deadline import Deadline
+from fastshard.sources.engine import Engine, Request, plan
+from fastshard.sources.facts import Facts
+from fastshard.sources.meter import Meter
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import scheme_of, shown
+
+__all__ = ["RemoteFile", "Transport", "fetch", "open_remote", "transport_for"]
+
+Part = tuple[int, memoryview]  # where in the object, and where to
+FIRST = 16 << 10  # bytes that are asked for when an object is opened
+
+
+class Transport(Protocol):
+    """What asks a kind of server for ranges."""
+
+    meter: Meter
+
+    def read(
+        self,
+        url: str,
+        start: int,
+        end: int,
+        parts: Sequence[Part],
+        known: Facts,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Read a range, and put parts of it where they go."""
+
+    def head(self, url: str, size: int) -> tuple[Facts, bytes]:
+        """Return what an object is, and its first bytes, at most `size`."""
+        ...
+
+    def whole(self, url: str) -> tuple[Facts, bytes]:
+        """Return a small object."""
+        ...
+
+
+class RemoteFile:
+    """An object that is read by ranges.
+
+    Attributes
+    ----------
+    url : str
+    path : str
+        The URL without what may be secret.
+    nbytes, mtime_ns : int
+    tag : str
+        What changes when it is written to; empty if nothing does.
+    head : bytes
+        Its first bytes.
+    """
+
+    def __init__(
+        self, url: str, settings: Settings, facts: Facts, head: bytes = b""
+    ) -> None:
+        self.url = url
+        self.path = shown(url)
+        self.settings = settings
+        self.facts = facts
+        self.nbytes, self.tag, self.mtime_ns = facts
+        self.head = head
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes; a range request, unless they are known already.
+
+        Raises
+        ------
+        RemoteError
+            They cannot be had.
+        FormatError
+            The object has not so many.
+        """
+        if offset > self.nbytes or size > self.nbytes - offset:
+            raise FormatError("a read beyond the object", self.path, offset)
+        if offset + size <= len(self.head):
+            return self.head[offset : offset + size]
+        request = Request(self, offset, size)
+        fetch([request])
+        return request.result()
+
+    def read_many(self, extents: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return bytes of some extents, all asked for at once."""
+        requests = [Request(self, offset, size) for offset, size in extents]
+        fetch(requests)
+        return [request.result() for request in requests]
+
+    def request(self, offset: int, size: int) -> Request:
+        """Return a request, which `start` sends."""
+        return Request(self, offset, size)
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Have requests of this object or others answered, and do not wait."""
+        _start(requests)
+
+    def read_into(
+        self, wants: Sequence[tuple[RemoteFile, int, memoryview]]
+    ) -> list[Exception | None]:
+        """Fill buffers with bytes of this object or others.
+
+        Parameters
+        ----------
+        wants : sequence of (RemoteFile, int, memoryview)
+            From where, from which byte on, where to.
+
+        Returns
+        -------
+        list of Exception or None
+            What went wrong with each.
+        """
+        requests = [Request(file, at, len(view), view) for file, at, view in wants]
+        return fetch(requests)
+
+    def read_range(
+        self, start: int, end: int, parts: Sequence[Part], deadline: Deadline
+    ) -> None:
+        """Read one range over the network; a thread of the engine's does."""
+        transport = transport_for(self.url, self.settings)
+        transport.read(self.url, start, end, parts, self.facts, deadline)
+
+    def __enter__(self) -> RemoteFile:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is open: connections are the process's."""
+
+    def __repr__(self) -> str:
+        return f"<RemoteFile {self.path!r}, {self.nbytes:,} bytes>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a RemoteFile does not pickle; pickle the shard")
+
+
+def open_remote(url: str, settings: Settings, known: Facts | None = None) -> RemoteFile:
+    """Find out what a remote object is.
+
+    Parameters
+    ----------
+    url : str
+    settings : Settings
+    known : Facts, optional
+        What it is; nobody is asked then.
+
+    Raises
+    ------
+    RemoteNotFoundError
+        There is none.
+    RemoteError
+        It cannot be read.
+    """
+    if known is not None:
+        return RemoteFile(url, settings, known)
+    facts, head = transport_for(url, settings).head(url, FIRST)
+    return RemoteFile(url, settings, facts, head)
+
+
+def fetch(requests: Sequence[Request]) -> list[Exception | None]:
+    """Have requests answered, and wait; returns what went wrong with each.
+
+    When it returns, also with an exception such as KeyboardInterrupt, nothing writes
+    into their buffers any more.
+    """
+    try:
+        if len(requests) == 1 and requests[0].size > 0:
+            _read_here(requests[0])
+        else:
+            _start(requests)
+        return [request.wait() for request in requests]
+    except BaseException:
+        for request in requests:
+            request.drop()
+        for request in requests:
+            request.wait()
+        raise
+
+
+def _read_here(request: Request) -> None:
+    """Answer a single request in this thread, if it is one run."""
+    runs = plan([request], 0, 1)
+    if len(runs) == 1:
+        runs[0].read()
+    else:
+        _engine_of(request.file.settings).start(runs)
+
+
+def _start(requests: Sequence[Request]) -> None:
+    by_settings: dict[Settings, list[Request]] = {}
+    for request in requests:
+        by_settings.setdefault(request.file.settings, []).append(request)
+    for settings, some in by_settings.items():
+        meter = transport_for(some[0].file.url, settings).meter
+        runs = plan(some, meter.gap(), settings.connections)
+        if runs:
+            _engine_of(settings).start(runs)
+
+
+_engines: weakref.WeakKeyDictionary[Settings, Engine] = weakref.WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):  # a child has threads of its own
+    os.register_at_fork(after_in_child=_engines.clear)
+
+
+def _engine_of(settings: Settings) -> Engine:
+    engine = _engines.get(settings)
+    if engine is None:
+        engine = _engines.setdefault(settings, Engine(settings.connections))
+    return engine
+
+
+def transport_for(url: str, settings: Settings) -> Transport:
+    """Return what reads a URL in this process."""
+    scheme = scheme_of(url)
+    if scheme in ("http", "https"):
+        from fastshard.sources.http import client_for
+
+        return client_for(settings)
+    if scheme == "hf":
+        from fastshard.sources.hub import hub_for
+
+        return hub_for(settings)
+    from fastshard.sources.object_store import stores_for
+
+    return stores_for(settings)

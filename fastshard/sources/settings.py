@@ -1,0 +1,172 @@
+"""How remote shards are read: the options that users give, and what is kept of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
+
+from fastshard.errors import FastshardError
+from fastshard.sizes import parse_size
+from fastshard.sources.urls import HTTP, Origin, checked, origin_of, scheme_of
+
+__all__ = ["RemoteOptions", "Settings", "settings_of"]
+
+Token = str | Callable[[], str | None] | None
+
+CONNECTIONS = 16  # ranges at a time
+TIMEOUT = 60.0  # seconds
+ATTEMPTS = 6  # of a range
+SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
+NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
+
+
+class RemoteOptions(TypedDict, total=False):
+    """What `fastshard.open` takes for remote sources.
+
+    Attributes
+    ----------
+    token : str or callable
+        Sent as ``Authorization: Bearer`` to the sources' own scheme, host and port,
+        and nowhere else. A function is asked for it in each process. For ``hf://``
+        what huggingface_hub knows is used without one (`HF_TOKEN`, a login).
+    headers : Mapping of str to str
+        Sent to the same.
+    connections : int
+        Ranges that are asked for at a time, in a process; 16.
+    timeout : float
+        Seconds for a range, all attempts together; one more for each 100 KB. 60.
+    attempts : int
+        How often a range is asked for; 6.
+    cache_dir : str or path-like
+        Keep what is read in this directory; whole shards in it are mapped.
+    cache_limit : int or str
+        Bytes of it at most, or ``"100GB"``.
+    offline : bool
+        Read nothing but what is in `cache_dir`.
+    private_hosts : bool
+        False refuses addresses that are private, local or link-local.
+    object_store : bool
+        Whether plain HTTP may go through obstore, if that is installed.
+    store : Mapping of str to object
+        Options of obstore's `S3Store`, `GCSStore`, `AzureStore`: ``region``,
+        ``endpoint``, ``skip_signature``, credentials.
+    revision : str
+        Of a repository of the Hugging Face hub: a branch, a tag, a commit.
+    endpoint : str
+        Of the hub; otherwise ``HF_ENDPOINT``, or https://huggingface.co.
+    """
+
+    token: Token
+    headers: Mapping[str, str] | None
+    connections: int
+    timeout: float
+    attempts: int
+    cache_dir: str | os.PathLike[str] | None
+    cache_limit: int | str | None
+    offline: bool
+    private_hosts: bool
+    object_store: bool
+    store: Mapping[str, Any] | None
+    revision: str | None
+    endpoint: str | None
+
+
+class Settings:
+    """Checked options; immutable. See `RemoteOptions`.
+
+    Attributes
+    ----------
+    origins : frozenset of Origin
+        Whom the token and the headers are told.
+    """
+
+    def __init__(
+        self, options: RemoteOptions, origins: frozenset[Origin] = frozenset()
+    ) -> None:
+        unknown = set(options) - RemoteOptions.__optional_keys__
+        if unknown:
+            raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
+        self.options = options
+        self.origins = origins
+        self.token: Token = options.get("token")
+        self.headers = dict(options.get("headers") or {})
+        self.connections = _above(options, "connections", CONNECTIONS)
+        self.timeout = float(_above(options, "timeout", TIMEOUT))
+        self.attempts = _above(options, "attempts", ATTEMPTS)
+        self.cache_dir = os.fspath(options.get("cache_dir") or "") or None
+        limit = options.get("cache_limit")
+        self.cache_limit = None if limit is None else parse_size(limit)
+        self.offline = bool(options.get("offline", False))
+        self.private_hosts = bool(options.get("private_hosts", True))
+        self.object_store = bool(options.get("object_store", True))
+        self.store = dict(options.get("store") or {})
+        self.revision = options.get("revision")
+        self.endpoint = (
+            options.get("endpoint")
+            or os.environ.get("HF_ENDPOINT")
+            or "https://huggingface.co"
+        ).rstrip("/")
+        if self.offline and self.cache_dir is None:
+            raise FastshardError("offline=True reads a cache: give cache_dir=")
+
+    def bearer(self) -> str | None:
+        """Return the token; asks the function that knows it."""
+        return self.token() if callable(self.token) else self.token
+
+    def told(self, origins: frozenset[Origin]) -> Settings:
+        """Return the same, with secrets for these origins."""
+        return Settings(self.options, origins)
+
+    def __repr__(self) -> str:
+        return f"<Settings: {self.connections} connections, {self.timeout:g} s>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle, unless that would write a secret down.
+
+        Raises
+        ------
+        FastshardError
+            There is a token, a header or an option that is one.
+        """
+        if isinstance(self.token, str):
+            raise FastshardError(
+                "a token that is a str is not pickled: give token= a function that "
+                "returns it, or leave it to HF_TOKEN"
+            )
+        for name in self.headers:
+            if name.lower() in SECRET_HEADERS:
+                raise FastshardError(
+                    f"the header {name} is not pickled: give token= a function"
+                )
+        for name, value in self.store.items():
+            if isinstance(value, str) and not _is_plain(name):
+                raise FastshardError(
+                    f"the option {name!r} of a store is not pickled: leave it to the "
+                    "environment, or give store= a credential_provider"
+                )
+        return Settings, (self.options, self.origins)
+
+
+def _is_plain(name: str) -> bool:
+    return any(part in name.lower() for part in NOT_SECRET)
+
+
+def _above(options: Mapping[str, Any], name: str, default: Any) -> Any:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | type(default)):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    if value <= 0:
+        raise ValueError(f"{name} is above 0, not {value!r}")
+    return value
+
+
+def settings_of(options: RemoteOptions, sources: list[str]) -> Settings:
+    """Return settings whose secrets are for the origins of some sources."""
+    settings = Settings(options)
+    origins = {
+        origin_of(checked(source)) for source in sources if scheme_of(source) in HTTP
+    }
+    if any(scheme_of(source) == "hf" for source in sources):
+        origins.add(origin_of(checked(settings.endpoint)))
+    return settings.told(frozenset(origins))
