@@ -3,7 +3,8 @@
     pytest bench --benchmark-json=bench.json
     python -m bench.report bench.json
 
-Turns of one contender count once, by their median; ratios are to a group's first.
+Turns of one contender count once, by their median, as do their other figures; ratios
+are to a group's first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any
 
 UNITS = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (float("inf"), 1, "s"))
@@ -33,9 +34,20 @@ def merged(benches: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, A
         info = dict(bench["extra_info"])
         seconds = bench["stats"]["median"] / info.pop("operations", 1)
         group = groups.setdefault(bench["group"], {})
-        found = group.setdefault(info.pop("who"), {"turns": [], "extra": info})
+        found = group.setdefault(info.pop("who"), {"turns": [], "extra": {}})
         found["turns"].append(seconds)
+        for name, value in info.items():
+            found["extra"].setdefault(name, []).append(value)
     return groups
+
+
+def typical(values: Sequence[Any]) -> Any:
+    """The middle one of what the turns noted; of text, the first."""
+    return median_low(values) if all(map(is_number, values)) else values[0]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def rows(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
@@ -45,7 +57,7 @@ def rows(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
         first = median(next(iter(found.values()))["turns"])
         for i, (name, figures) in enumerate(found.items()):
             seconds = median(figures["turns"])
-            extra = "".join(f"; {v} {k}" for k, v in figures["extra"].items())
+            extra = "".join(f"; {typical(v)} {k}" for k, v in figures["extra"].items())
             ratio = "" if i == 0 else f"{seconds / first:.3g} x"
             what = group if i == 0 else ""
             lines.append(f"| {what} | {name} | {duration(seconds)}{extra} | {ratio} |")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from fastshard._core.shard import Shard
 from fastshard.errors import (
@@ -19,6 +19,8 @@ from fastshard.errors import (
     FieldNotFoundError,
     FormatError,
     MemberNotFoundError,
+    RemoteError,
+    RemoteNotFoundError,
     SampleNotFoundError,
     StaleIndexError,
     StaleIndexWarning,
@@ -26,6 +28,8 @@ from fastshard.errors import (
 )
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
+from fastshard.sources.settings import RemoteOptions, settings_of
+from fastshard.sources.urls import is_remote
 
 if TYPE_CHECKING:
     from fastshard.batch import BatchProcessor, read_files_batch
@@ -55,6 +59,9 @@ __all__ = [
     "FieldNotFoundError",
     "FormatError",
     "MemberNotFoundError",
+    "RemoteError",
+    "RemoteNotFoundError",
+    "RemoteOptions",
     "Sample",
     "SampleNotFoundError",
     "Samples",
@@ -124,8 +131,9 @@ def open(  # noqa: A001
     keep_cache: bool = True,
     prefetch: bool = True,
     check_size: bool = False,
+    **remote: Unpack[RemoteOptions],
 ) -> Dataset:
-    """Open a dataset of local tar shards.
+    """Open a dataset of tar shards, on this machine or elsewhere.
 
     Parameters
     ----------
@@ -133,7 +141,9 @@ def open(  # noqa: A001
         A tar; a directory, for the shards in it (``directory/**``: also below
         it); a glob; a brace list, ``train-{000..099}.tar``; a list of these; or
         a wids index. Shards of directories and globs are ordered naturally, 2
-        before 10; lists keep their order.
+        before 10; lists keep their order. Or URLs of these: ``http(s)://``,
+        ``hf://datasets/owner/name``, ``s3://``, ``gs://``, ``az://``. HTTP lists no
+        directories: the ``dataset.fsi`` there says what is in it.
     index : {"auto", "none", "rebuild"} or path-like
         As for `open_shard`, for each shard; and ``"auto"`` uses a fresh
         ``dataset.fsi`` of the shards' directory, with which no shard is touched
@@ -163,6 +173,8 @@ def open(  # noqa: A001
         without the GIL, and ahead of iterations.
     check_size : bool
         As for `open_shard`.
+    **remote
+        How URLs are read: see `RemoteOptions`.
 
     Returns
     -------
@@ -174,7 +186,9 @@ def open(  # noqa: A001
     FileNotFoundError
         A shard is not there.
     FastshardError
-        There are no shards, or not all of one format, or they are remote.
+        There are no shards, or not all of one format.
+    RemoteError
+        What is remote cannot be read.
     """
     from fastshard.opening import open_dataset
 
@@ -190,6 +204,7 @@ def open(  # noqa: A001
         keep_cache=keep_cache,
         prefetch=prefetch,
         check_size=check_size,
+        remote=remote,
     )
 
 
@@ -202,13 +217,14 @@ def open_shard(
     lower: bool = True,
     prefetch: bool = True,
     check_size: bool = False,
+    **remote: Unpack[RemoteOptions],
 ) -> TarShard:
-    """Open a local tar shard: find its members, and map it.
+    """Open a tar shard: find its members, and map it if it is on this machine.
 
     Parameters
     ----------
     path : str or path-like
-        A tar file, not compressed: v7, ustar, GNU or pax.
+        A tar file, not compressed: v7, ustar, GNU or pax; or the URL of one.
     index : {"auto", "none", "rebuild"} or path-like
         Where its members are listed.
 
@@ -246,6 +262,9 @@ def open_shard(
     check_size : bool
         Where it is mapped: keep a descriptor, and raise a `FormatError` at every
         read after the file became shorter.
+    **remote
+        How a URL is read: see `RemoteOptions`. `mode`, `prefetch` and `check_size`
+        are for files.
 
     Returns
     -------
@@ -264,7 +283,13 @@ def open_shard(
         An index that was named is of another shard, or of an earlier state.
     OSError
         The file cannot be opened, read or mapped.
+    RemoteError
+        A URL cannot be read.
     """
+    name = os.fspath(path)
+    settings = None
+    if isinstance(name, str) and is_remote(name):
+        settings = settings_of(remote, [name])
     return open_tar(
         path,
         index=index,
@@ -273,4 +298,5 @@ def open_shard(
         lower=lower,
         prefetch=prefetch,
         check_size=check_size,
+        remote=settings,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.ahead import Ahead
 from fastshard._core.bring import bring_samples
+from fastshard._core.fetched import Fetched, fetch_samples
 from fastshard.batches import Describe, Stateful
 from fastshard.gathering import Ragged, column_of, field_types, gather_samples
 from fastshard.iteration import Iteration, OnError
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Bulk"]
+
+
+MOST_FETCHED = 1 << 62  # bytes of a remote batch, without max_memory
 
 
 class Bulk(Ordered):
@@ -37,18 +41,22 @@ class Bulk(Ordered):
     @abstractmethod
     def _ahead(
         self, order: Any, window: int, describe: Describe | None = None
-    ) -> Ahead:
+    ) -> Ahead | Fetched:
         """Return an iterator over items; with `describe` it knows its state."""
 
     @abstractmethod
     def _count_of(self, order: Any) -> int | None:
         """Return how many samples an order has; None if nobody has counted them."""
 
-    def _brought(self, positions: Iterable[int]) -> list[Any]:
-        """Return samples whose bytes are in memory."""
+    def _brought(
+        self, positions: Iterable[int], only: tuple[str, ...] | None = None
+    ) -> list[Any]:
+        """Return samples whose bytes, or those of some fields, are in memory."""
         samples = self._samples_at(positions)
         reading = self._set.reading
-        if reading.prefetch:
+        if self._set.remote is not None:
+            fetch_samples(samples, reading.max_memory or MOST_FETCHED, only)
+        elif reading.prefetch:
             bring_samples(samples, reading.window_bytes)
         return samples
 
@@ -139,10 +147,11 @@ class Bulk(Ordered):
         """
         if ragged not in ("error", "list"):
             raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
-        samples = self._brought(positions)
+        types = field_types(fields)
+        samples = self._brought(positions, tuple(types))
         return {
             field: column_of(samples, field, told, ragged, threads)
-            for field, told in field_types(fields).items()
+            for field, told in types.items()
         }
 
     def _steps(self, window: int, describe: Describe) -> Stateful:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from fastshard._core.ahead import Ahead
 from fastshard._core.coming import Coming
 from fastshard._core.feeds import Feed, PlacesFeed, ShardsFeed
+from fastshard._core.fetched import Fetched
 from fastshard._core.places import Places
 from fastshard.batches import Describe
 from fastshard.bulk import Bulk
@@ -172,7 +173,7 @@ class Dataset(Bulk):
 
     def _ahead(
         self, order: Any, window: int, describe: Describe | None = None
-    ) -> Ahead:
+    ) -> Ahead | Fetched:
         if self._set.closed:
             raise ClosedError("the dataset is closed")
         narrowing = (self._fields, self._required, self._decoders)

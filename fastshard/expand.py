@@ -21,6 +21,9 @@ from fastshard.globs import (
     present,
     shards_in,
 )
+from fastshard.sources.listing import list_remote, parts_of
+from fastshard.sources.settings import Settings, settings_of
+from fastshard.sources.urls import base_of, is_remote, shown
 
 __all__ = ["Listing", "Source", "expand", "list_shards", "natural_key"]
 
@@ -51,7 +54,9 @@ def expand(source: Source, *, check: bool = True) -> list[str]:
     return list_shards(source, check=check).paths
 
 
-def list_shards(source: Source, *, check: bool = True) -> Listing:
+def list_shards(
+    source: Source, *, check: bool = True, remote: Settings | None = None
+) -> Listing:
     """List the shards that a source stands for.
 
     Parameters
@@ -63,8 +68,11 @@ def list_shards(source: Source, *, check: bool = True) -> Listing:
         (``.json``); or several of them joined by ``::``. A name that exists is
         never taken for a pattern. Directories and globs are in natural order,
         all else as given.
+        Of URLs, see `list_remote`.
     check : bool
-        Look whether every shard exists.
+        Look whether every local shard exists.
+    remote : Settings, optional
+        How URLs are read.
 
     Returns
     -------
@@ -77,7 +85,7 @@ def list_shards(source: Source, *, check: bool = True) -> Listing:
         Shards are missing; it names the first, and says how many.
     FastshardError
         A directory or a glob has no shard, a file is none, a file is named
-        twice, a source is remote, or a brace list is too long.
+        twice, or a brace list is too long; or local and remote shards are mixed.
     FormatError
         A ``.json`` is no wids index.
     ValueError, TypeError
@@ -85,11 +93,18 @@ def list_shards(source: Source, *, check: bool = True) -> Listing:
     OSError
         A directory cannot be read.
     """
-    shards = [shard for item in _items(source) for shard in _resolve(item)]
+    items = _items(source)
+    settings = remote or settings_of({}, items)
+    shards = [shard for item in items for shard in _resolve(item, settings)]
+    local = [shard.path for shard in shards if not is_remote(shard.path)]
+    if local and len(local) < len(shards):
+        raise FastshardError("local and remote shards in one dataset")
     if check:
-        _refuse_missing([shard.path for shard in shards])
+        _refuse_missing(local)
     for shard in shards:
-        if not shard.path.endswith(SUFFIX):
+        if not base_of(shard.path).endswith(SUFFIX) or (
+            local and not shard.path.endswith(SUFFIX)
+        ):
             raise FastshardError(
                 f"{shard.path} is no shard: shards are {SUFFIX} files, not compressed"
             )
@@ -127,35 +142,42 @@ def _as_str(item: object) -> str:
     return path
 
 
-def _resolve(item: str) -> Iterator[_Shard]:
+def _resolve(item: str, settings: Settings) -> Iterator[_Shard]:
     """Find what one str of a source stands for."""
+    if is_remote(item):
+        for part in parts_of(item):
+            if not is_remote(part):
+                yield from _resolve(part, settings)
+            else:
+                yield from (_Shard(*found) for found in list_remote(part, settings))
+        return
     if present(item):
-        yield from _existing(item)
+        yield from _existing(item, settings)
         return
     _refuse_remote(item)
     if "::" in item:
         for part in item.split("::"):
-            yield from _resolve(_as_str(part))
+            yield from _resolve(_as_str(part), settings)
         return
     local = _without_scheme(item)
     if present(local):
-        yield from _existing(local)
+        yield from _existing(local, settings)
         return
     for word in expand_braces(local):
         if present(word):
-            yield from _existing(word)
+            yield from _existing(word, settings)
         elif has_magic(word):
             yield from map(_Shard, _globbed(word))
         else:
             yield _Shard(word)
 
 
-def _existing(path: str) -> Iterator[_Shard]:
+def _existing(path: str, settings: Settings) -> Iterator[_Shard]:
     """Find the shards of something that is there."""
     if os.path.isdir(path):
         yield from map(_Shard, _listed(path))
     elif path.endswith(".json"):
-        yield from _from_wids(path)
+        yield from _from_wids(path, settings)
     else:
         yield _Shard(path)
 
@@ -205,7 +227,7 @@ def _globbed(pattern: str) -> list[str]:
     return shards
 
 
-def _from_wids(path: str) -> list[_Shard]:
+def _from_wids(path: str, settings: Settings) -> list[_Shard]:
     """Read a wids index. Its urls are names, never patterns."""
     from fastshard.index.wids import (  # type: ignore[import-not-found, unused-ignore]
         read_wids,
@@ -213,6 +235,10 @@ def _from_wids(path: str) -> list[_Shard]:
 
     shards = []
     for listed in read_wids(path):
+        if is_remote(listed.url):
+            found = list_remote(listed.url, settings)
+            shards += [_Shard(one.url, listed.nsamples) for one in found]
+            continue
         _refuse_remote(listed.url)
         url = _without_scheme(listed.url)
         where = os.path.join(os.path.dirname(path), url)
@@ -229,7 +255,10 @@ def _refuse_remote(item: str) -> None:
     if item.startswith("pipe:"):
         raise FastshardError(f"{item} is a command, and none is run")
     if remote or (scheme and _host_of(item) not in ("", "localhost")):
-        raise FastshardError(f"{item} is remote, and only local shards can be read yet")
+        raise FastshardError(
+            f"{shown(item)} is remote, of a kind that cannot be read: http, https, hf, "
+            "s3, gs and az can"
+        )
 
 
 def _host_of(url: str) -> str:
@@ -266,6 +295,11 @@ def _refuse_repeated(paths: list[str]) -> None:
     seen: set[str] = set()
     folders: dict[str, str] = {}
     for path in paths:
+        if is_remote(path):
+            if path in seen:
+                raise FastshardError(f"{shown(path)} is named twice")
+            seen.add(path)
+            continue
         folder, name = os.path.split(path)
         if folder not in folders:
             folders[folder] = os.path.abspath(folder)

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 from fastshard._core.bring import bring_members
 from fastshard._core.feeds import MemberFeed
+from fastshard._core.fetched import fetch_members
 from fastshard._core.shard import Shard
 from fastshard.errors import AmbiguousKeyError, MemberNotFoundError
 from fastshard.reading import WINDOW
@@ -54,9 +55,11 @@ class Members(Sequence[memoryview]):
         """Return views by position, in the order given, as a list."""
         numbers = range(len(self))
         found = [self._set.member(numbers[i]) for i in positions]
+        shards: list[Shard] = [shard for shard, _ in found]
+        members = [member for _, member in found]
+        if self._set.remote is not None:
+            return fetch_members(shards, members)
         if self._set.reading.prefetch:
-            shards: list[Shard] = [shard for shard, _ in found]
-            members = [member for _, member in found]
             bring_members(shards, members, self._set.reading.window_bytes)
         return [shard[member] for shard, member in found]
 

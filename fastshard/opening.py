@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fastshard.dataset import Dataset
+from fastshard.errors import FastshardError
 from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
 from fastshard.reading import Reading
 from fastshard.shardset import shards_of
 from fastshard.sizes import parse_size
+from fastshard.sources.listing import parts_of
+from fastshard.sources.settings import RemoteOptions, settings_of
+from fastshard.sources.urls import is_folder, is_remote
 from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ def open_dataset(
     keep_cache: bool = True,
     prefetch: bool = True,
     check_size: bool = False,
+    remote: RemoteOptions | None = None,
 ) -> Dataset:
     """Open a dataset; see `fastshard.open`."""
     if mode not in ("mmap", "private", "pread"):
@@ -44,7 +49,11 @@ def open_dataset(
         raise ValueError(f"max_mapped is at least 1, not {max_mapped}")
     guard_collation()
     where = os.fspath(index)
-    paths = list_shards(source).paths
+    settings = settings_of(remote or {}, sources_in(source))
+    paths = list_shards(source, remote=settings).paths
+    away = is_remote(paths[0])
+    if away and where == "rebuild":
+        raise FastshardError('index="rebuild" is for local shards')
     if where == "rebuild":
         from fastshard.build import build_index
 
@@ -52,7 +61,7 @@ def open_dataset(
         where = "auto"
     if os.path.basename(where) == NAME:
         where = os.path.dirname(where) or "."
-    if where not in ("auto", "none") and not os.path.isdir(where) and len(paths) > 1:
+    if where not in ("auto", "none") and not is_folder(where) and len(paths) > 1:
         raise ValueError(f"one index, {where}, for {len(paths):,} shards")
     shards = shards_of(
         paths,
@@ -66,8 +75,16 @@ def open_dataset(
             prefetch, None if max_memory is None else parse_size(max_memory), keep_cache
         ),
         check_size=check_size,
+        remote=settings if away else None,
     )
     return Dataset(shards, decoders=decoders)
+
+
+def sources_in(source: Source) -> list[str]:
+    """Return the URLs that a source names: whom secrets may be told."""
+    given = [source] if isinstance(source, str | os.PathLike) else source
+    items = [item for item in given if isinstance(item, str) and is_remote(item)]
+    return [part for item in items for part in parts_of(item) if is_remote(part)]
 
 
 def is_whole(source: Source) -> bool:
@@ -75,4 +92,6 @@ def is_whole(source: Source) -> bool:
     if not isinstance(source, str | os.PathLike):
         return False
     name = os.fspath(source)
+    if is_remote(name):
+        return False
     return os.path.isdir(name) or name.endswith("**")

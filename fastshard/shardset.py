@@ -11,14 +11,25 @@ from weakref import WeakSet
 
 from fastshard._core.ahead import Ahead
 from fastshard._core.feeds import Feed
+from fastshard._core.fetched import Fetched
 from fastshard._core.places import Places
+from fastshard._core.remote import RemoteSource
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
-from fastshard.index.known import Known, find_known
+from fastshard.index.known import Known, find_known, find_remote_known
 from fastshard.progress import counted
 from fastshard.reading import Reading
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import (
+    common_folder,
+    folder_of,
+    is_folder,
+    is_remote,
+    joined,
+    relative,
+)
 
 __all__ = ["Counts", "ShardSet", "mapping_limit", "root_of", "shards_of"]
 
@@ -69,6 +80,8 @@ class ShardSet:
     reading : Reading
     check_size : bool
         As for `open_shard`.
+    remote : Settings, optional
+        How shards are read that are not here.
     """
 
     def __init__(
@@ -84,6 +97,7 @@ class ShardSet:
         known: Known | None = None,
         reading: Reading = Reading(),  # noqa: B008 - immutable
         check_size: bool = False,
+        remote: Settings | None = None,
     ) -> None:
         count = len(paths)
         self.paths = list(paths)
@@ -91,8 +105,10 @@ class ShardSet:
         self.index = index
         self.options: dict[str, Any] = {"mode": mode, "key": key, "lower": lower}
         self.options |= {"prefetch": reading.prefetch, "check_size": check_size}
+        self.options |= {"remote": remote}
+        self.remote = remote  # None: the shards are here
         self.reading = reading
-        self.iterations: WeakSet[Ahead] = WeakSet()
+        self.iterations: WeakSet[Ahead | Fetched] = WeakSet()
         self.limit = limit or mapping_limit()
         self.known = known
         self.closed = False
@@ -145,7 +161,9 @@ class ShardSet:
         shard = open_tar(path, index=self.index_of(k), **self.options)
         samples = shard.samples
         if self.known is not None:
-            self.known.check(k, path, len(samples), shard.parts()[1])
+            source, table = shard.parts()
+            file = source.file if isinstance(source, RemoteSource) else None
+            self.known.check(k, path, len(samples), table, file)
         elif self._counts is not None and self._counts[k] != (
             found := Counts(len(samples), len(shard))
         ):
@@ -180,8 +198,13 @@ class ShardSet:
 
     def index_of(self, k: int) -> str:
         """Return the ``index=`` that shard `k` is opened with."""
-        if self.index in ("auto", "none") or not os.path.isdir(self.index):
+        if self.index in ("auto", "none") or not is_folder(self.index):
             return self.index
+        if self.remote is not None:
+            below = relative(folder_of(self.paths[k]) + "/", self.root)
+            if is_remote(self.index):
+                return joined(self.index, below)
+            return os.path.normpath(os.path.join(self.index, below))
         below = os.path.relpath(os.path.dirname(self.paths[k]), self.root)
         return os.path.normpath(os.path.join(self.index, below))
 
@@ -221,13 +244,14 @@ class ShardSet:
 
     def count(self, k: int) -> Counts:
         samples = self.open[k]
-        if samples is None:
+        if samples is None and self.remote is None:
             index = self.index_of(k)
             if index == "auto" or os.path.isdir(index):
                 folder = None if index == "auto" else index
                 found = peek(self.paths[k], folder, self.options["key"] == "last")
                 if found is not None:
                     return Counts(*found)
+        if samples is None:
             samples = self.samples(k)
         return Counts(len(samples), len(samples.shard))
 
@@ -290,9 +314,19 @@ class ShardSet:
         window: int,
         make: Callable[[Any], Any] | None = None,
         describe: Callable[[int], dict[str, Any]] | None = None,
-    ) -> Ahead:
+    ) -> Ahead | Fetched:
         """Return an iterator over a feed that brings what comes next; see `Ahead`."""
         reading = self.reading
+        if self.remote is not None:
+            fetched = Fetched(
+                feed,
+                window if reading.prefetch else 0,
+                reading.window_bytes,
+                make=make,
+                describe=describe,
+            )
+            self.iterations.add(fetched)
+            return fetched
         ahead = Ahead(
             feed,
             window if reading.prefetch else 0,
@@ -305,7 +339,7 @@ class ShardSet:
         self.iterations.add(ahead)
         return ahead
 
-    def running(self) -> list[Ahead]:
+    def running(self) -> list[Ahead | Fetched]:
         """Return the iterations that there are."""
         while True:
             try:
@@ -316,9 +350,9 @@ class ShardSet:
     def state(self) -> dict[str, Any]:
         """Return the options that make the same set of the same paths."""
         index = self.index
-        if index not in ("auto", "none"):
+        if index not in ("auto", "none") and not is_remote(index):
             index = os.path.abspath(index)
-        options = {key: self.options[key] for key in ("mode", "key", "lower")}
+        options = {key: self.options[key] for key in ("mode", "key", "lower", "remote")}
         return options | {
             "index": index,
             "limit": self.limit,
@@ -329,10 +363,13 @@ class ShardSet:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise ClosedError("the dataset is closed")
-        root = os.path.abspath(self.root)
+        root = self.root
         state = self.state()
         below, counts = None, None
-        if self.known is None or self.known.numbers is not None:
+        if self.remote is not None:
+            below = self.paths
+        elif self.known is None or self.known.numbers is not None:
+            root = os.path.abspath(root)
             whole = map(os.path.abspath, self.paths)
             below = [os.path.relpath(path, root) for path in whole]
         if self.known is None and self._counts is not None:
@@ -351,7 +388,10 @@ def _again(
     if below is None:
         assert known is not None
         below = [shard.name for shard in known.file.shards]
-    paths = [os.path.join(root, path) for path in below]
+    if state["remote"] is not None:
+        paths = below
+    else:
+        paths = [os.path.join(root, path) for path in below]
     shards = ShardSet(paths, root=root, known=known, **state)
     if counts is not None:
         shards._counts = [Counts(*count) for count in counts]
@@ -359,7 +399,9 @@ def _again(
 
 
 def root_of(paths: Sequence[str]) -> str:
-    """Return the directory that all shards lie below."""
+    """Return the directory that all shards lie below; of URLs the folder."""
+    if is_remote(paths[0]):
+        return common_folder(list(paths))
     return os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
 
 
@@ -374,12 +416,18 @@ def shards_of(
     limit: int | None = None,
     reading: Reading = Reading(),  # noqa: B008 - immutable
     check_size: bool = False,
+    remote: Settings | None = None,
 ) -> ShardSet:
     """Return the shards of a dataset, with what its global index says of them."""
     root = root_of(paths)
     known: Known | None = None
-    folder = index if os.path.isdir(index) else None
-    if folder is not None or index == "auto":
+    folder = index if index not in ("auto", "none") and is_folder(index) else None
+    if remote is not None and (folder is not None or index == "auto"):
+        last_dot = key == "last"
+        known = find_remote_known(
+            paths, root, folder=folder, last_dot=last_dot, whole=whole, settings=remote
+        )
+    elif folder is not None or index == "auto":
         known = find_known(
             paths,
             root,
@@ -399,4 +447,5 @@ def shards_of(
         known=known,
         reading=reading,
         check_size=check_size,
+        remote=remote,
     )

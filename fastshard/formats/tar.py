@@ -20,7 +20,6 @@ from fastshard.formats.base import Sample, Samples
 from fastshard.index import find_index, read_index, save_index, sidecar
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import spread
-from fastshard.sources.remote import open_remote
 from fastshard.sources.settings import Settings, settings_of
 from fastshard.sources.urls import is_folder, is_remote
 
@@ -287,6 +286,7 @@ def open_remote_tar(
 ) -> TarShard:
     """Open a tar shard that is read by ranges."""
     from fastshard.index.remote import find_remote_index, read_remote_index, scan_remote
+    from fastshard.sources.remote import open_remote
 
     rule = {"last_dot": key == "last", "lower": lower}
     file = open_remote(url, settings)

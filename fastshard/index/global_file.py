@@ -57,6 +57,7 @@ from fastshard._core.mapped import MappedFile
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.files import replacing
+from fastshard.sources.remote import RemoteFile, open_remote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,6 +107,8 @@ class GlobalIndex:
     path : str
     copied : bool
         Keep nothing mapped.
+    file : RemoteFile, optional
+        Where it is, if it is not here; the table of keys is read when it is needed.
 
     Raises
     ------
@@ -115,28 +118,46 @@ class GlobalIndex:
         It cannot be read.
     """
 
-    def __init__(self, path: str, *, copied: bool = False) -> None:
+    def __init__(
+        self, path: str, *, copied: bool = False, file: RemoteFile | None = None
+    ) -> None:
         if sys.byteorder != "little":
             raise FastshardError("dataset.fsi is read on little-endian machines only")
         self.path = path
         self._copied = copied
         self._rows_checked = False
-        with LocalFile(path) as file:
-            source = PreadSource(file)
-            if file.nbytes < HEADER.size:
-                raise FormatError("cut inside its header", path, file.nbytes)
-            self._read_header(source.read(0, HEADER.size), file.nbytes)
-            at = _places(self.count, self._names_bytes)
-            self.shards = self._read_shards(source, at)
-            self._rows_at = at["rows"]
-            self._memory: IndexMemory | None = None
+        self._file = file
+        self._opened: IndexMemory | None = None
+        if file is not None:
+            self._read(file, file.nbytes)
+            return
+        with LocalFile(path) as local:
+            source = PreadSource(local)
+            self._read(source, local.nbytes)
             if self.has_keys:
                 owner: MappedFile | bytes
                 if copied:
-                    owner = source.read(0, file.nbytes)
+                    owner = source.read(0, local.nbytes)
                 else:
-                    owner = MappedFile(file.fd, file.nbytes, path)
-                self._memory = IndexMemory(owner, path)
+                    owner = MappedFile(local.fd, local.nbytes, path)
+                self._opened = IndexMemory(owner, path)
+
+    @property
+    def _memory(self) -> IndexMemory | None:
+        """What holds the table of keys, if there is one."""
+        if self._opened is None and self.has_keys and self._file is not None:
+            data = self._file.read(0, self._file.nbytes)
+            self._opened = IndexMemory(data, self.path)
+        return self._opened
+
+    def _read(self, source: PreadSource | RemoteFile, nbytes: int) -> None:
+        """Read all but the table of keys."""
+        if nbytes < HEADER.size:
+            raise FormatError("cut inside its header", self.path, nbytes)
+        self._read_header(source.read(0, HEADER.size), nbytes)
+        at = _places(self.count, self._names_bytes)
+        self.shards = self._read_shards(source, at)
+        self._rows_at = at["rows"]
 
     def _read_header(self, raw: bytes, nbytes: int) -> None:
         magic, version, flags, file_bytes, *counts, table_crc, rows_crc, crc = (
@@ -165,7 +186,9 @@ class GlobalIndex:
             reason = f"{nbytes:,} bytes, where the header makes {at + rows:,}"
             raise FormatError(reason, self.path, 16)
 
-    def _read_shards(self, source: PreadSource, at: dict[str, int]) -> list[ShardFacts]:
+    def _read_shards(
+        self, source: PreadSource | RemoteFile, at: dict[str, int]
+    ) -> list[ShardFacts]:
         raw = source.read(HEADER.size, at["rows"] - HEADER.size)
         if zlib.crc32(raw) != self._table_crc:
             raise FormatError("the checksum of its shards is wrong", self.path, 72)
@@ -231,7 +254,14 @@ class GlobalIndex:
             return b""
         return self._memory.read(self._rows_at, 8 * self.samples)
 
-    def check(self, number: int, path: str, samples: int, table: ExtentTable) -> None:
+    def check(
+        self,
+        number: int,
+        path: str,
+        samples: int,
+        table: ExtentTable,
+        remote: RemoteFile | None = None,
+    ) -> None:
         """Raise `StaleIndexError` unless an open shard is what is recorded of it.
 
         Parameters
@@ -244,11 +274,13 @@ class GlobalIndex:
             How many it has now.
         table : ExtentTable
             Its members now.
+        remote : RemoteFile, optional
+            The shard, if it is not here.
         """
         from fastshard.index.freshness import fingerprint_of
 
         facts = self.shards[number]
-        with LocalFile(path) as file:
+        with remote or LocalFile(path) as file:
             same = (facts.shard_bytes, facts.samples, facts.members) == (
                 file.nbytes,
                 samples,
@@ -285,11 +317,19 @@ class GlobalIndex:
         return candidates(rows, key, self.seed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (os.path.abspath(self.path), self.identity, self._copied)
+        where: Any = os.path.abspath(self.path)
+        if self._file is not None:
+            where = self._file.url, self._file.settings
+        return _again, (where, self.identity, self._copied)
 
 
-def _again(path: str, identity: int, copied: bool) -> GlobalIndex:
-    index = GlobalIndex(path, copied=copied)
+def _again(where: Any, identity: int, copied: bool) -> GlobalIndex:
+    if isinstance(where, str):
+        index = GlobalIndex(where, copied=copied)
+    else:
+        file = open_remote(*where)
+        index = GlobalIndex(file.path, file=file)
+    path = index.path
     if index.identity != identity:
         raise StaleIndexError("made again since the dataset was opened", path, 0)
     return index

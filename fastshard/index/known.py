@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastshard._core.source import LocalFile
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.index.global_file import NAME, GlobalIndex, ShardFacts
+from fastshard.sources.listing import global_index
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import relative, shown
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
+    from fastshard.sources.remote import RemoteFile
 
-__all__ = ["Known", "find_known", "match_known"]
+__all__ = ["Known", "find_known", "find_remote_known", "match_known"]
 
 LOOKS = 64  # shards that are looked at when a dataset is opened
 
@@ -59,10 +63,17 @@ class Known(NamedTuple):
         numbers = range(len(shards)) if self.numbers is None else self.numbers
         return sum(shards[number].data_bytes for number in numbers)
 
-    def check(self, k: int, path: str, samples: int, table: ExtentTable) -> None:
+    def check(
+        self,
+        k: int,
+        path: str,
+        samples: int,
+        table: ExtentTable,
+        remote: RemoteFile | None = None,
+    ) -> None:
         """Raise `StaleIndexError` unless shard `k` is what is recorded of it."""
         number = k if self.numbers is None else self.numbers[k]
-        self.file.check(number, path, samples, table)
+        self.file.check(number, path, samples, table, remote)
 
     def candidates(self, key: str) -> list[int]:
         """Return positions of samples that may have this key."""
@@ -109,6 +120,45 @@ def find_known(
         what = "stale" if isinstance(error, StaleIndexError) else "broken"
         warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
         return None
+
+
+def find_remote_known(
+    urls: Sequence[str],
+    root: str,
+    *,
+    folder: str | None,
+    last_dot: bool,
+    whole: bool,
+    settings: Settings,
+) -> Known | None:
+    """Read the ``dataset.fsi`` of remote shards; as `find_known`.
+
+    Sizes and contents are compared when a shard is opened, not now.
+    """
+    file = global_index(folder or root, settings) if folder or root else None
+    if file is None:
+        return None
+    try:
+        index = GlobalIndex(file.path, file=file)
+        if index.last_dot != last_dot:
+            return None
+        by_name = {shard.name: number for number, shard in enumerate(index.shards)}
+        numbers = []
+        for url in urls:
+            name = relative(url, root)
+            if name not in by_name:
+                raise StaleIndexError(f"does not list {shown(url)}", index.path, 0)
+            numbers.append(by_name[name])
+        if whole and len(numbers) != index.count:
+            missing = set(range(index.count)) - set(numbers)
+            name = index.shards[min(missing)].name
+            raise StaleIndexError(f"lists {name}, which is not there", index.path, 0)
+    except FormatError as error:
+        what = "stale" if isinstance(error, StaleIndexError) else "broken"
+        warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
+        return None
+    same = numbers == list(range(index.count))
+    return Known(index, None if same else numbers)
 
 
 def match_known(

@@ -26,7 +26,7 @@ from fastshard.index import FOUND, format_of, listed, sidecar
 from fastshard.index.contents import Contents
 from fastshard.sources.remote import RemoteFile, transport_for
 from fastshard.sources.settings import Settings
-from fastshard.sources.urls import is_remote, joined, last_part
+from fastshard.sources.urls import is_remote, joined, last_part, shown
 
 __all__ = ["find_remote_index", "read_remote_index", "scan_remote"]
 
@@ -200,8 +200,6 @@ def read_remote_index(
 def _bytes_of(path: str, settings: Settings) -> tuple[bytes, str]:
     """Return the bytes of a small file here or elsewhere, and how it is called."""
     if is_remote(path):
-        from fastshard.sources.urls import shown
-
         return transport_for(path, settings).whole(path)[1], shown(path)
     with open(path, "rb") as stored:
         return stored.read(), path

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fastshard._core.source import LocalFile, PreadSource
@@ -39,7 +39,7 @@ class WidsShard(NamedTuple):
     md5sum: str | None  # hexadecimal
 
 
-def read_wids(path: str) -> list[WidsShard]:
+def read_wids(path: str, read: Callable[[str], bytes] | None = None) -> list[WidsShard]:
     """Read a shard list.
 
     Parameters
@@ -60,7 +60,7 @@ def read_wids(path: str) -> list[WidsShard]:
     OSError
         It cannot be read, or another that it names.
     """
-    found = _loaded(path)
+    found = _loaded(path, read)
     shards = list(_shards(found, path))
     others: set[str] = set()
     for part in _list(found, "datasets", path):
@@ -78,9 +78,12 @@ def read_wids(path: str) -> list[WidsShard]:
     return shards
 
 
-def _loaded(path: str) -> dict[str, Any]:
-    with LocalFile(path) as file:
-        raw = PreadSource(file).read(0, file.nbytes)
+def _loaded(path: str, read: Callable[[str], bytes] | None = None) -> dict[str, Any]:
+    if read is None:
+        with LocalFile(path) as file:
+            raw = PreadSource(file).read(0, file.nbytes)
+    else:
+        raw = read(path)
     try:
         text = raw.decode("utf-8")
         found = json.loads(text)

@@ -147,6 +147,9 @@ class Answer:
             and total != self._known.nbytes
         ):
             raise self._changed(f"{total:,} bytes, and had {self._known.nbytes:,}")
+        kind = self._response.headers.get("Content-Type", "")
+        if kind.lower().startswith("text/html"):
+            raise self.error("the server sends a page for people to read")
         if self.start == 0 and total is not None and (whole or total <= self.end):
             self.facts = self._facts(total)
             self.end = total

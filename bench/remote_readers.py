@@ -1,0 +1,352 @@
+"""How fastshard and others read tars over HTTP: one member, a batch, all, an index.
+
+A reader of members is opened with a `Remote` and then called with positions; scans
+and indexers are called with an address. What is not installed is skipped.
+
+webshart is not here: it reads from directories and from huggingface.co, whose address
+is built in, and takes neither another server nor the URL of a tar.
+
+    python bench/remote_readers.py SCAN URL   # prints the bytes that a scan adds
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastshard
+from fastshard.braces import expand_braces
+
+from conftest import Tar
+
+THREADS = 16
+HUB = "datasets/bench/data"  # the repository that the server pretends to have
+
+ReadOne = Callable[[int], Any]
+ReadMany = Callable[[Sequence[int]], Sequence[Any]]
+Offsets = list[tuple[str, int]]  # members' names and where their bytes begin
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Shards of equal length on a server."""
+
+    tars: Sequence[Tar]
+    address: Callable[[str], str]  # of a path on the server
+    pattern: str  # of the shards' paths, in braces
+
+    @property
+    def source(self) -> str:
+        return self.address(self.pattern)
+
+    @property
+    def urls(self) -> list[str]:
+        return [self.address(path) for path in self.paths]
+
+    @property
+    def paths(self) -> list[str]:
+        return expand_braces(self.pattern)
+
+    @property
+    def size(self) -> int:
+        """Bytes of each member."""
+        return self.tars[0].size
+
+    def __len__(self) -> int:
+        return sum(tar.members for tar in self.tars)
+
+    def places(self, positions: Iterable[int]) -> list[tuple[int, int]]:
+        """The shard of each member, and where its bytes begin."""
+        each = self.tars[0].members
+        return [(i // each, self.tars[i // each].offsets[i % each]) for i in positions]
+
+    def check(self, i: int, data: Any, pool: bytes) -> None:
+        """See that these are the bytes of the i-th member."""
+        head = b"%016d" % (i % self.tars[0].members)
+        view = memoryview(data)
+        assert len(view) == self.size
+        assert view[:16] == head
+        assert view[16:] == pool[: self.size - 16]
+
+
+def byte_range(start: int, size: int) -> dict[str, str]:
+    return {"Range": f"bytes={start}-{start + size - 1}"}
+
+
+# One member at a time, of the first shard.
+
+
+def fastshard_one(data: Remote) -> ReadOne:
+    return fastshard.open_shard(data.urls[0]).read
+
+
+def urllib3_one(data: Remote) -> ReadOne:
+    pool = pytest.importorskip("urllib3").PoolManager()
+    url, offsets, size = data.urls[0], data.tars[0].offsets, data.size
+
+    def read(i: int) -> Any:
+        return pool.request("GET", url, headers=byte_range(offsets[i], size)).data
+
+    return read
+
+
+def obstore_one(data: Remote) -> ReadOne:
+    obstore, store = store_of(data)
+    path, offsets, size = data.paths[0], data.tars[0].offsets, data.size
+
+    def read(i: int) -> Any:
+        return obstore.get_range(store, path, start=offsets[i], length=size)
+
+    return read
+
+
+def fsspec_one(data: Remote) -> ReadOne:
+    fs = http_of_fsspec()
+    url, offsets, size = data.urls[0], data.tars[0].offsets, data.size
+
+    def read(i: int) -> Any:
+        return fs.cat_file(url, start=offsets[i], end=offsets[i] + size)
+
+    return read
+
+
+def huggingface_hub_one(data: Remote) -> ReadOne:
+    """From a hub that is on the same server. No cache: it would read 5 MB ahead."""
+    hub = pytest.importorskip("huggingface_hub")
+    fs = hub.HfFileSystem(
+        endpoint=data.address("").rstrip("/"), token=False, skip_instance_cache=True
+    )
+    path, offsets, size = f"{HUB}/{data.paths[0]}", data.tars[0].offsets, data.size
+
+    def read(i: int) -> Any:
+        start = offsets[i]
+        return fs.cat_file(path, start=start, end=start + size, cache_type="none")
+
+    return read
+
+
+def store_of(data: Remote) -> tuple[Any, Any]:
+    """The module obstore, and a store that is the whole server."""
+    obstore = pytest.importorskip("obstore")
+    stores = pytest.importorskip("obstore.store")
+    options = {"allow_http": True}
+    return obstore, stores.HTTPStore(data.address(""), client_options=options)
+
+
+def http_of_fsspec() -> Any:
+    pytest.importorskip("aiohttp")
+    fsspec = pytest.importorskip("fsspec")
+    return fsspec.filesystem("http", skip_instance_cache=True)
+
+
+# Batches.
+
+
+def many_of_fastshard(data: Remote, **options: Any) -> ReadMany:
+    ds = fastshard.open(data.source, **options)
+
+    def read(positions: Sequence[int]) -> Sequence[Any]:
+        return [sample["bin"] for sample in ds.get_many(positions)]
+
+    return read
+
+
+def fastshard_many(data: Remote) -> ReadMany:
+    return many_of_fastshard(data)
+
+
+def fastshard_many_by_itself(data: Remote) -> ReadMany:
+    return many_of_fastshard(data, object_store=False)
+
+
+def fastshard_many_64(data: Remote) -> ReadMany:
+    return many_of_fastshard(data, connections=64)
+
+
+def urllib3_many(data: Remote) -> ReadMany:
+    pool = pytest.importorskip("urllib3").PoolManager(maxsize=THREADS, block=True)
+    threads = ThreadPoolExecutor(THREADS)
+    urls, size = data.urls, data.size
+
+    def one(place: tuple[int, int]) -> Any:
+        k, at = place
+        return pool.request("GET", urls[k], headers=byte_range(at, size)).data
+
+    return lambda positions: list(threads.map(one, data.places(positions)))
+
+
+def obstore_many_in_threads(data: Remote) -> ReadMany:
+    obstore, store = store_of(data)
+    threads = ThreadPoolExecutor(THREADS)
+    paths, size = data.paths, data.size
+
+    def one(place: tuple[int, int]) -> Any:
+        return obstore.get_range(store, paths[place[0]], start=place[1], length=size)
+
+    return lambda positions: list(threads.map(one, data.places(positions)))
+
+
+def obstore_many_gathered(data: Remote) -> ReadMany:
+    """As many connections as members."""
+    obstore, store = store_of(data)
+    paths, size = data.paths, data.size
+
+    async def every(positions: Sequence[int]) -> Sequence[Any]:
+        get = obstore.get_range_async
+        return await asyncio.gather(
+            *(
+                get(store, paths[k], start=at, length=size)
+                for k, at in data.places(positions)
+            )
+        )
+
+    return lambda positions: asyncio.run(every(positions))
+
+
+def obstore_many_as_ranges(data: Remote) -> ReadMany:
+    """A call for each shard, all at once; each has up to 10 connections."""
+    obstore, store = store_of(data)
+    paths, size = data.paths, data.size
+
+    async def every(positions: Sequence[int]) -> Sequence[Any]:
+        found: list[Any] = [None] * len(positions)
+
+        async def of_shard(k: int, wanted: list[tuple[int, int]]) -> None:
+            starts = [at for _, at in wanted]
+            views = await obstore.get_ranges_async(
+                store, paths[k], starts=starts, lengths=[size] * len(starts), coalesce=0
+            )
+            for (j, _), view in zip(wanted, views, strict=True):
+                found[j] = view
+
+        wanted = enumerate(data.places(positions))
+        by_shard = sorted((k, j, at) for j, (k, at) in wanted)
+        groups = itertools.groupby(by_shard, lambda place: place[0])
+        shards = [(k, [(j, at) for _, j, at in group]) for k, group in groups]
+        await asyncio.gather(*(of_shard(k, wanted) for k, wanted in shards))
+        return found
+
+    return lambda positions: asyncio.run(every(positions))
+
+
+def fsspec_many(data: Remote) -> ReadMany:
+    """Up to 100 connections, which is what aiohttp allows."""
+    fs = http_of_fsspec()
+    urls, size = data.urls, data.size
+
+    def read(positions: Sequence[int]) -> Any:
+        places = data.places(positions)
+        starts = [at for _, at in places]
+        ends = [at + size for at in starts]
+        return fs.cat_ranges([urls[k] for k, _ in places], starts, ends)
+
+    return read
+
+
+# All members in order: the sum of their bytes.
+
+
+def sum_of_fastshard(source: str, **options: Any) -> int:
+    return sum(len(sample["bin"]) for sample in fastshard.open(source, **options))
+
+
+def fastshard_scan(source: str) -> int:
+    return sum_of_fastshard(source)
+
+
+def fastshard_scan_in_64_mib(source: str) -> int:
+    return sum_of_fastshard(source, max_memory="64MiB")
+
+
+def curl_scan(source: str) -> int:
+    """Only fetch the files: the sum is of their own bytes."""
+    command = ["curl", "-s", "-w", "%{size_download}\n"]
+    for url in expand_braces(source):
+        command += ["-o", "/dev/null", url]
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    return sum(map(int, out.split()))
+
+
+def webdataset_scan(source: str) -> int:
+    """Read from `curl` in a pipe, as webdataset does by itself."""
+    wds = pytest.importorskip("webdataset")
+    data = wds.WebDataset(expand_braces(source), shardshuffle=False)
+    return sum(len(sample["bin"]) for sample in data)
+
+
+def urllib3_scan(source: str) -> int:
+    """Python's tarfile on urllib3's stream."""
+    pool = pytest.importorskip("urllib3").PoolManager()
+    total = 0
+    for url in expand_braces(source):
+        response = pool.request("GET", url, preload_content=False)
+        with tarfile.open(fileobj=response, mode="r|", bufsize=1 << 20) as tar:
+            for member in tar:
+                file = tar.extractfile(member)
+                assert file is not None
+                total += len(file.read())
+    return total
+
+
+# The places of the members of one tar.
+
+
+def fastshard_index(url: str) -> Offsets:
+    with fastshard.open_shard(url, index="none") as shard:
+        return list(zip(shard.names, shard.offsets.tolist(), strict=True))
+
+
+def urllib3_index(url: str) -> Offsets:
+    """Python's tarfile on the whole file."""
+    pool = pytest.importorskip("urllib3").PoolManager()
+    response = pool.request("GET", url, preload_content=False)
+    with tarfile.open(fileobj=response, mode="r|", bufsize=1 << 20) as tar:
+        return [(member.name, member.offset_data) for member in tar]
+
+
+def fsspec_index(url: str) -> Offsets:
+    """Python's tarfile hops from header to header: one request for each.
+
+    It looks at the byte before a header first; reading a block ahead joins the two.
+    """
+    options: Any = {"cache_type": "readahead", "block_size": 1024}
+    with http_of_fsspec().open(url, **options) as file, tarfile.open(fileobj=file) as t:
+        return [(member.name, member.offset_data) for member in t]
+
+
+# The memory of a scan, in a process of its own.
+
+
+def status(field: str) -> int:
+    """Bytes of this process, as Linux counts them."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) << 10
+    raise LookupError(field)
+
+
+def main(name: str, source: str) -> None:
+    """Print the bytes of a scan, and by how many the process grew in it.
+
+    Libraries are imported before; what fastshard itself imports when it opens is not.
+    """
+    importlib.import_module(name.partition("_")[0])
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    total = globals()[name](source)
+    print(total, status("VmHWM") - before)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
