@@ -21,7 +21,7 @@ from fastshard.globs import (
     present,
     shards_in,
 )
-from fastshard.sources.listing import list_remote, parts_of
+from fastshard.listing import list_remote, parts_of
 from fastshard.sources.settings import Settings, settings_of
 from fastshard.sources.urls import base_of, is_remote, shown
 

@@ -11,10 +11,10 @@ from fastshard.errors import FastshardError
 from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
+from fastshard.listing import parts_of
 from fastshard.reading import Reading
 from fastshard.shardset import shards_of
 from fastshard.sizes import parse_size
-from fastshard.sources.listing import parts_of
 from fastshard.sources.settings import RemoteOptions, settings_of
 from fastshard.sources.urls import is_folder, is_remote
 from fastshard.workers import guard_collation

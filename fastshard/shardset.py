@@ -13,7 +13,6 @@ from fastshard._core.ahead import Ahead
 from fastshard._core.feeds import Feed
 from fastshard._core.fetched import Fetched
 from fastshard._core.places import Places
-from fastshard._core.remote import RemoteSource
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
@@ -161,9 +160,8 @@ class ShardSet:
         shard = open_tar(path, index=self.index_of(k), **self.options)
         samples = shard.samples
         if self.known is not None:
-            source, table = shard.parts()
-            file = source.file if isinstance(source, RemoteSource) else None
-            self.known.check(k, path, len(samples), table, file)
+            with shard.file() as file:
+                self.known.check(k, path, len(samples), shard.parts()[1], file)
         elif self._counts is not None and self._counts[k] != (
             found := Counts(len(samples), len(shard))
         ):

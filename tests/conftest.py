@@ -37,6 +37,9 @@ not_sanitized = pytest.mark.skipif(SANITIZED, reason="not under a sanitizer")
 MakeTar = Callable[..., Path]
 
 
+os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run that skipped what it should not have."""

@@ -338,23 +338,39 @@ def test_a_source_that_is_longer_than_any_name(here):
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "urls"),
     [
-        "http://host/{000..099}.tar",
-        "https://host/a.tar",
-        "s3://bucket/a.tar",
-        "gs://bucket/a.tar",
-        "hf://datasets/owner/name",
-        "HTTPS://host/a.tar",
-        "http://[::1]/a.tar",
-        "a.tar::s3://bucket/a.tar",
-        "file://host/a.tar",
-        ["a.tar", "s3://b/a.tar"],
+        ("http://host/{00..02}.tar", [f"http://host/0{i}.tar" for i in range(3)]),
+        ("s3://bucket/a.tar", ["s3://bucket/a.tar"]),
+        ("HTTPS://host/a.tar", ["HTTPS://host/a.tar"]),
+        ("http://[::1]/a.tar", ["http://[::1]/a.tar"]),
+        ("gs://b/a.tar::gs://b/b.tar", ["gs://b/a.tar", "gs://b/b.tar"]),
+        ("https://h/a.tar?x={1}", ["https://h/a.tar?x={1}"]),
+        (
+            ["https://h/b.tar", "https://h/a.tar"],
+            ["https://h/b.tar", "https://h/a.tar"],
+        ),
     ],
 )
-def test_remote_sources_say_that_they_are(make, source):
+def test_urls_of_shards_are_listed_without_asking(source, urls):
+    assert expand(source) == urls
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("a.tar::s3://bucket/a.tar", "local and remote"),
+        (["a.tar", "s3://b/a.tar"], "local and remote"),
+        ("https://h/a.tar::https://h/a.tar", "named twice"),
+        ("file://host/a.tar", "is remote"),
+        ("ftp://host/a.tar", "is remote"),
+        ("https://user:word@host/a.tar", "password"),
+        ("https://host/*.tar", "lists nothing"),
+    ],
+)
+def test_urls_that_are_no_shards_are_refused(make, source, message):
     make("a.tar")
-    with pytest.raises(FastshardError, match="is remote"):
+    with pytest.raises(FastshardError, match=message):
         expand(source)
 
 
@@ -433,7 +449,7 @@ def test_names_in_a_wids_index_are_no_patterns(make, wids):
 def test_a_wids_index_is_held_to_the_same_rules(make, wids):
     make("d/a.tar", "d/a.mds")
     for shards, message in [
-        ([("http://host/a.tar", 1)], "is remote"),
+        ([("ftp://host/a.tar", 1)], "is remote"),
         ([("pipe:cat a.tar", 1)], "command"),
         ([("a.tar", 1), ("../d/a.tar", 1)], "named twice"),
         ([("a.mds", 1)], "no shard"),

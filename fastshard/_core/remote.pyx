@@ -51,6 +51,10 @@ cdef class RemoteSource(Source):
             return None
         return data
 
+    def has_staged(self, uint64_t offset, uint64_t size):
+        """Say whether an extent was brought."""
+        return self.staged_at(offset, size) is not None
+
     cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
         cdef object data = self.read(offset, size)
         at[0] = <uint8_t *> PyBytes_AS_STRING(data)

@@ -252,6 +252,13 @@ cdef class Shard:
 
         return gather([self], positions_of(positions, len(self)), out, threads=threads)
 
+    def extent_of(self, i):
+        """Return a member's offset and size, which are checked to lie in the file."""
+        cdef uint64_t offset, size
+        cdef Source source = self.open_source()
+        self.extent(source, checked_position(i, self.table.columns.count), &offset, &size)
+        return offset, size
+
     def parts(self):
         """Return a source and the table, of which another handle can be made."""
         return self.open_source().handle(), self.table

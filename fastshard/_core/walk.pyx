@@ -15,7 +15,7 @@ from fastshard._core.extents cimport (
 )
 from fastshard._core.tar cimport *
 
-from fastshard._core.scan import FAULTS, KINDS
+from fastshard._core import scan
 from fastshard.errors import FormatError
 
 cdef enum:
@@ -123,7 +123,10 @@ cdef class Walk:
                 skip = tar.at - offset
             status = tar_step(tar, window + skip, size - <size_t> skip, need)
             if status == TAR_MEMBER:
-                self.stride = (3 * self.stride + (tar.at - self.start)) // 4
+                if self.columns.count == 0:
+                    self.stride = tar.at - self.start
+                else:
+                    self.stride = (3 * self.stride + (tar.at - self.start)) // 4
                 self.header_size = tar.offset - self.start
                 if not columns_add(&self.columns, tar.offset, tar.size, tar.name):
                     return TAR_NO_MEMORY
@@ -146,7 +149,7 @@ cdef class Walk:
             TAR_PADDING_CUT,
         ):
             member = text_from(self.tar.name)
-        return FormatError(FAULTS[status], self.path, self.tar.fault_at, member)
+        return FormatError(scan.FAULTS[status], self.path, self.tar.fault_at, member)
 
     def append(self, Walk other not None):
         """Add what another walk found, which began where this one ended."""
@@ -174,7 +177,7 @@ cdef class Walk:
 
     def skipped(self):
         """Return how many of each kind were passed over that are no members."""
-        return {kind: self.counts[i] for i, kind in KINDS.items() if self.counts[i]}
+        return {kind: self.counts[i] for i, kind in scan.KINDS.items() if self.counts[i]}
 
 
 def first_header(bytes window not None, uint64_t offset, uint64_t nbytes, uint64_t stop):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections.abc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
+from fastshard._core.remote import RemoteSource
 from fastshard._core.samples import SampleBase, SamplesBase
 from fastshard.decoders import (
     Decoder,
@@ -117,9 +118,22 @@ class Sample(SampleBase):
         name = shard.names[member]
         return decode_field(decoder, shard[member], shard.path, offset, name)
 
-    def open(self, field: str) -> ViewFile:
-        """Return a field as a binary file that can seek; copies nothing."""
-        return ViewFile(self[field], f"{self.key}.{field}")
+    def open(self, field: str) -> BinaryIO:
+        """Return a field as a binary file that can seek.
+
+        It copies nothing. Of a remote shard only what is read is asked for, unless
+        the sample's bytes were brought with it.
+        """
+        shard, member = self.shard, self.member(field)
+        source, table = shard.parts()
+        name = f"{self.key}.{field}"
+        if isinstance(source, RemoteSource):
+            offset, size = table.extent(member)
+            if not source.has_staged(offset, size):
+                from fastshard.sources.rangefile import open_range
+
+                return open_range(source.file, *shard.extent_of(member), name)
+        return cast(BinaryIO, ViewFile(self[field], name))
 
     def __repr__(self) -> str:
         return f"<Sample {self.key!r}: {', '.join(self.keys())}>"

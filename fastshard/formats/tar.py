@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fastshard._core.grouping import Grouping
 from fastshard._core.mapped import MappedFile
@@ -15,7 +15,7 @@ from fastshard._core.residency import Residency
 from fastshard._core.scan import scan_tar
 from fastshard._core.shard import Shard
 from fastshard._core.source import LocalFile, MappedSource, PreadSource, Source
-from fastshard.errors import FormatError, StaleIndexError
+from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.base import Sample, Samples
 from fastshard.index import find_index, read_index, save_index, sidecar
 from fastshard.index.contents import Contents
@@ -25,11 +25,13 @@ from fastshard.sources.urls import is_folder, is_remote
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
+    from fastshard.index.hashes import Hashes
+    from fastshard.sources.remote import RemoteFile
 
 __all__ = ["IndexFormat", "KeyRule", "Mode", "Progress", "TarShard", "open_tar"]
 
 Mode = Literal["mmap", "private", "pread"]
-ShardMode = Literal["mmap", "private", "pread", "remote"]
+ShardMode: TypeAlias = Mode | Literal["remote"]
 KeyRule = Literal["first", "last"]
 IndexFormat = Literal["fsi", "json", "idx", "tar.idx"]
 Progress = Callable[[int], object]
@@ -60,7 +62,7 @@ class TarShard(Shard):
         the index does not say.
     """
 
-    __slots__ = ("_contents", "_grouping", "_identity", "_options")
+    __slots__ = ("_contents", "_grouping", "_identity", "_options", "_remote")
 
     def __init__(
         self,
@@ -73,7 +75,9 @@ class TarShard(Shard):
         grouping: Grouping,
         identity: tuple[int, int],
         options: dict[str, Any],
+        remote: RemoteFile | None = None,
     ) -> None:
+        self._remote = remote
         self._contents = contents
         self._grouping = grouping
         self._identity = identity  # bytes, and ns of the last write
@@ -168,12 +172,12 @@ class TarShard(Shard):
         OSError
             It cannot be written.
         """
-        from fastshard.index.hashes import hashes_of
-
         self.parts()  # a closed shard does not tell
         shard = self._options["path"]
         where = sidecar(shard, format or "fsi") if path is None else os.fspath(path)
-        with LocalFile(shard) as file:
+        if self._remote is not None and (path is None or is_remote(where)):
+            raise FastshardError(f"an index of {self.path} needs a path on this disk")
+        with self.file() as file:
             if (file.nbytes, file.mtime_ns) != self._identity:
                 raise StaleIndexError("written to after it was opened", shard, 0)
             save_index(
@@ -182,9 +186,16 @@ class TarShard(Shard):
                 where,
                 format,
                 grouping=self._grouping,
-                hashes=hashes_of(file, self._contents.table) if hashes else None,
+                hashes=self._hashes(file) if hashes else None,
             )
         return where
+
+    def _hashes(self, file: LocalFile | RemoteFile) -> Hashes:
+        from fastshard.index.hashes import hashes_of
+
+        if not isinstance(file, LocalFile):
+            raise FastshardError("checksums are made of local shards")
+        return hashes_of(file, self._contents.table)
 
     def __copy__(self) -> TarShard:
         """Return another handle on the same mapping, for another thread."""
@@ -201,7 +212,12 @@ class TarShard(Shard):
             grouping=self._grouping,
             identity=self._identity,
             options=self._options,
+            remote=self._remote,
         )
+
+    def file(self) -> LocalFile | RemoteFile:
+        """Open the file that the shard is, without its members."""
+        return self._remote or LocalFile(self._options["path"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.parts()  # a closed shard does not pickle
@@ -285,7 +301,7 @@ def open_remote_tar(
     settings: Settings,
 ) -> TarShard:
     """Open a tar shard that is read by ranges."""
-    from fastshard.index.remote import find_remote_index, read_remote_index, scan_remote
+    from fastshard.index.remote import find_remote_index, read_remote_index, scanned
     from fastshard.sources.remote import open_remote
 
     rule = {"last_dot": key == "last", "lower": lower}
@@ -297,15 +313,17 @@ def open_remote_tar(
     elif index not in ("none", "rebuild"):
         contents = read_remote_index(index, file, **rule)
     if contents is None:
-        contents = scan_remote(file, progress)
+        contents = scanned(file, progress, again=index == "rebuild")
+    source = _kept_whole(file) or RemoteSource(file)
     return TarShard(
-        RemoteSource(file),
+        source,
         contents.table,
         file.path,
-        "remote",
+        "remote" if isinstance(source, RemoteSource) else "mmap",
         contents=contents,
         grouping=contents.grouping or Grouping(contents.table, **rule),
         identity=(file.nbytes, file.mtime_ns),
+        remote=file,
         options={
             "path": url,
             "index": index if is_remote(index) else _index_again(index),
@@ -314,6 +332,23 @@ def open_remote_tar(
             "remote": settings,
         },
     )
+
+
+def _kept_whole(file: RemoteFile) -> MappedSource | None:
+    """Map what is kept of a remote shard, if that is all of it."""
+    if file.entry is None or not file.nbytes:
+        return None
+    try:
+        with LocalFile(file.entry.path) as local:
+            if local.nbytes != file.nbytes:
+                return None
+            mapped = MappedFile(local.fd, local.nbytes, file.path)
+            if not file.entry.is_whole():  # asked last: it is of what is mapped
+                return None
+            identity = (local.device, local.inode, local.owner)
+        return MappedSource(mapped, Residency(mapped, *identity, fd=-1))
+    except (OSError, FormatError):
+        return None
 
 
 def _contents_of(

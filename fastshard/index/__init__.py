@@ -202,7 +202,7 @@ def peek(
 
 def save_index(
     contents: Contents,
-    file: LocalFile,
+    file: LocalFile | RemoteFile,
     path: str,
     format: str | None = None,  # noqa: A002
     *,
@@ -215,7 +215,7 @@ def save_index(
     ----------
     contents : Contents
         What the shard holds.
-    file : LocalFile
+    file : LocalFile or RemoteFile
         The shard.
     path : str
     format : {"fsi", "json", "idx", "tar.idx"}, optional
@@ -262,6 +262,8 @@ def save_index(
             hash=None if hashes is None else hashes.hash,
             hash_lfs=None if hashes is None else hashes.hash_lfs,
         )
+    elif not isinstance(file, LocalFile):
+        raise FastshardError(f"an index in the format {kind} is made of local shards")
     elif hashes is not None:
         raise FastshardError(f"an index in the format {kind} holds no hashes")
     elif kind == "idx":

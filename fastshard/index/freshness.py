@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fastshard.index.binary import Header
     from fastshard.sources.remote import RemoteFile
 
-    File = LocalFile | RemoteFile
-
 __all__ = ["check_binary", "check_listed", "fingerprint_of", "spread"]
 
 BLOCK = 512  # bytes of a header
@@ -34,7 +32,7 @@ def spread(count: int) -> list[int]:
     return [i * (count - 1) // (LOOKS - 1) for i in range(LOOKS)]
 
 
-def fingerprint_of(file: File, table: ExtentTable) -> bytes:
+def fingerprint_of(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
     """Hash the file's first block and 16 headers: BLAKE2b, 16 bytes.
 
     A header is the 512 bytes before a member's data. Each is hashed behind the
@@ -62,7 +60,9 @@ def fingerprint_of(file: File, table: ExtentTable) -> bytes:
     return hashed.digest()
 
 
-def check_binary(path: str, header: Header, file: File, table: ExtentTable) -> None:
+def check_binary(
+    path: str, header: Header, file: LocalFile | RemoteFile, table: ExtentTable
+) -> None:
     """Raise `StaleIndexError` unless a binary index is of this file."""
     check_size(path, header.shard_bytes, file)
     if header.mtime_ns == file.mtime_ns:
@@ -77,7 +77,7 @@ def check_binary(path: str, header: Header, file: File, table: ExtentTable) -> N
         )
 
 
-def check_size(path: str, recorded: int, file: File) -> None:
+def check_size(path: str, recorded: int, file: LocalFile | RemoteFile) -> None:
     if recorded != file.nbytes:
         raise StaleIndexError(
             f"made for a shard of {recorded:,} bytes; {file.path} has {file.nbytes:,}",
@@ -87,7 +87,7 @@ def check_size(path: str, recorded: int, file: File) -> None:
 
 
 def check_listed(
-    path: str, recorded: int | None, file: File, table: ExtentTable
+    path: str, recorded: int | None, file: LocalFile | RemoteFile, table: ExtentTable
 ) -> None:
     """Raise `StaleIndexError` unless headers are where an index says.
 

@@ -260,7 +260,7 @@ class GlobalIndex:
         path: str,
         samples: int,
         table: ExtentTable,
-        remote: RemoteFile | None = None,
+        file: LocalFile | RemoteFile,
     ) -> None:
         """Raise `StaleIndexError` unless an open shard is what is recorded of it.
 
@@ -274,20 +274,19 @@ class GlobalIndex:
             How many it has now.
         table : ExtentTable
             Its members now.
-        remote : RemoteFile, optional
-            The shard, if it is not here.
+        file : LocalFile or RemoteFile
+            It, open.
         """
         from fastshard.index.freshness import fingerprint_of
 
         facts = self.shards[number]
-        with remote or LocalFile(path) as file:
-            same = (facts.shard_bytes, facts.samples, facts.members) == (
-                file.nbytes,
-                samples,
-                len(table),
-            )
-            if same and facts.mtime_ns != file.mtime_ns:
-                same = fingerprint_of(file, table) == facts.fingerprint
+        same = (facts.shard_bytes, facts.samples, facts.members) == (
+            file.nbytes,
+            samples,
+            len(table),
+        )
+        if same and facts.mtime_ns != file.mtime_ns:
+            same = fingerprint_of(file, table) == facts.fingerprint
         if not same:
             raise StaleIndexError(
                 f"{path} was written to after the index was made; "

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastshard._core.source import LocalFile
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.index.global_file import NAME, GlobalIndex, ShardFacts
-from fastshard.sources.listing import global_index
+from fastshard.sources.remote import open_if_there
 from fastshard.sources.settings import Settings
-from fastshard.sources.urls import relative, shown
+from fastshard.sources.urls import is_remote, joined, relative, shown
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
@@ -69,11 +69,11 @@ class Known(NamedTuple):
         path: str,
         samples: int,
         table: ExtentTable,
-        remote: RemoteFile | None = None,
+        file: LocalFile | RemoteFile,
     ) -> None:
         """Raise `StaleIndexError` unless shard `k` is what is recorded of it."""
         number = k if self.numbers is None else self.numbers[k]
-        self.file.check(number, path, samples, table, remote)
+        self.file.check(number, path, samples, table, file)
 
     def candidates(self, key: str) -> list[int]:
         """Return positions of samples that may have this key."""
@@ -135,11 +135,10 @@ def find_remote_known(
 
     Sizes and contents are compared when a shard is opened, not now.
     """
-    file = global_index(folder or root, settings) if folder or root else None
-    if file is None:
-        return None
     try:
-        index = GlobalIndex(file.path, file=file)
+        index = _opened(folder or root, settings)
+        if index is None:
+            return None
         if index.last_dot != last_dot:
             return None
         by_name = {shard.name: number for number, shard in enumerate(index.shards)}
@@ -159,6 +158,15 @@ def find_remote_known(
         return None
     same = numbers == list(range(index.count))
     return Known(index, None if same else numbers)
+
+
+def _opened(folder: str, settings: Settings) -> GlobalIndex | None:
+    """Open the index of a folder, here or elsewhere, if there is one."""
+    if not is_remote(folder):
+        path = os.path.join(folder, NAME)
+        return GlobalIndex(path) if folder and os.path.exists(path) else None
+    file = open_if_there(joined(folder, NAME), settings)
+    return None if file is None else GlobalIndex(file.path, file=file)
 
 
 def match_known(

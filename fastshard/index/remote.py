@@ -13,8 +13,10 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from types import MappingProxyType
 
+from fastshard._core.grouping import Grouping
 from fastshard._core.walk import Walk, first_header
 from fastshard.errors import (
     FormatError,
@@ -23,12 +25,14 @@ from fastshard.errors import (
     StaleIndexWarning,
 )
 from fastshard.index import FOUND, format_of, listed, sidecar
+from fastshard.index.binary import parse_binary, read_binary, write_binary
 from fastshard.index.contents import Contents
-from fastshard.sources.remote import RemoteFile, transport_for
+from fastshard.index.freshness import check_binary
+from fastshard.sources.remote import RemoteFile, index_entry, remote_bytes
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, joined, last_part, shown
 
-__all__ = ["find_remote_index", "read_remote_index", "scan_remote"]
+__all__ = ["find_remote_index", "read_remote_index", "scan_remote", "scanned"]
 
 NEAR = 8 << 10  # bytes between headers that one range joins
 WINDOW = 256 << 10  # bytes read at once among near headers
@@ -59,7 +63,7 @@ def scan_remote(
         try:
             walks = [
                 (place, pool.submit(_walked_from, file, place, stop))
-                for place, stop in zip(places, [*places[1:], file.nbytes], strict=True)
+                for place, stop in pairwise([*places, file.nbytes])
             ]
             _walk(file, walk, places[0] if places else file.nbytes, progress)
             for place, future in walks:
@@ -129,6 +133,37 @@ def _walk(
             progress(start)
 
 
+def scanned(
+    file: RemoteFile, progress: Callable[[int], object] | None, *, again: bool = False
+) -> Contents:
+    """Return what a scan of a remote tar found, now or before.
+
+    What it finds is kept on this machine, with what else is kept of the tar, or in the
+    user's cache.
+    """
+    entry = index_entry(file)
+    path = None if entry is None else entry.sidecar("index.fsi")
+    if path is not None and not again:
+        with suppress(OSError, FormatError):
+            index = read_binary(path, copied=True)
+            if index.header.shard_bytes == file.nbytes and not index.broken_columns():
+                contents = index.contents(index.header.last_dot, True)
+                return Contents(contents.table, None, contents.end, contents.skipped)
+    contents = scan_remote(file, progress)
+    if path is not None:
+        with suppress(OSError):
+            grouping = Grouping(contents.table, False, True)
+            write_binary(
+                path,
+                contents,
+                grouping,
+                shard_bytes=file.nbytes,
+                mtime_ns=file.mtime_ns,
+                fingerprint=bytes(16),
+            )
+    return contents
+
+
 def find_remote_index(
     file: RemoteFile, folder: str | None, *, last_dot: bool, lower: bool
 ) -> Contents | None:
@@ -188,9 +223,6 @@ def read_remote_index(
     data, where = _bytes_of(path, file.settings)
     if kind == "json":
         return listed(data, where, file)
-    from fastshard.index.binary import parse_binary
-    from fastshard.index.freshness import check_binary
-
     index = parse_binary(data, where)
     contents = index.contents(last_dot, lower)
     check_binary(where, index.header, file, contents.table)
@@ -200,6 +232,6 @@ def read_remote_index(
 def _bytes_of(path: str, settings: Settings) -> tuple[bytes, str]:
     """Return the bytes of a small file here or elsewhere, and how it is called."""
     if is_remote(path):
-        return transport_for(path, settings).whole(path)[1], shown(path)
+        return remote_bytes(path, settings), shown(path)
     with open(path, "rb") as stored:
         return stored.read(), path

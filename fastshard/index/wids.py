@@ -141,6 +141,8 @@ def _shards(found: dict[str, Any], path: str) -> Iterator[WidsShard]:
 
 
 def _folder_of(path: str) -> str:
+    if REMOTE.match(path):
+        return path.rpartition("/")[0]
     return os.path.dirname(os.path.abspath(path))
 
 

@@ -11,23 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.sources.connection import under_way
-from fastshard.sources.deadline import Again
+from fastshard.sources.deadline import Again, NoRangesError
 from fastshard.sources.facts import Facts
 from fastshard.sources.urls import shown
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["Answer", "NoRangesError", "is_strong"]
+__all__ = ["Answer", "is_strong"]
 
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
 SCRATCH = 64 << 10  # bytes
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
-
-
-class NoRangesError(RemoteError):
-    """A server knows no ranges."""
 
 
 def is_strong(tag: str) -> bool:

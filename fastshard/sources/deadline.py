@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from fastshard.errors import RemoteError
 
-__all__ = ["Again", "Deadline", "DroppedError"]
+__all__ = ["Again", "Deadline", "DroppedError", "NoRangesError"]
 
 SLOWEST = 100_000  # bytes a second, on top of the time for an answer
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 8.0  # seconds between attempts
@@ -17,6 +17,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 8.0  # seconds between attempts
 
 class DroppedError(Exception):
     """Nobody waits for these bytes any more."""
+
+
+class NoRangesError(RemoteError):
+    """A server sends whole objects only."""
 
 
 class Again(Exception):  # noqa: N818 - it is no error yet

@@ -45,6 +45,7 @@ REDIRECTS = frozenset((301, 302, 303, 307, 308))
 MOST_REDIRECTS = 5
 REMEMBERED = 60.0  # seconds that a redirect is remembered, unless it says otherwise
 MARGIN = 30.0  # seconds before a signature ends in which it is not used
+LARGEST = 1 << 40  # bytes of an object that is downloaded
 LARGEST_ANSWER = 256 << 20  # bytes of a whole object that is read at once
 
 
@@ -138,12 +139,10 @@ class HttpClient:
         self.read(url, len(data), facts.nbytes, [(len(data), view)], facts)
         return facts, bytes(rest)
 
-    def download(self, url: str, known: Facts | None, sink: Callable[[Any], T]) -> T:
-        """Give `sink` an answer with the whole object, however large."""
-        nbytes = 0 if known is None else known.nbytes
-        deadline = Deadline(self.settings.timeout, nbytes or 1 << 40)
-        end = nbytes or 1 << 62
-        return self._asked(url, 0, end, known, deadline, sink, whole=True)
+    def download(self, url: str, take: Callable[[Answer], T]) -> T:
+        """Return what `take` makes of an answer with a whole object, however large."""
+        deadline = Deadline(self.settings.timeout, LARGEST)
+        return self._asked(url, 0, LARGEST, None, deadline, take, whole=True)
 
     def _asked(
         self,

@@ -5,19 +5,33 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from fastshard.errors import FormatError
-from fastshard.sources.deadline import Deadline
+from fastshard.errors import FormatError, RemoteError, RemoteNotFoundError
+from fastshard.sources.cache import RangeCache
+from fastshard.sources.deadline import Deadline, NoRangesError
 from fastshard.sources.engine import Engine, Request, plan
+from fastshard.sources.entries import Entry
 from fastshard.sources.facts import Facts
 from fastshard.sources.meter import Meter
 from fastshard.sources.settings import Settings
-from fastshard.sources.urls import scheme_of, shown
+from fastshard.sources.urls import base_of, scheme_of, shown
 
-__all__ = ["RemoteFile", "Transport", "fetch", "open_remote", "transport_for"]
+if TYPE_CHECKING:
+    from fastshard.sources.answer import Answer
+
+__all__ = [
+    "RemoteFile",
+    "Transport",
+    "fetch",
+    "open_if_there",
+    "open_remote",
+    "remote_bytes",
+    "transport_for",
+]
 
 Part = tuple[int, memoryview]  # where in the object, and where to
+CHUNK = 1 << 20  # bytes that are kept at a time
 FIRST = 16 << 10  # bytes that are asked for when an object is opened
 
 
@@ -59,10 +73,17 @@ class RemoteFile:
         What changes when it is written to; empty if nothing does.
     head : bytes
         Its first bytes.
+    entry : Entry or None
+        What is kept of it on this machine.
     """
 
     def __init__(
-        self, url: str, settings: Settings, facts: Facts, head: bytes = b""
+        self,
+        url: str,
+        settings: Settings,
+        facts: Facts,
+        head: bytes = b"",
+        entry: Entry | None = None,
     ) -> None:
         self.url = url
         self.path = shown(url)
@@ -70,6 +91,7 @@ class RemoteFile:
         self.facts = facts
         self.nbytes, self.tag, self.mtime_ns = facts
         self.head = head
+        self.entry = entry
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes; a range request, unless they are known already.
@@ -127,8 +149,15 @@ class RemoteFile:
         self, start: int, end: int, parts: Sequence[Part], deadline: Deadline
     ) -> None:
         """Read one range over the network; a thread of the engine's does."""
+        if self.settings.offline:
+            raise RemoteError(
+                f"offline, and byte {start:,} is not kept here", self.path
+            )
         transport = transport_for(self.url, self.settings)
         transport.read(self.url, start, end, parts, self.facts, deadline)
+        if self.entry is not None:
+            for offset, view in parts:
+                self.entry.add(offset, view)
 
     def __enter__(self) -> RemoteFile:
         return self
@@ -165,8 +194,108 @@ def open_remote(url: str, settings: Settings, known: Facts | None = None) -> Rem
     """
     if known is not None:
         return RemoteFile(url, settings, known)
-    facts, head = transport_for(url, settings).head(url, FIRST)
-    return RemoteFile(url, settings, facts, head)
+    cache = cache_for(settings)
+    if cache is None:
+        facts, head = transport_for(url, settings).head(url, FIRST)
+        return RemoteFile(url, settings, facts, head)
+    return _open_kept(url, settings, cache)
+
+
+def _open_kept(url: str, settings: Settings, cache: RangeCache) -> RemoteFile:
+    """Open an object of which something may be kept here."""
+    name = base_of(url)
+    if settings.offline:
+        known = cache.remembered(name)
+        if known is None:
+            raise RemoteNotFoundError("offline, and it is not kept here", shown(url))
+        return RemoteFile(url, settings, known, entry=cache.entry(name, known))
+    try:
+        facts, head = transport_for(url, settings).head(url, FIRST)
+    except NoRangesError:
+        return RemoteFile(url, settings, *_downloaded(url, settings, cache))
+    if not facts.tag:  # nothing tells when it is written to
+        return RemoteFile(url, settings, facts, head)
+    entry = cache.entry(name, facts)
+    if not entry.has(0, len(head)):
+        entry.add(0, head)
+    return RemoteFile(url, settings, facts, head, entry)
+
+
+def _downloaded(
+    url: str, settings: Settings, cache: RangeCache
+) -> tuple[Facts, bytes, Entry]:
+    """Keep a whole object of a server that knows no ranges."""
+    from fastshard.sources.http import client_for
+
+    def take(answer: Answer) -> tuple[Facts, bytes, Entry]:
+        if not answer.facts.tag:
+            raise answer.error(
+                "the server sends whole objects only, and nothing that tells when they "
+                "are written to: download them"
+            )
+        entry = cache.entry(base_of(url), answer.facts)
+        if entry.is_whole():
+            return answer.facts, b"", entry
+        chunk = memoryview(bytearray(CHUNK))
+        for at in range(0, answer.facts.nbytes, CHUNK):
+            part = chunk[: min(CHUNK, answer.facts.nbytes - at)]
+            answer.read_into(part)
+            entry.add(at, part)
+        answer.finish()
+        return answer.facts, b"", entry
+
+    return client_for(settings).download(url, take)
+
+
+_caches: weakref.WeakKeyDictionary[Settings, RangeCache] = weakref.WeakKeyDictionary()
+
+
+def cache_for(settings: Settings) -> RangeCache | None:
+    """Return what keeps bytes on this machine, if something does."""
+    if settings.cache_dir is None:
+        return None
+    cache = _caches.get(settings)
+    if cache is None:
+        made = RangeCache(settings.cache_dir, settings.cache_limit)
+        cache = _caches.setdefault(settings, made)
+    return cache
+
+
+def index_entry(file: RemoteFile) -> Entry | None:
+    """Return where an index of an object is kept that was made here."""
+    if file.entry is not None or not file.tag:
+        return file.entry
+    folder = default_folder()
+    return None if folder is None else RangeCache(folder).entry(file.path, file.facts)
+
+
+def default_folder() -> str | None:
+    """Return where indexes are kept: ``FASTSHARD_CACHE``, or the user's cache."""
+    told = os.environ.get("FASTSHARD_CACHE")
+    if told is not None:
+        return told or None
+    above = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(above, "fastshard") if os.path.isabs(above) else None
+
+
+def remote_bytes(url: str, settings: Settings) -> bytes:
+    """Return the bytes of a small object."""
+    if settings.cache_dir is None:
+        return transport_for(url, settings).whole(url)[1]
+    file = open_remote(url, settings)
+    return file.read(0, file.nbytes)
+
+
+def open_if_there(url: str, settings: Settings) -> RemoteFile | None:
+    """Open an object, or return None if there is none."""
+    try:
+        return open_remote(url, settings)
+    except FileNotFoundError:
+        return None
+    except RemoteError as error:
+        if error.status in (401, 403):  # what stores say of what is not there
+            return None
+        raise
 
 
 def fetch(requests: Sequence[Request]) -> list[Exception | None]:
@@ -177,7 +306,8 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
     """
     try:
         if len(requests) == 1 and requests[0].size > 0:
-            _read_here(requests[0])
+            if not _is_kept(requests[0]):
+                _read_here(requests[0])
         else:
             _start(requests)
         return [request.wait() for request in requests]
@@ -198,9 +328,19 @@ def _read_here(request: Request) -> None:
         _engine_of(request.file.settings).start(runs)
 
 
+def _is_kept(request: Request) -> bool:
+    """Answer a request from this machine, if that has all of it."""
+    entry, offset, size = request.file.entry, request.offset, request.size
+    if entry is None or not entry.has(offset, size):
+        return False
+    return entry.read_into(offset, request.place())
+
+
 def _start(requests: Sequence[Request]) -> None:
     by_settings: dict[Settings, list[Request]] = {}
     for request in requests:
+        if _is_kept(request):
+            continue
         by_settings.setdefault(request.file.settings, []).append(request)
     for settings, some in by_settings.items():
         meter = transport_for(some[0].file.url, settings).meter

@@ -8,25 +8,24 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
 
 from fastshard.braces import expand_braces
-from fastshard.errors import FastshardError, FormatError, RemoteError
+from fastshard.errors import FastshardError, FormatError
 from fastshard.globs import SUFFIX, has_magic, natural_key
-from fastshard.sources.remote import RemoteFile, open_remote, transport_for
+from fastshard.index.global_file import NAME, GlobalIndex
+from fastshard.index.wids import read_wids
+from fastshard.sources.remote import open_remote, remote_bytes, transport_for
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import HTTP, base_of, folder_of, joined, scheme_of, shown
 
 __all__ = [
     "Listed",
     "Lister",
-    "global_index",
     "list_remote",
     "parts_of",
-    "remote_bytes",
 ]
 
 SEVERAL = re.compile(
     r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)"
 )  # but not that of an IPv6 host
-NAME = "dataset.fsi"
 
 
 class Listed(NamedTuple):
@@ -66,9 +65,10 @@ def list_remote(source: str, settings: Settings) -> Iterator[Listed]:
     base, question, query = source.partition("?")
     for word in expand_braces(base):
         url = word + question + query
+        path = word.partition("://")[2].partition("/")[2]
         if word.endswith(".json"):
             yield from _from_wids(url, settings)
-        elif word.endswith(SUFFIX) and not has_magic(word):
+        elif word.endswith(SUFFIX) and not has_magic(path):
             yield Listed(url)
         elif scheme_of(url) in HTTP:
             yield from _from_index(url, settings)
@@ -78,8 +78,6 @@ def list_remote(source: str, settings: Settings) -> Iterator[Listed]:
 
 def _from_index(url: str, settings: Settings) -> Iterator[Listed]:
     """Find the shards that the index of a folder lists."""
-    from fastshard.index.global_file import GlobalIndex
-
     base = base_of(url)
     if has_magic(base):
         raise FastshardError(
@@ -100,8 +98,6 @@ def _from_index(url: str, settings: Settings) -> Iterator[Listed]:
 
 def _from_wids(url: str, settings: Settings) -> Iterator[Listed]:
     """Read a wids index."""
-    from fastshard.index.wids import read_wids
-
     shards = read_wids(shown(url), lambda _: remote_bytes(url, settings))
     for shard in shards:
         where = joined(folder_of(url), shard.url)
@@ -136,20 +132,3 @@ def _matches(url: str, scheme: str, pattern: str, depth: int) -> bool:
     path = url.removeprefix(f"{scheme}://")
     parts, wanted = path.split("/"), pattern.split("/")
     return path.count("/") == depth and all(map(fnmatchcase, parts, wanted))
-
-
-def remote_bytes(url: str, settings: Settings) -> bytes:
-    """Return the bytes of a small object."""
-    return transport_for(url, settings).whole(url)[1]
-
-
-def global_index(root: str, settings: Settings) -> RemoteFile | None:
-    """Open the ``dataset.fsi`` of a folder, if there is one."""
-    try:
-        return open_remote(joined(root, NAME), settings)
-    except FileNotFoundError:
-        return None
-    except RemoteError as error:
-        if error.status in (401, 403):  # what stores say of what is not there
-            return None
-        raise

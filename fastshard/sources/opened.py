@@ -1,0 +1,284 @@
+"""The files of an entry while they are open: data, and the log of what is in it.
+
+Several threads and processes may fill an entry at the same time, without a lock on
+its files: all write the same bytes to the same places, and a record is appended, at
+once, after the bytes that it is of. So a record that is whole tells where bytes were
+written; that they are right is checked once before they are used, for a crash may
+have kept the record and lost the bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import zlib
+from contextlib import suppress
+
+from fastshard.sources.disk import (
+    Locked,
+    append_to,
+    disk_bytes,
+    open_regular,
+    read_at,
+    write_at,
+)
+from fastshard.sources.ranges import PIECE, Range, Ranges, cut, decode, encode
+
+__all__ = ["DATA", "LOG", "DamagedError", "Opened", "VanishedError"]
+
+DATA = "data"
+LOG = "ranges"
+MOST_LOG = 1 << 28  # bytes; 8 million ranges
+CHUNK = 1 << 22  # bytes of a log that are read at once
+
+
+class DamagedError(Exception):
+    """The entry cannot be used, and is in the way of a good one."""
+
+
+class VanishedError(Exception):
+    """The entry was removed while it was open."""
+
+
+class Opened(Locked):
+    """An entry's files.
+
+    The data file is open for as long as this lives; whoever reads from it holds a
+    reference.
+
+    Parameters
+    ----------
+    folder : str
+        Of the entry.
+    nbytes : int
+        Of the object.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no entry.
+    DamagedError
+        There is something else.
+    OSError
+        It cannot be opened.
+    """
+
+    def __init__(self, folder: str, nbytes: int) -> None:
+        self.fd = -1
+        super().__init__()
+        self.nbytes = nbytes
+        self._data = os.path.join(folder, DATA)
+        self._log = os.path.join(folder, LOG)
+        self._ranges = Ranges(nbytes)
+        self._log_read = 0  # bytes
+        self._whole = False
+        _check_above(os.path.dirname(folder))
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            raise DamagedError
+        try:
+            log = os.lstat(self._log)
+            self._open(self._data)
+        except FileNotFoundError:
+            raise DamagedError from None
+        right_size = os.fstat(self.fd).st_size == nbytes
+        if not (right_size and stat.S_ISREG(log.st_mode) and log.st_size <= MOST_LOG):
+            raise DamagedError
+        self._log_id = log.st_dev, log.st_ino
+
+    def _open(self, path: str) -> None:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise DamagedError
+        try:
+            self.fd = open_regular(path, os.O_RDWR)
+        except OSError:  # it may still be read
+            self.fd = open_regular(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            with suppress(OSError):
+                os.close(self.fd)
+
+    def renew(self) -> None:
+        self._ranges = Ranges(self.nbytes)
+        self._log_read = 0
+
+    def has_vanished(self) -> bool:
+        """Tell whether its files were removed, and take up space until it is closed."""
+        return os.fstat(self.fd).st_nlink == 0
+
+    def has(self, start: int, end: int) -> bool:
+        """Tell whether all of a range was added by anyone, and not found damaged."""
+        with self.lock:
+            if not self._ranges.has(start, end):
+                self._read_log()
+            return self._ranges.has(start, end)
+
+    def missing(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the starts and ends of what `has` does not hold for."""
+        with self.lock:
+            gaps = self._ranges.gaps(start, end)
+            if gaps and self._read_log():
+                gaps = self._ranges.gaps(start, end)
+            return gaps
+
+    def read_into(self, start: int, view: memoryview) -> bool:
+        """Fill the view, or return False if not all of it is here and right.
+
+        Raises
+        ------
+        DamagedError
+            The file has become shorter.
+        OSError
+            It cannot be read.
+        """
+        if not self._is_sound(start, start + len(view)):
+            return False
+        if not read_at(self.fd, view, start):
+            raise DamagedError
+        return True
+
+    def is_whole(self) -> bool:
+        """Tell whether all of the object is here and right, and in its place."""
+        if not self._whole:
+            with self.lock:
+                if not self._ranges.is_whole():
+                    self._read_log()
+                held = self._ranges.is_whole()
+            self._whole = held and self._is_sound(0, self.nbytes)
+        if not self._whole:
+            return False
+        status = os.fstat(self.fd)
+        if status.st_size != self.nbytes:
+            raise DamagedError
+        return self._is_in_place(status)
+
+    def add(self, start: int, data: memoryview, most: int | None) -> int:
+        """Store bytes; return by how many more the disk is filled, at most.
+
+        Nothing is stored if the file would take more than `most` bytes on disk.
+
+        Raises
+        ------
+        VanishedError, DamagedError
+            They cannot be stored here, but in a new entry.
+        OSError
+            They cannot be stored.
+        """
+        before = os.fstat(self.fd)
+        if before.st_nlink == 0:
+            raise VanishedError
+        if before.st_size != self.nbytes:
+            raise DamagedError
+        with self.lock:
+            cuts = cut(start, start + len(data))
+            new = [(a, b) for a, b in cuts if not self._ranges.is_sound(a, b)]
+            full = self._log_read > MOST_LOG - len(new) * 32
+        written = sum(b - a for a, b in new)
+        if (
+            not new
+            or full
+            or (most is not None and disk_bytes(before) + written > most)
+        ):
+            return 0
+        records = []
+        for a, b in new:
+            part = data[a - start : b - start]
+            write_at(self.fd, part, a)
+            records.append(encode((a, b, zlib.crc32(part))))
+        self._append(b"".join(records))
+        with self.lock:
+            for a, b in new:
+                self._ranges.trust(a, b)
+        return max(written, disk_bytes(os.fstat(self.fd)) - disk_bytes(before))
+
+    def _append(self, records: bytes) -> None:
+        try:
+            if not self._is_log(os.lstat(self._log)):
+                raise VanishedError
+            fd = open_regular(self._log, os.O_WRONLY | os.O_APPEND)
+        except FileNotFoundError:
+            raise VanishedError from None
+        try:
+            if not self._is_log(os.fstat(fd)):
+                raise VanishedError
+            append_to(fd, records)
+        finally:
+            os.close(fd)
+
+    def _is_in_place(self, status: os.stat_result) -> bool:
+        try:
+            return os.path.samestat(os.lstat(self._data), status)
+        except FileNotFoundError:
+            return False
+
+    def _is_log(self, status: os.stat_result) -> bool:
+        """Tell a log from that of a newer entry at the same place."""
+        return (status.st_dev, status.st_ino) == self._log_id
+
+    def _read_log(self) -> bool:
+        """Take what was appended to the log; return whether anything was.
+
+        The lock is held.
+        """
+        before = self._log_read
+        try:
+            size = min(os.stat(self._log).st_size, MOST_LOG)
+            if size < before + 32:
+                return False
+            fd = open_regular(self._log, os.O_RDONLY)
+        except OSError:
+            return False
+        with open(fd, "rb", buffering=0) as file:
+            if not self._is_log(os.fstat(fd)):
+                return False
+            file.seek(before)
+            while self._log_read < size and self._read_chunk(file.read(CHUNK)):
+                pass
+        return self._log_read > before
+
+    def _read_chunk(self, chunk: bytes) -> int:
+        found, used = decode(chunk)
+        for one in found:
+            self._ranges.claim(one)
+        self._log_read += used
+        return used
+
+    def _is_sound(self, start: int, end: int) -> bool:
+        """Tell whether a range is here, and check what has not been checked of it."""
+        with self.lock:
+            ranges = self._ranges
+            if ranges.is_sound(start, end):
+                return True
+            if not ranges.has(start, end):
+                self._read_log()
+            if not ranges.has(start, end):
+                return False
+        for number in range(start // PIECE, -(-end // PIECE)):
+            self._check(ranges, number)
+        with self.lock:
+            return ranges.is_sound(start, end)
+
+    def _check(self, ranges: Ranges, number: int) -> None:
+        """Compare a piece's unchecked ranges with their CRCs, without the lock."""
+        with self.lock:
+            found = ranges.unchecked(number)
+        if not found:
+            return
+        first = min(start for start, _, _ in found)
+        data = memoryview(bytearray(max(end for _, end, _ in found) - first))
+        if not read_at(self.fd, data, first):
+            raise DamagedError
+        right: set[Range] = set()
+        wrong: set[Range] = set()
+        for start, end, crc in found:
+            same = zlib.crc32(data[start - first : end - first]) == crc
+            (right if same else wrong).add((start, end, crc))
+        with self.lock:
+            ranges.settle(number, right, wrong)
+
+
+def _check_above(folder: str) -> None:
+    """Raise unless what entries are in is a directory, not a link to one."""
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)

@@ -1,0 +1,72 @@
+"""A member of a remote shard as a file: what is read is what is asked for."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING
+
+from fastshard.sources.remote import RemoteFile
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+__all__ = ["open_range"]
+
+BUFFER = 256 << 10  # bytes that are asked for at a time, at least
+
+
+class RangeFile(io.RawIOBase):
+    """Some bytes of a remote object, as a file that can seek."""
+
+    def __init__(self, file: RemoteFile, offset: int, size: int, name: str) -> None:
+        self._file = file
+        self._offset = offset
+        self._size = size
+        self._at = 0
+        self.name = name
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
+            raise ValueError(f"whence is 0, 1 or 2, not {whence}")
+        at = (0, self._at, self._size)[whence] + offset
+        if at < 0:
+            raise ValueError(f"a position before the first byte: {at}")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        view = view[: max(0, self._size - self._at)]
+        if not len(view):
+            return 0
+        (error,) = self._file.read_into([(self._file, self._offset + self._at, view)])
+        if error is not None:
+            raise error
+        self._at += len(view)
+        return len(view)
+
+
+def open_range(
+    file: RemoteFile, offset: int, size: int, name: str
+) -> io.BufferedReader:
+    """Return bytes of a remote object as a binary file.
+
+    Parameters
+    ----------
+    file : RemoteFile
+    offset, size : int
+        Within it.
+    name : str
+        What `name` says, for messages.
+    """
+    return io.BufferedReader(RangeFile(file, offset, size, name), BUFFER)

@@ -1,0 +1,62 @@
+"""What the tests of the cache share: an object, and reading it through an entry."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from fastshard.sources.cache import RangeCache
+from fastshard.sources.facts import Facts
+from fastshard.sources.ranges import PIECE
+
+URL = "https://host/a/train-0.tar"
+OBJECT = random.Random(1).randbytes(2 * PIECE + 12_345)
+FACTS = Facts(len(OBJECT), '"v1"', 1_700_000_000 * 10**9)
+FILES = ["data", "ranges", "object.json", "used"]
+
+posix = pytest.mark.skipif(os.name == "nt", reason="no such thing there")
+
+
+def reopened(folder):
+    return RangeCache(folder).entry(URL, FACTS)
+
+
+def read(entry, offset, size):
+    """What is read, None if it is not here."""
+    data = bytearray(b"?" * size)
+    return bytes(data) if entry.read_into(offset, memoryview(data)) else None
+
+
+def add(entry, offset, size):
+    entry.add(offset, OBJECT[offset : offset + size])
+
+
+def some_range(rng):
+    offset = rng.randrange(len(OBJECT))
+    size = rng.choice([1, 100, 5_000, PIECE, 2 * PIECE])
+    return offset, min(rng.randrange(size + 1), len(OBJECT) - offset)
+
+
+def assert_right_or_missing(entry, rng, count=15):
+    for _ in range(count):
+        offset, size = some_range(rng)
+        data = read(entry, offset, size)
+        if data is None:
+            assert entry.missing(offset, size)
+        else:
+            assert data == OBJECT[offset : offset + size]
+            assert entry.has(offset, size)
+
+
+def fill(entry, seed=0, count=20):
+    rng = random.Random(seed)
+    for _ in range(count):
+        add(entry, *some_range(rng))
+
+
+def only_entry(folder):
+    (path,) = (path for path in Path(folder).glob("??/*") if path.is_dir())
+    return path
