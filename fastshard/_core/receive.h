@@ -1,4 +1,4 @@
-/* Receiving from a socket until a buffer is full or a moment has come. */
+/* Receiving from a socket into several buffers at once. */
 #ifndef FASTSHARD_RECEIVE_H
 #define FASTSHARD_RECEIVE_H
 
@@ -6,13 +6,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+typedef struct {
+    uint8_t *to; /* NULL: bytes that are passed over */
+    size_t size;
+} fs_slice_t;
+
 #if defined(_WIN32)
 
 #define FS_CAN_RECEIVE 0
 
-static inline int64_t fs_receive(int fd, uint8_t *to, size_t size, int wait_ms)
+static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
+                                 uint8_t *scratch, size_t room, int wait_ms)
 {
-    (void)fd, (void)to, (void)size, (void)wait_ms;
+    (void)fd, (void)slices, (void)count, (void)scratch, (void)room, (void)wait_ms;
     errno = ENOSYS;
     return -1;
 }
@@ -20,30 +26,45 @@ static inline int64_t fs_receive(int fd, uint8_t *to, size_t size, int wait_ms)
 #else
 
 #include <poll.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #define FS_CAN_RECEIVE 1
+#define FS_MOST_SLICES 64
 
-/* Receive once: bytes; 0 at the end of the stream; -1, with EAGAIN if nothing
-   came for `wait_ms`. */
-static inline int64_t fs_receive(int fd, uint8_t *to, size_t size, int wait_ms)
+/* Receive once, into slices in their order. Bytes; 0 at the end of the stream; -1,
+   with EAGAIN if nothing came for `wait_ms`. */
+static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
+                                 uint8_t *scratch, size_t room, int wait_ms)
 {
+    struct iovec parts[FS_MOST_SLICES];
     struct pollfd asked = {.fd = fd, .events = POLLIN, .revents = 0};
+    struct msghdr message;
+    size_t i;
     int64_t got;
-    int ready;
 
-    got = (int64_t)recv(fd, to, size, MSG_DONTWAIT);
-    if (got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
-        return got;
-    ready = poll(&asked, 1, wait_ms);
-    if (ready <= 0) {
-        errno = EAGAIN; /* also after a signal: Python looks at it */
-        return -1;
+    for (i = 0; i < count && i < FS_MOST_SLICES; i++) {
+        int passed = slices[i].to == NULL;
+
+        parts[i].iov_base = passed ? scratch : slices[i].to;
+        parts[i].iov_len = passed && slices[i].size > room ? room : slices[i].size;
+        if (parts[i].iov_len < slices[i].size) {
+            i++; /* what follows comes after the rest of it */
+            break;
+        }
     }
-    got = (int64_t)recv(fd, to, size, MSG_DONTWAIT);
-    if (got < 0 && (errno == EWOULDBLOCK || errno == EINTR))
-        errno = EAGAIN;
+    memset(&message, 0, sizeof(message));
+    message.msg_iov = parts;
+    message.msg_iovlen = i;
+    got = (int64_t)recvmsg(fd, &message, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        if (poll(&asked, 1, wait_ms) > 0)
+            got = (int64_t)recvmsg(fd, &message, MSG_DONTWAIT);
+        if (got < 0 && (errno == EWOULDBLOCK || errno == EINTR))
+            errno = EAGAIN; /* after a signal Python has a look */
+    }
     return got;
 }
 

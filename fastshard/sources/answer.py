@@ -6,9 +6,12 @@ RFC 9110, sections 14.2 to 14.4 (ranges) and 15.3.7 (206).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from fastshard._core.receive import Scatter
+from fastshard._core.remote import room_for
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.sources.connection import under_way
 from fastshard.sources.deadline import Again, NoRangesError
@@ -16,13 +19,13 @@ from fastshard.sources.facts import Facts
 from fastshard.sources.urls import shown
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
     from urllib3 import BaseHTTPResponse
 
 __all__ = ["Answer", "is_strong"]
 
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
-SCRATCH = 64 << 10  # bytes
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
 
 
@@ -85,15 +88,15 @@ class Answer:
             self._check_beyond()
         else:
             self._refuse()
-        self.left = self.end - self.start
         if response.headers.get("Content-Encoding", "identity") != "identity":
             coding = response.headers["Content-Encoding"]
             raise self.error(f"the server compressed it ({coding[:40]!r}) unasked")
         length = self._length()
         if status == 416:
             return  # its body is a message
-        if length is not None and length != self.left:
-            raise Again(f"a body of {length:,} bytes, where {self.left:,} were due")
+        if length is not None and length != self.end - self.start:
+            due = self.end - self.start
+            raise Again(f"a body of {length:,} bytes, where {due:,} were due")
 
     def error(self, reason: str) -> RemoteError:
         return RemoteError(reason, shown(self._url), self._response.status)
@@ -176,9 +179,8 @@ class Answer:
         headers, known = self._response.headers, self._known
         modified = headers.get("Last-Modified", "")[:100]
         tag = headers.get("ETag", "")[:300] or modified
-        facts = Facts(nbytes, tag, _time_of(modified))
         if known is None:
-            return facts
+            return Facts(nbytes, tag, _time_of(modified))
         if known.nbytes >= 0 and nbytes != known.nbytes:
             raise self._changed(f"{nbytes:,} bytes, and had {known.nbytes:,}")
         if known.tag and tag != known.tag:
@@ -205,30 +207,32 @@ class Answer:
             raise self.error(f"{reason}; give token=")
         raise self.error("the server refuses")
 
-    def read_into(self, view: memoryview) -> None:
-        """Fill a buffer with what comes next.
+    def read_parts(self, parts: Sequence[tuple[int, Buffer]]) -> None:
+        """Read the body, and put parts of it where they go; then `finish`.
 
         Raises
         ------
         Again
             The connection ended before.
         """
-        if len(view) > self.left:
-            raise ValueError("a read beyond the answer")
-        self.left -= len(view)
-        while len(view):
-            got = self._body.receive(view)
-            if got == 0:
+        scatter = Scatter(self.start, self.end, parts)
+        while scatter.left:
+            if not self._body.receive(scatter):
                 raise Again("the connection ended inside the body")
-            view = view[got:]
+        self.finish()
 
-    def skip(self, nbytes: int) -> None:
-        """Pass over bytes."""
-        scratch = memoryview(bytearray(min(nbytes, SCRATCH)))
-        while nbytes > 0:
-            part = scratch[: min(nbytes, len(scratch))]
-            self.read_into(part)
-            nbytes -= len(part)
+    def read(self) -> bytes:
+        """Return the body."""
+        room, view = room_for(self.end - self.start)
+        self.read_parts([(self.start, view)])
+        return room
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill a buffer with what comes next of a body that is read by and by."""
+        scatter = Scatter(0, len(view), [(0, view)])
+        while scatter.left:
+            if not self._body.receive(scatter):
+                raise Again("the connection ended inside the body")
 
     def finish(self) -> None:
         """See that there is no more, and give the connection back.

@@ -17,9 +17,12 @@ from typing import Any
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from fastshard._core.receive import CAN_RECEIVE, receive_into
+from fastshard._core.receive import CAN_RECEIVE, Scatter
 from fastshard.errors import RemoteError
 from fastshard.sources.deadline import Deadline
+
+BUFFER = 8 << 10  # bytes
+AT_ONCE = 256 << 10  # bytes that are read by way of a buffer: more than it holds
 
 __all__ = ["TimedResponse", "manager_for", "under_way"]
 
@@ -68,28 +71,29 @@ class TimedResponse(HTTPResponse):
     """An answer, whose body can be received into memory of the caller's."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp.close()
         self._raw = _TimedRaw(sock)
-        self.fp = io.BufferedReader(self._raw)
+        # It asks the socket for nothing but a file.
+        super().__init__(self, *args, **kwargs)  # type: ignore[arg-type]
         self._drained = False  # nothing of the body is buffered any more
         under_way.response = self
 
-    def receive(self, view: memoryview) -> int:
-        """Read some bytes of the body; 0 at its end."""
-        if self.fp is None or self.chunked:
-            data = self.read1(len(view))  # which knows chunks; one more copy
-            view[: len(data)] = data
-            return len(data)
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """Stand for the socket, of which `HTTPResponse` wants a file."""
+        return io.BufferedReader(self._raw, BUFFER)
+
+    def receive(self, scatter: Scatter) -> bool:
+        """Read some bytes of the body; False at its end."""
         sock = self._raw.sock
         if self._drained and CAN_RECEIVE and type(sock) is socket.socket:
-            got = _received(sock, view)
+            got = _received(sock, scatter)
         else:
-            got = self.fp.readinto1(view)
-            self._drained = got < len(view)
-        if self.length is not None:
-            self.length -= got
-        return got
+            data = self.read1(min(scatter.left, AT_ONCE))  # which knows chunks
+            scatter.feed(data)
+            self._drained = not self.chunked and self.length is not None
+            return bool(data)
+        assert self.length is not None
+        self.length -= got
+        return got > 0
 
     def is_over(self) -> bool:
         """Say whether the body was read whole; the connection is free then."""
@@ -103,13 +107,13 @@ class TimedResponse(HTTPResponse):
         return False
 
 
-def _received(sock: socket.socket, view: memoryview) -> int:
-    """Fill a buffer from a plain socket, without the GIL; 0 at the end."""
+def _received(sock: socket.socket, scatter: Scatter) -> int:
+    """Fill buffers from a plain socket, without the GIL; 0 at the end."""
     deadline = under_way.deadline
     assert deadline is not None
     while True:
         deadline.left()
-        got, ended = receive_into(sock.fileno(), view, deadline.at)
+        got, ended = scatter.receive(sock.fileno(), deadline.at)
         if got or ended:
             return got
 

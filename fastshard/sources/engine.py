@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Request", "Run", "plan"]
 
-LEAST_SPAN, MOST_SPAN = 1 << 20, 8 << 20  # bytes of a run that is one of several
+MOST_SPAN = 8 << 20  # bytes of a run
 IDLE = 5.0  # seconds that a thread waits for more to do
 
 
@@ -151,7 +151,7 @@ class Run:
             deadline.drop()
 
 
-def plan(requests: Iterable[Request], gap: int, connections: int) -> list[Run]:
+def plan(requests: Iterable[Request], gap: int, span: int) -> list[Run]:
     """Merge requests into runs, in the order of the first request of each.
 
     Parameters
@@ -160,15 +160,13 @@ def plan(requests: Iterable[Request], gap: int, connections: int) -> list[Run]:
         Of any objects, in any order.
     gap : int
         Bytes between two requests that one run reads over.
-    connections : int
-        Runs that are read at a time: what there is, is shared out among so many.
+    span : int
+        Bytes of a run of several requests, at most.
     """
-    listed = [request for request in requests if request.size > 0]
-    total = sum(request.size for request in listed)
-    span = min(max(total // connections, LEAST_SPAN), MOST_SPAN)
     by_file: dict[int, list[Request]] = {}
-    for request in listed:
-        by_file.setdefault(id(request.file), []).append(request)
+    for request in requests:
+        if request.size > 0:
+            by_file.setdefault(id(request.file), []).append(request)
     runs: list[Run] = []
     for some in by_file.values():
         some.sort(key=lambda request: request.offset)

@@ -6,6 +6,7 @@ answer leads away from http and https.
 
 from __future__ import annotations
 
+import functools
 import http.client
 import os
 import ssl
@@ -20,6 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from fastshard._core.remote import room_for
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.sources.answer import Answer, is_strong
 from fastshard.sources.connection import manager_for, under_way
@@ -56,6 +58,7 @@ class HttpClient:
         self.settings = settings
         self.meter = Meter()
         self._managers: dict[str | None, Any] = {}
+        self._pools: dict[Origin, tuple[Any, bool]] = {}
         self._targets: dict[str, tuple[str, float]] = {}  # where urls lead, until when
 
     def read(
@@ -84,30 +87,18 @@ class HttpClient:
         RemoteError
             They cannot be had.
         """
-        end_of = deadline or Deadline(self.settings.timeout, end - start)
-
-        def take(answer: Answer) -> None:
-            at = start
-            for offset, view in parts:
-                answer.skip(offset - at)
-                answer.read_into(view)
-                at = offset + len(view)
-            answer.skip(end - at)
-            answer.finish()
-
-        self._asked(url, start, end, known, end_of, take)
+        deadline = deadline or Deadline(self.settings.timeout, end - start)
+        self._asked(
+            url, start, end, known, deadline, lambda answer: answer.read_parts(parts)
+        )
 
     def head(self, url: str, size: int) -> tuple[Facts, bytes]:
         """Return what an object is, and its first bytes, at most `size`."""
 
-        def take(answer: Answer) -> tuple[Facts, bytes]:
-            data = bytearray(answer.left)
-            answer.read_into(memoryview(data))
-            answer.finish()
-            return answer.facts, bytes(data)
-
         deadline = Deadline(self.settings.timeout, size)
-        return self._asked(url, 0, size, None, deadline, take)
+        return self._asked(
+            url, 0, size, None, deadline, lambda answer: (answer.facts, answer.read())
+        )
 
     def whole(self, url: str, most: int = LARGEST_ANSWER) -> tuple[Facts, bytes]:
         """Return an object, also from servers that know no ranges.
@@ -123,21 +114,18 @@ class HttpClient:
                 raise answer.error(
                     f"{answer.facts.nbytes:,} bytes, and {most:,} may be"
                 )
-            data = bytearray(answer.left)
-            answer.read_into(memoryview(data))
-            answer.finish()
-            return answer.facts, bytes(data)
+            return answer.facts, answer.read()
 
         first = 1 << 20
         deadline = Deadline(self.settings.timeout, most)
         facts, data = self._asked(url, 0, first, None, deadline, take, whole=True)
         if len(data) == facts.nbytes:
             return facts, data
-        rest = bytearray(facts.nbytes)
-        rest[: len(data)] = data
-        view = memoryview(rest)[len(data) :]
-        self.read(url, len(data), facts.nbytes, [(len(data), view)], facts)
-        return facts, bytes(rest)
+        room, view = room_for(facts.nbytes)
+        view[: len(data)] = data
+        rest = [(len(data), view[len(data) :])]
+        self.read(url, len(data), facts.nbytes, rest, facts)
+        return facts, room
 
     def download(self, url: str, take: Callable[[Answer], T]) -> T:
         """Return what `take` makes of an answer with a whole object, however large."""
@@ -237,11 +225,13 @@ class HttpClient:
             if token:
                 headers["Authorization"] = f"Bearer {token}"
         left = deadline.left()
-        return self._manager_for(origin).urlopen(
+        pool, whole = self._pool_for(origin)
+        return pool.urlopen(
             "GET",
-            target,
+            target if whole else _path_of(target),
             headers=headers,
             redirect=False,
+            assert_same_host=False,
             retries=False,
             preload_content=False,
             decode_content=False,
@@ -278,27 +268,33 @@ class HttpClient:
             self._targets[url] = found, until
         return found
 
-    def _manager_for(self, origin: Origin) -> Any:
-        proxy = _proxy_for(origin)
-        manager = self._managers.get(proxy)
-        if manager is None:
-            settings = self.settings
-            manager = manager_for(settings.connections, settings.private_hosts, proxy)
-            manager = self._managers.setdefault(proxy, manager)
-        return manager
+    def _pool_for(self, origin: Origin) -> tuple[Any, bool]:
+        """Return the connections to an origin, and whether they take whole URLs."""
+        found = self._pools.get(origin)
+        if found is None:
+            proxy = _proxy_for(origin)
+            manager = self._managers.get(proxy)
+            if manager is None:
+                told = self.settings
+                manager = manager_for(told.connections, told.private_hosts, proxy)
+                self._managers[proxy] = manager
+            pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)
+            made = pool, proxy is not None and origin.scheme == "http"
+            found = self._pools.setdefault(origin, made)
+        return found
 
 
 def _proxy_for(origin: Origin) -> str | None:
-    proxies = getproxies() if _has_proxies() else {}
+    proxies = getproxies()
     proxy = proxies.get(origin.scheme) or proxies.get("all")
     return None if proxy is None or proxy_bypass(origin.host) else proxy
 
 
-def _has_proxies() -> bool:
-    """Say whether there may be proxies, quickly: it is asked for each range."""
-    return os.name == "nt" or any(
-        name.lower().endswith("_proxy") for name in os.environ
-    )
+@functools.lru_cache(1024)
+def _path_of(url: str) -> str:
+    """Return what of a URL is sent to its host."""
+    parts = urlsplit(url)
+    return (parts.path or "/") + ("?" + parts.query if parts.query else "")
 
 
 def _meant(error: Exception, url: str) -> Exception:

@@ -7,6 +7,7 @@ __all__ = ["Meter"]
 WEIGHT = 0.1  # of a new measurement
 LEAST_BYTES = 64 << 10  # of an answer that tells a rate
 LEAST_GAP, MOST_GAP = 16 << 10, 1 << 20  # bytes
+LEAST_SPAN, MOST_SPAN = 1 << 20, 8 << 20  # bytes
 
 
 class Meter:
@@ -37,6 +38,10 @@ class Meter:
         self._rates += 1
         weight = max(WEIGHT, 1 / self._rates)
         self.rate += weight * (nbytes / max(seconds, 1e-6) - self.rate)
+
+    def span(self) -> int:
+        """Return how many bytes to ask for at once, so that answers cost little."""
+        return min(max(int(8 * self.latency * self.rate), LEAST_SPAN), MOST_SPAN)
 
     def gap(self) -> int:
         """Return how many bytes come while an answer is waited for."""

@@ -344,7 +344,7 @@ def _start(requests: Sequence[Request]) -> None:
         by_settings.setdefault(request.file.settings, []).append(request)
     for settings, some in by_settings.items():
         meter = transport_for(some[0].file.url, settings).meter
-        runs = plan(some, meter.gap(), settings.connections)
+        runs = plan(some, meter.gap(), meter.span())
         if runs:
             _engine_of(settings).start(runs)
 

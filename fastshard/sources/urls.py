@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -56,6 +57,7 @@ def is_remote(text: str) -> bool:
     return scheme_of(text) in REMOTE
 
 
+@lru_cache(1024)
 def checked(url: str) -> str:
     """Return an ``http`` or ``https`` URL as it is sent.
 
@@ -98,6 +100,7 @@ def shown(url: str) -> str:
     return scheme[0] + host + slash + path + ("?..." if query else "")
 
 
+@lru_cache(1024)
 def origin_of(url: str) -> Origin:
     """Return the origin of an ``http`` or ``https`` URL."""
     parts = urlsplit(url)
