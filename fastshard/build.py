@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 from fastshard._core.source import LocalFile
 from fastshard.errors import FastshardError, FormatError
@@ -20,8 +20,12 @@ from fastshard.index.global_file import (
     write_global,
 )
 from fastshard.keys import key_table
+from fastshard.listing import sources_in
 from fastshard.progress import counted
 from fastshard.shardset import ShardSet, root_of
+from fastshard.sources.remote import RemoteFile, open_remote
+from fastshard.sources.settings import RemoteOptions, Settings, settings_of
+from fastshard.sources.urls import is_remote, last_part, relative
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
 
@@ -59,9 +63,14 @@ class Job(NamedTuple):
     key: KeyRule
     hashes: bool
     again: bool
+    remote: Settings | None = None
 
     def path(self, shard: str) -> str:
         """Return where the index of a shard goes."""
+        if self.remote is not None:
+            below = os.path.dirname(relative(shard, self.root))
+            folder = os.path.normpath(os.path.join(self.out or ".", below))
+            return sidecar(last_part(shard), self.format, folder)
         if self.out is None:
             return sidecar(shard, self.format)
         below = os.path.relpath(os.path.dirname(os.path.abspath(shard)), self.root)
@@ -80,6 +89,7 @@ def build_index(
     part: Part | str | None = None,
     key: KeyRule = "first",
     again: bool = False,
+    **remote: Unpack[RemoteOptions],
 ) -> list[str]:
     """Make an index for each shard of a dataset, and ``dataset.fsi`` for all.
 
@@ -107,6 +117,8 @@ def build_index(
         The rule for keys that is recorded.
     again : bool
         Make indexes that are fresh too.
+    **remote
+        How URLs are read; their indexes need `out`.
 
     Returns
     -------
@@ -124,11 +136,11 @@ def build_index(
     """
     if format != "wids" and format not in FORMATS:
         raise ValueError(f"{format!r} is no format of an index")
-    paths = list_shards(source).paths
     folder = None if out is None else os.fspath(out)
+    paths, settings = _shards_of(source, folder, remote)
     if format == "wids":
-        return [_write_wids(paths, folder, key)]
-    job = Job(root_of(paths), format, folder, key, hashes, again)
+        return [_write_wids(paths, folder, key, settings)]
+    job = Job(root_of(paths), format, folder, key, hashes, again, settings)
     whole = part is None
     if isinstance(part, str):
         part = part_of(part)
@@ -139,8 +151,21 @@ def build_index(
             os.makedirs(os.path.dirname(job.path(path)) or ".", exist_ok=True)
     made = list(_in_threads(job, paths, threads))
     if format == "fsi" and whole:
-        made.append(merge_indexes(source, out=out, key=key))
+        made.append(merge_indexes(source, out=out, key=key, **remote))
     return made
+
+
+def _shards_of(
+    source: Source, folder: str | None, remote: RemoteOptions
+) -> tuple[list[str], Settings | None]:
+    """Return the shards, and how they are read if they are not here."""
+    settings = settings_of(remote, sources_in(source))
+    paths = list_shards(source, remote=settings).paths
+    if not is_remote(paths[0]):
+        return paths, None
+    if folder is None:
+        raise FastshardError("indexes of remote shards need a directory: out=, --out")
+    return paths, settings
 
 
 def _in_threads(job: Job, paths: Sequence[str], threads: int | None) -> Iterator[str]:
@@ -160,7 +185,7 @@ def _build(job: Job, shard: str) -> str:
     where = job.path(shard)
     if not job.again and _is_fresh(job, shard, where):
         return where
-    with open_tar(shard, index="none", key=job.key) as opened:
+    with open_tar(shard, index="none", key=job.key, remote=job.remote) as opened:
         try:
             opened.save_index(where, format=_format(job), hashes=job.hashes)
         except PermissionError as error:
@@ -181,7 +206,7 @@ def _is_fresh(job: Job, shard: str, where: str) -> bool:
     try:
         if job.format == "fsi" and read_header(where).last_dot != last_dot:
             return False
-        with LocalFile(shard) as file:
+        with _opened(job, shard) as file:
             contents = read_index(where, file, last_dot=last_dot, lower=True)
     except FormatError:
         return False
@@ -190,9 +215,17 @@ def _is_fresh(job: Job, shard: str, where: str) -> bool:
     return True
 
 
-def _write_wids(paths: Sequence[str], folder: str | None, key: KeyRule) -> str:
+def _opened(job: Job, shard: str) -> LocalFile | RemoteFile:
+    return LocalFile(shard) if job.remote is None else open_remote(shard, job.remote)
+
+
+def _write_wids(
+    paths: Sequence[str], folder: str | None, key: KeyRule, remote: Settings | None
+) -> str:
     from fastshard.index.wids import write_wids
 
+    if remote is not None:
+        raise FastshardError("an index in the format wids is made of local shards")
     root = root_of(paths)
     shards = ShardSet(paths, index="auto", root=root, mode="mmap", key=key, lower=True)
     where = os.path.join(folder or root, WIDS_NAME)
@@ -208,12 +241,13 @@ def merge_indexes(
     *,
     out: str | os.PathLike[str] | None = None,
     key: KeyRule = "first",
+    **remote: Unpack[RemoteOptions],
 ) -> str:
     """Make ``dataset.fsi`` of the indexes that the shards have.
 
     Parameters
     ----------
-    source, out, key
+    source, out, key, remote
         As for `build_index`.
 
     Returns
@@ -228,14 +262,20 @@ def merge_indexes(
     StaleIndexError
         A shard was written to after its index was made.
     """
-    paths = list_shards(source).paths
-    root = root_of(paths)
     folder = None if out is None else os.fspath(out)
-    job = Job(root, "fsi", folder, key, False, False)
+    paths, settings = _shards_of(source, folder, remote)
+    root = root_of(paths)
+    job = Job(root, "fsi", folder, key, False, False, settings)
     facts = [_facts(job, path) for path in paths]
     where = os.path.join(folder or root, NAME)
     shards = ShardSet(
-        paths, index=folder or "auto", root=root, mode="mmap", key=key, lower=True
+        paths,
+        index=folder or "auto",
+        root=root,
+        mode="mmap",
+        key=key,
+        lower=True,
+        remote=settings,
     )
     marks = b"".join(fact.fingerprint for fact in facts)
     seed = hashlib.blake2b(marks, digest_size=16).digest()  # the same each time
@@ -255,11 +295,11 @@ def _facts(job: Job, shard: str) -> ShardFacts:
     header = read_header(where)
     if header.last_dot != last_dot:
         raise FastshardError(f"{where} was made by another rule for keys")
-    with LocalFile(shard) as file:
+    with _opened(job, shard) as file:
         table = read_index(where, file, last_dot=last_dot, lower=True).table
         mtime_ns = file.mtime_ns
     return ShardFacts(
-        name=os.path.relpath(shard, job.root).replace(os.sep, "/"),
+        name=_name_of(job, shard),
         shard_bytes=header.shard_bytes,
         mtime_ns=mtime_ns,
         fingerprint=header.fingerprint,
@@ -267,3 +307,10 @@ def _facts(job: Job, shard: str) -> ShardFacts:
         members=header.members,
         data_bytes=table.data_bytes,
     )
+
+
+def _name_of(job: Job, shard: str) -> str:
+    """Return a shard's name below the dataset's directory."""
+    if job.remote is not None:
+        return relative(shard, job.root)
+    return os.path.relpath(shard, job.root).replace(os.sep, "/")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.ahead import Ahead
 from fastshard._core.bring import bring_samples
 from fastshard._core.fetched import Fetched, fetch_samples
+from fastshard.awaiting import in_thread
 from fastshard.batches import Describe, Stateful
 from fastshard.gathering import Ragged, column_of, field_types, gather_samples
 from fastshard.iteration import Iteration, OnError
@@ -74,6 +75,15 @@ class Bulk(Ordered):
         """
         items = self._brought(positions)
         return [self._staged(item) for item in items] if self._stages else items
+
+    async def get_many_async(self, positions: Iterable[int]) -> list[Any]:
+        """Do what `get_many` does, without holding up the event loop.
+
+        Calls that are awaited together ask for their ranges together. In asyncio's
+        loops and trio's.
+        """
+        wanted = list(positions)
+        return await in_thread(lambda: self.get_many(wanted))
 
     def read_into(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
 
@@ -14,13 +14,22 @@ from fastshard.index.global_file import NAME, GlobalIndex
 from fastshard.index.wids import read_wids
 from fastshard.sources.remote import open_remote, remote_bytes, transport_for
 from fastshard.sources.settings import Settings
-from fastshard.sources.urls import HTTP, base_of, folder_of, joined, scheme_of, shown
+from fastshard.sources.urls import (
+    HTTP,
+    base_of,
+    folder_of,
+    is_remote,
+    joined,
+    scheme_of,
+    shown,
+)
 
 __all__ = [
     "Listed",
     "Lister",
     "list_remote",
     "parts_of",
+    "sources_in",
 ]
 
 SEVERAL = re.compile(
@@ -46,6 +55,14 @@ class Lister(Protocol):
 def parts_of(source: str) -> list[str]:
     """Split what is joined by ``::``."""
     return SEVERAL.split(source)
+
+
+def sources_in(source: object) -> list[str]:
+    """Return the URLs that a source names: whom secrets may be told."""
+    given = source if isinstance(source, Sequence) else ()
+    items = [source] if isinstance(source, str) else given
+    urls = [item for item in items if isinstance(item, str) and is_remote(item)]
+    return [part for item in urls for part in parts_of(item) if is_remote(part)]
 
 
 def list_remote(source: str, settings: Settings) -> Iterator[Listed]:

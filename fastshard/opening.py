@@ -11,7 +11,7 @@ from fastshard.errors import FastshardError
 from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
-from fastshard.listing import parts_of
+from fastshard.listing import sources_in
 from fastshard.reading import Reading
 from fastshard.shardset import shards_of
 from fastshard.sizes import parse_size
@@ -78,13 +78,6 @@ def open_dataset(
         remote=settings if away else None,
     )
     return Dataset(shards, decoders=decoders)
-
-
-def sources_in(source: Source) -> list[str]:
-    """Return the URLs that a source names: whom secrets may be told."""
-    given = [source] if isinstance(source, str | os.PathLike) else source
-    items = [item for item in given if isinstance(item, str) and is_remote(item)]
-    return [part for item in items for part in parts_of(item) if is_remote(part)]
 
 
 def is_whole(source: Source) -> bool:

@@ -7,13 +7,19 @@ import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FormatError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index.global_file import GlobalIndex
-from fastshard.index.known import match_known
+from fastshard.index.known import match_known, match_remote_known
 from fastshard.shardset import ShardSet, root_of
-from fastshard.verify_index import indexes_of, verify_index, verify_known
+from fastshard.sources.remote import open_remote
+from fastshard.sources.settings import Settings
+from fastshard.verify_index import (
+    indexes_of,
+    remote_indexes_of,
+    verify_index,
+    verify_known,
+)
 
 __all__ = ["Fault", "archive_after", "verify_dataset", "verify_global", "verify_shard"]
 
@@ -36,6 +42,7 @@ def verify_shard(
     *,
     index: str = "auto",
     hashes: bool = False,
+    remote: Settings | None = None,
 ) -> tuple[TarShard | None, list[Fault]]:
     """Check a shard's headers and bounds, its names, its indexes, and its end.
 
@@ -49,6 +56,8 @@ def verify_shard(
     hashes : bool
         Compare members with the checksums that an index records, which reads
         the whole shard.
+    remote : Settings, optional
+        How a URL is read.
 
     Returns
     -------
@@ -66,7 +75,8 @@ def verify_shard(
         The file cannot be read.
     """
     try:
-        shard = open_tar(path, index="none", progress=progress)
+        again = "none" if remote is None else "rebuild"  # none that was kept
+        shard = open_tar(path, index=again, progress=progress, remote=remote)
     except FormatError as error:
         return None, [Fault(error.path, error.offset, error.member, error.reason)]
     faults = [
@@ -82,7 +92,12 @@ def verify_shard(
     after = archive_after(shard)
     if after is not None:
         faults.append(Fault(shard.path, *after))
-    for found in indexes_of(shard.path, index):
+    found_at = (
+        indexes_of(shard.path, index)
+        if remote is None
+        else remote_indexes_of(os.fspath(path), index, remote)
+    )
+    for found in found_at:
         faults.extend(Fault(*fault) for fault in verify_index(found, shard, hashes))
     return shard, faults
 
@@ -96,7 +111,9 @@ def verify_dataset(shards: ShardSet, *, hashes: bool = False) -> list[Fault]:
     def verify(k: int) -> list[Fault]:
         path = shards.paths[k]
         try:
-            shard, faults = verify_shard(path, index=shards.index_of(k), hashes=hashes)
+            shard, faults = verify_shard(
+                path, index=shards.index_of(k), hashes=hashes, remote=shards.remote
+            )
         except FileNotFoundError:
             return [Fault(path, 0, None, "the shard is not there")]
         if shard is not None:
@@ -109,11 +126,18 @@ def verify_dataset(shards: ShardSet, *, hashes: bool = False) -> list[Fault]:
     return faults
 
 
-def verify_global(path: str, paths: Sequence[str]) -> list[Fault]:
+def verify_global(
+    path: str, paths: Sequence[str], remote: Settings | None = None
+) -> list[Fault]:
     """Check a ``dataset.fsi`` against the shards that it should list."""
+    root = root_of(paths)
     try:
-        index = GlobalIndex(path)
-        known = match_known(index, paths, root_of(paths), whole=True)
+        if remote is not None:
+            index = GlobalIndex(path, file=open_remote(path, remote))
+            known = match_remote_known(index, paths, root, whole=True)
+        else:
+            index = GlobalIndex(path)
+            known = match_known(index, paths, root, whole=True)
     except FormatError as error:
         return [Fault(error.path, error.offset, error.member, error.reason)]
     shards = ShardSet(
@@ -124,6 +148,7 @@ def verify_global(path: str, paths: Sequence[str]) -> list[Fault]:
         key="last" if index.last_dot else "first",
         lower=True,
         known=known,
+        remote=remote,
     )
     return _known_faults(shards)
 
@@ -149,19 +174,17 @@ def archive_after(shard: TarShard) -> tuple[int, None, str] | None:
     """
     if shard.end is None:
         return None  # an index told of the members, and not of what follows
-    with LocalFile(shard.path) as file:
-        source = PreadSource(file)
+    with shard.file() as file:
         for at in range(shard.end, file.nbytes, CHUNK):
-            chunk = source.read(at, min(CHUNK, file.nbytes - at))
+            (chunk,) = file.read_many([(at, min(CHUNK, file.nbytes - at))])
             data = len(chunk) - len(chunk.lstrip(b"\0"))
             if data < len(chunk):
                 start = at + data - data % BLOCK
-                return start, None, _kind_of(source, start, file.nbytes - start)
+                return start, None, _kind_of(chunk[start - at : start - at + BLOCK])
     return None
 
 
-def _kind_of(source: PreadSource, start: int, left: int) -> str:
-    block = source.read(start, min(BLOCK, left))
+def _kind_of(block: bytes) -> str:
     if block[257:262] == b"ustar":
         return "another archive follows the end of this one, and is not read"
     return "data follows the end of the archive, and is not read"

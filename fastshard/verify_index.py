@@ -13,9 +13,13 @@ from fastshard.errors import FormatError, StaleIndexError
 from fastshard.formats.tar import TarShard
 from fastshard.index import FOUND, format_of, read_index, sidecar
 from fastshard.index.contents import Contents
+from fastshard.index.remote import read_remote_index, sidecar_of
 from fastshard.shardset import ShardSet
+from fastshard.sources.remote import RemoteFile, open_if_there, remote_bytes
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import is_folder, is_remote
 
-__all__ = ["indexes_of", "verify_index", "verify_known"]
+__all__ = ["indexes_of", "remote_indexes_of", "verify_index", "verify_known"]
 
 MOST = 100  # faults of one kind that are told one by one
 
@@ -33,6 +37,23 @@ def indexes_of(shard: str, index: str) -> list[str]:
     return [path for path in paths if os.path.exists(path)]
 
 
+def remote_indexes_of(url: str, index: str, settings: Settings) -> list[str]:
+    """Return the indexes of a remote shard, in the same way."""
+    if index == "none":
+        return []
+    if index != "auto" and not is_folder(index):
+        return [index]
+    folder = None if index == "auto" else index
+    paths = [sidecar_of(url, kind, folder) for kind in FOUND]
+    return [path for path in paths if _is_there(path, settings)]
+
+
+def _is_there(path: str, settings: Settings) -> bool:
+    if is_remote(path):
+        return open_if_there(path, settings) is not None
+    return os.path.exists(path)
+
+
 def verify_index(path: str, shard: TarShard, hashes: bool) -> Iterator[FaultTuple]:
     """Say what an index has that a scanned shard has not, and the reverse.
 
@@ -46,10 +67,13 @@ def verify_index(path: str, shard: TarShard, hashes: bool) -> Iterator[FaultTupl
         Compare members with checksums that the index records.
     """
     try:
-        with LocalFile(shard.path) as file:
-            contents = read_index(path, file, last_dot=False, lower=True)
-        if format_of(path) == "fsi":
-            yield from _broken_columns(path)
+        with shard.file() as file:
+            if isinstance(file, LocalFile):
+                contents = read_index(path, file, last_dot=False, lower=True)
+            else:
+                contents = read_remote_index(path, file, last_dot=False, lower=True)
+        if format_of(path.partition("?")[0]) == "fsi":
+            yield from _broken_columns(path, file)
     except FormatError as error:
         yield error.path, error.offset, error.member, error.reason
         return
@@ -75,10 +99,14 @@ def verify_index(path: str, shard: TarShard, hashes: bool) -> Iterator[FaultTupl
         yield from _wrong_hashes(path, shard, contents)
 
 
-def _broken_columns(path: str) -> Iterator[FaultTuple]:
-    from fastshard.index.binary import read_binary
+def _broken_columns(path: str, file: LocalFile | RemoteFile) -> Iterator[FaultTuple]:
+    from fastshard.index.binary import parse_binary, read_binary
 
-    for column, at in read_binary(path).broken_columns():
+    if isinstance(file, LocalFile) or not is_remote(path):
+        index = read_binary(path)
+    else:
+        index = parse_binary(remote_bytes(path, file.settings), path)
+    for column, at in index.broken_columns():
         yield path, at, None, f"the checksum of its {column} is wrong"
 
 

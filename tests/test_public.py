@@ -22,6 +22,7 @@ TESTS = Path(__file__).parent
 # A module imports from layers below its own, and sideways inside its folder.
 LAYERS = {
     "fastshard.errors": 0,
+    "fastshard.awaiting": 0,
     "fastshard.files": 0,
     "fastshard.pattern": 0,
     "fastshard.progress": 0,
@@ -36,6 +37,7 @@ LAYERS = {
     "fastshard.index": 3,
     "fastshard.npz": 2,
     "fastshard.listing": 4,
+    "fastshard.keeping": 6,
     "fastshard.decoders": 4,
     "fastshard.formats": 5,
     "fastshard.expand": 5,

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 import fastshard
+
 from scripts import run_script
 from servers import Server
 

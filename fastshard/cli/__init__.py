@@ -15,6 +15,7 @@ import fastshard
 from fastshard.cli.common import Commands, complain, quietly_warned
 from fastshard.cli.faults import add_verify
 from fastshard.cli.figures import add_stat
+from fastshard.cli.kept import add_cache
 from fastshard.cli.making import add_index
 from fastshard.cli.shards import add_cat, add_ls
 from fastshard.errors import FastshardError
@@ -41,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     version = f"fastshard {fastshard.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_ls, add_cat, add_stat, add_verify, add_index, add_demo):
+    for add in (add_ls, add_cat, add_stat, add_verify, add_index, add_cache, add_demo):
         add(commands)
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
@@ -13,14 +14,20 @@ from fastshard.errors import FastshardError
 from fastshard.expand import list_shards
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index import sidecar
+from fastshard.listing import sources_in
+from fastshard.sources.settings import RemoteOptions, Settings, settings_of
+from fastshard.sources.urls import is_remote, last_part
 
 __all__ = [
     "Commands",
+    "add_remote",
     "add_sources",
     "complain",
     "each_shard",
     "progress_of",
     "quietly_warned",
+    "remote_of",
+    "settings_in",
     "shards_in",
     "shown",
 ]
@@ -28,7 +35,7 @@ __all__ = [
 Commands = Any  # argparse's own type for this is private
 
 BAR_DELAY = 1  # seconds before a progress bar shows
-SOURCE_HELP = "a tar, a directory, DIR/**, a glob, or a brace list"
+SOURCE_HELP = "a tar, a directory, DIR/**, a glob, a brace list, or URLs"
 
 
 def complain(message: object) -> None:
@@ -54,9 +61,46 @@ def shown(name: str) -> str:
 
 def add_sources(parser: Any) -> None:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=SOURCE_HELP)
+    add_remote(parser)
 
 
-def shards_in(sources: Sequence[str]) -> list[str]:
+def add_remote(parser: Any) -> None:
+    """Declare how URLs are read. There is no token: a list of processes shows it."""
+    remote = parser.add_argument_group("URLs")
+    remote.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="holds a token; for hf://, HF_TOKEN does too",
+    )
+    remote.add_argument("--cache-dir", metavar="DIR", help="keep what is read there")
+    remote.add_argument("--cache-limit", metavar="SIZE", help='of it, as "100GB"')
+    remote.add_argument(
+        "--offline", action="store_true", help="read nothing but what is kept there"
+    )
+
+
+def remote_of(args: argparse.Namespace) -> RemoteOptions:
+    """Return the options of a command for URLs."""
+    options: RemoteOptions = {}
+    if args.token_file is not None:
+        with open(args.token_file, encoding="utf-8") as file:
+            options["token"] = file.read().strip()
+    if args.cache_dir is not None:
+        options["cache_dir"] = args.cache_dir
+    if args.cache_limit is not None:
+        options["cache_limit"] = args.cache_limit
+    if args.offline:
+        options["offline"] = True
+    return options
+
+
+def settings_in(sources: Sequence[str], args: argparse.Namespace) -> Settings | None:
+    """Return how sources are read, if they are not on this machine."""
+    urls = sources_in(sources)
+    return settings_of(remote_of(args), urls) if urls else None
+
+
+def shards_in(sources: Sequence[str], remote: Settings | None = None) -> list[str]:
     """Return the shards of some sources, in order.
 
     A file that is named is a shard whatever it is called: opening it says more
@@ -64,6 +108,9 @@ def shards_in(sources: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for source in sources:
+        if is_remote(source):
+            found += list_shards(source, remote=remote).paths
+            continue
         pattern = any(c in source for c in "*?[{") or "::" in source
         named = os.path.exists(source) or not pattern
         if named and not os.path.isdir(source) and not source.endswith(".json"):
@@ -99,8 +146,8 @@ def progress_of(path: str) -> Iterator[Progress]:
     from tqdm import tqdm
 
     with tqdm(
-        total=os.path.getsize(path),
-        desc=os.path.basename(path),
+        total=None if is_remote(path) else os.path.getsize(path),
+        desc=last_part(path),
         unit="B",
         unit_scale=True,
         delay=BAR_DELAY,
@@ -114,19 +161,24 @@ def progress_of(path: str) -> Iterator[Progress]:
         yield show
 
 
-def opened(path: str) -> TarShard:
+def opened(path: str, remote: Settings | None) -> TarShard:
     """Open a shard, with a bar where it has to be scanned."""
+    if is_remote(path):
+        with progress_of(path) as progress:
+            return open_tar(path, progress=progress, remote=remote)
     if os.path.exists(sidecar(path, "fsi")):
         return open_tar(path)
     with progress_of(path) as progress:
         return open_tar(path, progress=progress)
 
 
-def each_shard(paths: Sequence[str]) -> Iterator[tuple[str, TarShard | None]]:
+def each_shard(
+    paths: Sequence[str], remote: Settings | None = None
+) -> Iterator[tuple[str, TarShard | None]]:
     """Open shards one by one; those that fail are complained about, and None."""
     for path in paths:
         try:
-            shard = opened(path)
+            shard = opened(path, remote)
         except (FastshardError, OSError) as error:
             complain(error)
             yield path, None

@@ -13,9 +13,14 @@ from fastshard.cli.common import (
     add_sources,
     complain,
     progress_of,
+    settings_in,
     shards_in,
     shown,
 )
+from fastshard.errors import FastshardError
+from fastshard.sources.remote import open_if_there
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import is_remote, joined
 
 if TYPE_CHECKING:
     from fastshard.verify import Fault
@@ -31,12 +36,14 @@ def print_fault(fault: Fault, as_json: bool) -> None:
     print(f"{fault.path}: byte {fault.offset:,}: {member}{fault.reason}")
 
 
-def verify_one(path: str, args: argparse.Namespace) -> int:
+def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> int:
     from fastshard.verify import verify_shard
 
     try:
         with progress_of(path) as progress:
-            shard, faults = verify_shard(path, progress, hashes=args.hash)
+            shard, faults = verify_shard(
+                path, progress, hashes=args.hash, remote=remote
+            )
     except OSError as error:
         complain(error)
         return 1
@@ -49,16 +56,22 @@ def verify_one(path: str, args: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-def verify_whole(paths: Sequence[str], as_json: bool) -> int:
+def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -> int:
     """Check ``dataset.fsi``, if the shards have one."""
     from fastshard.index.global_file import NAME
     from fastshard.shardset import root_of
     from fastshard.verify import verify_global
 
-    where = os.path.join(root_of(paths), NAME)
-    if not os.path.exists(where):
+    root = root_of(paths)
+    if remote is not None:
+        where = joined(root, NAME) if root else ""
+        there = bool(root) and open_if_there(where, remote) is not None
+    else:
+        where = os.path.join(root, NAME)
+        there = os.path.exists(where)
+    if not there:
         return 0
-    faults = verify_global(where, paths)
+    faults = verify_global(where, paths, remote)
     for fault in faults:
         print_fault(fault, as_json)
     if not faults and not as_json:
@@ -68,12 +81,15 @@ def verify_whole(paths: Sequence[str], as_json: bool) -> int:
 
 def cmd_verify(args: argparse.Namespace) -> int:
     """Check headers, bounds, names and indexes of shards."""
-    paths = shards_in(args.sources)
+    remote = settings_in(args.sources, args)
+    paths = shards_in(args.sources, remote)
+    if remote is not None and not all(map(is_remote, paths)):
+        raise FastshardError("verify local and remote shards one after the other")
     status = 0
     for path in paths:
-        status |= verify_one(path, args)
+        status |= verify_one(path, args, remote)
     if paths:
-        status |= verify_whole(paths, args.json)
+        status |= verify_whole(paths, args.json, remote)
     return status
 
 

@@ -7,7 +7,14 @@ import json
 from collections import Counter
 from typing import Any
 
-from fastshard.cli.common import Commands, add_sources, each_shard, shards_in, shown
+from fastshard.cli.common import (
+    Commands,
+    add_sources,
+    each_shard,
+    settings_in,
+    shards_in,
+    shown,
+)
 from fastshard.formats.tar import TarShard
 
 __all__ = ["add_stat"]
@@ -111,10 +118,11 @@ class Totals:
 def cmd_stat(args: argparse.Namespace) -> int:
     """Count members, bytes, sizes, fields and what is skipped."""
     status = 0
-    paths = shards_in(args.sources)
+    remote = settings_in(args.sources, args)
+    paths = shards_in(args.sources, remote)
     alone = len(paths) == 1 or args.each
     totals = Totals()
-    for _, shard in each_shard(paths):
+    for _, shard in each_shard(paths, remote):
         if shard is None:
             status = 1
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fastshard.cli.common import Commands, add_sources, complain
+from fastshard.cli.common import Commands, add_sources, complain, remote_of
 
 __all__ = ["add_index"]
 
@@ -22,9 +22,10 @@ def cmd_index(args: argparse.Namespace) -> int:
     if args.merge and (part is not None or args.format != "fsi"):
         complain("--merge goes with no --part, and with the format fsi alone")
         return 2
+    remote = remote_of(args)
     try:
         if args.merge:
-            made = [merge_indexes(source, out=args.out, key=args.key)]
+            made = [merge_indexes(source, out=args.out, key=args.key, **remote)]
         else:
             made = build_index(
                 source,
@@ -35,6 +36,7 @@ def cmd_index(args: argparse.Namespace) -> int:
                 part=part,
                 key=args.key,
                 again=args.again,
+                **remote,
             )
     except PermissionError as error:
         complain(f"{error}; give another directory for indexes with --out")

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from fastshard.cli.common import (
     SOURCE_HELP,
     Commands,
+    add_remote,
     add_sources,
     complain,
     each_shard,
+    settings_in,
     shards_in,
     shown,
 )
@@ -38,7 +40,8 @@ def lines_of(path: str, shard: TarShard, args: argparse.Namespace) -> Iterator[s
 def cmd_ls(args: argparse.Namespace) -> int:
     """List the members of shards."""
     status = 0
-    for path, shard in each_shard(shards_in(args.sources)):
+    remote = settings_in(args.sources, args)
+    for path, shard in each_shard(shards_in(args.sources, remote), remote):
         if shard is None:
             status = 1
             continue
@@ -59,10 +62,11 @@ def add_ls(commands: Commands) -> None:
 
 def cmd_cat(args: argparse.Namespace) -> int:
     """Write members to stdout, one after another."""
-    paths = shards_in([args.source])
+    remote = settings_in([args.source], args)
+    paths = shards_in([args.source], remote)
     status = 0
     views: dict[str, list[memoryview]] = {name: [] for name in args.names}
-    for _, shard in each_shard(paths):
+    for _, shard in each_shard(paths, remote):
         if shard is None:
             status = 1
             continue
@@ -86,4 +90,5 @@ def add_cat(commands: Commands) -> None:
     parser = commands.add_parser("cat", help=cmd_cat.__doc__)
     parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
     parser.add_argument("names", nargs="+", metavar="NAME")
+    add_remote(parser)
     parser.set_defaults(run=cmd_cat)

@@ -72,7 +72,12 @@ def format_of(path: str) -> str:
 
 
 def read_index(
-    path: str, file: LocalFile, *, last_dot: bool, lower: bool, copied: bool = False
+    path: str,
+    file: LocalFile | RemoteFile,
+    *,
+    last_dot: bool,
+    lower: bool,
+    copied: bool = False,
 ) -> Contents:
     """Read an index that was named, of the format that its suffix says.
 
@@ -109,6 +114,8 @@ def read_index(
         with LocalFile(path) as sidecar_file:
             text = PreadSource(sidecar_file).read(0, sidecar_file.nbytes)
         return listed(text, path, file)
+    if not isinstance(file, LocalFile):
+        raise FastshardError(f"an index in the format {kind} is for local shards")
     if kind == "idx":
         from fastshard.index.dali import read_dali
 

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
     from fastshard.sources.remote import RemoteFile
 
-__all__ = ["Known", "find_known", "find_remote_known", "match_known"]
+__all__ = [
+    "Known",
+    "find_known",
+    "find_remote_known",
+    "match_known",
+    "match_remote_known",
+]
 
 LOOKS = 64  # shards that are looked at when a dataset is opened
 
@@ -137,27 +143,43 @@ def find_remote_known(
     """
     try:
         index = _opened(folder or root, settings)
-        if index is None:
+        if index is None or index.last_dot != last_dot:
             return None
-        if index.last_dot != last_dot:
-            return None
-        by_name = {shard.name: number for number, shard in enumerate(index.shards)}
-        numbers = []
-        for url in urls:
-            name = relative(url, root)
-            if name not in by_name:
-                raise StaleIndexError(f"does not list {shown(url)}", index.path, 0)
-            numbers.append(by_name[name])
-        if whole and len(numbers) != index.count:
-            missing = set(range(index.count)) - set(numbers)
-            name = index.shards[min(missing)].name
-            raise StaleIndexError(f"lists {name}, which is not there", index.path, 0)
+        return match_remote_known(index, urls, root, whole)
     except FormatError as error:
         what = "stale" if isinstance(error, StaleIndexError) else "broken"
         warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
         return None
+
+
+def match_remote_known(
+    index: GlobalIndex, urls: Sequence[str], root: str, whole: bool
+) -> Known:
+    """Number remote shards as an index does.
+
+    Raises
+    ------
+    StaleIndexError
+        It lists other shards.
+    """
+    by_name = {shard.name: number for number, shard in enumerate(index.shards)}
+    numbers = []
+    for url in urls:
+        name = relative(url, root)
+        if name not in by_name:
+            raise StaleIndexError(f"does not list {shown(url)}", index.path, 0)
+        numbers.append(by_name[name])
+    _refuse_missing(index, numbers, whole)
     same = numbers == list(range(index.count))
     return Known(index, None if same else numbers)
+
+
+def _refuse_missing(index: GlobalIndex, numbers: Sequence[int], whole: bool) -> None:
+    """Raise if shards are listed that are not there, where all should be."""
+    if whole and len(numbers) != index.count:
+        missing = set(range(index.count)) - set(numbers)
+        name = index.shards[min(missing)].name
+        raise StaleIndexError(f"lists {name}, which is not there", index.path, 0)
 
 
 def _opened(folder: str, settings: Settings) -> GlobalIndex | None:
@@ -200,10 +222,7 @@ def match_known(
         if status.st_mtime_ns != facts.mtime_ns:
             touched.append((path, facts))
         numbers.append(number)
-    if whole and len(numbers) != index.count:
-        missing = set(range(index.count)) - set(numbers)
-        name = index.shards[min(missing)].name
-        raise StaleIndexError(f"lists {name}, which is not there", index.path, 0)
+    _refuse_missing(index, numbers, whole)
     for path, facts in touched[:LOOKS]:  # the others are looked at when they are open
         if _has_changed(index, path, facts):
             raise StaleIndexError(

@@ -1,0 +1,99 @@
+"""``cache``: what is kept on this machine of remote datasets."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from fastshard.cli.common import (
+    Commands,
+    add_sources,
+    complain,
+    settings_in,
+    shards_in,
+)
+from fastshard.errors import FastshardError
+from fastshard.sources.remote import default_folder
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import last_part
+
+__all__ = ["add_cache"]
+
+
+def folder_of(args: argparse.Namespace) -> str:
+    folder: str | None = args.cache_dir or default_folder()
+    if folder is None:
+        raise FastshardError("there is no cache: give --cache-dir")
+    return folder
+
+
+def cmd_ls(args: argparse.Namespace) -> int:
+    """List what is kept, what was used last first."""
+    from fastshard.sources.cache import listing
+
+    for found in listing(folder_of(args)):
+        if args.json:
+            print(json.dumps(found._asdict()))
+            continue
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.used_ns / 1e9))
+        whole = "whole" if found.whole else "part"
+        print(f"{found.disk_bytes:>15,}  {whole:5}  {used}  {found.url or '(damaged)'}")
+    return 0
+
+
+def cmd_clear(args: argparse.Namespace) -> int:
+    """Remove what is kept: of some URLs, or all."""
+    from fastshard.sources.cache import clear
+
+    freed = clear(folder_of(args), args.urls or None)
+    print(f"{freed:,} bytes freed")
+    return 0
+
+
+def cmd_warm(args: argparse.Namespace) -> int:
+    """Keep whole shards, so that they are read from this machine."""
+    args.cache_dir = folder_of(args)
+    remote = settings_in(args.sources, args)
+    if remote is None:
+        raise FastshardError("what is here need not be kept: give URLs")
+    done = [warm(url, remote) for url in shards_in(args.sources, remote)]
+    return 0 if all(done) else 1
+
+
+def warm(url: str, remote: Settings) -> bool:
+    """Keep one shard; say whether it was done."""
+    from tqdm import tqdm
+
+    from fastshard.keeping import keep_whole
+
+    name = last_part(url)
+    with tqdm(unit="B", unit_scale=True, desc=name, leave=False, disable=None) as bar:
+
+        def show(done: int, nbytes: int) -> None:
+            bar.total = nbytes
+            bar.update(done - bar.n)
+
+        try:
+            asked = keep_whole(url, remote, show)
+        except (FastshardError, OSError) as error:
+            complain(error)
+            return False
+    print(f"{asked:>15,}  {name}")
+    return True
+
+
+def add_cache(commands: Commands) -> None:
+    parser = commands.add_parser("cache", help=__doc__.partition(": ")[2].strip(" .\n"))
+    parts = parser.add_subparsers(required=True, metavar="COMMAND")
+    listed = parts.add_parser("ls", help=cmd_ls.__doc__)
+    listed.add_argument("--json", action="store_true", help="one JSON object a line")
+    listed.set_defaults(run=cmd_ls)
+    cleared = parts.add_parser("clear", help=cmd_clear.__doc__)
+    cleared.add_argument("urls", nargs="*", metavar="URL")
+    cleared.set_defaults(run=cmd_clear)
+    for part in (listed, cleared):
+        part.add_argument("--cache-dir", metavar="DIR", help="the user's without it")
+    warmed = parts.add_parser("warm", help=cmd_warm.__doc__)
+    add_sources(warmed)
+    warmed.set_defaults(run=cmd_warm)
