@@ -24,6 +24,7 @@ cdef extern from "receive.h" nogil:
 cdef enum:
     SCRATCH = 64 << 10             # bytes that are passed over at a time
 
+cdef size_t LARGE_COPY = 32 << 10  # bytes
 cdef uint64_t LONGEST = 200_000_000  # ns without a look at signals
 CAN_RECEIVE = bool(FS_CAN_RECEIVE)
 
@@ -110,19 +111,26 @@ cdef class Scatter:
         ValueError
             They are more than the range has.
         """
-        cdef uint64_t size = data.shape[0]
-        cdef uint64_t done = 0
-        cdef uint64_t part
-        cdef fs_slice_t *slice
+        cdef size_t size = data.shape[0]
         if size > self.left:
             raise ValueError("more bytes than the range has")
-        while done < size:
+        if size >= LARGE_COPY:
+            with nogil:  # most of its time goes into pages that are met first
+                self.copy(&data[0], size)
+        elif size > 0:
+            self.copy(&data[0], size)
+
+    cdef void copy(self, const uint8_t *data, size_t size) noexcept nogil:
+        cdef size_t part
+        cdef fs_slice_t *slice
+        while size > 0:
             slice = &self.slices[self.next]
-            part = min(size - done, <uint64_t> slice.size)
+            part = min(size, slice.size)
             if slice.to != NULL:
-                memcpy(slice.to, &data[done], <size_t> part)
+                memcpy(slice.to, data, part)
             self.passed(part)
-            done += part
+            data += part
+            size -= part
 
     def receive(self, int fd, uint64_t until):
         """Receive bytes until all came, the stream ends, or a moment has come.

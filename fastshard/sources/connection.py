@@ -6,25 +6,30 @@ as long as the deadline of the read that is under way in the thread.
 
 from __future__ import annotations
 
+import functools
 import io
 import ipaddress
 import socket
+import ssl
 import threading
 from contextlib import suppress
 from http.client import HTTPResponse
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util.ssl_ import create_urllib3_context
 
 from fastshard._core.receive import CAN_RECEIVE, Scatter
 from fastshard.errors import RemoteError
 from fastshard.sources.deadline import Deadline
+from fastshard.sources.urls import Origin
 
 BUFFER = 8 << 10  # bytes
 AT_ONCE = 256 << 10  # bytes that are read by way of a buffer: more than it holds
 
-__all__ = ["TimedResponse", "manager_for", "under_way"]
+__all__ = ["TimedResponse", "connection_to", "manager_for", "proxy_for", "under_way"]
 
 
 class _UnderWay(threading.local):
@@ -156,7 +161,34 @@ def _pool(base: type, connection: type) -> type:
     return type(base.__name__, (base,), {"ConnectionCls": connection})
 
 
-def manager_for(connections: int, private_hosts: bool, proxy: str | None) -> Any:
+@functools.lru_cache(1)
+def _trust() -> ssl.SSLContext:
+    """Return what certificates are checked by; to load it takes long."""
+    context = create_urllib3_context()
+    context.load_default_certs()
+    return context
+
+
+def connection_to(
+    origin: Origin, private_hosts: bool, timeout: float
+) -> HTTPConnection:
+    """Return a connection of its own, which is connected."""
+    connection: HTTPConnection
+    if origin.scheme == "https":
+        secure = _Secure if private_hosts else _PublicSecure
+        connection = secure(
+            origin.host, origin.port, timeout=timeout, ssl_context=_trust()
+        )
+    else:
+        plain = _Plain if private_hosts else _PublicPlain
+        connection = plain(origin.host, origin.port, timeout=timeout)
+    connection.connect()
+    return connection
+
+
+def manager_for(
+    connections: int, private_hosts: bool, proxy: str | None, secure: bool
+) -> Any:
     """Return a pool of connections.
 
     Parameters
@@ -167,22 +199,31 @@ def manager_for(connections: int, private_hosts: bool, proxy: str | None) -> Any
         Whether hosts may be private ones.
     proxy : str or None
         What to go through.
+    secure : bool
+        Whether hosts are spoken to by TLS.
     """
-    plain, secure = (
-        (_Plain, _Secure) if private_hosts else (_PublicPlain, _PublicSecure)
-    )
+    kinds = (_Plain, _Secure) if private_hosts else (_PublicPlain, _PublicSecure)
     options: dict[str, Any] = {
         "maxsize": connections,
         "num_pools": 64,
         "retries": False,
     }
+    if secure:
+        options["ssl_context"] = _trust()
     manager = (
         urllib3.PoolManager(**options)
         if proxy is None
         else urllib3.ProxyManager(proxy, **options)
     )
     manager.pool_classes_by_scheme = {
-        "http": _pool(urllib3.HTTPConnectionPool, plain),
-        "https": _pool(urllib3.HTTPSConnectionPool, secure),
+        "http": _pool(urllib3.HTTPConnectionPool, kinds[0]),
+        "https": _pool(urllib3.HTTPSConnectionPool, kinds[1]),
     }
     return manager
+
+
+def proxy_for(origin: Origin) -> str | None:
+    """Return the proxy that the environment tells for a server."""
+    proxies = getproxies()
+    proxy = proxies.get(origin.scheme) or proxies.get("all")
+    return None if proxy is None or proxy_bypass(origin.host) else proxy

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -24,9 +23,10 @@ from urllib3.exceptions import HTTPError
 from fastshard._core.remote import room_for
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.sources.answer import Answer, is_strong
-from fastshard.sources.connection import manager_for, under_way
+from fastshard.sources.connection import manager_for, proxy_for, under_way
 from fastshard.sources.deadline import Again, Deadline
 from fastshard.sources.facts import Facts
+from fastshard.sources.fast_http import FastHttp
 from fastshard.sources.meter import Meter
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import Origin, checked, origin_of, shown
@@ -57,7 +57,8 @@ class HttpClient:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.meter = Meter()
-        self._managers: dict[str | None, Any] = {}
+        self._fast = FastHttp(settings, self.meter)
+        self._managers: dict[tuple[str | None, bool], Any] = {}
         self._pools: dict[Origin, tuple[Any, bool]] = {}
         self._targets: dict[str, tuple[str, float]] = {}  # where urls lead, until when
 
@@ -88,6 +89,9 @@ class HttpClient:
             They cannot be had.
         """
         deadline = deadline or Deadline(self.settings.timeout, end - start)
+        target = self._target_of(checked(url))
+        if self._fast.read(target, start, end, parts, known, deadline):
+            return
         self._asked(
             url, start, end, known, deadline, lambda answer: answer.read_parts(parts)
         )
@@ -179,7 +183,7 @@ class HttpClient:
         whole: bool,
     ) -> Iterator[Answer]:
         """Send a request, follow its redirects, check the answer's headers."""
-        target, _ = self._target_of(url)
+        target = self._target_of(url)
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         response = None
         under_way.deadline = deadline
@@ -241,10 +245,10 @@ class HttpClient:
     def _leads_on(self, target: str) -> bool:
         return target in self._targets
 
-    def _target_of(self, url: str) -> tuple[str, float]:
+    def _target_of(self, url: str) -> str:
         """Return where a url led, if that is remembered and holds."""
         target, until = self._targets.get(url, (url, 0.0))
-        return (target, until) if time.monotonic() < until else (url, 0.0)
+        return target if time.monotonic() < until else url
 
     def _redirected(self, url: str, target: str, response: Any) -> str:
         """Return where a redirect leads, and remember it."""
@@ -272,22 +276,18 @@ class HttpClient:
         """Return the connections to an origin, and whether they take whole URLs."""
         found = self._pools.get(origin)
         if found is None:
-            proxy = _proxy_for(origin)
-            manager = self._managers.get(proxy)
+            proxy, secure = proxy_for(origin), origin.scheme == "https"
+            manager = self._managers.get((proxy, secure))
             if manager is None:
                 told = self.settings
-                manager = manager_for(told.connections, told.private_hosts, proxy)
-                self._managers[proxy] = manager
+                manager = manager_for(
+                    told.connections, told.private_hosts, proxy, secure
+                )
+                self._managers[proxy, secure] = manager
             pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)
             made = pool, proxy is not None and origin.scheme == "http"
             found = self._pools.setdefault(origin, made)
         return found
-
-
-def _proxy_for(origin: Origin) -> str | None:
-    proxies = getproxies()
-    proxy = proxies.get(origin.scheme) or proxies.get("all")
-    return None if proxy is None or proxy_bypass(origin.host) else proxy
 
 
 @functools.lru_cache(1024)

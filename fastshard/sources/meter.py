@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Meter"]
 
+GROWTH = 1.02  # of the least latency, by each answer that took longer
 WEIGHT = 0.1  # of a new measurement
 LEAST_BYTES = 64 << 10  # of an answer that tells a rate
 LEAST_GAP, MOST_GAP = 16 << 10, 1 << 20  # bytes
@@ -11,26 +12,26 @@ LEAST_SPAN, MOST_SPAN = 1 << 20, 8 << 20  # bytes
 
 
 class Meter:
-    """Running means; threads may lose a measurement, which does not matter.
+    """Running figures; threads may lose a measurement, which does not matter.
 
     Attributes
     ----------
     latency : float
-        Seconds until an answer begins.
+        Seconds until an answer begins, the least of late: more is waiting in line.
     rate : float
-        Bytes a second of one connection.
+        Bytes a second of one connection, the mean of late.
     """
 
     def __init__(self) -> None:
         self.latency = 0.01
         self.rate = 50e6
-        self._answers = 0
+        self._answers = False
         self._rates = 0
 
     def answered(self, seconds: float) -> None:
-        self._answers += 1
-        weight = max(WEIGHT, 1 / self._answers)
-        self.latency += weight * (seconds - self.latency)
+        slower = self.latency * GROWTH if self._answers else seconds
+        self._answers = True
+        self.latency = min(seconds, slower)
 
     def received(self, nbytes: int, seconds: float) -> None:
         if nbytes < LEAST_BYTES:

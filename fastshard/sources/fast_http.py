@@ -1,0 +1,260 @@
+"""Ranges over HTTP with little more than a request and its answer.
+
+A general client takes 0.3 ms of the processor for an answer, whoever waits for it; that
+bounds what threads can read. Here an answer is taken that is just what was asked for:
+206, the range, its length, the object's tag. Of anything else nothing is taken: urllib3
+asks again, with all it knows of HTTP, and says what is wrong. Connections are made by
+urllib3, with its checks of certificates; headers are read as RFC 9112 has them.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from urllib3.exceptions import HTTPError
+from urllib3.util import wait_for_read
+
+from fastshard._core.receive import CAN_RECEIVE, Scatter
+from fastshard.sources.answer import is_strong
+from fastshard.sources.connection import connection_to, proxy_for
+from fastshard.sources.deadline import Again, Deadline
+from fastshard.sources.facts import Facts
+from fastshard.sources.meter import Meter
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import Origin, origin_of
+
+__all__ = ["FastHttp"]
+
+FIRST = 16 << 10  # bytes that are received to begin with
+MOST_HEADERS = 16 << 10  # bytes
+FAILURES = 3  # one after the other, and the origin is left alone
+REST = 60.0  # seconds that it is
+ONCE = frozenset(
+    (
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"content-range",
+        b"etag",
+        b"last-modified",
+        b"transfer-encoding",
+    )
+)
+
+Part = tuple[int, memoryview]  # where in the object, and where to
+
+
+class _Server:
+    """An origin: its idle connections, and how reading went."""
+
+    __slots__ = ("__weakref__", "failures", "idle", "proxied", "rests_until")
+
+    def __init__(self, origin: Origin) -> None:
+        self.idle: deque[Any] = deque()
+        self.failures = 0  # one after the other
+        self.rests_until = 0.0  # of `time.monotonic`
+        self.proxied = proxy_for(origin) is not None
+        weakref.finalize(self, _close_all, self.idle)
+
+
+def _close_all(idle: deque[Any]) -> None:
+    for connection in idle:
+        connection.close()
+
+
+class FastHttp:
+    """Reads ranges of objects that are known already.
+
+    Parameters
+    ----------
+    settings : Settings
+    meter : Meter
+        Is told what is measured.
+    """
+
+    def __init__(self, settings: Settings, meter: Meter) -> None:
+        self._settings = settings
+        self._meter = meter
+        self._servers: dict[Origin, _Server] = {}
+        self._begins: dict[str, bytes] = {}  # of requests, by url
+
+    def read(
+        self,
+        url: str,
+        start: int,
+        end: int,
+        parts: Sequence[Part],
+        known: Facts,
+        deadline: Deadline,
+    ) -> bool:
+        """Read a range if that is easy, and put parts of it where they go.
+
+        Returns
+        -------
+        bool
+            Whether that was done. If not, parts may be filled with anything.
+        """
+        origin = origin_of(url)
+        server = self._servers.get(origin)
+        if server is None:
+            server = self._servers.setdefault(origin, _Server(origin))
+        if not known.tag or end == start or server.proxied:
+            return False
+        if server.failures >= FAILURES and time.monotonic() < server.rests_until:
+            return False
+        try:
+            scatter = Scatter(start, end, parts)
+            right = self._read(
+                server, origin, url, start, end, scatter, known, deadline
+            )
+        except (OSError, HTTPError, ValueError, Again):
+            right = False
+        finally:
+            deadline.sock = None
+        server.failures = 0 if right else server.failures + 1
+        if not right:
+            server.rests_until = time.monotonic() + REST
+        return right
+
+    def _read(
+        self,
+        server: _Server,
+        origin: Origin,
+        url: str,
+        start: int,
+        end: int,
+        scatter: Scatter,
+        known: Facts,
+        deadline: Deadline,
+    ) -> bool:
+        request = self._request(origin, url, start, end, known)
+        connection = _idle(server) or connection_to(
+            origin, self._settings.private_hosts, deadline.left()
+        )
+        try:
+            sock = deadline.sock = connection.sock
+            sock.settimeout(deadline.left())
+            begun = time.monotonic()
+            sock.sendall(request)
+            head, body = _received_head(sock, deadline)
+            answered = time.monotonic()
+            headers = _headers(head)
+            if headers is None or not _is_due(headers, start, end, known):
+                return False
+            scatter.feed(body)  # raises if it is more than was due
+            _receive_rest(sock, scatter, deadline)
+            goes_on = headers.get(b"connection", b"keep-alive").lower() == b"keep-alive"
+            if goes_on and len(server.idle) < self._settings.connections:
+                server.idle.append(connection)
+                connection = None
+        finally:
+            if connection is not None:
+                connection.close()
+        self._meter.answered(answered - begun)
+        self._meter.received(end - start, time.monotonic() - answered)
+        return True
+
+    def _request(
+        self, origin: Origin, url: str, start: int, end: int, known: Facts
+    ) -> bytes:
+        """Return a request; its secrets are for origins that were named."""
+        begin = self._begins.get(url)
+        if begin is None:
+            parts = urlsplit(url)
+            query = "?" + parts.query if parts.query else ""
+            path = f"GET {parts.path or '/'}{query} HTTP/1.1"
+            lines = [path, f"Host: {parts.netloc}", "Accept-Encoding: identity"]
+            begin = self._begins[url] = "\r\n".join(lines).encode("ascii")
+        lines = [f"Range: bytes={start}-{end - 1}"]
+        if is_strong(known.tag):
+            lines.append(f"If-Match: {known.tag}")
+        if origin in self._settings.origins:
+            lines += [
+                f"{name}: {text}" for name, text in self._settings.headers.items()
+            ]
+            token = self._settings.bearer()
+            if token:
+                lines.append(f"Authorization: Bearer {token}")
+        if any("\r" in line or "\n" in line for line in lines):
+            raise ValueError("a header of several lines")
+        return begin + "\r\n".join(["", *lines, "", ""]).encode("latin-1")
+
+
+def _idle(server: _Server) -> Any:
+    """Return a connection that is free, and was not closed meanwhile; or None."""
+    while True:
+        try:
+            connection = server.idle.pop()
+        except IndexError:
+            return None
+        if not wait_for_read(connection.sock, 0.0):
+            return connection
+        connection.close()
+
+
+def _received_head(sock: socket.socket, deadline: Deadline) -> tuple[bytes, bytes]:
+    """Receive the headers, and what of the body comes with them."""
+    data = sock.recv(FIRST)
+    while (at := data.find(b"\r\n\r\n")) < 0:
+        if not data or len(data) > MOST_HEADERS:
+            raise ValueError("no headers")
+        sock.settimeout(deadline.left())
+        more = sock.recv(FIRST)
+        if not more:
+            raise ValueError("cut headers")
+        data += more
+    return data[:at], data[at + 4 :]
+
+
+def _headers(head: bytes) -> dict[bytes, bytes] | None:
+    """Return the headers of a 206 by their names in lower case; None for another."""
+    first, *lines = head.split(b"\r\n")
+    if not first.startswith(b"HTTP/1.1 206"):
+        return None
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        name = name.lower()
+        if not colon or not name or name.strip() != name or b"\n" in line:
+            return None
+        if name in ONCE and name in headers:
+            return None
+        headers[name] = value.strip()
+    return headers
+
+
+def _is_due(headers: dict[bytes, bytes], start: int, end: int, known: Facts) -> bool:
+    """Say whether an answer is the one that is due."""
+    tag = headers.get(b"etag") or headers.get(b"last-modified", b"")
+    return (
+        headers.get(b"content-range")
+        == b"bytes %d-%d/%d" % (start, end - 1, known.nbytes)
+        and headers.get(b"content-length") == b"%d" % (end - start)
+        and b"transfer-encoding" not in headers
+        and headers.get(b"content-encoding", b"identity") == b"identity"
+        and tag.decode("latin-1") == known.tag
+    )
+
+
+def _receive_rest(sock: socket.socket, scatter: Scatter, deadline: Deadline) -> None:
+    """Receive the rest of a body straight into its places."""
+    plain = CAN_RECEIVE and type(sock) is socket.socket
+    room = None if plain else memoryview(bytearray(min(scatter.left, 64 << 10)))
+    while scatter.left:
+        left = deadline.left()
+        if room is None:
+            got, ended = scatter.receive(sock.fileno(), deadline.at)
+            if ended and not got:
+                raise ValueError("a cut body")
+            continue
+        sock.settimeout(left)
+        got = sock.recv_into(room[: min(scatter.left, len(room))])
+        if not got:
+            raise ValueError("a cut body")
+        scatter.feed(room[:got])
