@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from fastshard._core.copies import copies
@@ -102,6 +103,7 @@ class BatchProcessor:
         batch_size: int = 50,
         max_files: int | None = None,
         callback: Callable[[bytes], Any] | None = None,
+        **found: Any,
     ) -> list[Any]:
         """Read the files of a dataset, shard after shard.
 
@@ -115,6 +117,9 @@ class BatchProcessor:
             Read no more.
         callback : callable, optional
             Called with the bytes of each file.
+        **found
+            As for `discover_dataset`: ``hf_token``, ``subfolder``, ``metadata`` and
+            so on.
 
         Returns
         -------
@@ -124,12 +129,13 @@ class BatchProcessor:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is at least 1, not {batch_size}")
-        dataset = discover_dataset(source)
-        requests = [
+        dataset = discover_dataset(source, **found)
+        every = (
             (shard, file)
             for shard in range(dataset.num_shards)
             for file in range(dataset.get_shard_file_count(shard))
-        ][:max_files]
+        )
+        requests = list(islice(every, max_files))
         results: list[Any] = []
         for at in range(0, len(requests), batch_size):
             batch = read_files_batch(dataset, requests[at : at + batch_size])

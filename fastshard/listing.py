@@ -124,8 +124,15 @@ def _from_wids(url: str, settings: Settings) -> Iterator[Listed]:
 
 
 def _found(word: str, settings: Settings) -> list[str]:
-    """List the shards in a folder, below it, or that a glob matches."""
+    """List the shards in a folder, below it, or that a glob matches.
+
+    Those of the hub are named by their commit, so that all are of the same.
+    """
     lister: Lister = transport_for(word, settings)  # type: ignore[assignment]
+    if scheme_of(word) == "hf":
+        from fastshard.sources.hub import hub_for
+
+        word = hub_for(settings).pinned(word)
     scheme, _, path = word.partition("://")
     below = path.endswith("/**")
     pattern = path.removesuffix("**").rstrip("/")

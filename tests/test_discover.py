@@ -282,13 +282,23 @@ def test_discovery_can_be_awaited(folder):
 @pytest.mark.parametrize(
     "source", ["owner/name", "https://host/x", "s3://bucket/x", "hf://datasets/a/b"]
 )
-def test_a_remote_source_says_that_it_is_remote(source, folder):
-    with pytest.raises(fastshard.FastshardError, match="remote"):
-        webshart.discover_dataset(source, hf_token="secret")
-    with pytest.raises(fastshard.FastshardError, match="remote"):
+def test_remote_indexes_are_for_remote_shards(source, folder):
+    with pytest.raises(fastshard.FastshardError, match=f"metadata {source} is remote"):
         webshart.discover_dataset(str(folder), metadata=source)
-    with pytest.raises(fastshard.FastshardError, match="remote"):
+
+
+@pytest.mark.parametrize("source", ["ftp://host/x", "hf://owner/name"])
+def test_a_source_of_another_kind_is_refused(source, folder):
+    with pytest.raises(fastshard.FastshardError):
+        webshart.discover_dataset(source, hf_token="secret")
+    with pytest.raises(fastshard.FastshardError):
         webshart.discover_datasets_batch([source], errors="raise")
+
+
+def test_a_dataset_is_pickled(dataset):
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy.list_files_in_shard(0) == dataset.list_files_in_shard(0)
+    assert copy.open_shard(1).read_file(0) == SECOND["c.jpg"]
 
 
 def test_what_is_not_there_is_an_error(tmp_path):

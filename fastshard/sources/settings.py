@@ -111,8 +111,18 @@ class Settings:
             raise FastshardError("offline=True reads a cache: give cache_dir=")
 
     def bearer(self) -> str | None:
-        """Return the token; asks the function that knows it."""
-        return self.token() if callable(self.token) else self.token
+        """Return the token; asks the function that knows it.
+
+        Raises
+        ------
+        FastshardError
+            It has a character that no header may have.
+        """
+        token = self.token() if callable(self.token) else self.token
+        token = token and token.strip()
+        if token and not (token.isascii() and token.isprintable()):
+            raise FastshardError("the token has a character that no token has")
+        return token
 
     def told(self, origins: frozenset[Origin]) -> Settings:
         """Return the same, with secrets for these origins."""

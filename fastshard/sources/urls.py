@@ -142,14 +142,18 @@ def relative(url: str, root: str) -> str:
 
 
 def common_folder(urls: list[str]) -> str:
-    """Return the folder that all objects lie below; "" for different hosts."""
+    """Return the folder that all objects lie below; "" for different hosts.
+
+    Of the hub it is in one repository.
+    """
     parts = [folder_of(url).split("/") for url in (min(urls), max(urls))]
     same = []
     for a, b in zip(*parts, strict=False):
         if a != b:
             break
         same.append(a)
-    return "/".join(same) if len(same) > 2 else ""  # scheme, nothing, host
+    least = 5 if scheme_of(urls[0]) == "hf" else 3  # scheme, nothing, host; or a repo
+    return "/".join(same) if len(same) >= least else ""
 
 
 def last_part(url: str) -> str:

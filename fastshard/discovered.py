@@ -1,0 +1,382 @@
+"""Datasets as webshart reads them, once they are found; see `discover_dataset`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from fastshard.errors import FastshardError, FormatError, RemoteError, StaleIndexWarning
+from fastshard.index.global_file import GlobalIndex, ShardFacts
+from fastshard.indexed import RemoteShards, asked_at, local_contents, local_index
+from fastshard.located import Found
+from fastshard.paired import Files
+from fastshard.shardset import ShardSet
+from fastshard.sources.remote import open_remote
+from fastshard.sources.urls import is_remote
+
+if TYPE_CHECKING:
+    from fastshard.formats.tar import TarShard
+
+__all__ = ["DiscoveredDataset", "ShardReader"]
+
+SUFFIX = ".tar"
+MEGABYTE = 1 << 20  # bytes
+GIGABYTE = 1 << 30  # bytes
+DENIED = (401, 403)  # what stores say of what is not there
+
+
+class DiscoveredDataset:
+    """The shards of a dataset, and their files by number; see `discover_dataset`.
+
+    Attributes
+    ----------
+    name : str
+        The source.
+    is_remote : bool
+    num_shards : int
+    """
+
+    def __init__(self, found: Found) -> None:
+        self.name = found.name
+        self.is_remote = found.settings is not None
+        self.num_shards = len(found.shards)
+        self._found = found
+        self._names = [shard.name for shard in found.shards]
+        paths = [shard.path for shard in found.shards]
+        options: dict[str, Any] = {"root": found.root, "remote": found.settings}
+        options |= {"mode": "mmap", "key": "last", "lower": False}
+        self._set: ShardSet
+        if found.settings is None:
+            self._set = ShardSet(paths, index=found.indexes, **options)
+        else:
+            places = [shard.places for shard in found.shards]
+            self._set = RemoteShards(paths, places, **options)
+        self._files: list[Files | None] = [None] * len(paths)
+        self._read = [False] * len(paths)
+        self._facts: dict[str, ShardFacts] | None = None
+
+    def _number(self, shard_index: int) -> int:
+        if not 0 <= shard_index < self.num_shards:
+            raise IndexError(
+                f"shard {shard_index} is out of range: there are {self.num_shards:,}"
+            )
+        return shard_index
+
+    def _listed(self, shard_index: int) -> Files:
+        """Return a shard's files, by its index if it has one."""
+        k = self._number(shard_index)
+        files = self._indexed(k)
+        if files is None:
+            files = Files(self._set.shard(k).parts()[1])
+            self._files[k], self._read[k] = files, True
+        return files
+
+    def _indexed(self, k: int) -> Files | None:
+        """Return what a shard's index lists; the shard is not read."""
+        if self._files[k] is None:
+            contents = None
+            if isinstance(self._set, RemoteShards):
+                contents = self._set.contents(k)
+            elif path := self._index_of(k):
+                contents = local_contents(path)
+            if contents is not None:
+                self._files[k] = Files(contents.table)
+        return self._files[k]
+
+    def _index_of(self, k: int) -> str | None:
+        """Return where a shard's index is."""
+        if not isinstance(self._set, RemoteShards):
+            return local_index(self._found.root, self._names[k], self._found.indexes)
+        place = self._set.index_of(k)
+        return None if place == "none" else self._shown(place)
+
+    def _shown(self, place: str) -> str:
+        """Return the address that something is read from."""
+        settings = self._found.settings
+        if settings is None or not is_remote(place):
+            return place
+        return asked_at(place, settings)
+
+    def _opened(self, shard_index: int) -> tuple[TarShard, Files]:
+        """Open a shard; its files are what it holds now, whatever an index says."""
+        k = self._number(shard_index)
+        shard = self._set.shard(k)
+        files = self._files[k]
+        if files is None or not self._read[k]:
+            files = self._files[k] = Files(shard.parts()[1])
+            self._read[k] = True
+        return shard, files
+
+    def _each(self, task: Callable[[int], Any]) -> list[Any]:
+        """Do something for each shard; for remote ones in threads."""
+        if self.is_remote:
+            return list(self._set.each(task, "reading indexes"))
+        return [task(k) for k in range(self.num_shards)]
+
+    def _summary(self) -> dict[str, ShardFacts]:
+        """Return what a ``dataset.fsi`` says of remote shards, by name."""
+        if self._facts is None:
+            self._facts = {}
+            for where, prefix in self._found.summaries:
+                index = self._global_index(where)
+                if index is not None:
+                    self._facts = {
+                        prefix + facts.name.removesuffix(SUFFIX): facts
+                        for facts in index.shards
+                    }
+                    break
+        return self._facts
+
+    def _global_index(self, where: str) -> GlobalIndex | None:
+        settings = self._found.settings
+        try:
+            if settings is None or not is_remote(where):
+                return GlobalIndex(where)
+            file = open_remote(where, settings)
+            return GlobalIndex(file.path, file=file)
+        except FileNotFoundError:
+            return None
+        except RemoteError as error:
+            if error.status not in DENIED:
+                raise
+            return None
+        except FormatError as error:
+            warnings.warn(f"broken index: {error}", StaleIndexWarning, stacklevel=5)
+            return None
+
+    def _count(self, k: int, scan: bool = True) -> int | None:
+        """Return how many files a shard has; None where only a scan would tell."""
+        files = self._files[k]
+        if files is None:
+            facts = self._summary().get(self._names[k])
+            nbytes = self._found.shards[k].nbytes
+            if facts is not None and nbytes in (None, facts.shard_bytes):
+                return facts.members
+            files = self._listed(k) if scan else self._indexed(k)
+        return None if files is None else len(files)
+
+    def open_shard(self, shard_index: int) -> ShardReader:
+        """Open a shard to read its files.
+
+        Raises
+        ------
+        IndexError
+            There is no such shard.
+        FormatError
+            The shard or its index is broken: an extent lies outside the shard.
+        OSError
+            It cannot be read.
+        """
+        return ShardReader(*self._opened(shard_index))
+
+    @property
+    def total_files(self) -> int:
+        """Files of all shards; those without an index are scanned."""
+        return sum(self._each(self._count))
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all shards."""
+        return sum(self._each(self._size))
+
+    def _size(self, k: int) -> int:
+        path, nbytes = self._set.paths[k], self._found.shards[k].nbytes
+        settings = self._found.settings
+        if settings is None:
+            return os.stat(path).st_size
+        if nbytes is not None:
+            return nbytes
+        facts = self._summary().get(self._names[k])
+        return (
+            open_remote(path, settings).nbytes if facts is None else facts.shard_bytes
+        )
+
+    def quick_stats(self) -> tuple[int, int]:
+        """Return the bytes of all shards and the number of files, by indexes alone.
+
+        Shards without an index are not opened: their files are not counted, and
+        a UserWarning says how many shards that are.
+        """
+        counts = self._each(lambda k: self._count(k, scan=False))
+        unknown = counts.count(None)
+        if unknown:
+            warnings.warn(
+                f"{unknown:,} shards of {self.name} have no index: "
+                "their files are not counted",
+                stacklevel=2,
+            )
+        return self.total_size, sum(count for count in counts if count is not None)
+
+    def get_shard_info(self, index: int) -> dict[str, Any]:
+        """Return a shard's name, paths, size in bytes, and numbers of files."""
+        files = self._listed(index)
+        name = self._names[index]
+        return {
+            "name": name,
+            "tar_path": self._shown(self._set.paths[index]),
+            "json_path": self._index_of(index),
+            "num_files": len(files),
+            "num_samples": len(files.samples),
+            "size": self._size(index),
+        }
+
+    def get_shard_by_name(self, shard_name: str) -> dict[str, Any]:
+        """Return what `get_shard_info` does, by the shard's name."""
+        if shard_name not in self._names:
+            raise FastshardError(f"no shard {shard_name!r} in {self.name}")
+        return self.get_shard_info(self._names.index(shard_name))
+
+    def get_shard_file_count(self, shard_index: int) -> int:
+        """Return how many files a shard holds."""
+        count = self._count(self._number(shard_index))
+        assert count is not None
+        return count
+
+    def get_shard_sample_count(self, shard_index: int) -> int:
+        """Return how many samples a shard holds: files without paired sidecars."""
+        return len(self._listed(shard_index).samples)
+
+    def list_files_in_shard(self, shard_index: int) -> list[str]:
+        """Return the names of a shard's files, sorted."""
+        return self._listed(shard_index).names()
+
+    def list_samples_in_shard(self, shard_index: int) -> list[str]:
+        """Return the names of a shard's samples, sorted."""
+        return self._listed(shard_index).sample_names()
+
+    def find_file_location(self, file_index: int) -> tuple[int, int]:
+        """Return the shard, and the number in it, of a file of all shards.
+
+        Raises
+        ------
+        IndexError
+            There is no such file.
+        """
+        counts = self._each(self._count)
+        starts = list(accumulate(counts, initial=0))
+        if not 0 <= file_index < starts[-1]:
+            raise IndexError(
+                f"file {file_index} is out of range: there are {starts[-1]:,}"
+            )
+        k = bisect_right(starts, file_index) - 1
+        return k, file_index - starts[k]
+
+    def get_stats(self) -> dict[str, Any]:
+        """Return the number of shards, and of each its files and bytes."""
+        details = [
+            {
+                "index": k,
+                "name": name,
+                "num_files": count,
+                "size": self._size(k),
+                "metadata_loaded": True,
+            }
+            for k, (name, count) in enumerate(
+                zip(self._names, self._each(self._count), strict=True)
+            )
+        ]
+        return {
+            "total_shards": self.num_shards,
+            "from_cache": False,
+            "shard_details": details,
+        }
+
+    def get_detailed_stats(self) -> dict[str, Any]:
+        """Return totals, averages, and what `get_stats` has of each shard."""
+        details = self.get_stats()["shard_details"]
+        for detail in details:
+            del detail["metadata_loaded"]
+            detail["size_mb"] = detail["size"] / MEGABYTE
+        counts = [detail["num_files"] for detail in details]
+        size = sum(detail["size"] for detail in details)
+        return {
+            "total_shards": self.num_shards,
+            "total_files": sum(counts),
+            "total_size": size,
+            "total_size_gb": size / GIGABYTE,
+            "average_files_per_shard": sum(counts) / self.num_shards,
+            "average_size_per_shard": size / self.num_shards,
+            "average_size_per_shard_mb": size / self.num_shards / MEGABYTE,
+            "min_files_in_shard": min(counts),
+            "max_files_in_shard": max(counts),
+            "shard_details": details,
+            "from_cache": False,
+        }
+
+    def print_summary(self, detailed: bool | None = None) -> None:
+        """Print the number of shards; with `detailed` a line for each too."""
+        rule = "-" * 50
+        print(f"\nDataset Summary: {self.name}\n{'=' * 50}")
+        print(f"Total shards: {self.num_shards}")
+        if detailed:
+            print(f"\nShard Details:\n{rule}")
+            print(f"{'Shard Name':<30} {'Size (MB)':<12} {'Files':<10}\n{rule}")
+            for detail in self.get_detailed_stats()["shard_details"]:
+                print(
+                    f"{detail['name']:<30} {detail['size_mb']:<12.2f} "
+                    f"{detail['num_files']:<10}"
+                )
+
+    def __repr__(self) -> str:
+        return (
+            f"DiscoveredDataset(name={self.name!r}, shards={self.num_shards}, "
+            f"remote={str(self.is_remote).lower()})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle, unless there is a token that is a str: see `Settings`."""
+        return DiscoveredDataset, (self._found,)
+
+
+class ShardReader:
+    """An open shard, whose files are numbered by sorted name."""
+
+    def __init__(self, shard: TarShard, files: Files) -> None:
+        self._shard = shard
+        self._files = files
+
+    @property
+    def num_files(self) -> int:
+        """How many files it holds."""
+        return len(self._files)
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples: files without paired sidecars."""
+        return len(self._files.samples)
+
+    def filenames(self) -> list[str]:
+        """Return the files' names, sorted."""
+        return self._files.names()
+
+    def sample_filenames(self) -> list[str]:
+        """Return the samples' names, sorted."""
+        return self._files.sample_names()
+
+    def read_file(self, file_index: int) -> bytes:
+        """Return a file's bytes, by its number.
+
+        Raises
+        ------
+        IndexError
+            There is no such file.
+        """
+        return self._shard.read(self._files.position(file_index))
+
+    def read_sample(self, sample_index: int) -> bytes:
+        """Return a sample's bytes, by its number."""
+        return self._shard.read(self._files.sample(sample_index))
+
+    def read_sample_json(self, sample_index: int) -> bytes | None:
+        """Return the bytes of a sample's paired JSON; None if it has none."""
+        member = self._files.sample_json(sample_index)
+        return None if member is None else self._shard.read(member)
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardReader(num_files={self.num_files}, num_samples={self.num_samples})"
+        )

@@ -1,0 +1,144 @@
+"""The indexes of discovered shards: which each has, and what it says."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
+from fastshard.formats.base import Samples
+from fastshard.index import FOUND, sidecar
+from fastshard.index.contents import Contents
+from fastshard.shardset import ShardSet
+from fastshard.sources.remote import transport_for
+from fastshard.sources.settings import Settings
+from fastshard.sources.urls import is_remote, scheme_of, shown
+
+__all__ = ["RemoteShards", "asked_at", "local_contents", "local_index"]
+
+DENIED = (401, 403)  # what stores say of what is not there
+
+
+def local_index(root: str, name: str, index: str) -> str | None:
+    """Return the index of a shard here, the JSON one first, as webshart would.
+
+    Parameters
+    ----------
+    root : str
+    name : str
+        The shard's, below it, without a suffix.
+    index : str
+        Where indexes are; "auto" for beside the shards.
+    """
+    for kind in reversed(FOUND):
+        path = sidecar(f"{name}.tar", kind)
+        whole = os.path.join(root if index == "auto" else index, path)
+        if os.path.exists(whole):
+            return whole
+    return None
+
+
+def local_contents(path: str) -> Contents:
+    """Read an index here without its shard."""
+    if path.endswith(".json"):
+        from fastshard.index.jsonfile import read_json
+
+        return read_json(path, None)[0]
+    from fastshard.index.binary import read_binary
+
+    return read_binary(path).contents(True, False)
+
+
+def asked_at(url: str, settings: Settings) -> str:
+    """Return the address that a URL is asked for at, without what may be secret."""
+    if scheme_of(url) == "hf":
+        from fastshard.sources.hub import hub_for
+
+        url = hub_for(settings).https_of(url)
+    return shown(url)
+
+
+class RemoteShards(ShardSet):
+    """Remote shards, for each of which there are places where its index may be.
+
+    Parameters
+    ----------
+    paths : sequence of str
+    places : sequence of sequence of str
+        For each shard: URLs or paths, the best first. Those that turn out to hold no
+        index of it are forgotten.
+    **options
+        As for `ShardSet`.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], places: Sequence[Sequence[str]], **options: Any
+    ) -> None:
+        super().__init__(paths, index="none", **options)
+        self.indexes = [tuple(some) for some in places]
+
+    def index_of(self, k: int) -> str:
+        """Return the ``index=`` that shard `k` is opened with."""
+        return next(iter(self.indexes[k]), "none")
+
+    def bring(self, k: int) -> Samples:
+        """Open shard `k`, by the first of its indexes that holds."""
+        while places := self.indexes[k]:
+            try:
+                return super().bring(k)
+            except (FormatError, RemoteError) as error:
+                at = self._place_of(error, places)
+                if at is None:
+                    raise
+                if isinstance(error, FormatError):
+                    _warn(error)
+            self.indexes[k] = places[at + 1 :]
+        return super().bring(k)
+
+    def _place_of(self, error: Exception, places: Sequence[str]) -> int | None:
+        """Say which index an error is about, if it is one to pass over."""
+        assert self.remote is not None
+        for i, place in enumerate(places):
+            if isinstance(error, FormatError):
+                if error.path == shown(place):
+                    return i
+            elif isinstance(error, RemoteError) and is_remote(place):
+                absent = isinstance(error, FileNotFoundError) or error.status in DENIED
+                if absent and error.url == asked_at(place, self.remote):
+                    return i
+        return None
+
+    def contents(self, k: int) -> Contents | None:
+        """Read the index of shard `k`, and not the shard; None if it has none."""
+        while places := self.indexes[k]:
+            try:
+                return self._read(places[0])
+            except FormatError as error:
+                _warn(error)
+            except FileNotFoundError:
+                pass
+            except RemoteError as error:
+                if error.status not in DENIED:
+                    raise
+            self.indexes[k] = places[1:]
+        return None
+
+    def _read(self, place: str) -> Contents:
+        if not is_remote(place):
+            return local_contents(place)
+        assert self.remote is not None
+        data = transport_for(place, self.remote).whole(place)[1]
+        if place.partition("?")[0].endswith(".json"):
+            from fastshard.index.jsonfile import parse_json
+
+            return parse_json(data, shown(place), None)[0]
+        from fastshard.index.binary import parse_binary
+
+        return parse_binary(data, shown(place)).contents(True, False)
+
+
+def _warn(error: FormatError) -> None:
+    text = f"stale or broken index: {error}"
+    warnings.warn(text, StaleIndexWarning, stacklevel=4)
