@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from fastshard.errors import FastshardError, FormatError, RemoteError, StaleIndexWarning
+from fastshard.errors import FastshardError, FormatError, StaleIndexWarning
 from fastshard.index.global_file import GlobalIndex, ShardFacts
 from fastshard.indexed import RemoteShards, asked_at, local_contents, local_index
 from fastshard.located import Found
 from fastshard.paired import Files
 from fastshard.shardset import ShardSet
-from fastshard.sources.remote import open_remote
+from fastshard.sources.remote import open_if_there, open_remote
 from fastshard.sources.urls import is_remote
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ __all__ = ["DiscoveredDataset", "ShardReader"]
 SUFFIX = ".tar"
 MEGABYTE = 1 << 20  # bytes
 GIGABYTE = 1 << 30  # bytes
-DENIED = (401, 403)  # what stores say of what is not there
 
 
 class DiscoveredDataset:
@@ -58,6 +58,7 @@ class DiscoveredDataset:
         self._files: list[Files | None] = [None] * len(paths)
         self._read = [False] * len(paths)
         self._facts: dict[str, ShardFacts] | None = None
+        self._lock = threading.Lock()
 
     def _number(self, shard_index: int) -> int:
         if not 0 <= shard_index < self.num_shards:
@@ -119,31 +120,26 @@ class DiscoveredDataset:
 
     def _summary(self) -> dict[str, ShardFacts]:
         """Return what a ``dataset.fsi`` says of remote shards, by name."""
-        if self._facts is None:
-            self._facts = {}
-            for where, prefix in self._found.summaries:
-                index = self._global_index(where)
-                if index is not None:
-                    self._facts = {
-                        prefix + facts.name.removesuffix(SUFFIX): facts
-                        for facts in index.shards
-                    }
-                    break
-        return self._facts
+        with self._lock:  # of many threads one reads it
+            if self._facts is None:
+                self._facts = self._summed_up()
+            return self._facts
+
+    def _summed_up(self) -> dict[str, ShardFacts]:
+        for where, prefix in self._found.summaries:
+            index = self._global_index(where)
+            if index is not None:
+                shards = index.shards
+                return {prefix + one.name.removesuffix(SUFFIX): one for one in shards}
+        return {}
 
     def _global_index(self, where: str) -> GlobalIndex | None:
         settings = self._found.settings
         try:
             if settings is None or not is_remote(where):
                 return GlobalIndex(where)
-            file = open_remote(where, settings)
-            return GlobalIndex(file.path, file=file)
-        except FileNotFoundError:
-            return None
-        except RemoteError as error:
-            if error.status not in DENIED:
-                raise
-            return None
+            file = open_if_there(where, settings)
+            return None if file is None else GlobalIndex(file.path, file=file)
         except FormatError as error:
             warnings.warn(f"broken index: {error}", StaleIndexWarning, stacklevel=5)
             return None

@@ -12,7 +12,7 @@ from fastshard.formats.base import Samples
 from fastshard.index import FOUND, sidecar
 from fastshard.index.contents import Contents
 from fastshard.shardset import ShardSet
-from fastshard.sources.remote import transport_for
+from fastshard.sources.remote import remote_bytes
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, scheme_of, shown
 
@@ -129,7 +129,7 @@ class RemoteShards(ShardSet):
         if not is_remote(place):
             return local_contents(place)
         assert self.remote is not None
-        data = transport_for(place, self.remote).whole(place)[1]
+        data = remote_bytes(place, self.remote)
         if place.partition("?")[0].endswith(".json"):
             from fastshard.index.jsonfile import parse_json
 

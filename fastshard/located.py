@@ -17,7 +17,7 @@ from fastshard.index import FORMATS, FOUND, sidecar
 from fastshard.index.global_file import NAME
 from fastshard.index.remote import sidecar_of
 from fastshard.indexed import local_index
-from fastshard.sources.listing import list_remote
+from fastshard.listing import list_remote
 from fastshard.sources.remote import transport_for
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import (

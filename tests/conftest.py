@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import socket
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -149,3 +150,21 @@ def write_numbers(folder: Path, count: int, *, first: int = 0, per: int = 10) ->
             key = f"{i - first:06d}"
             writer.write({"__key__": key, "txt": str(i), "npy": array, "cls": i})
     return folder
+
+
+@pytest.fixture
+def loopback(monkeypatch, tmp_path):
+    """Connect to this machine only, and know no token of whoever runs the tests."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no token"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+    connect = socket.socket.connect
+
+    def guarded(self, address):
+        assert address[0] == "127.0.0.1"
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import socket
 import subprocess
 import sys
 
@@ -15,10 +14,13 @@ from fastshard.sources.settings import settings_of
 
 from conftest import write_tar
 from hubserver import FakeHub, commit_of
+from servers import Server
 
 REPO = "owner/name"
 SOURCE = f"hf://datasets/{REPO}"
 SECRET = "hf_verysecret"
+
+pytestmark = pytest.mark.usefixtures("loopback")
 
 
 def tar_of(folder, number, name="x"):
@@ -26,22 +28,6 @@ def tar_of(folder, number, name="x"):
     members = {f"{number}.txt": f"{name} {number}".encode()}
     members[f"{number}.bin"] = bytes([number]) * 40_000
     return write_tar(folder / "made.tar", members).read_bytes()
-
-
-@pytest.fixture(autouse=True)
-def this_machine_only(monkeypatch, tmp_path):
-    """Know no token of whoever runs the tests, and connect nowhere else."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
-    connect = socket.socket.connect
-
-    def guarded(self, address):
-        assert address[0] == "127.0.0.1"
-        return connect(self, address)
-
-    monkeypatch.setattr(socket.socket, "connect", guarded)
 
 
 @pytest.fixture
@@ -252,7 +238,7 @@ def test_a_folder_without_shards(hub):
 )
 def test_urls_of_no_dataset(hub, url, words):
     with pytest.raises(FastshardError, match=words):
-        opened(hub, url)
+        len(opened(hub, url))
     assert not hub.requests
 
 
@@ -328,11 +314,11 @@ def test_a_token_for_others_is_not_told_to_the_hub(hub, monkeypatch):
 
 def test_a_token_of_the_hub_is_told_to_nobody_else(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    url = hub.cdn.at("/b.tar")
-    hub.cdn.files["/b.tar"] = hub.repos[REPO]["train-1.tar"]
-
-    assert texts(opened(hub, f"{SOURCE}/train-0.tar::{url}")) == ["x 0", "x 1"]
-    assert tokens(hub.cdn) == {None}
+    with Server({"/b.tar": hub.repos[REPO]["train-1.tar"]}) as other:
+        source = f"{SOURCE}/train-0.tar::{other.at('/b.tar')}"
+        assert texts(opened(hub, source)) == ["x 0", "x 1"]
+        assert tokens(other) == {None}
+        assert tokens(hub) == {f"Bearer {SECRET}"}
 
 
 @pytest.mark.parametrize("token", ["a\nb", "a\x00b", "ä"])
@@ -345,16 +331,16 @@ def test_a_token_that_is_none_is_not_shown(hub, token):
 def test_nothing_shows_the_token(hub):
     source = "hf://datasets/owner/gated"
     dataset = opened(hub, source, token=SECRET)
+    with pytest.raises(FastshardError, match="not pickled"):
+        pickle.dumps(opened(hub, source, token=SECRET))
     hub.token = "another"
     with pytest.raises(fastshard.RemoteError) as caught:
         texts(dataset)
     error = caught.value
 
     shown = [repr(dataset), str(dataset.shards.paths), repr(error), str(error)]
-    shown += [str(vars(error)), str(pickle.dumps(error)), repr(dataset.shards.remote)]
+    shown += [str(vars(error)), str(pickle.dumps(error))]
     assert SECRET not in "\n".join(shown)
-    with pytest.raises(FastshardError, match="not pickled"):
-        pickle.dumps(dataset)
 
 
 def run(code, environment):

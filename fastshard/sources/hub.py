@@ -165,11 +165,6 @@ class HubClient:
         with self._explained(url) as found:
             return self._http.whole(found)
 
-    def download(self, url: str, known: Facts | None, sink: Callable[[Any], T]) -> T:
-        """Give `sink` an answer with the whole object, however large."""
-        with self._explained(url) as found:
-            return self._http.download(found, known, sink)
-
     @contextmanager
     def _explained(self, url: str) -> Iterator[str]:
         """Give the address of a file; a refusal then says what to do about it."""
@@ -186,7 +181,7 @@ class HubClient:
     def _refusal(self, said: str, place: Place) -> str:
         """Say what to do about a dataset that may not be read."""
         return (
-            f"{said} - if {place.repo} is gated, accept its terms at "
+            f"{said.rstrip(' .')} - if {place.repo} is gated, accept its terms at "
             f"{self.page_of(place)}; {LOG_IN}"
         )
 
@@ -289,7 +284,7 @@ class HubClient:
         """Return what an error of huggingface_hub means here; without its text."""
         page, revision = self.page_of(place), place.revision or self._revision
         names = _names_of(error)
-        answer = getattr(error, "response", None)
+        answer = _answer_of(error)
         status = getattr(answer, "status_code", None)
         said = getattr(answer, "headers", {}).get("X-Error-Message") or ""
         said = WORDS.sub(" ", said)[:200] or f"the hub refuses ({type(error).__name__})"
@@ -322,6 +317,16 @@ def _names_of(error: Exception) -> set[str]:
     """Return the names of an exception's classes, which have moved between modules."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return names - {"ConnectionError"} if "OfflineModeIsEnabled" in names else names
+
+
+def _answer_of(error: BaseException | None) -> Any:
+    """Return the server's answer that led to an exception, if one did."""
+    while error is not None:  # huggingface_hub may fail to read a refusal
+        answer = getattr(error, "response", None)
+        if answer is not None:
+            return answer
+        error = error.__context__
+    return None
 
 
 def _escaped(path: str) -> str:
