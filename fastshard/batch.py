@@ -14,6 +14,9 @@ from fastshard.errors import FastshardError
 __all__ = ["BatchProcessor", "read_files_batch"]
 
 Request = tuple[int, int] | tuple[int, int, int]
+Opened = tuple[Shard, Sequence[int]]  # and the positions of its files
+
+THREADS = 16  # that open remote shards
 
 
 def read_files_batch(
@@ -56,10 +59,10 @@ def read_files_batch(
     shards: list[Shard] = []
     positions: list[int] = []
     places: list[int] = []
-    opened: dict[tuple[int, int], tuple[Shard, Sequence[int]]] = {}
+    opened = _open_all(datasets, list(dict.fromkeys(where for where, _ in requests)))
     for place, (where, file) in enumerate(requests):
         try:
-            shard, order = opened.get(where) or _open(datasets, *where, opened)
+            shard, order = _of(opened[where])
             if file < 0:
                 raise IndexError(f"file {file} is out of range")
             positions.append(order[file])
@@ -78,20 +81,38 @@ def read_files_batch(
     return found
 
 
-def _open(
-    datasets: Sequence[DiscoveredDataset],
-    dataset: int,
-    shard: int,
-    opened: dict[tuple[int, int], tuple[Shard, Sequence[int]]],
-) -> tuple[Shard, Sequence[int]]:
-    """Open a shard, and keep it for the rest of the batch."""
+def _open_all(
+    datasets: Sequence[DiscoveredDataset], places: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], Opened | Exception]:
+    """Open shards, and keep them for the rest of the batch; remote ones in threads."""
+
+    def attempt(where: tuple[int, int]) -> Opened | Exception:
+        try:
+            return _open(datasets, *where)
+        except (FastshardError, OSError, IndexError) as error:
+            return error
+
+    if len(places) < 2 or not any(dataset.is_remote for dataset in datasets):
+        return {where: attempt(where) for where in places}
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip(places, pool.map(attempt, places), strict=True))
+
+
+def _open(datasets: Sequence[DiscoveredDataset], dataset: int, shard: int) -> Opened:
     if not 0 <= dataset < len(datasets):
         raise IndexError(
             f"dataset {dataset} is out of range: there are {len(datasets):,}"
         )
     reader, files = datasets[dataset]._opened(shard)
-    opened[dataset, shard] = reader, files.order
     return reader, files.order
+
+
+def _of(opened: Opened | Exception) -> Opened:
+    if isinstance(opened, Exception):
+        raise opened
+    return opened
 
 
 class BatchProcessor:

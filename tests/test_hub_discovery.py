@@ -276,15 +276,15 @@ def test_a_batch_comes_side_by_side(hub, tmp_path):
     hub.repos["owner/tars"] |= {f"x/{i}.tar": tar for i in range(3)}
     dataset = discovered(hub, "owner/tars", subfolder="x")
     wanted = [(k, i) for i in range(12) for k in range(3)]
-    for k in range(3):
-        dataset.open_shard(k)
-    hub.cdn.latency = 0.05
+    hub.latency = hub.cdn.latency = 0.05
+    assert len(webshart.read_files_batch(dataset, wanted[:3])) == 3
+    assert hub.peak == 3
     hub.cdn.forget()
 
     assert webshart.read_files_batch(dataset, wanted) == [
         members[f"{i:03}.bin"] for _, i in wanted
     ]
-    assert hub.cdn.peak > 3
+    assert hub.cdn.peak >= 3
 
 
 def test_a_batch_says_what_failed(hub):

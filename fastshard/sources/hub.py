@@ -308,8 +308,8 @@ class HubClient:
 
 def _failures() -> tuple[type[Exception], ...]:
     """Return what huggingface_hub may raise for what a server does."""
-    httpx = sys.modules.get("httpx")  # which its newer versions use
-    others = (httpx.HTTPError,) if httpx is not None else ()
+    found = (sys.modules.get(name) for name in ("httpx", "httpx2"))  # of newer ones
+    others = (module.HTTPError for module in found if module is not None)
     return (OSError, ValueError, LookupError, TypeError, AttributeError, *others)
 
 
