@@ -11,14 +11,13 @@ import pytest
 
 import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
-from fastshard.sources import fast_http, obstores
-from fastshard.sources.http import client_for
+from fastshard.sources import obstores
 from fastshard.sources.object_store import stores_for
 from fastshard.sources.remote import open_remote
 from fastshard.sources.settings import settings_of
 
 from conftest import write_tar
-from servers import Server, redirect_to
+from servers import Server
 
 obstore = pytest.importorskip("obstore")
 moto = pytest.importorskip("moto.server")
@@ -298,131 +297,4 @@ def test_a_child_is_told_that_obstore_was_used_before(bucket, unused):
 
     assert in_child(is_told)
     assert in_child(lambda: in_child(is_told))
-    assert file.read(20_000, 10) == DATA[20_000:20_010]
-
-
-def test_a_child_of_a_process_that_did_not_use_it_may(tmp_path):
-    if not hasattr(os, "fork"):
-        pytest.skip("this system does not fork")
-    import subprocess
-
-    script = """if True:
-        import os, sys
-        sys.path.insert(0, sys.argv[1])
-        from servers import Server
-        from fastshard.sources import fast_http, obstores
-        from fastshard.sources.remote import open_remote
-        from fastshard.sources.settings import settings_of
-        fast_http.AFTER = 0
-        with Server({"/a.tar": bytes(50_000)}) as server:
-            url = server.at("/a.tar")
-            child = os.fork()
-            if child == 0:
-                file = open_remote(url, settings_of({}, [url]))
-                right = file.read(20_000, 10) == bytes(10)
-                os._exit(0 if right and obstores._Process.used else 1)
-            assert os.waitpid(child, 0)[1] == 0
-            assert not obstores._Process.used
-    """
-    here = os.path.dirname(__file__)
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, here]
-    subprocess.run(command, check=True, timeout=60)
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(fast_http, "AFTER", 0)
-    with Server({"/a.tar": DATA, "/b.tar": DATA, "/a b.tar": DATA}) as server:
-        yield server
-
-
-def fast(server, path="/a.tar", **options):
-    """Say whether a range comes by obstore."""
-    url = server.at(path)
-    file = open_remote(url, settings_of({"timeout": 5.0, **options}, [url]))
-    room = bytearray(10)
-    parts = [(20_000, memoryview(room))]
-    client = client_for(file.settings)
-    came = client._fast.read(url, 20_000, 20_010, parts, file.facts)
-    assert not came or room == DATA[20_000:20_010]
-    return came
-
-
-def test_plain_http_goes_by_obstore(server):
-    assert fast(server)
-    assert fast(server, headers={})
-
-
-def test_it_does_not_where_it_might_do_another_thing(server, monkeypatch):
-    assert not fast(server, object_store=False)
-    assert not fast(server, token=SECRET)
-    assert not fast(server, headers={"X-Some": "thing"})
-    assert not fast(server, "/a b.tar")
-    server.behave("/a.tar", redirect_to("/b.tar"))
-    assert not fast(server)
-    server.behave_well()
-    server.behave("/a.tar", "no_validators")
-    assert not fast(server)
-    server.behave_well()
-    url = server.at("/b.tar")
-    client = client_for(settings_of({}, [url]))
-    monkeypatch.setenv("http_proxy", server.url)
-    monkeypatch.setenv("no_proxy", "example.com")
-    assert client._fast._route_of(url) is None
-
-
-def test_it_waits_for_some_reads(server, monkeypatch):
-    monkeypatch.setattr(fast_http, "AFTER", 1)
-    url = server.at("/a.tar")
-    file = open_remote(url, settings_of({}, [url]))
-
-    for _ in range(3):
-        assert file.read(20_000, 10) == DATA[20_000:20_010]
-    agents = [request.headers["user-agent"] for request in server.requests]
-    assert ["object_store" in agent for agent in agents] == [False, False, True, True]
-
-
-def test_an_endless_body_is_not_collected(server):
-    whole = DATA * 1000
-    server.files["/large.tar"] = whole
-    url = server.at("/large.tar")
-    file = open_remote(url, settings_of({}, [url]))
-    client = client_for(file.settings)
-
-    def endless_answer(exchange):
-        right = exchange.right
-        return right if right.status != 206 else right.with_body(whole)
-
-    server.behave("/large.tar", endless_answer)
-    server.forget()
-    room = bytearray(10)
-    parts = [(20_000, memoryview(room))]
-    assert not client._fast.read(url, 20_000, 20_010, parts, file.facts)
-    assert server.bytes_sent < len(whole)
-
-
-def test_it_leaves_a_server_alone_that_failed_thrice(server):
-    url = server.at("/a.tar")
-    file = open_remote(url, settings_of({"attempts": 1}, [url]))
-    server.behave("/a.tar", "status_500")
-    for _ in range(3):
-        with pytest.raises(RemoteError, match="status 500"):
-            file.read(20_000, 10)
-    server.behave_well()
-    server.forget()
-
-    assert file.read(20_000, 10) == DATA[20_000:20_010]
-    assert [r.headers["user-agent"][:6] for r in server.requests] != ["object"]
-    assert len(server.requests) == 1
-
-
-@forks
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_child_reads_by_urllib3(server, unused):
-    url = server.at("/a.tar")
-    file = open_remote(url, settings_of({}, [url]))
-    assert file.read(20_000, 10) == DATA[20_000:20_010]
-    assert obstores._Process.used
-
-    assert in_child(lambda: file.read(30_000, 10) == DATA[30_000:30_010])
     assert file.read(20_000, 10) == DATA[20_000:20_010]

@@ -195,6 +195,9 @@ class CopiedSample(Sample):
         assert isinstance(data, bytes)
         return array_of(data, dtype, shape, f"{self.key}.{field}")
 
+    def open(self, field: str) -> BinaryIO:
+        return cast(BinaryIO, ViewFile(self[field], f"{self.key}.{field}"))
+
     def _decoded(self, decoder: Decoder, field: str) -> Any:
         name = f"{self.key}.{field}"
         return decode_field(decoder, self[field], name, 0, name)

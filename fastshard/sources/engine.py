@@ -20,6 +20,7 @@ from fastshard.sources.deadline import Deadline, DroppedError
 
 if TYPE_CHECKING:
     from fastshard.sources.remote import RemoteFile
+    from fastshard.sources.settings import Settings
 
 __all__ = ["Engine", "Request", "Run", "plan"]
 
@@ -204,12 +205,12 @@ class Engine:
 
     Parameters
     ----------
-    connections : int
-        How many there may be.
+    settings : Settings
+        Whose ``connections`` are how many there may be.
     """
 
-    def __init__(self, connections: int) -> None:
-        self._connections = connections
+    def __init__(self, settings: Settings) -> None:
+        self._connections = settings.connections
         self._runs: deque[Run] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._threads: set[threading.Thread] = set()

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import functools
 import http.client
-import os
 import ssl
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -345,14 +343,6 @@ def _lasts(url: str) -> float:
     return REMEMBERED
 
 
-_clients: weakref.WeakKeyDictionary[Settings, HttpClient] = weakref.WeakKeyDictionary()
-if hasattr(os, "register_at_fork"):  # connections are not shared with a child
-    os.register_at_fork(after_in_child=_clients.clear)
-
-
 def client_for(settings: Settings) -> HttpClient:
     """Return this process's client."""
-    client = _clients.get(settings)
-    if client is None:
-        client = _clients.setdefault(settings, HttpClient(settings))
-    return client
+    return settings.shared(HttpClient)

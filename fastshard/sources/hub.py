@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -360,14 +359,6 @@ def _stored() -> str | None:
     return get_token()
 
 
-_hubs: weakref.WeakKeyDictionary[Settings, HubClient] = weakref.WeakKeyDictionary()
-if hasattr(os, "register_at_fork"):  # connections are not shared with a child
-    os.register_at_fork(after_in_child=_hubs.clear)
-
-
 def hub_for(settings: Settings) -> HubClient:
     """Return this process's client."""
-    hub = _hubs.get(settings)
-    if hub is None:
-        hub = _hubs.setdefault(settings, HubClient(settings))
-    return hub
+    return settings.shared(HubClient)

@@ -7,11 +7,9 @@ as one over HTTP is. `private_hosts` concerns the ``endpoint`` of `store` alone.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import socket
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -252,14 +250,6 @@ def _text_of(error: Exception, settings: Settings) -> str:
     return f"{line} ({code[1]})" if code else line or type(error).__name__
 
 
-_clients: weakref.WeakKeyDictionary[Settings, StoreClient] = weakref.WeakKeyDictionary()
-if hasattr(os, "register_at_fork"):  # a child may use them no more
-    os.register_at_fork(after_in_child=_clients.clear)
-
-
 def stores_for(settings: Settings) -> StoreClient:
     """Return this process's client."""
-    client = _clients.get(settings)
-    if client is None:
-        client = _clients.setdefault(settings, StoreClient(settings))
-    return client
+    return settings.shared(StoreClient)

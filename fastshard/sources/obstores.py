@@ -16,7 +16,7 @@ from fastshard._core.receive import Scatter
 from fastshard.errors import FastshardError
 from fastshard.sources.facts import Facts
 
-__all__ = ["begin", "coding_of", "facts_of", "fill", "may_begin", "wrong_with"]
+__all__ = ["begin", "coding_of", "facts_of", "fill", "wrong_with"]
 
 PIECE = 1 << 20  # bytes of a body that are held besides where they go
 HARMLESS_CODINGS = ("", "identity", "aws-chunked")  # the last is of an upload, not kept
@@ -42,11 +42,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def may_begin() -> bool:
-    """Say whether obstore can be used in this process."""
-    return not _Process.forked
 
 
 def begin(owner: object) -> None:

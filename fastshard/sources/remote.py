@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
@@ -247,18 +246,17 @@ def _downloaded(
     return client_for(settings).download(url, take)
 
 
-_caches: weakref.WeakKeyDictionary[Settings, RangeCache] = weakref.WeakKeyDictionary()
+class _Kept:
+    """The cache that settings name."""
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.cache_dir is not None
+        self.cache = RangeCache(settings.cache_dir, settings.cache_limit)
 
 
 def cache_for(settings: Settings) -> RangeCache | None:
     """Return what keeps bytes on this machine, if something does."""
-    if settings.cache_dir is None:
-        return None
-    cache = _caches.get(settings)
-    if cache is None:
-        made = RangeCache(settings.cache_dir, settings.cache_limit)
-        cache = _caches.setdefault(settings, made)
-    return cache
+    return None if settings.cache_dir is None else settings.shared(_Kept).cache
 
 
 def index_entry(file: RemoteFile) -> Entry | None:
@@ -349,16 +347,8 @@ def _start(requests: Sequence[Request]) -> None:
             _engine_of(settings).start(runs)
 
 
-_engines: weakref.WeakKeyDictionary[Settings, Engine] = weakref.WeakKeyDictionary()
-if hasattr(os, "register_at_fork"):  # a child has threads of its own
-    os.register_at_fork(after_in_child=_engines.clear)
-
-
 def _engine_of(settings: Settings) -> Engine:
-    engine = _engines.get(settings)
-    if engine is None:
-        engine = _engines.setdefault(settings, Engine(settings.connections))
-    return engine
+    return settings.shared(Engine)
 
 
 def transport_for(url: str, settings: Settings) -> Transport:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from fastshard.errors import FastshardError
 from fastshard.sizes import parse_size
@@ -12,6 +13,7 @@ from fastshard.sources.urls import HTTP, Origin, checked, origin_of, scheme_of
 
 __all__ = ["RemoteOptions", "Settings", "settings_of"]
 
+T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
 
 CONNECTIONS = 16  # ranges at a time
@@ -46,8 +48,6 @@ class RemoteOptions(TypedDict, total=False):
         Read nothing but what is in `cache_dir`.
     private_hosts : bool
         False refuses addresses that are private, local or link-local.
-    object_store : bool
-        Whether plain HTTP may go through obstore, if that is installed.
     store : Mapping of str to object
         Options of obstore's `S3Store`, `GCSStore`, `AzureStore`: ``region``,
         ``endpoint``, ``skip_signature``, credentials.
@@ -66,10 +66,22 @@ class RemoteOptions(TypedDict, total=False):
     cache_limit: int | str | None
     offline: bool
     private_hosts: bool
-    object_store: bool
     store: Mapping[str, Any] | None
     revision: str | None
     endpoint: str | None
+
+
+_every: weakref.WeakSet[Settings] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Leave connections and threads to the parent: a child makes its own."""
+    for settings in list(_every):
+        settings._shared.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Settings:
@@ -87,6 +99,8 @@ class Settings:
         unknown = set(options) - RemoteOptions.__optional_keys__
         if unknown:
             raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
+        self._shared: dict[type, Any] = {}
+        _every.add(self)
         self.options = options
         self.origins = origins
         self.token: Token = options.get("token")
@@ -99,7 +113,6 @@ class Settings:
         self.cache_limit = None if limit is None else parse_size(limit)
         self.offline = bool(options.get("offline", False))
         self.private_hosts = bool(options.get("private_hosts", True))
-        self.object_store = bool(options.get("object_store", True))
         self.store = dict(options.get("store") or {})
         self.revision = options.get("revision")
         self.endpoint = (
@@ -109,6 +122,13 @@ class Settings:
         ).rstrip("/")
         if self.offline and self.cache_dir is None:
             raise FastshardError("offline=True reads a cache: give cache_dir=")
+
+    def shared(self, kind: type[T]) -> T:
+        """Return this process's ``kind(settings)``, the same each time."""
+        found: T | None = self._shared.get(kind)
+        if found is None:
+            found = self._shared.setdefault(kind, kind(self))  # type: ignore[call-arg]
+        return found
 
     def bearer(self) -> str | None:
         """Return the token; asks the function that knows it.
