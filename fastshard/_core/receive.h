@@ -15,6 +15,19 @@ typedef struct {
 
 #define FS_CAN_RECEIVE 0
 
+static inline int64_t fs_send(int fd, const uint8_t *from, size_t size, int wait_ms)
+{
+    (void)fd, (void)from, (void)size, (void)wait_ms;
+    errno = ENOSYS;
+    return -1;
+}
+
+static inline int fs_is_silent(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
 static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
                                  uint8_t *scratch, size_t room, int wait_ms)
 {
@@ -33,6 +46,34 @@ static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
 
 #define FS_CAN_RECEIVE 1
 #define FS_MOST_SLICES 64
+#ifndef MSG_NOSIGNAL /* macOS: the socket has SO_NOSIGPIPE, by Python */
+#define MSG_NOSIGNAL 0
+#endif
+
+/* Send once: bytes; -1, with EAGAIN if nothing could be sent for `wait_ms`. */
+static inline int64_t fs_send(int fd, const uint8_t *from, size_t size, int wait_ms)
+{
+    struct pollfd asked = {.fd = fd, .events = POLLOUT, .revents = 0};
+    int64_t sent;
+
+    sent = (int64_t)send(fd, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        if (poll(&asked, 1, wait_ms) > 0)
+            sent = (int64_t)send(fd, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && (errno == EWOULDBLOCK || errno == EINTR))
+            errno = EAGAIN;
+    }
+    return sent;
+}
+
+/* Whether nothing came on a socket that nobody waits for, not even its end. */
+static inline int fs_is_silent(int fd)
+{
+    char byte;
+
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+           (errno == EAGAIN || errno == EWOULDBLOCK);
+}
 
 /* Receive once, into slices in their order. Bytes; 0 at the end of the stream; -1,
    with EAGAIN if nothing came for `wait_ms`. */

@@ -2,10 +2,11 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.errno cimport EAGAIN, errno
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport EAGAIN, EPIPE, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
 
 from fastshard._core.pages cimport fs_exact_now
 
@@ -16,6 +17,8 @@ cdef extern from "receive.h" nogil:
     ctypedef struct fs_slice_t:
         uint8_t *to
         size_t size
+    int64_t fs_send(int fd, const uint8_t *start, size_t size, int wait_ms)
+    bint fs_is_silent(int fd)
     int64_t fs_receive(
         int fd, const fs_slice_t *slices, size_t count, uint8_t *scratch, size_t room,
         int wait_ms,
@@ -23,6 +26,10 @@ cdef extern from "receive.h" nogil:
 
 cdef enum:
     SCRATCH = 64 << 10             # bytes that are passed over at a time
+    MOST_HEAD = 16 << 10           # bytes of headers
+    STALE = -1                     # what may go wrong, besides an errno
+    ENDED = -2
+    OVERLONG = -3
 
 cdef size_t LARGE_COPY = 32 << 10  # bytes
 cdef uint64_t LONGEST = 200_000_000  # ns without a look at signals
@@ -49,6 +56,10 @@ cdef class Scatter:
     cdef size_t held               # buffers
     cdef size_t next               # the slice that comes next
     cdef readonly uint64_t left    # bytes to come
+    cdef uint8_t *head             # headers, and what came with them
+    cdef size_t head_size
+    cdef size_t head_end           # 0: they are not whole yet
+    cdef bint taken                # what came with them
 
     def __cinit__(self, uint64_t start, uint64_t end, parts):
         cdef uint64_t at = start
@@ -77,6 +88,7 @@ cdef class Scatter:
         free(self.buffers)
         free(self.slices)
         free(self.scratch)
+        free(self.head)
 
     def __reduce__(self):
         raise TypeError("buffers that are written to do not pickle")
@@ -132,6 +144,11 @@ cdef class Scatter:
             data += part
             size -= part
 
+    @property
+    def took_body(self):
+        """Whether `exchange` receives the body, or left it for what the headers are."""
+        return self.taken
+
     def receive(self, int fd, uint64_t until):
         """Receive bytes until all came, the stream ends, or a moment has come.
 
@@ -159,7 +176,7 @@ cdef class Scatter:
         cdef uint64_t now
         cdef int code = 0
         if self.scratch == NULL:
-            self.scratch = <uint8_t *> calloc(1, SCRATCH)
+            self.scratch = <uint8_t *> malloc(SCRATCH)
             if self.scratch == NULL:
                 raise MemoryError
         with nogil:
@@ -180,3 +197,156 @@ cdef class Scatter:
         if code != 0 and code != EAGAIN:
             raise OSError(code, os.strerror(code))
         return before - self.left, step == 0
+
+    def exchange(self, int fd, const uint8_t[::1] request not None, uint64_t until):
+        """Send a request, receive the headers of its answer, and the body if it fits.
+
+        The body is received only if the headers are of an HTTP/1.1 206 with a
+        ``Content-Length`` of all bytes that are to come; look at them afterwards.
+
+        Parameters
+        ----------
+        fd : int
+            A socket, on which nothing is under way.
+        request : bytes
+        until : int
+            When to stop, in ns of `time.monotonic_ns`; it returns after 0.2 s, too:
+            then go on with an empty request.
+
+        Returns
+        -------
+        head : bytes or None
+            The headers, without the empty line; None: they have not come yet.
+        fresh : bool
+            The connection was good when it began.
+
+        Raises
+        ------
+        OSError
+            The connection is broken.
+        ValueError
+            It ended, or there are too many headers.
+        """
+        cdef uint64_t now
+        cdef int status = 0
+        if self.head == NULL:
+            self.head = <uint8_t *> malloc(MOST_HEAD)
+            self.scratch = <uint8_t *> malloc(SCRATCH)
+            if self.head == NULL or self.scratch == NULL:
+                raise MemoryError
+        with nogil:
+            now = fs_exact_now()
+            until = min(until, now + LONGEST)
+            if request.shape[0] > 0 and not fs_is_silent(fd):
+                status = STALE
+            if status == 0 and request.shape[0] > 0:
+                status = send_all(fd, &request[0], request.shape[0], until)
+            if status == 0:
+                status = self.receive_head(fd, until)
+            if status == 0 and self.takes_body():
+                status = self.receive_body(fd, until)
+        if status == STALE:
+            return None, False
+        if status == ENDED:
+            raise ValueError("the connection ended")
+        if status == OVERLONG:
+            raise ValueError("too many headers, or more than was due")
+        if status != 0 and status != EAGAIN:
+            raise OSError(status, os.strerror(status))
+        if self.head_end == 0:
+            return None, True
+        return PyBytes_FromStringAndSize(<const char *> self.head, self.head_end), True
+
+    cdef int receive_head(self, int fd, uint64_t until) noexcept nogil:
+        """Receive until the headers are there; 0, or what went wrong."""
+        cdef fs_slice_t room
+        cdef int64_t got
+        cdef size_t end
+        while self.head_end == 0:
+            if self.head_size == MOST_HEAD:
+                return OVERLONG
+            room.to = self.head + self.head_size
+            room.size = MOST_HEAD - self.head_size
+            got = fs_receive(fd, &room, 1, self.scratch, SCRATCH, wait_of(until))
+            if got <= 0:
+                return ENDED if got == 0 else errno
+            self.head_size += got
+            end = find(self.head, self.head_size, b"\r\n\r\n", 4)
+            if end < self.head_size:
+                self.head_end = end
+        return 0
+
+    cdef bint takes_body(self) noexcept nogil:
+        """Whether the headers promise as many bytes as are to come."""
+        cdef size_t at, stop
+        cdef uint64_t length = 0
+        if self.taken:
+            return True
+        if self.head_size < 12 or memcmp(self.head, b"HTTP/1.1 206", 12) != 0:
+            return False
+        at = find(self.head, self.head_end, b"\r\ncontent-length:", 17) + 17
+        while at < self.head_end and self.head[at] == c' ':
+            at += 1
+        stop = at
+        while stop < self.head_end and c'0' <= self.head[stop] <= c'9' and stop - at < 18:
+            length = 10 * length + (self.head[stop] - c'0')
+            stop += 1
+        if stop == at or (stop < self.head_end and self.head[stop] != c'\r'):
+            return False
+        return length == self.left
+
+    cdef int receive_body(self, int fd, uint64_t until) noexcept nogil:
+        """Take what came with the headers, and receive the rest."""
+        cdef size_t after = self.head_end + 4
+        cdef int64_t got
+        if not self.taken:
+            if self.head_size - after > self.left:
+                return OVERLONG
+            self.taken = True
+            self.copy(self.head + after, self.head_size - after)
+        while self.left > 0:
+            got = fs_receive(
+                fd, self.slices + self.next, self.count - self.next, self.scratch,
+                SCRATCH, wait_of(until),
+            )
+            if got <= 0:
+                return ENDED if got == 0 else errno
+            self.passed(got)
+            if fs_exact_now() >= until:
+                return EAGAIN if self.left > 0 else 0
+        return 0
+
+
+cdef int wait_of(uint64_t until) noexcept nogil:
+    """How long to wait, ms."""
+    cdef uint64_t now = fs_exact_now()
+    return <int> ((until - now) // 1_000_000) + 1 if until > now else 0
+
+
+cdef int send_all(int fd, const uint8_t *start, size_t size, uint64_t until) noexcept nogil:
+    cdef int64_t sent
+    while size > 0:
+        sent = fs_send(fd, start, size, wait_of(until))
+        if sent < 0:
+            return EPIPE if errno == EAGAIN else errno  # half a request is none
+        start += sent
+        size -= sent
+    return 0
+
+
+cdef inline uint8_t lowered(uint8_t letter) noexcept nogil:
+    return letter + 32 if c'A' <= letter <= c'Z' else letter
+
+
+cdef size_t find(
+    const uint8_t *text, size_t size, const char *what, size_t length
+) noexcept nogil:
+    """Where `what`, in lower case, stands in a text of any case; `size`: nowhere."""
+    cdef size_t at, i
+    for at in range(size - length + 1 if size >= length else <size_t> 0):
+        i = 0
+        while i < length and lowered(text[at + i]) == <uint8_t> what[i]:
+            i += 1
+        if i == length:
+            return at
+    return size

@@ -126,9 +126,10 @@ class Run:
             self.error = error.with_traceback(None)
         except DroppedError:
             self.error = RemoteError("nobody waited for it", self.file.path)
-        except BaseException as error:  # the thread lives on; who waits sees it
+        except BaseException as error:  # who waits sees it
             self.error = RemoteError(f"{type(error).__name__}: {error}", self.file.path)
-            raise
+            if not isinstance(error, Exception):
+                raise
         finally:
             self.done = True
             if self._pid == os.getpid():
@@ -248,12 +249,13 @@ class Engine:
         return bool(self._threads)
 
     def _work(self) -> None:
-        while True:
-            run = self._next()
-            if run is None:
-                return
-            run.read()
-            del run  # its buffers are its owner's now
+        try:
+            while (run := self._next()) is not None:
+                run.read()
+                del run  # its buffers are its owner's now
+        finally:
+            with self._changed:
+                self._threads.discard(threading.current_thread())
 
     def _next(self) -> Run | None:
         """Wait for something to do; None: leave."""

@@ -33,6 +33,7 @@ __all__ = ["FastHttp"]
 
 FIRST = 16 << 10  # bytes that are received to begin with
 MOST_HEADERS = 16 << 10  # bytes
+MOST_IDLE = 256  # connections to one origin
 FAILURES = 3  # one after the other, and the origin is left alone
 REST = 60.0  # seconds that it is
 ONCE = frozenset(
@@ -108,13 +109,15 @@ class FastHttp:
             return False
         if server.failures >= FAILURES and time.monotonic() < server.rests_until:
             return False
+        right = False
         try:
-            scatter = Scatter(start, end, parts)
-            right = self._read(
-                server, origin, url, start, end, scatter, known, deadline
+            request = self._request(origin, url, start, end, known)
+            headers = self._read(
+                server, origin, request, Scatter(start, end, parts), deadline
             )
+            right = headers is not None and _is_due(headers, start, end, known)
         except (OSError, HTTPError, ValueError, Again):
-            right = False
+            pass  # urllib3 says what it is
         finally:
             deadline.sock = None
         server.failures = 0 if right else server.failures + 1
@@ -126,39 +129,38 @@ class FastHttp:
         self,
         server: _Server,
         origin: Origin,
-        url: str,
-        start: int,
-        end: int,
+        request: bytes,
         scatter: Scatter,
-        known: Facts,
         deadline: Deadline,
-    ) -> bool:
-        request = self._request(origin, url, start, end, known)
-        connection = _idle(server) or connection_to(
-            origin, self._settings.private_hosts, deadline.left()
-        )
-        try:
-            sock = deadline.sock = connection.sock
-            sock.settimeout(deadline.left())
-            begun = time.monotonic()
-            sock.sendall(request)
-            head, body = _received_head(sock, deadline)
-            answered = time.monotonic()
-            headers = _headers(head)
-            if headers is None or not _is_due(headers, start, end, known):
-                return False
-            scatter.feed(body)  # raises if it is more than was due
-            _receive_rest(sock, scatter, deadline)
-            goes_on = headers.get(b"connection", b"keep-alive").lower() == b"keep-alive"
-            if goes_on and len(server.idle) < self._settings.connections:
-                server.idle.append(connection)
-                connection = None
-        finally:
-            if connection is not None:
-                connection.close()
-        self._meter.answered(answered - begun)
-        self._meter.received(end - start, time.monotonic() - answered)
-        return True
+    ) -> dict[bytes, bytes] | None:
+        """Send a request and take its answer; return the headers of a right one."""
+        nbytes, begun = scatter.left, time.monotonic()
+        while True:
+            connection, is_new = _idle(server), False
+            if connection is None:
+                left = deadline.left()
+                connection = connection_to(origin, self._settings.private_hosts, left)
+                is_new = True
+            try:
+                sock = deadline.sock = connection.sock
+                if CAN_RECEIVE and type(sock) is socket.socket:
+                    head = _exchanged(sock, request, scatter, deadline)
+                else:
+                    head = _by_python(sock, request, scatter, deadline)
+                if head is None and not is_new:
+                    continue  # it was closed meanwhile
+                headers = None if head is None else _headers(head)
+                if headers is None or scatter.left:
+                    return None
+                goes_on = headers.get(b"connection", b"keep-alive").lower()
+                if goes_on == b"keep-alive" and len(server.idle) < MOST_IDLE:
+                    server.idle.append(connection)
+                    connection = None
+            finally:
+                if connection is not None:
+                    connection.close()
+            self._meter.came(nbytes, time.monotonic() - begun)
+            return headers
 
     def _request(
         self, origin: Origin, url: str, start: int, end: int, known: Facts
@@ -187,19 +189,36 @@ class FastHttp:
 
 
 def _idle(server: _Server) -> Any:
-    """Return a connection that is free, and was not closed meanwhile; or None."""
+    """Return a connection that is free; None if there is none."""
+    try:
+        return server.idle.pop()
+    except IndexError:
+        return None
+
+
+def _exchanged(
+    sock: socket.socket, request: bytes, scatter: Scatter, deadline: Deadline
+) -> bytes | None:
+    """Send a request and receive the answer without the GIL; None: it was closed."""
+    sock.settimeout(0)
     while True:
-        try:
-            connection = server.idle.pop()
-        except IndexError:
+        deadline.left()
+        head, fresh = scatter.exchange(sock.fileno(), request, deadline.at)
+        if not fresh:
             return None
-        if not wait_for_read(connection.sock, 0.0):
-            return connection
-        connection.close()
+        if head is not None and not (scatter.left and scatter.took_body):
+            return head
+        request = b""
 
 
-def _received_head(sock: socket.socket, deadline: Deadline) -> tuple[bytes, bytes]:
-    """Receive the headers, and what of the body comes with them."""
+def _by_python(
+    sock: socket.socket, request: bytes, scatter: Scatter, deadline: Deadline
+) -> bytes | None:
+    """Do the same by Python's own calls: for TLS, and where those are the only ones."""
+    if wait_for_read(sock, 0.0):
+        return None
+    sock.settimeout(deadline.left())
+    sock.sendall(request)
     data = sock.recv(FIRST)
     while (at := data.find(b"\r\n\r\n")) < 0:
         if not data or len(data) > MOST_HEADERS:
@@ -209,7 +228,19 @@ def _received_head(sock: socket.socket, deadline: Deadline) -> tuple[bytes, byte
         if not more:
             raise ValueError("cut headers")
         data += more
-    return data[:at], data[at + 4 :]
+    head = data[:at]
+    headers = _headers(head)
+    if headers is None or headers.get(b"content-length") != b"%d" % scatter.left:
+        return head
+    scatter.feed(data[at + 4 :])  # raises if it is more than was due
+    room = memoryview(bytearray(min(scatter.left, 64 << 10)))
+    while scatter.left:
+        sock.settimeout(deadline.left())
+        got = sock.recv_into(room[: min(scatter.left, len(room))])
+        if not got:
+            raise ValueError("a cut body")
+        scatter.feed(room[:got])
+    return head
 
 
 def _headers(head: bytes) -> dict[bytes, bytes] | None:
@@ -240,21 +271,3 @@ def _is_due(headers: dict[bytes, bytes], start: int, end: int, known: Facts) -> 
         and headers.get(b"content-encoding", b"identity") == b"identity"
         and tag.decode("latin-1") == known.tag
     )
-
-
-def _receive_rest(sock: socket.socket, scatter: Scatter, deadline: Deadline) -> None:
-    """Receive the rest of a body straight into its places."""
-    plain = CAN_RECEIVE and type(sock) is socket.socket
-    room = None if plain else memoryview(bytearray(min(scatter.left, 64 << 10)))
-    while scatter.left:
-        left = deadline.left()
-        if room is None:
-            got, ended = scatter.receive(sock.fileno(), deadline.at)
-            if ended and not got:
-                raise ValueError("a cut body")
-            continue
-        sock.settimeout(left)
-        got = sock.recv_into(room[: min(scatter.left, len(room))])
-        if not got:
-            raise ValueError("a cut body")
-        scatter.feed(room[:got])

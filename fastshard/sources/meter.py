@@ -33,6 +33,14 @@ class Meter:
         self._answers = True
         self.latency = min(seconds, slower)
 
+    def came(self, nbytes: int, seconds: float) -> None:
+        """Note an answer that came in a time, waiting and bytes together."""
+        waited = min(seconds, self.latency * GROWTH) if self._answers else seconds
+        if nbytes < LEAST_BYTES:
+            self.answered(seconds)
+        else:
+            self.received(nbytes, seconds - min(waited, seconds / 2))
+
     def received(self, nbytes: int, seconds: float) -> None:
         if nbytes < LEAST_BYTES:
             return

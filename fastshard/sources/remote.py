@@ -308,7 +308,9 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
                 _read_here(requests[0])
         else:
             _start(requests)
-        return [request.wait() for request in requests]
+        for request in reversed(requests):  # the last first: it wakes this thread once
+            request.wait()
+        return [request.error for request in requests]
     except BaseException:
         for request in requests:
             request.drop()
