@@ -187,7 +187,6 @@ def checked(data: Remote, read: Any, batches: list[list[int]], pool: bytes) -> R
 @contenders(
     "a batch of 256 random members of 100 KB over http",
     fastshard=readers.fastshard_many,
-    fastshard_without_obstore=readers.fastshard_many_by_itself,
     urllib3_in_16_threads=readers.urllib3_many,
     obstore_in_16_threads=readers.obstore_many_in_threads,
     obstore_gathered=readers.obstore_many_gathered,
@@ -217,7 +216,6 @@ def bench_batch(
 # Connections that each contender has, so that its ideal is known.
 CONNECTIONS: dict[Any, int] = {
     readers.fastshard_many: 16,
-    readers.fastshard_many_by_itself: 16,
     readers.fastshard_many_64: 64,
     readers.urllib3_many: readers.THREADS,
     readers.obstore_many_in_threads: readers.THREADS,
@@ -226,7 +224,6 @@ CONNECTIONS: dict[Any, int] = {
 }
 FROM_AFAR = {
     "fastshard": readers.fastshard_many,
-    "fastshard_without_obstore": readers.fastshard_many_by_itself,
     "fastshard_with_64_connections": readers.fastshard_many_64,
     "urllib3_in_16_threads": readers.urllib3_many,
     "obstore_in_16_threads": readers.obstore_many_in_threads,

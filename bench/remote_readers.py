@@ -166,10 +166,6 @@ def fastshard_many(data: Remote) -> ReadMany:
     return many_of_fastshard(data)
 
 
-def fastshard_many_by_itself(data: Remote) -> ReadMany:
-    return many_of_fastshard(data, object_store=False)
-
-
 def fastshard_many_64(data: Remote) -> ReadMany:
     return many_of_fastshard(data, connections=64)
 

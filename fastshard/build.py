@@ -25,7 +25,7 @@ from fastshard.progress import counted
 from fastshard.shardset import ShardSet, root_of
 from fastshard.sources.remote import RemoteFile, open_remote
 from fastshard.sources.settings import RemoteOptions, Settings, settings_of
-from fastshard.sources.urls import is_remote, last_part, relative
+from fastshard.sources.urls import is_remote, last_part, relative, shown
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
 
@@ -159,6 +159,8 @@ def _shards_of(
     source: Source, folder: str | None, remote: RemoteOptions
 ) -> tuple[list[str], Settings | None]:
     """Return the shards, and how they are read if they are not here."""
+    if folder is not None and is_remote(folder):
+        raise FastshardError(f"{shown(folder)} is no directory on this disk")
     settings = settings_of(remote, sources_in(source))
     paths = list_shards(source, remote=settings).paths
     if not is_remote(paths[0]):

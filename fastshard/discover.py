@@ -152,6 +152,8 @@ def discover_datasets_batch(
     if errors not in ("none", "raise"):
         raise ValueError(f'errors is "none" or "raise", not {errors!r}')
     folders = [None] * len(sources) if subfolders is None else subfolders
+    if len(folders) != len(sources):
+        raise ValueError(f"{len(folders):,} subfolders for {len(sources):,} sources")
     pairs = list(zip(sources, folders, strict=True))
 
     def find(pair: tuple[str, str | None]) -> DiscoveredDataset | None:

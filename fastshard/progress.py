@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
-__all__ = ["counted"]
+__all__ = ["bar_type", "counted"]
 
 BAR_DELAY = 1  # seconds before a bar shows
 
 T = TypeVar("T")
 
 
-def counted(things: Iterable[T], total: int, doing: str) -> Iterator[T]:
-    """Yield things, and show on a terminal how many of how many there were."""
+@cache
+def bar_type() -> Any:
+    """Return tqdm without its own thread: a fork warns of threads."""
     from tqdm import tqdm
 
-    bar = tqdm(
+    return type("Bar", (tqdm,), {"monitor_interval": 0})
+
+
+def counted(things: Iterable[T], total: int, doing: str) -> Iterator[T]:
+    """Yield things, and show on a terminal how many of how many there were."""
+    bar = bar_type()(
         things,
         total=total,
         desc=doing,

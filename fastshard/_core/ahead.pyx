@@ -10,18 +10,16 @@ cimport cython
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
-from fastshard._core.feeds cimport Feed
 from fastshard._core.pages cimport fs_drop_pages, fs_exact_now, fs_now, fs_pause
 from fastshard._core.platform cimport fs_load
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT, SETTLE, Descriptor
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport MappedSource, Source
-from fastshard._core.threads cimport fs_next, fs_put
+from fastshard._core.taking cimport Taking
 
 import os
 import sysconfig
-from collections import deque
 
 from fastshard.errors import ClosedError, FastshardError, FormatError
 
@@ -75,7 +73,7 @@ cdef class Waiting:
 
 
 @cython.final
-cdef class Ahead:
+cdef class Ahead(Taking):
     """An iterator over a feed.
 
     Parameters
@@ -96,21 +94,10 @@ cdef class Ahead:
         ``describe(n)`` returns the state after `n` items.
     """
 
-    cdef Feed feed
-    cdef object make
-    cdef object describe
-    cdef Py_ssize_t taken_so_far   # items that were handed out, or raised
     cdef Prefetcher prefetcher     # None until there is something to bring
-    cdef object queue              # deque of Waiting
-    cdef Py_ssize_t window
-    cdef uint64_t window_bytes
-    cdef uint64_t ahead            # bytes of what waits
     cdef bint drops
     cdef bint forgets
-    cdef bint ended
-    cdef bint refused
     cdef uint64_t let_in           # when others could last have the GIL, ns
-    cdef uint64_t entered          # 1 while a thread is in it
     # The run that is being put together, and whether it follows the one before.
     cdef Source run
     cdef uint64_t run_start
@@ -127,73 +114,12 @@ cdef class Ahead:
     cdef Descriptor descriptor     # of `behind`, to forget by
     cdef MappedSource descriptor_of
     cdef list forgotten            # tasks that forget
-    cdef object __weakref__
 
-    def __cinit__(self, Feed feed not None, Py_ssize_t window, uint64_t window_bytes,
-                  *, bint drops=False, bint forgets=False, make=None, describe=None):
-        if window < 0:
-            raise ValueError(f"a window is at least 0, not {window}")
-        self.feed = feed
-        self.make = make
-        self.describe = describe
-        self.window = min(window, <Py_ssize_t> MOST_ITEMS)
-        self.window_bytes = max(window_bytes, <uint64_t> 1)
+    def __cinit__(self, *args, bint drops=False, bint forgets=False, **options):
+        self.window = min(self.window, <Py_ssize_t> MOST_ITEMS)
         self.drops = drops
         self.forgets = forgets
-        self.queue = deque()
         self.forgotten = []
-
-    def __iter__(self):
-        return self
-
-    def __length_hint__(self):
-        if fs_next(&self.entered) != 0:
-            return 0               # another thread is in it
-        try:
-            return len(self.queue) + (0 if self.ended else self.feed.left())
-        finally:
-            fs_put(&self.entered, 0)
-
-    def __next__(self):
-        if fs_next(&self.entered) != 0:
-            raise ValueError("another thread is in this iterator")
-        try:
-            return self.advance()
-        finally:
-            fs_put(&self.entered, 0)
-
-    @property
-    def buffered(self):
-        """Bytes of the items that were asked for and not yet handed out."""
-        return self.ahead
-
-    @property
-    def taken(self):
-        """Items that were handed out, or whose error was raised."""
-        return self.taken_so_far
-
-    def state_dict(self):
-        """Return what `Dataset.resume` goes on from: all handed out so far is done."""
-        if self.describe is None:
-            raise TypeError("this iteration has no state: that of iter(dataset) has")
-        return self.describe(self.taken_so_far)
-
-    def close(self):
-        """End the iteration, and its thread."""
-        if fs_next(&self.entered) != 0:
-            raise ValueError("another thread is in this iterator")
-        self.ended = True
-        try:
-            self.finish()
-        finally:
-            fs_put(&self.entered, 0)
-
-    def refuse(self):
-        """Have the next step raise: what is iterated over was closed."""
-        self.refused = True
-
-    def __reduce__(self):
-        raise TypeError("an iterator does not pickle")
 
     cdef object advance(self):
         cdef Waiting waiting

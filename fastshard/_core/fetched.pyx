@@ -11,9 +11,7 @@ from fastshard._core.feeds cimport Feed, MemberFeed, SampleFeed
 from fastshard._core.remote cimport RemoteSource
 from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
-from fastshard._core.threads cimport fs_next, fs_put
-
-from collections import deque
+from fastshard._core.taking cimport Taking
 
 from fastshard._core.remote import stage
 from fastshard.errors import ClosedError, FastshardError
@@ -36,97 +34,24 @@ cdef class Asked:
 
 
 @cython.final
-cdef class Fetched:
+cdef class Fetched(Taking):
     """An iterator over a feed of remote items.
 
     Parameters
     ----------
-    feed : Feed
-    window : int
-        Items to have ahead, at least. 0: each is asked for in its turn.
-    window_bytes : int
-        Bytes to have ahead at most, but for one item.
-    make, describe
-        As for `Ahead`.
+    feed, window, window_bytes, make, describe
+        As for `Taking`. Of a window of 0 each item is asked for in its turn.
     """
 
-    cdef Feed feed
-    cdef object make
-    cdef object describe
-    cdef Py_ssize_t taken_so_far
-    cdef object queue              # deque of Asked
-    cdef object held               # a Asked that did not fit into the group before
-    cdef Py_ssize_t window
-    cdef uint64_t window_bytes
-    cdef uint64_t ahead            # bytes of what waits
+    cdef object held               # an Asked that did not fit into the group before
+    cdef object coming             # an item that was taken, and is not yet Asked
+    cdef list unsent               # requests of what waits, that are not sent
     cdef uint64_t group            # bytes of the next group
-    cdef bint ended
-    cdef bint refused
-    cdef uint64_t entered          # 1 while a thread is in it
-    cdef object __weakref__
 
-    def __cinit__(self, Feed feed not None, Py_ssize_t window, uint64_t window_bytes,
-                  *, make=None, describe=None):
-        if window < 0:
-            raise ValueError(f"a window is at least 0, not {window}")
-        self.feed = feed
-        self.make = make
-        self.describe = describe
-        self.window = min(window, <Py_ssize_t> MOST_ITEMS)
-        self.window_bytes = max(window_bytes, <uint64_t> 1)
+    def __cinit__(self, *args, **options):
+        self.window = min(self.window, <Py_ssize_t> MOST_ITEMS)
         self.group = min(<uint64_t> FIRST_GROUP, self.window_bytes)
-        self.queue = deque()
-
-    def __iter__(self):
-        return self
-
-    def __length_hint__(self):
-        if fs_next(&self.entered) != 0:
-            return 0               # another thread is in it
-        try:
-            return len(self.queue) + (0 if self.ended else self.feed.left())
-        finally:
-            fs_put(&self.entered, 0)
-
-    def __next__(self):
-        if fs_next(&self.entered) != 0:
-            raise ValueError("another thread is in this iterator")
-        try:
-            return self.advance()
-        finally:
-            fs_put(&self.entered, 0)
-
-    @property
-    def buffered(self):
-        """Bytes of the items that were asked for and not yet handed out."""
-        return self.ahead
-
-    @property
-    def taken(self):
-        """Items that were handed out, or whose error was raised."""
-        return self.taken_so_far
-
-    def state_dict(self):
-        """Return what `Dataset.resume` goes on from: all handed out so far is done."""
-        if self.describe is None:
-            raise TypeError("this iteration has no state: that of iter(dataset) has")
-        return self.describe(self.taken_so_far)
-
-    def close(self):
-        """End the iteration; what was asked for is let go."""
-        if fs_next(&self.entered) != 0:
-            raise ValueError("another thread is in this iterator")
-        try:
-            self.finish()
-        finally:
-            fs_put(&self.entered, 0)
-
-    def refuse(self):
-        """Have the next step raise: what is iterated over was closed."""
-        self.refused = True
-
-    def __reduce__(self):
-        raise TypeError("an iterator does not pickle")
+        self.unsent = []
 
     def __del__(self):
         self.finish()
@@ -153,6 +78,8 @@ cdef class Fetched:
         return item if self.make is None else self.make(item)
 
     cdef int pass_on(self, Asked asked) except -1:
+        for request in requests_of(asked):
+            request.drop()         # after an error nobody waits for the others
         self.queue.popleft()
         self.ahead -= asked.nbytes
         self.taken_so_far += 1
@@ -170,23 +97,25 @@ cdef class Fetched:
 
     cdef int fill(self) except -1:
         """Ask for groups of items until enough is on its way."""
-        cdef Py_ssize_t least = max(self.window, <Py_ssize_t> 1)
-        while not self.ended or self.held is not None:
+        self.send()                # what an interruption left
+        while not self.ended or self.held is not None or self.coming is not None:
             if self.queue and (
                 self.window == 0 or len(self.queue) >= MOST_ITEMS
                 or self.ahead + self.group // 2 > self.window_bytes
             ):
                 return 0
-            self.ask(least)
+            self.ask()
         return 0
 
-    cdef int ask(self, Py_ssize_t least) except -1:
-        """Take a group of items and ask for their bytes."""
+    cdef int ask(self) except -1:
+        """Take a group of items and ask for their bytes.
+
+        Whatever interrupts this, Ctrl-C say, it goes on where it was.
+        """
         cdef Asked asked
         cdef uint64_t nbytes = 0
         cdef Py_ssize_t items = 0
         cdef uint64_t most = self.group
-        requests = []
         if self.ahead < self.window_bytes:
             most = min(most, self.window_bytes - self.ahead)
         while items < MOST_ITEMS and (self.window > 0 or items == 0):
@@ -199,29 +128,40 @@ cdef class Fetched:
                 break
             items += 1
             nbytes += asked.nbytes
-            requests += requests_of(asked)
+            self.unsent += requests_of(asked)
             self.ahead += asked.nbytes
             self.queue.append(asked)
+        self.send()
+        self.group = min(<uint64_t> GROUP, min(4 * self.group, self.window_bytes))
+        return 0
+
+    cdef int send(self) except -1:
+        cdef list requests = self.unsent
         if requests:
             requests[0].file.start(requests)
-        self.group = min(<uint64_t> GROUP, min(4 * self.group, self.window_bytes))
+            self.unsent = []
         return 0
 
     cdef Asked next_item(self):
         """Take an item, and note what has to be asked for; None at the end."""
-        if self.ended:
-            return None
-        try:
-            item = self.feed.take()
-        except StopIteration:
-            self.ended = True
-            return None
-        return asked_of(self.feed, item)
+        cdef Asked asked
+        if self.coming is None:
+            if self.ended:
+                return None
+            try:
+                self.coming = self.feed.take()
+            except StopIteration:
+                self.ended = True
+                return None
+        asked = asked_of(self.feed, self.coming)
+        self.coming = None
+        return asked
 
     cdef int finish(self) except -1:
         cdef Asked asked
         self.ended = True
-        self.held = None
+        self.held = self.coming = None
+        self.unsent = []
         for asked in self.queue:
             for request in requests_of(asked):
                 request.drop()

@@ -6,11 +6,10 @@ that the sample's handle on the shard has, and lives as long as that.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_WRITE
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
-from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core.samples cimport SampleBase, SamplesBase
@@ -95,10 +94,19 @@ def stage(SampleBase sample not None, dict staged not None):
     sample.samples = type(samples)(handle, samples.grouping, samples.sample_type)
 
 
-def room_for(uint64_t size):
-    """Return bytes that are still to be filled, and a view to fill them through.
+@cython.final
+cdef class Room:
+    """Bytes that are still to be filled, as a buffer that keeps them."""
 
-    The view does not keep the bytes alive: hold both until they are full.
-    """
-    cdef object room = PyBytes_FromStringAndSize(NULL, size)
-    return room, PyMemoryView_FromMemory(PyBytes_AS_STRING(room), size, PyBUF_WRITE)
+    cdef bytes data
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        cdef char *at = PyBytes_AS_STRING(self.data)
+        PyBuffer_FillInfo(view, self, at, PyBytes_GET_SIZE(self.data), 0, flags)
+
+
+def room_for(uint64_t size):
+    """Return bytes that are still to be filled, and a view to fill them through."""
+    cdef Room room = Room.__new__(Room)
+    room.data = PyBytes_FromStringAndSize(NULL, size)
+    return room.data, memoryview(room)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import fastshard
-from fastshard.cli.common import Commands, complain, quietly_warned
+from fastshard.cli.common import Commands, UsageError, complain, quietly_warned
 from fastshard.cli.faults import add_verify
 from fastshard.cli.figures import add_stat
 from fastshard.cli.kept import add_cache
@@ -53,13 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with quietly_warned():
             status: int = args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output, `head` say, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FastshardError, OSError) as error:
         complain(error)
         return 1
+    except UsageError as error:
+        complain(error)
+        return 2
     except KeyboardInterrupt:
         return 130
     return status

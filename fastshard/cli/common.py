@@ -15,11 +15,14 @@ from fastshard.expand import list_shards
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index import sidecar
 from fastshard.listing import sources_in
+from fastshard.progress import bar_type
+from fastshard.sizes import parse_size
 from fastshard.sources.settings import RemoteOptions, Settings, settings_of
 from fastshard.sources.urls import is_remote, last_part
 
 __all__ = [
     "Commands",
+    "UsageError",
     "add_remote",
     "add_sources",
     "complain",
@@ -36,6 +39,18 @@ Commands = Any  # argparse's own type for this is private
 
 BAR_DELAY = 1  # seconds before a progress bar shows
 SOURCE_HELP = "a tar, a directory, DIR/**, a glob, a brace list, or URLs"
+
+
+class UsageError(Exception):
+    """What is wrong with how a command was called."""
+
+
+def size(text: str) -> int:
+    """Parse a size that was given to a command."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def complain(message: object) -> None:
@@ -73,7 +88,9 @@ def add_remote(parser: Any) -> None:
         help="holds a token; for hf://, HF_TOKEN does too",
     )
     remote.add_argument("--cache-dir", metavar="DIR", help="keep what is read there")
-    remote.add_argument("--cache-limit", metavar="SIZE", help='of it, as "100GB"')
+    remote.add_argument(
+        "--cache-limit", metavar="SIZE", type=size, help='of it, as "100GB"'
+    )
     remote.add_argument(
         "--offline", action="store_true", help="read nothing but what is kept there"
     )
@@ -83,12 +100,17 @@ def remote_of(args: argparse.Namespace) -> RemoteOptions:
     """Return the options of a command for URLs."""
     options: RemoteOptions = {}
     if args.token_file is not None:
-        with open(args.token_file, encoding="utf-8") as file:
-            options["token"] = file.read().strip()
+        try:
+            with open(args.token_file, encoding="ascii") as file:
+                options["token"] = file.read().strip()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--token-file: {error}") from None
     if args.cache_dir is not None:
         options["cache_dir"] = args.cache_dir
     if args.cache_limit is not None:
         options["cache_limit"] = args.cache_limit
+    if args.offline and args.cache_dir is None:
+        raise UsageError("--offline reads what is kept: give --cache-dir")
     if args.offline:
         options["offline"] = True
     return options
@@ -143,9 +165,7 @@ def quietly_warned() -> Iterator[None]:
 @contextmanager
 def progress_of(path: str) -> Iterator[Progress]:
     """Show a bar on a terminal for what takes longer than a second."""
-    from tqdm import tqdm
-
-    with tqdm(
+    with bar_type()(
         total=None if is_remote(path) else os.path.getsize(path),
         desc=last_part(path),
         unit="B",

@@ -8,13 +8,15 @@ import time
 
 from fastshard.cli.common import (
     Commands,
+    UsageError,
     add_sources,
     complain,
     settings_in,
     shards_in,
 )
 from fastshard.errors import FastshardError
-from fastshard.sources.remote import default_folder
+from fastshard.progress import bar_type
+from fastshard.sources.remote import default_folder, kept_name
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import last_part
 
@@ -46,29 +48,35 @@ def cmd_clear(args: argparse.Namespace) -> int:
     """Remove what is kept: of some URLs, or all."""
     from fastshard.sources.cache import clear
 
-    freed = clear(folder_of(args), args.urls or None)
+    urls = None
+    if args.urls:
+        urls = [kept_name(url) for url in shards_in(args.urls, Settings({}))]
+    freed = clear(folder_of(args), urls)
     print(f"{freed:,} bytes freed")
-    return 0
+    return 0 if freed or urls is None else 1
 
 
 def cmd_warm(args: argparse.Namespace) -> int:
     """Keep whole shards, so that they are read from this machine."""
-    args.cache_dir = folder_of(args)
+    if args.cache_dir is None:
+        raise UsageError(
+            "warm keeps shards where others look for them: give --cache-dir"
+        )
     remote = settings_in(args.sources, args)
     if remote is None:
-        raise FastshardError("what is here need not be kept: give URLs")
+        raise UsageError("what is here need not be kept: give URLs")
     done = [warm(url, remote) for url in shards_in(args.sources, remote)]
     return 0 if all(done) else 1
 
 
 def warm(url: str, remote: Settings) -> bool:
     """Keep one shard; say whether it was done."""
-    from tqdm import tqdm
-
     from fastshard.keeping import keep_whole
 
     name = last_part(url)
-    with tqdm(unit="B", unit_scale=True, desc=name, leave=False, disable=None) as bar:
+    with bar_type()(
+        unit="B", unit_scale=True, desc=name, leave=False, disable=None
+    ) as bar:
 
         def show(done: int, nbytes: int) -> None:
             bar.total = nbytes

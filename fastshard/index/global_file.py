@@ -227,7 +227,7 @@ class GlobalIndex:
             raise FormatError("its names have no ends", self.path, at["name_ends"])
         names = [os.fsdecode(texts[a:b]) for a, b in zip(begins, ends, strict=True)]
         for name in names:
-            if not name or name.startswith("/") or ".." in name.split("/"):
+            if not name or "://" in name or {"", ".."} & set(name.split("/")):
                 reason = f"shard {name!r} is not below the dataset's directory"
                 raise FormatError(reason, self.path, at["names"])
         return names

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
+from threading import Event
 from types import MappingProxyType
 
 from fastshard._core.grouping import Grouping
@@ -59,10 +60,11 @@ def scan_remote(
         raise FormatError("an empty file is no tar", file.path, 0)
     walk = Walk(file.nbytes, 0, file.path)
     places = _places(file, walk)
+    stopped = Event()
     with ThreadPoolExecutor(WALKS) as pool:
         try:
             walks = [
-                (place, pool.submit(_walked_from, file, place, stop))
+                (place, pool.submit(_walked_from, file, place, stop, stopped))
                 for place, stop in pairwise([*places, file.nbytes])
             ]
             _walk(file, walk, places[0] if places else file.nbytes, progress)
@@ -77,6 +79,7 @@ def scan_remote(
             if not walk.ended:
                 _walk(file, walk, file.nbytes + 1, progress)
         finally:
+            stopped.set()
             pool.shutdown(cancel_futures=True)
     end = walk.at
     skipped = MappingProxyType(walk.skipped())
@@ -86,16 +89,15 @@ def scan_remote(
 def _places(file: RemoteFile, walk: Walk) -> list[int]:
     """Find headers in the middle of a large archive whose members are not small."""
     walks = min(WALKS, file.nbytes // WORTH_A_WALK)
-    with suppress(FormatError):
-        walk_on = Walk(file.nbytes, 0, file.path)
-        _walk(file, walk_on, 1 << 20, None)
-        if walks < 2 or walk_on.stride <= NEAR or walk_on.has_global:
-            return []
-        with ThreadPoolExecutor(WALKS) as pool:
-            starts = [file.nbytes * i // walks // 512 * 512 for i in range(1, walks)]
-            found = pool.map(lambda start: _header_near(file, start), starts)
-            return sorted({place for place in found if place is not None})
-    return []
+    if walks < 2:
+        return []
+    _walk(file, walk, LOOKED_AT, None)
+    if walk.ended or walk.stride <= NEAR or walk.has_global:
+        return []
+    with ThreadPoolExecutor(WALKS) as pool:
+        starts = [file.nbytes * i // walks // 512 * 512 for i in range(1, walks)]
+        found = pool.map(lambda start: _header_near(file, start), starts)
+        return sorted({at for at in found if at is not None and at > walk.at})
 
 
 def _header_near(file: RemoteFile, start: int) -> int | None:
@@ -108,11 +110,18 @@ def _header_near(file: RemoteFile, start: int) -> int | None:
     return None
 
 
-def _walked_from(file: RemoteFile, place: int, stop: int) -> Walk | None:
+def _walked_from(
+    file: RemoteFile, place: int, stop: int, stopped: Event
+) -> Walk | None:
     """Walk from a place that looks like a header; None: it was none."""
     walk = Walk(file.nbytes, place, file.path)
+
+    def go_on(_: int) -> None:
+        if stopped.is_set():
+            raise FormatError("nobody waits for it", file.path, place)
+
     try:
-        _walk(file, walk, stop, None)
+        _walk(file, walk, stop, go_on)
     except FormatError:  # if it was one, the walk to here meets the fault again
         return None
     return walk
@@ -218,7 +227,7 @@ def read_remote_index(
     kind = format_of(path.partition("?")[0])
     if kind not in FOUND:
         raise RemoteError(
-            f"an index in the format {kind} is read beside local shards", path
+            f"an index in the format {kind} is read beside local shards", shown(path)
         )
     data, where = _bytes_of(path, file.settings)
     if kind == "json":

@@ -5,6 +5,7 @@ RFC 9110, sections 14.2 to 14.4 (ranges) and 15.3.7 (206).
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "is_strong"]
 
+LONGEST_TAG = 300  # characters
+LARGEST = 2**63  # bytes of an object
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
@@ -128,6 +131,8 @@ class Answer:
             total = self._known.nbytes
         else:
             total = int(match[3])
+        if total >= LARGEST:
+            raise self.error(f"an object of {total:,} bytes")
         self.facts = self._facts(total)
         end = self.end if self._known else min(self.end, total)
         if (first, last + 1) != (self.start, end) or end > total:
@@ -178,7 +183,9 @@ class Answer:
     def _facts(self, nbytes: int) -> Facts:
         headers, known = self._response.headers, self._known
         modified = headers.get("Last-Modified", "")[:100]
-        tag = headers.get("ETag", "")[:300] or modified
+        tag = headers.get("ETag", "") or modified
+        if len(tag) > LONGEST_TAG:
+            tag = "hash of it: " + hashlib.sha256(tag.encode()).hexdigest()
         if known is None:
             return Facts(nbytes, tag, _time_of(modified))
         if known.nbytes >= 0 and nbytes != known.nbytes:

@@ -12,6 +12,7 @@ the last use. Nothing in the folder is believed: what is damaged is not here.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
@@ -39,6 +40,8 @@ __all__ = ["Cached", "RangeCache", "clear", "listing"]
 ABOVE = re.compile(r"[0-9a-f]{2}")
 ENTRY = re.compile(r"[0-9a-f]{40}-[0-9a-f]{24}")
 PATIENCE_NS = 3600 * 10**9  # after which an entry that is being made was given up
+LOOK_EVERY = 5.0  # seconds between looks for removed files
+MOST_OPEN = 256  # entries whose files are open
 SPARE = 10  # the part of the limit that is free after entries were removed: 1/10
 
 
@@ -108,6 +111,8 @@ class RangeCache(Locked):
         self.limit = None if limit is None else parse_size(limit)
         self.is_stopped = False
         self._room = 0  # bytes that may be added before all are counted again
+        self._looked = -LOOK_EVERY  # when removed files were looked for
+        self._open: dict[Entry, None] = {}  # whose files are open, the oldest first
         self._entries: weakref.WeakSet[Entry] = weakref.WeakSet()
 
     def entry(self, url: str, facts: Facts) -> Entry:
@@ -169,6 +174,27 @@ class RangeCache(Locked):
             due = self._room < 0
         if due:
             self._hold(self.limit, entry.folder)
+            self.let_go()
+
+    def note_opened(self, entry: Entry) -> None:
+        """Have the files closed of what was opened first, if there are too many."""
+        with self.lock:
+            self._open.pop(entry, None)
+            self._open[entry] = None
+            most = most_open()
+            gone = list(self._open)[: max(0, len(self._open) - most)]
+            for one in gone:
+                del self._open[one]
+        for one in gone:
+            one.rest()
+
+    def look(self) -> None:
+        """Do as `let_go` does, if that was not done of late."""
+        with self.lock:
+            now = time.monotonic()
+            late = now - self._looked >= LOOK_EVERY
+            self._looked = now if late else self._looked
+        if late:
             self.let_go()
 
     def let_go(self) -> None:
@@ -290,3 +316,15 @@ def _mtime_ns(path: str) -> int:
         return os.stat(path, follow_symlinks=False).st_mtime_ns
     except OSError:
         return 0
+
+
+@functools.lru_cache(1)
+def most_open() -> int:
+    """Return how many entries may have files open: a part of what a process may."""
+    try:
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ImportError:  # Windows
+        return MOST_OPEN
+    return MOST_OPEN if soft < 0 else max(8, min(MOST_OPEN, soft // 4))

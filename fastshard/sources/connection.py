@@ -27,6 +27,7 @@ from fastshard.sources.deadline import Deadline
 from fastshard.sources.urls import Origin
 
 BUFFER = 8 << 10  # bytes
+CONNECT = 10.0  # seconds to be connected in
 AT_ONCE = 256 << 10  # bytes that are read by way of a buffer: more than it holds
 
 __all__ = ["TimedResponse", "connection_to", "manager_for", "proxy_for", "under_way"]

@@ -63,6 +63,11 @@ class Deadline:
         self.dropped = False
         self.sock: socket.socket | None = None  # that is waited for
 
+    def extend(self, nbytes: int) -> None:
+        """Allow for more bytes, whose number the answer told."""
+        self.timeout += nbytes / SLOWEST
+        self.at += int(nbytes / SLOWEST * 1e9)
+
     def drop(self) -> None:
         """End the read: nobody waits for it."""
         self.dropped = True

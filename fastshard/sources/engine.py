@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "Request", "Run", "plan"]
 
 MOST_SPAN = 8 << 20  # bytes of a run
-IDLE = 5.0  # seconds that a thread waits for more to do
+IDLE = 1.0  # seconds that a thread waits for more to do
+PATIENCE = 0.5  # seconds after which it is asked whether anybody reads a run
 
 
 class Request:
@@ -40,7 +41,7 @@ class Request:
         Where they go; otherwise they become bytes of their own.
     """
 
-    __slots__ = ("_room", "error", "file", "offset", "runs", "size", "view")
+    __slots__ = ("_room", "error", "file", "filled", "offset", "runs", "size", "view")
 
     def __init__(
         self, file: RemoteFile, offset: int, size: int, into: memoryview | None = None
@@ -50,6 +51,7 @@ class Request:
         self.size = size
         self.runs: Sequence[Run] = ()
         self.error: Exception | None = None
+        self.filled = False  # without a run
         self._room: bytes | None = None
         self.view = into
 
@@ -60,10 +62,21 @@ class Request:
         return self.view
 
     def wait(self) -> Exception | None:
-        """Wait until the bytes are there; return what went wrong."""
+        """Wait until the bytes are there, or nothing comes any more.
+
+        One that was not sent, for something interrupted that, is sent now.
+        """
+        if not self.runs and not self.filled and self.size:
+            self.file.start([self])
         for run in self.runs:
-            self.error = self.error or run.wait()
+            error = run.wait()
+            self.error = self.error or error
         return self.error
+
+    def settle(self) -> None:
+        """Wait until nothing writes into the buffer any more."""
+        for run in self.runs:
+            run.wait()
 
     def result(self) -> bytes:
         """Return the bytes, once they are there."""
@@ -86,12 +99,14 @@ class Run:
     __slots__ = (
         "_busy",
         "_pid",
+        "_unclaimed",
         "deadline",
         "done",
         "end",
         "error",
         "file",
         "parts",
+        "queued",
         "start",
         "wanted",
     )
@@ -105,6 +120,8 @@ class Run:
         self.done = False
         self.deadline: Deadline | None = None
         self._pid = os.getpid()
+        self.queued = False
+        self._unclaimed = threading.Lock()
         self._busy = threading.Lock()
         self._busy.acquire()
 
@@ -114,8 +131,12 @@ class Run:
         self.end = offset + len(view)
         self.wanted += 1
 
+    def claim(self) -> bool:
+        """Say whether nobody has begun to read it, and that the caller will."""
+        return self._unclaimed.acquire(blocking=False)
+
     def read(self) -> None:
-        """Read the range; what goes wrong is left in `error`."""
+        """Read the range, which was claimed; what goes wrong is left in `error`."""
         try:
             if self.wanted <= 0:
                 raise DroppedError
@@ -126,31 +147,38 @@ class Run:
             self.error = error.with_traceback(None)
         except DroppedError:
             self.error = RemoteError("nobody waited for it", self.file.path)
-        except BaseException as error:  # who waits sees it
+        except Exception as error:  # of a function that was to return a token, say
             self.error = RemoteError(f"{type(error).__name__}: {error}", self.file.path)
-            if not isinstance(error, Exception):
-                raise
         finally:
-            self.done = True
-            if self._pid == os.getpid():
-                self._busy.release()
+            self._end()
+
+    def _end(self) -> None:
+        self.parts = []
+        self.done = True
+        if self._pid == os.getpid():
+            self._busy.release()
 
     def wait(self) -> Exception | None:
         """Wait until it is read; return what went wrong."""
-        if not self.done:
-            if self._pid != os.getpid():  # a forked copy, whose threads are gone
-                self.read()
-            else:
-                with self._busy:
-                    pass
+        if self._pid != os.getpid() and not self.done:
+            self.read()  # a forked copy, whose threads are gone
+        while not self.done:
+            if self._busy.acquire(timeout=PATIENCE):
+                self._busy.release()
+            elif not self.queued and self.claim():
+                self.read()  # it was lost when something interrupted who sent it
         return self.error
 
     def let_go(self) -> None:
         """Note that one request less waits; ends a read that nobody waits for."""
         self.wanted -= 1
-        deadline = self.deadline
-        if self.wanted <= 0 and not self.done and deadline is not None:
-            deadline.drop()
+        if self.wanted > 0 or self.done or self._pid != os.getpid():
+            return
+        if self.claim():
+            self.error = RemoteError("nobody waited for it", self.file.path)
+            self._end()
+        elif self.deadline is not None:
+            self.deadline.drop()
 
 
 def plan(requests: Iterable[Request], gap: int, span: int) -> list[Run]:
@@ -222,14 +250,18 @@ class Engine:
     def start(self, runs: Iterable[Run]) -> None:
         """Have runs read, those that were given first before others."""
         with self._changed:
-            self._runs.extend(runs)
+            for run in runs:
+                run.queued = True
+                self._runs.append(run)
             alone = not self._grow()
             self._changed.notify(len(self._runs))
         while alone:  # no thread can be started: this one does it
             try:
-                self._runs.popleft().read()
+                run = self._runs.popleft()
             except IndexError:
                 break
+            if run.claim():
+                run.read()
 
     def _grow(self) -> bool:
         """Start threads for what is to be read; say whether there are any."""
@@ -251,7 +283,8 @@ class Engine:
     def _work(self) -> None:
         try:
             while (run := self._next()) is not None:
-                run.read()
+                if run.claim():
+                    run.read()
                 del run  # its buffers are its owner's now
         finally:
             with self._changed:

@@ -142,6 +142,10 @@ class Entry:
         self._closed = True
         self._opened = None
 
+    def rest(self) -> None:
+        """Close the files; they are opened again when they are needed."""
+        self._opened = None
+
     def let_go(self) -> None:
         """Let the files go if they were removed, so that the disk gets their space."""
         opened = self._opened
@@ -197,6 +201,8 @@ class Entry:
             return None
         if not self._closed:
             self._opened = opened
+            if opened is not None:
+                self._cache.note_opened(self)
         return opened
 
     def _open(self) -> Opened | None:
@@ -233,7 +239,7 @@ class Entry:
         if abs(now_ns - self._touched_ns) >= TOUCH_NS:
             self._touched_ns = now_ns
             touch(os.path.join(self.folder, USED), now_ns)
-            self._cache.let_go()
+            self._cache.look()
 
 
 def as_bytes(view: memoryview) -> memoryview:
@@ -259,8 +265,9 @@ def make_entry(folder: str, known: Known) -> None:
     try:
         _fill(new, known)
         os.rename(new, folder)
-    except OSError:
-        if not os.path.lexists(folder):  # else another was faster
+    except OSError as error:
+        faster = error.errno in (errno.EEXIST, errno.ENOTEMPTY)  # another was
+        if not faster and not os.path.lexists(folder):
             raise
     finally:
         shutil.rmtree(new, ignore_errors=True)

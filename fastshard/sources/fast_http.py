@@ -22,7 +22,7 @@ from urllib3.util import wait_for_read
 
 from fastshard._core.receive import CAN_RECEIVE, Scatter
 from fastshard.sources.answer import is_strong
-from fastshard.sources.connection import connection_to, proxy_for
+from fastshard.sources.connection import CONNECT, connection_to, proxy_for
 from fastshard.sources.deadline import Again, Deadline
 from fastshard.sources.facts import Facts
 from fastshard.sources.meter import Meter
@@ -33,6 +33,7 @@ __all__ = ["FastHttp"]
 
 FIRST = 16 << 10  # bytes that are received to begin with
 MOST_HEADERS = 16 << 10  # bytes
+MOST_URLS = 4096  # whose requests are remembered
 MOST_IDLE = 256  # connections to one origin
 FAILURES = 3  # one after the other, and the origin is left alone
 REST = 60.0  # seconds that it is
@@ -138,8 +139,8 @@ class FastHttp:
         while True:
             connection, is_new = _idle(server), False
             if connection is None:
-                left = deadline.left()
-                connection = connection_to(origin, self._settings.private_hosts, left)
+                private_hosts, left = self._settings.private_hosts, deadline.left()
+                connection = connection_to(origin, private_hosts, min(left, CONNECT))
                 is_new = True
             try:
                 sock = deadline.sock = connection.sock
@@ -154,8 +155,8 @@ class FastHttp:
                     return None
                 goes_on = headers.get(b"connection", b"keep-alive").lower()
                 if goes_on == b"keep-alive" and len(server.idle) < MOST_IDLE:
-                    server.idle.append(connection)
-                    connection = None
+                    kept, connection = connection, None
+                    server.idle.append(kept)
             finally:
                 if connection is not None:
                     connection.close()
@@ -168,6 +169,8 @@ class FastHttp:
         """Return a request; its secrets are for origins that were named."""
         begin = self._begins.get(url)
         if begin is None:
+            if len(self._begins) >= MOST_URLS:
+                self._begins.clear()
             parts = urlsplit(url)
             query = "?" + parts.query if parts.query else ""
             path = f"GET {parts.path or '/'}{query} HTTP/1.1"

@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError
 from fastshard._core.remote import room_for
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.sources.answer import Answer, is_strong
-from fastshard.sources.connection import manager_for, proxy_for, under_way
+from fastshard.sources.connection import CONNECT, manager_for, proxy_for, under_way
 from fastshard.sources.deadline import Again, Deadline
 from fastshard.sources.facts import Facts
 from fastshard.sources.fast_http import FastHttp
@@ -41,10 +41,12 @@ FAILURES = (
 )
 Part = tuple[int, memoryview]  # where in the object, and where to
 
+ENDED = frozenset((400, 401, 403, 404, 410))  # what a target says that was signed
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 MOST_REDIRECTS = 5
 REMEMBERED = 60.0  # seconds that a redirect is remembered, unless it says otherwise
 MARGIN = 30.0  # seconds before a signature ends in which it is not used
+MESSAGE = 64 << 10  # bytes of what goes with an error
 LARGEST = 1 << 40  # bytes of an object that is downloaded
 LARGEST_ANSWER = 256 << 20  # bytes of a whole object that is read at once
 
@@ -110,16 +112,17 @@ class HttpClient:
         RemoteError
             It has more than `most` bytes, or cannot be had.
         """
+        first = 1 << 20
+        deadline = Deadline(self.settings.timeout, first)
 
         def take(answer: Answer) -> tuple[Facts, bytes]:
             if answer.facts.nbytes > most:
                 raise answer.error(
                     f"{answer.facts.nbytes:,} bytes, and {most:,} may be"
                 )
+            deadline.extend(answer.end)
             return answer.facts, answer.read()
 
-        first = 1 << 20
-        deadline = Deadline(self.settings.timeout, most)
         facts, data = self._asked(url, 0, first, None, deadline, take, whole=True)
         if len(data) == facts.nbytes:
             return facts, data
@@ -131,8 +134,13 @@ class HttpClient:
 
     def download(self, url: str, take: Callable[[Answer], T]) -> T:
         """Return what `take` makes of an answer with a whole object, however large."""
-        deadline = Deadline(self.settings.timeout, LARGEST)
-        return self._asked(url, 0, LARGEST, None, deadline, take, whole=True)
+        deadline = Deadline(self.settings.timeout)
+
+        def begin(answer: Answer) -> T:
+            deadline.extend(answer.end)
+            return take(answer)
+
+        return self._asked(url, 0, LARGEST, None, deadline, begin, whole=True)
 
     def _asked(
         self,
@@ -148,6 +156,7 @@ class HttpClient:
         url = checked(url)
         attempt = 0
         while True:
+            remembered = self._target_of(url) != url
             try:
                 with self._answer(url, start, end, known, deadline, whole) as answer:
                     return take(answer)
@@ -159,13 +168,8 @@ class HttpClient:
                     ) from None
                 deadline.pause(again, attempt, shown(url))
             except RemoteError as error:
-                if self._targets.pop(url, None) is None or error.status not in (
-                    400,
-                    401,
-                    403,
-                    404,
-                    410,
-                ):
+                self._targets.pop(url, None)
+                if not remembered or error.status not in ENDED:
                     error.attempts = attempt + 1
                     raise
             attempt += 1
@@ -196,6 +200,8 @@ class HttpClient:
             else:
                 raise RemoteError("too many redirects", shown(url))
             self.meter.answered(time.monotonic() - begun)
+            if response.status >= 400:
+                _drain(response)
             answer = Answer(response, url, start, end, known, whole)
             begun = time.monotonic()
             yield answer
@@ -237,7 +243,7 @@ class HttpClient:
             retries=False,
             preload_content=False,
             decode_content=False,
-            timeout=urllib3.Timeout(connect=left, read=left),
+            timeout=urllib3.Timeout(connect=min(left, CONNECT), read=left),
         )
 
     def _leads_on(self, target: str) -> bool:
@@ -257,11 +263,13 @@ class HttpClient:
             found = checked(urljoin(target, location))
         except (FastshardError, ValueError):
             raise RemoteError(
-                f"a redirect to {shown(location)[:200]!r}", shown(url), response.status
+                f"a redirect to {_shown(target, location)!r}",
+                shown(url),
+                response.status,
             ) from None
         if origin_of(target).scheme == "https" and origin_of(found).scheme == "http":
             raise RemoteError(
-                f"a redirect from https to {shown(found)[:200]!r}",
+                f"a redirect from https to {_shown(target, location)!r}",
                 shown(url),
                 response.status,
             )
@@ -293,6 +301,27 @@ def _path_of(url: str) -> str:
     """Return what of a URL is sent to its host."""
     parts = urlsplit(url)
     return (parts.path or "/") + ("?" + parts.query if parts.query else "")
+
+
+def _drain(response: Any) -> None:
+    """Read the message that goes with an error, so that the connection is free."""
+    length = response.headers.get("Content-Length", "")
+    if (
+        length.isascii()
+        and length.isdigit()
+        and len(length) < 6
+        and int(length) < MESSAGE
+    ):
+        response.read()
+        response.release_conn()
+
+
+def _shown(target: str, location: str) -> str:
+    """Return where a redirect leads, without what may be secret."""
+    try:
+        return shown(urljoin(target, location)).partition("?")[0][:200]
+    except ValueError:
+        return "no URL"
 
 
 def _meant(error: Exception, url: str) -> Exception:

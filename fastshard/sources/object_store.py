@@ -131,6 +131,12 @@ class StoreClient:
 
     def list(self, folder: str) -> Iterator[str]:
         """Return the URLs of all objects below a folder."""
+        if self.settings.offline:
+            raise RemoteError(
+                "it cannot be listed with offline=True: name its shards, for instance "
+                "by a brace list",
+                shown(folder),
+            )
         scheme, _, path = folder.partition("://")
         bucket, _, prefix = path.rstrip("/").partition("/")
         store = self._store_of(folder, bucket)
@@ -143,7 +149,9 @@ class StoreClient:
         """Return a bucket, and the key of an object in it."""
         bucket, _, key = url.partition("://")[2].partition("/")
         if not {"", ".", ".."}.isdisjoint(key.split("/")):
-            raise RemoteError("obstore reads no key with empty parts or dots", url)
+            raise RemoteError(
+                "obstore reads no key with empty parts or dots", shown(url)
+            )
         return self._store_of(url, bucket), key
 
     def _store_of(self, url: str, bucket: str) -> Any:

@@ -27,6 +27,8 @@ from fastshard.sources.ranges import PIECE, Range, Ranges, cut, decode, encode
 
 __all__ = ["DATA", "LOG", "DamagedError", "Opened", "VanishedError"]
 
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # it may still be read
+
 DATA = "data"
 LOG = "ranges"
 MOST_LOG = 1 << 28  # bytes; 8 million ranges
@@ -91,7 +93,9 @@ class Opened(Locked):
             raise DamagedError
         try:
             self.fd = open_regular(path, os.O_RDWR)
-        except OSError:  # it may still be read
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
             self.fd = open_regular(path, os.O_RDONLY)
 
     def __del__(self) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from fastshard.errors import FormatError, RemoteError, RemoteNotFoundError
+from fastshard.errors import (
+    FastshardError,
+    FormatError,
+    RemoteError,
+    RemoteNotFoundError,
+)
 from fastshard.sources.cache import RangeCache
 from fastshard.sources.deadline import Deadline, NoRangesError
-from fastshard.sources.engine import Engine, Request, plan
+from fastshard.sources.engine import MOST_SPAN, Engine, Request, plan
 from fastshard.sources.entries import Entry
 from fastshard.sources.facts import Facts
 from fastshard.sources.meter import Meter
@@ -30,6 +37,8 @@ __all__ = [
 ]
 
 Part = tuple[int, memoryview]  # where in the object, and where to
+MOST_WHOLE = 256 << 20  # bytes of an index
+COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
 CHUNK = 1 << 20  # bytes that are kept at a time
 FIRST = 16 << 10  # bytes that are asked for when an object is opened
 
@@ -91,6 +100,7 @@ class RemoteFile:
         self.nbytes, self.tag, self.mtime_ns = facts
         self.head = head
         self.entry = entry
+        self._keeping = threading.Lock()
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes; a range request, unless they are known already.
@@ -153,10 +163,30 @@ class RemoteFile:
                 f"offline, and byte {start:,} is not kept here", self.path
             )
         transport = transport_for(self.url, self.settings)
-        transport.read(self.url, start, end, parts, self.facts, deadline)
+        try:
+            transport.read(self.url, start, end, parts, self.facts, deadline)
+        except NoRangesError:
+            if self.entry is None:
+                raise
+            self._read_kept(self.entry, parts)
+            return
         if self.entry is not None:
             for offset, view in parts:
                 self.entry.add(offset, view)
+
+    def _read_kept(self, entry: Entry, parts: Sequence[Part]) -> None:
+        """Keep all of an object again, of which ranges cannot be had."""
+        cache = cache_for(self.settings)
+        assert cache is not None
+        with self._keeping:
+            if not all(entry.read_into(*part) for part in parts):
+                _downloaded(self.url, self.settings, cache)
+        if not all(entry.read_into(*part) for part in parts):
+            raise RemoteError(
+                "the server sends whole objects only, and cache_limit is too small to "
+                "keep one",
+                self.path,
+            )
 
     def __enter__(self) -> RemoteFile:
         return self
@@ -202,7 +232,7 @@ def open_remote(url: str, settings: Settings, known: Facts | None = None) -> Rem
 
 def _open_kept(url: str, settings: Settings, cache: RangeCache) -> RemoteFile:
     """Open an object of which something may be kept here."""
-    name = base_of(url)
+    name = kept_name(url)
     if settings.offline:
         known = cache.remembered(name)
         if known is None:
@@ -220,6 +250,14 @@ def _open_kept(url: str, settings: Settings, cache: RangeCache) -> RemoteFile:
     return RemoteFile(url, settings, facts, head, entry)
 
 
+def kept_name(url: str) -> str:
+    """Return the name that an object is kept by: nothing secret, and no commit.
+
+    What is the same in two commits of a repository is kept once, for its tag tells.
+    """
+    return COMMIT.sub(r"\1", base_of(url))
+
+
 def _downloaded(
     url: str, settings: Settings, cache: RangeCache
 ) -> tuple[Facts, bytes, Entry]:
@@ -232,7 +270,7 @@ def _downloaded(
                 "the server sends whole objects only, and nothing that tells when they "
                 "are written to: download them"
             )
-        entry = cache.entry(base_of(url), answer.facts)
+        entry = cache.entry(kept_name(url), answer.facts)
         if entry.is_whole():
             return answer.facts, b"", entry
         chunk = memoryview(bytearray(CHUNK))
@@ -281,6 +319,9 @@ def remote_bytes(url: str, settings: Settings) -> bytes:
     if settings.cache_dir is None:
         return transport_for(url, settings).whole(url)[1]
     file = open_remote(url, settings)
+    if file.nbytes > MOST_WHOLE:
+        reason = f"{file.nbytes:,} bytes, and {MOST_WHOLE:,} may be"
+        raise RemoteError(reason, file.path)
     return file.read(0, file.nbytes)
 
 
@@ -303,7 +344,7 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
     into their buffers any more.
     """
     try:
-        if len(requests) == 1 and requests[0].size > 0:
+        if len(requests) == 1 and 0 < requests[0].size <= MOST_SPAN:
             if not _is_kept(requests[0]):
                 _read_here(requests[0])
         else:
@@ -315,17 +356,20 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
         for request in requests:
             request.drop()
         for request in requests:
-            request.wait()
+            request.settle()
         raise
 
 
 def _read_here(request: Request) -> None:
-    """Answer a single request in this thread, if it is one run."""
-    runs = plan([request], 0, 1)
-    if len(runs) == 1:
-        runs[0].read()
-    else:
-        _engine_of(request.file.settings).start(runs)
+    """Answer a request in this thread."""
+    file, start = request.file, request.offset
+    deadline = Deadline(file.settings.timeout, request.size)
+    parts = [(start, request.place())]
+    try:
+        file.read_range(start, start + request.size, parts, deadline)
+    except (FastshardError, OSError) as error:
+        request.error = error.with_traceback(None)
+    request.filled = True
 
 
 def _is_kept(request: Request) -> bool:
@@ -333,7 +377,8 @@ def _is_kept(request: Request) -> bool:
     entry, offset, size = request.file.entry, request.offset, request.size
     if entry is None or not entry.has(offset, size):
         return False
-    return entry.read_into(offset, request.place())
+    request.filled = entry.read_into(offset, request.place())
+    return request.filled
 
 
 def _start(requests: Sequence[Request]) -> None:

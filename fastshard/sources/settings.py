@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, TypeVar
@@ -19,7 +20,7 @@ Token = str | Callable[[], str | None] | None
 CONNECTIONS = 16  # ranges at a time
 TIMEOUT = 60.0  # seconds
 ATTEMPTS = 6  # of a range
-SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
+PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 
 
@@ -104,7 +105,11 @@ class Settings:
         self.options = options
         self.origins = origins
         self.token: Token = options.get("token")
-        self.headers = dict(options.get("headers") or {})
+        if not (
+            self.token is None or isinstance(self.token, str) or callable(self.token)
+        ):
+            raise TypeError("a token is a str, or a function that returns one")
+        self.headers = _headers_of(options.get("headers") or {})
         self.connections = _above(options, "connections", CONNECTIONS)
         self.timeout = float(_above(options, "timeout", TIMEOUT))
         self.attempts = _above(options, "attempts", ATTEMPTS)
@@ -165,17 +170,44 @@ class Settings:
                 "returns it, or leave it to HF_TOKEN"
             )
         for name in self.headers:
-            if name.lower() in SECRET_HEADERS:
+            if name.lower() not in PLAIN_HEADERS:
                 raise FastshardError(
-                    f"the header {name} is not pickled: give token= a function"
+                    f"the header {name} may be secret, and is not pickled: give token= "
+                    "a function"
                 )
-        for name, value in self.store.items():
-            if isinstance(value, str) and not _is_plain(name):
-                raise FastshardError(
-                    f"the option {name!r} of a store is not pickled: leave it to the "
-                    "environment, or give store= a credential_provider"
-                )
+        name = _secret_in(self.store)
+        if name:
+            raise FastshardError(
+                f"the option {name!r} of a store is not pickled: leave it to the "
+                "environment, or give store= a credential_provider"
+            )
         return Settings, (self.options, self.origins)
+
+
+def _secret_in(options: Mapping[str, Any]) -> str:
+    """Return the name of an option that may be secret; "" if there is none."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            found = _secret_in(value)
+            if found:
+                return found
+        elif isinstance(value, str | bytes) and not _is_plain(name):
+            return name
+    return ""
+
+
+def _headers_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers that can be sent; no value is shown."""
+    checked_headers = {}
+    for name, value in headers.items():
+        if not isinstance(value, str) or not re.fullmatch(
+            r"[\x20-\x7e]*", value.strip()
+        ):
+            raise FastshardError(f"the header {name!r} is not one line of ASCII")
+        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+            raise FastshardError(f"{name!r} is no name of a header")
+        checked_headers[name] = value.strip()
+    return checked_headers
 
 
 def _is_plain(name: str) -> bool:
@@ -186,7 +218,7 @@ def _above(options: Mapping[str, Any], name: str, default: Any) -> Any:
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | type(default)):
         raise TypeError(f"{name} is a number, not {value!r}")
-    if value <= 0:
+    if not 0 < value < float("inf"):
         raise ValueError(f"{name} is above 0, not {value!r}")
     return value
 

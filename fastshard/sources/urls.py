@@ -79,6 +79,11 @@ def checked(url: str) -> str:
         raise FastshardError(
             f"{shown(url)} has a password in it; give headers= or token= in its place"
         )
+    if not host.isascii():
+        try:
+            url = url.replace(host, host.encode("idna").decode("ascii"), 1)
+        except UnicodeError:
+            raise FastshardError(f"{shown(url)} has no host that there is") from None
     return quote(url.partition("#")[0], safe="%/:=&?~#+!$,;'@()*[]")
 
 
@@ -94,10 +99,10 @@ def shown(url: str) -> str:
     scheme = SCHEME.match(url)
     if scheme is None:
         return url
-    rest, query, _ = url[scheme.end() :].partition("?")
-    host, slash, path = rest.partition("/")
-    host = host.rpartition("@")[2]
-    return scheme[0] + host + slash + path + ("?..." if query else "")
+    rest, query, _ = url[scheme.end() :].partition("#")[0].partition("?")
+    if "@" in query or "@" in rest.partition("/")[0]:  # a password may have any of / ?
+        rest, query, _ = url[scheme.end() :].rpartition("@")[2].partition("?")
+    return scheme[0] + rest + ("?..." if query else "")
 
 
 @lru_cache(1024)
@@ -131,7 +136,10 @@ def joined(folder: str, name: str) -> str:
         return name
     if scheme_of(folder) in HTTP:
         base, question, query = folder.partition("?")
-        return urljoin(base.rstrip("/") + "/", name) + question + query
+        found = urljoin(base.rstrip("/") + "/", name)
+        if origin_of(found) != origin_of(base):  # a query is for its own origin
+            return found
+        return found + question + query
     return folder.rstrip("/") + "/" + name
 
 

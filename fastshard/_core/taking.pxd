@@ -1,0 +1,20 @@
+from libc.stdint cimport uint64_t
+
+from fastshard._core.feeds cimport Feed
+
+
+cdef class Taking:
+    cdef Feed feed
+    cdef object make
+    cdef object describe
+    cdef Py_ssize_t taken_so_far   # items that were handed out, or raised
+    cdef object queue              # deque of what waits
+    cdef Py_ssize_t window
+    cdef uint64_t window_bytes
+    cdef uint64_t ahead            # bytes of what waits
+    cdef bint ended
+    cdef bint refused
+    cdef uint64_t entered          # 1 while a thread is in it
+    cdef object __weakref__
+    cdef object advance(self)
+    cdef int finish(self) except -1

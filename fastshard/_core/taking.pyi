@@ -1,0 +1,29 @@
+from collections.abc import Callable
+from typing import Any, Self
+
+from typing_extensions import disjoint_base
+
+from fastshard._core.feeds import Feed
+
+@disjoint_base
+class Taking:
+    def __new__(
+        cls,
+        feed: Feed,
+        window: int,
+        window_bytes: int,
+        *,
+        make: Callable[[Any], Any] | None = None,
+        describe: Callable[[int], dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __length_hint__(self) -> int: ...
+    def __next__(self) -> Any: ...
+    @property
+    def buffered(self) -> int: ...
+    @property
+    def taken(self) -> int: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def refuse(self) -> None: ...
+    def close(self) -> None: ...
