@@ -111,6 +111,7 @@ class ShardSet:
         self.limit = limit or mapping_limit()
         self.known = known
         self.closed = False
+        self._given_up = False
         self.identity: Any = None  # once a state asked for it
         self.open: list[Samples | None] = [None] * count
         self.used: bytearray | None = None  # marks of the clock
@@ -157,7 +158,9 @@ class ShardSet:
         if self.closed:
             raise ClosedError("the dataset is closed")
         path = self.paths[k]
-        shard = open_tar(path, index=self.index_of(k), **self.options)
+        shard = open_tar(
+            path, index=self.index_of(k), progress=self._go_on, **self.options
+        )
         samples = shard.samples
         if self.known is not None:
             with shard.file() as file:
@@ -263,8 +266,16 @@ class ShardSet:
             try:
                 yield from counted(pool.map(task, range(len(self))), len(self), doing)
             except BaseException:
+                self._given_up = True
                 pool.shutdown(cancel_futures=True)
                 raise
+            finally:
+                self._given_up = False
+
+    def _go_on(self, _: int) -> None:
+        """End the scan of a shard that nobody waits for any more."""
+        if self._given_up:
+            raise ClosedError("nobody waits for this shard")
 
     def starts(self) -> list[int]:
         """Return where each shard's samples begin; and, last, how many there are."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from fastshard._core.remote import room_for
@@ -240,33 +241,32 @@ class Engine:
 
     def __init__(self, settings: Settings) -> None:
         self._connections = settings.connections
-        self._runs: deque[Run] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        # Written in C, as locks are: nothing that interrupts a thread leaves it held.
+        self._runs: SimpleQueue[Run | None] = SimpleQueue()
+        self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
-        self._leaving = False
         _engines.add(self)
 
     def start(self, runs: Iterable[Run]) -> None:
         """Have runs read, those that were given first before others."""
-        with self._changed:
-            for run in runs:
-                run.queued = True
-                self._runs.append(run)
+        for run in runs:
+            run.queued = True
+            self._runs.put(run)
+        with self._lock:
             alone = not self._grow()
-            self._changed.notify(len(self._runs))
         while alone:  # no thread can be started: this one does it
             try:
-                run = self._runs.popleft()
-            except IndexError:
+                waiting = self._runs.get_nowait()
+            except Empty:
                 break
-            if run.claim():
-                run.read()
+            if waiting is not None and waiting.claim():
+                waiting.read()
 
     def _grow(self) -> bool:
         """Start threads for what is to be read; say whether there are any."""
         missing = min(
-            len(self._runs) - self._idle, self._connections - len(self._threads)
+            self._runs.qsize() - self._idle, self._connections - len(self._threads)
         )
         for _ in range(missing):
             thread = threading.Thread(
@@ -281,41 +281,36 @@ class Engine:
         return bool(self._threads)
 
     def _work(self) -> None:
-        try:
-            while (run := self._next()) is not None:
-                if run.claim():
-                    run.read()
-                del run  # its buffers are its owner's now
-        finally:
-            with self._changed:
-                self._threads.discard(threading.current_thread())
+        while (run := self._next()) is not None:
+            if run.claim():
+                run.read()
+            del run  # its buffers are its owner's now
 
     def _next(self) -> Run | None:
         """Wait for something to do; None: leave."""
-        with self._changed:
+        with self._lock:
             self._idle += 1
-            try:
-                while not self._runs:
-                    if self._leaving or not self._changed.wait(IDLE):
-                        if self._runs:
-                            break
-                        self._threads.discard(threading.current_thread())
-                        return None
-                return self._runs.popleft()
-            finally:
+        while True:
+            run = None
+            with suppress(Empty):
+                run = self._runs.get(timeout=IDLE)
+            with self._lock:
+                if run is None and not self._runs.empty():
+                    continue
                 self._idle -= 1
+                if run is None:
+                    self._threads.discard(threading.current_thread())
+                return run
 
     def rest(self) -> None:
         """Have idle threads leave, and wait for them: a fork warns of threads."""
-        with self._changed:
-            self._leaving = True
-            threads = list(self._threads) if not self._runs else []
-            busy = len(self._threads) - self._idle
-            self._changed.notify_all()
+        with self._lock:
+            threads = list(self._threads)
+            busy = len(threads) - self._idle
+            for _ in range(self._idle):
+                self._runs.put(None)
         for thread in threads if busy == 0 else ():
             thread.join(1.0)
-        with self._changed:
-            self._leaving = False
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
