@@ -25,7 +25,13 @@ OBJECT = "object.json"
 USED = "used"  # its time is that of the last use
 NEW = ".new"  # how names of entries end that are being made
 TOUCH_NS = 5 * 10**9  # between two notes that an entry is in use
-PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT)  # not of the disk
+PASSING = (  # not of the disk
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOENT,
+    errno.EFBIG,
+)
 
 Answer = TypeVar("Answer")
 
