@@ -255,6 +255,8 @@ def bench_batch_from_afar(
     each = distant[ms].trip(data.paths[0])
     speed = distant[0].bandwidth(data.paths)
     ideal = math.ceil(BATCH / CONNECTIONS[read]) * each + BATCH * LARGE / speed
+    if benchmark.stats is None:  # --benchmark-disable
+        return
     excess = (benchmark.stats.stats.median - ideal) / each
     benchmark.extra_info["ms a round trip"] = round(each * 1000, 2)
     benchmark.extra_info["MB/s at most"] = round(speed / 1e6)
@@ -288,6 +290,8 @@ def bench_scan(
     note(benchmark, read)
     benchmark.extra_info["operations"] = len(data)
     benchmark.pedantic(read, args=(data.source,), rounds=3)
+    if benchmark.stats is None:
+        return
     speed = files / benchmark.stats.stats.median
     benchmark.extra_info["MB/s of the files"] = round(speed / 1e6)
 

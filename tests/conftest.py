@@ -29,6 +29,8 @@ ALLOWED_SKIPS = (
     "no jax for this Python",
     "no ray for this Python",
     "no source tree",
+    "no trio for this Python",
+    "needs openssl",
 )
 
 SANITIZED = os.environ.get("FASTSHARD_SANITIZED") == "1"

@@ -24,7 +24,7 @@ from servers import BEHAVIOURS, BROKEN, HARMLESS, Server, redirect_to
 DATA = bytes(i * 7 % 251 for i in range(50_000))
 SECRET = "hf_verysecret"
 OTHER_TAGS = {"no_etag", "no_validators", "weak_etag"}  # than the object had before
-PATIENCE = 6.0  # seconds that a hostile server may cost, with timeout=1
+PATIENCE = 5.0  # seconds that a hostile server may cost, with timeout=0.6
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def server():
 
 def opened(server, path="/a.tar", **options) -> RemoteFile:
     url = server.at(path)
-    return open_remote(url, settings_of({"timeout": 1.0, **options}, [url]))
+    return open_remote(url, settings_of({"timeout": 0.6, **options}, [url]))
 
 
 def test_what_an_object_is(server):
@@ -493,7 +493,7 @@ def test_what_is_not_just_what_was_asked_for_is_left_to_urllib3(server, behaviou
     parts = [(20_000, memoryview(room))]
 
     begun = time.monotonic()
-    came = client._fast.read(file.url, 20_000, 24_000, parts, file.facts, Deadline(1.0))
+    came = client._fast.read(file.url, 20_000, 24_000, parts, file.facts, Deadline(0.5))
 
     assert time.monotonic() - begun < 3
     if came:
