@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastshard.dataset import Dataset
@@ -11,11 +11,12 @@ from fastshard.errors import FastshardError
 from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
+from fastshard.index.known import Known, find_known, find_remote_known
 from fastshard.listing import sources_in
 from fastshard.reading import Reading
-from fastshard.shardset import shards_of
+from fastshard.shardset import ShardSet, root_of
 from fastshard.sizes import parse_size
-from fastshard.sources.settings import RemoteOptions, settings_of
+from fastshard.sources.settings import RemoteOptions, Settings, settings_of
 from fastshard.sources.urls import is_folder, is_remote
 from fastshard.workers import guard_collation
 
@@ -88,3 +89,49 @@ def is_whole(source: Source) -> bool:
     if is_remote(name):
         return False
     return os.path.isdir(name) or name.endswith("**")
+
+
+def shards_of(
+    paths: Sequence[str],
+    index: str,
+    *,
+    whole: bool,
+    mode: Mode,
+    key: KeyRule,
+    lower: bool,
+    limit: int | None = None,
+    reading: Reading = Reading(),  # noqa: B008 - immutable
+    check_size: bool = False,
+    remote: Settings | None = None,
+) -> ShardSet:
+    """Return the shards of a dataset, with what its global index says of them."""
+    root = root_of(paths)
+    known: Known | None = None
+    folder = index if index not in ("auto", "none") and is_folder(index) else None
+    if remote is not None and (folder is not None or index == "auto"):
+        last_dot = key == "last"
+        known = find_remote_known(
+            paths, root, folder=folder, last_dot=last_dot, whole=whole, settings=remote
+        )
+    elif folder is not None or index == "auto":
+        known = find_known(
+            paths,
+            root,
+            folder=folder,
+            last_dot=key == "last",
+            whole=whole,
+            copied=mode == "pread",
+        )
+    return ShardSet(
+        paths,
+        index=index,
+        root=root,
+        mode=mode,
+        key=key,
+        lower=lower,
+        limit=limit,
+        known=known,
+        reading=reading,
+        check_size=check_size,
+        remote=remote,
+    )

@@ -17,7 +17,7 @@ from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
-from fastshard.index.known import Known, find_known, find_remote_known
+from fastshard.index.known import Known
 from fastshard.progress import counted
 from fastshard.reading import Reading
 from fastshard.sources.settings import Settings
@@ -30,7 +30,7 @@ from fastshard.sources.urls import (
     relative,
 )
 
-__all__ = ["Counts", "ShardSet", "mapping_limit", "root_of", "shards_of"]
+__all__ = ["Counts", "ShardSet", "mapping_limit", "root_of"]
 
 MOST_MAPPED = 16_384  # shards
 THREADS = 16  # that scan headers, which waits for disks
@@ -412,49 +412,3 @@ def root_of(paths: Sequence[str]) -> str:
     if is_remote(paths[0]):
         return common_folder(list(paths))
     return os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
-
-
-def shards_of(
-    paths: Sequence[str],
-    index: str,
-    *,
-    whole: bool,
-    mode: Mode,
-    key: KeyRule,
-    lower: bool,
-    limit: int | None = None,
-    reading: Reading = Reading(),  # noqa: B008 - immutable
-    check_size: bool = False,
-    remote: Settings | None = None,
-) -> ShardSet:
-    """Return the shards of a dataset, with what its global index says of them."""
-    root = root_of(paths)
-    known: Known | None = None
-    folder = index if index not in ("auto", "none") and is_folder(index) else None
-    if remote is not None and (folder is not None or index == "auto"):
-        last_dot = key == "last"
-        known = find_remote_known(
-            paths, root, folder=folder, last_dot=last_dot, whole=whole, settings=remote
-        )
-    elif folder is not None or index == "auto":
-        known = find_known(
-            paths,
-            root,
-            folder=folder,
-            last_dot=key == "last",
-            whole=whole,
-            copied=mode == "pread",
-        )
-    return ShardSet(
-        paths,
-        index=index,
-        root=root,
-        mode=mode,
-        key=key,
-        lower=lower,
-        limit=limit,
-        known=known,
-        reading=reading,
-        check_size=check_size,
-        remote=remote,
-    )

@@ -16,7 +16,7 @@ from fastshard.cli.common import (
 )
 from fastshard.errors import FastshardError
 from fastshard.progress import bar_type
-from fastshard.sources.remote import default_folder, kept_name
+from fastshard.sources.kept import default_folder, kept_name
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import last_part
 

@@ -29,7 +29,8 @@ from fastshard.index import FOUND, format_of, listed, sidecar
 from fastshard.index.binary import parse_binary, read_binary, write_binary
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import check_binary
-from fastshard.sources.remote import RemoteFile, index_entry, remote_bytes
+from fastshard.sources.kept import index_entry
+from fastshard.sources.remote import RemoteFile, remote_bytes
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, joined, last_part, shown
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol
@@ -19,12 +17,13 @@ from fastshard.sources.deadline import Deadline, NoRangesError
 from fastshard.sources.engine import MOST_SPAN, Engine, Request, plan
 from fastshard.sources.entries import Entry
 from fastshard.sources.facts import Facts
+from fastshard.sources.kept import cache_for, downloaded, kept_name
 from fastshard.sources.meter import Meter
 from fastshard.sources.settings import Settings
-from fastshard.sources.urls import base_of, scheme_of, shown
+from fastshard.sources.urls import scheme_of, shown
 
 if TYPE_CHECKING:
-    from fastshard.sources.answer import Answer
+    pass
 
 __all__ = [
     "RemoteFile",
@@ -38,8 +37,6 @@ __all__ = [
 
 Part = tuple[int, memoryview]  # where in the object, and where to
 MOST_WHOLE = 256 << 20  # bytes of an index
-COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
-CHUNK = 1 << 20  # bytes that are kept at a time
 FIRST = 16 << 10  # bytes that are asked for when an object is opened
 
 
@@ -180,7 +177,7 @@ class RemoteFile:
         assert cache is not None
         with self._keeping:
             if not all(entry.read_into(*part) for part in parts):
-                _downloaded(self.url, self.settings, cache)
+                downloaded(self.url, self.settings, cache)
         if not all(entry.read_into(*part) for part in parts):
             raise RemoteError(
                 "the server sends whole objects only, and cache_limit is too small to "
@@ -241,77 +238,13 @@ def _open_kept(url: str, settings: Settings, cache: RangeCache) -> RemoteFile:
     try:
         facts, head = transport_for(url, settings).head(url, FIRST)
     except NoRangesError:
-        return RemoteFile(url, settings, *_downloaded(url, settings, cache))
+        return RemoteFile(url, settings, *downloaded(url, settings, cache))
     if not facts.tag:  # nothing tells when it is written to
         return RemoteFile(url, settings, facts, head)
     entry = cache.entry(name, facts)
     if not entry.has(0, len(head)):
         entry.add(0, head)
     return RemoteFile(url, settings, facts, head, entry)
-
-
-def kept_name(url: str) -> str:
-    """Return the name that an object is kept by: nothing secret, and no commit.
-
-    What is the same in two commits of a repository is kept once, for its tag tells.
-    """
-    return COMMIT.sub(r"\1", base_of(url))
-
-
-def _downloaded(
-    url: str, settings: Settings, cache: RangeCache
-) -> tuple[Facts, bytes, Entry]:
-    """Keep a whole object of a server that knows no ranges."""
-    from fastshard.sources.http import client_for
-
-    def take(answer: Answer) -> tuple[Facts, bytes, Entry]:
-        if not answer.facts.tag:
-            raise answer.error(
-                "the server sends whole objects only, and nothing that tells when they "
-                "are written to: download them"
-            )
-        entry = cache.entry(kept_name(url), answer.facts)
-        if entry.is_whole():
-            return answer.facts, b"", entry
-        chunk = memoryview(bytearray(CHUNK))
-        for at in range(0, answer.facts.nbytes, CHUNK):
-            part = chunk[: min(CHUNK, answer.facts.nbytes - at)]
-            answer.read_into(part)
-            entry.add(at, part)
-        answer.finish()
-        return answer.facts, b"", entry
-
-    return client_for(settings).download(url, take)
-
-
-class _Kept:
-    """The cache that settings name."""
-
-    def __init__(self, settings: Settings) -> None:
-        assert settings.cache_dir is not None
-        self.cache = RangeCache(settings.cache_dir, settings.cache_limit)
-
-
-def cache_for(settings: Settings) -> RangeCache | None:
-    """Return what keeps bytes on this machine, if something does."""
-    return None if settings.cache_dir is None else settings.shared(_Kept).cache
-
-
-def index_entry(file: RemoteFile) -> Entry | None:
-    """Return where an index of an object is kept that was made here."""
-    if file.entry is not None or not file.tag:
-        return file.entry
-    folder = default_folder()
-    return None if folder is None else RangeCache(folder).entry(file.path, file.facts)
-
-
-def default_folder() -> str | None:
-    """Return where indexes are kept: ``FASTSHARD_CACHE``, or the user's cache."""
-    told = os.environ.get("FASTSHARD_CACHE")
-    if told is not None:
-        return told or None
-    above = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(above, "fastshard") if os.path.isabs(above) else None
 
 
 def remote_bytes(url: str, settings: Settings) -> bytes:
