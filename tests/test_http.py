@@ -404,6 +404,7 @@ def test_threads_share_an_object(server):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the server's
 def test_a_forked_child_reads_by_connections_of_its_own(server):
     file = opened(server, timeout=30.0)
     file.read_many([(20_000, 10), (40_000, 10)])
