@@ -26,6 +26,9 @@ from caching import (
     reopened,
     some_range,
 )
+from conftest import not_sanitized
+
+pytestmark = not_sanitized  # nothing of it is in C
 
 
 @pytest.fixture

@@ -14,7 +14,10 @@ from fastshard.sources.disk import alone_in
 from fastshard.sources.facts import Facts
 
 from caching import FACTS, OBJECT, URL, add, posix, read, reopened
+from conftest import not_sanitized
 from scripts import run_script
+
+pytestmark = not_sanitized  # nothing of it is in C
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fastshard.errors import FastshardError
 from fastshard.sources.hub import hub_for, place_of
 from fastshard.sources.settings import settings_of
 
-from conftest import write_tar
+from conftest import not_sanitized, write_tar
 from hubserver import FakeHub, commit_of
 from servers import Server
 
@@ -20,7 +20,7 @@ REPO = "owner/name"
 SOURCE = f"hf://datasets/{REPO}"
 SECRET = "hf_verysecret"
 
-pytestmark = pytest.mark.usefixtures("loopback")
+pytestmark = [pytest.mark.usefixtures("loopback"), not_sanitized]
 
 
 def tar_of(folder, number, name="x"):

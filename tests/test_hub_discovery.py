@@ -8,14 +8,14 @@ import pytest
 import fastshard
 import fastshard as webshart  # the one line that such code changes
 
-from conftest import write_tar
+from conftest import not_sanitized, write_tar
 from hubserver import FakeHub, commit_of
 from servers import Server
 
 REPO = "owner/name"
 SECRET = "hf_verysecret"
 
-pytestmark = pytest.mark.usefixtures("loopback")
+pytestmark = [pytest.mark.usefixtures("loopback"), not_sanitized]
 
 FIRST = {
     "b.jpg": b"b" * 30_000,

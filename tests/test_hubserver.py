@@ -8,6 +8,7 @@ import time
 import pytest
 
 from clients import fetch, follow
+from conftest import not_sanitized
 from hubserver import FakeHub
 
 DATA = bytes(range(256)) * 4
@@ -19,6 +20,8 @@ FILES = {
     "data/deep/é.tar": b"x",
     "dataset.json": b"{}",
 }
+
+pytestmark = not_sanitized  # nothing of it is in C
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from fastshard.sources.object_store import stores_for
 from fastshard.sources.remote import open_remote
 from fastshard.sources.settings import settings_of
 
-from conftest import write_tar
+from conftest import not_sanitized, write_tar
 from servers import Server
 
 obstore = pytest.importorskip("obstore")
@@ -26,6 +26,8 @@ SECRET = "averysecretkey"
 DATA = bytes(i * 7 % 251 for i in range(50_000))
 NAMES = itertools.count()
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+pytestmark = not_sanitized  # nothing of it is in C
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,10 @@ import pytest
 import fastshard
 from fastshard.cli import main
 
+from conftest import not_sanitized
 from servers import Server
+
+pytestmark = not_sanitized  # nothing of it is in C
 
 
 @pytest.fixture

@@ -11,11 +11,13 @@ import time
 import pytest
 
 from clients import connect, fetch, follow
-from conftest import needs
+from conftest import needs, not_sanitized
 from servers import BEHAVIOURS, BROKEN, DOUBTFUL, HARMLESS, Server, redirect_to
 
 DATA = bytes(range(256)) * 4
 SLOW = {"many_100", "slow_headers", "trickle", "stall", "never_answer"}
+
+pytestmark = not_sanitized  # nothing of it is in C
 
 
 @pytest.fixture
