@@ -106,7 +106,8 @@ def list_shards(
             local and not shard.path.endswith(SUFFIX)
         ):
             raise FastshardError(
-                f"{shard.path} is no shard: shards are {SUFFIX} files, not compressed"
+                f"{shown(shard.path)} is no shard: shards are {SUFFIX} files, "
+                "not compressed"
             )
     paths = [shard.path for shard in shards]
     _refuse_repeated(paths)

@@ -12,13 +12,11 @@ from fastshard.formats.base import Samples
 from fastshard.index import FOUND, sidecar
 from fastshard.index.contents import Contents
 from fastshard.shardset import ShardSet
-from fastshard.sources.remote import remote_bytes
+from fastshard.sources.remote import is_absent, remote_bytes
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, scheme_of, shown
 
 __all__ = ["RemoteShards", "asked_at", "local_contents", "local_index"]
-
-DENIED = (401, 403)  # what stores say of what is not there
 
 
 def local_index(root: str, name: str, index: str) -> str | None:
@@ -104,10 +102,13 @@ class RemoteShards(ShardSet):
             if isinstance(error, FormatError):
                 if error.path == shown(place):
                     return i
-            elif isinstance(error, RemoteError) and is_remote(place):
-                absent = isinstance(error, FileNotFoundError) or error.status in DENIED
-                if absent and error.url == asked_at(place, self.remote):
-                    return i
+            elif (
+                isinstance(error, RemoteError)
+                and is_remote(place)
+                and is_absent(error)
+                and error.url == asked_at(place, self.remote)
+            ):
+                return i
         return None
 
     def contents(self, k: int) -> Contents | None:
@@ -117,10 +118,8 @@ class RemoteShards(ShardSet):
                 return self._read(places[0])
             except FormatError as error:
                 _warn(error)
-            except FileNotFoundError:
-                pass
-            except RemoteError as error:
-                if error.status not in DENIED:
+            except OSError as error:
+                if not is_absent(error):
                     raise
             self.indexes[k] = places[1:]
         return None

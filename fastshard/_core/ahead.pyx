@@ -21,7 +21,7 @@ from fastshard._core.taking cimport Taking
 import os
 import sysconfig
 
-from fastshard.errors import ClosedError, FastshardError, FormatError
+from fastshard.errors import FastshardError, FormatError
 
 cdef enum:
     GAP = 64 << 10                 # bytes between members of one run: headers, others
@@ -125,10 +125,6 @@ cdef class Ahead(Taking):
         cdef Waiting waiting
         cdef object item
         cdef bint near
-        if self.refused:
-            self.ended = True
-            self.finish()
-            raise ClosedError("the dataset is closed")
         if self.current is not None:
             item, self.current = self.current, None
             self.pass_by(item)

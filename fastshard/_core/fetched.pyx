@@ -14,7 +14,7 @@ from fastshard._core.shard cimport Shard
 from fastshard._core.taking cimport Taking
 
 from fastshard._core.remote import stage
-from fastshard.errors import ClosedError, FastshardError
+from fastshard.errors import FastshardError
 
 cdef enum:
     FIRST_GROUP = 256 << 10        # bytes: the first item should come soon
@@ -58,9 +58,6 @@ cdef class Fetched(Taking):
 
     cdef object advance(self):
         cdef Asked asked
-        if self.refused:
-            self.finish()
-            raise ClosedError("the dataset is closed")
         self.fill()
         if not self.queue:
             self.finish()
@@ -72,14 +69,13 @@ cdef class Fetched(Taking):
         try:
             item = self.finished(asked)
         except Exception:
+            drop(asked)            # nobody waits for its other members
             self.pass_on(asked)
             raise
         self.pass_on(asked)       # Ctrl-C before this loses nothing
         return item if self.make is None else self.make(item)
 
     cdef int pass_on(self, Asked asked) except -1:
-        for request in requests_of(asked):
-            request.drop()         # after an error nobody waits for the others
         self.queue.popleft()
         self.ahead -= asked.nbytes
         self.taken_so_far += 1
@@ -163,8 +159,7 @@ cdef class Fetched(Taking):
         self.held = self.coming = None
         self.unsent = []
         for asked in self.queue:
-            for request in requests_of(asked):
-                request.drop()
+            drop(asked)
         self.queue.clear()
         self.ahead = 0
         self.feed = None           # and the shards with it
@@ -220,6 +215,13 @@ cdef dict brought(Asked asked, Shard shard):
 
 cdef list requests_of(Asked asked):
     return [data for data in asked.wanted if not isinstance(data, bytes)]
+
+
+cdef int drop(Asked asked) except -1:
+    """Tell that nobody waits for what was asked for an item."""
+    for request in requests_of(asked):
+        request.drop()
+    return 0
 
 
 cdef SampleFeed feed_of_samples = SampleFeed()  # knows a sample's members

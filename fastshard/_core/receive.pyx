@@ -172,31 +172,20 @@ cdef class Scatter:
             The connection is broken.
         """
         cdef uint64_t before = self.left
-        cdef int64_t step = 1
-        cdef uint64_t now
-        cdef int code = 0
+        cdef int status
+        self.make_scratch()
+        with nogil:
+            status = self.receive_rest(fd, min(until, fs_exact_now() + LONGEST))
+        if status > 0 and status != EAGAIN:
+            raise OSError(status, os.strerror(status))
+        return before - self.left, status == ENDED
+
+    cdef int make_scratch(self) except -1:
         if self.scratch == NULL:
             self.scratch = <uint8_t *> malloc(SCRATCH)
             if self.scratch == NULL:
                 raise MemoryError
-        with nogil:
-            now = fs_exact_now()
-            until = min(until, now + LONGEST)
-            while self.left > 0:
-                step = fs_receive(
-                    fd, self.slices + self.next, self.count - self.next, self.scratch,
-                    SCRATCH, <int> ((until - now) // 1_000_000) + 1 if until > now else 0,
-                )
-                if step <= 0:
-                    code = errno if step < 0 else 0
-                    break
-                self.passed(step)
-                now = fs_exact_now()
-                if now >= until:
-                    break
-        if code != 0 and code != EAGAIN:
-            raise OSError(code, os.strerror(code))
-        return before - self.left, step == 0
+        return 0
 
     def exchange(self, int fd, const uint8_t[::1] request not None, uint64_t until):
         """Send a request, receive the headers of its answer, and the body if it fits.
@@ -231,9 +220,9 @@ cdef class Scatter:
         cdef int status = 0
         if self.head == NULL:
             self.head = <uint8_t *> malloc(MOST_HEAD)
-            self.scratch = <uint8_t *> malloc(SCRATCH)
-            if self.head == NULL or self.scratch == NULL:
+            if self.head == NULL:
                 raise MemoryError
+            self.make_scratch()
         with nogil:
             now = fs_exact_now()
             until = min(until, now + LONGEST)
@@ -298,12 +287,16 @@ cdef class Scatter:
     cdef int receive_body(self, int fd, uint64_t until) noexcept nogil:
         """Take what came with the headers, and receive the rest."""
         cdef size_t after = self.head_end + 4
-        cdef int64_t got
         if not self.taken:
             if self.head_size - after > self.left:
                 return OVERLONG
             self.taken = True
             self.copy(self.head + after, self.head_size - after)
+        return self.receive_rest(fd, until)
+
+    cdef int receive_rest(self, int fd, uint64_t until) noexcept nogil:
+        """Receive until nothing is left; 0, or what went wrong: EAGAIN, it is time."""
+        cdef int64_t got
         while self.left > 0:
             got = fs_receive(
                 fd, self.slices + self.next, self.count - self.next, self.scratch,

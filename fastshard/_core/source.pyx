@@ -54,20 +54,30 @@ cdef int open_quietly(path) except -1:
     return os.open(path, FLAGS)
 
 
+cdef uint64_t pread_all(
+    int fd, char *to, uint64_t size, uint64_t offset, int *code
+) noexcept nogil:
+    """Read until the end of the file; how much, and the errno of what went wrong."""
+    cdef uint64_t done = 0
+    cdef int64_t got
+    code[0] = 0
+    while done < size:
+        got = fs_pread(fd, to + done, size - done, offset + done)
+        if got <= 0:
+            code[0] = errno if got < 0 else 0  # before the GIL is back: it may change
+            break
+        done += got
+    return done
+
+
 cdef object pread(int fd, uint64_t offset, uint64_t size, path):
     """Read bytes; fewer at the end of the file."""
     cdef object copy = PyBytes_FromStringAndSize(NULL, size)
     cdef char *to = PyBytes_AS_STRING(copy)
-    cdef uint64_t done = 0
-    cdef int64_t got = 1
-    cdef int code = 0
+    cdef uint64_t done
+    cdef int code
     with nogil:
-        while done < size and got > 0:
-            got = fs_pread(fd, to + done, size - done, offset + done)
-            if got < 0:
-                code = errno       # before the GIL is back: that may change it
-            else:
-                done += got
+        done = pread_all(fd, to, size, offset, &code)
     if code != 0:
         raise OSError(code, os.strerror(code), path)
     return copy if done == size else copy[:done]
@@ -360,18 +370,12 @@ cdef class PreadSource(Source):
         """
         cdef object copy = PyBytes_FromStringAndSize(NULL, size)
         cdef char *to = PyBytes_AS_STRING(copy)
-        cdef uint64_t done = 0
-        cdef int64_t got = 1
-        cdef int code = 0
+        cdef uint64_t done
+        cdef int code
         with nogil:
-            while done < size:
-                got = fs_pread(self.fd, to + done, size - done, offset + done)
-                if got <= 0:
-                    code = errno   # before the GIL is back: that may change it
-                    break
-                done += got
+            done = pread_all(self.fd, to, size, offset, &code)
         if done < size:
-            raise self.failure(offset + done, code if got < 0 else 0)
+            raise self.failure(offset + done, code)
         self.file.check()
         return copy
 

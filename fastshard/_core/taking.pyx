@@ -7,6 +7,8 @@ from fastshard._core.threads cimport fs_next, fs_put
 
 from collections import deque
 
+from fastshard.errors import ClosedError
+
 
 cdef class Taking:
     """What iterators over a feed have in common, wherever its bytes are.
@@ -50,6 +52,10 @@ cdef class Taking:
         if fs_next(&self.entered) != 0:
             raise ValueError("another thread is in this iterator")
         try:
+            if self.refused:
+                self.ended = True
+                self.finish()
+                raise ClosedError("the dataset is closed")
             return self.advance()
         finally:
             fs_put(&self.entered, 0)

@@ -6,18 +6,13 @@ This module finds the one to use, reads one that is named, and writes one.
 from __future__ import annotations
 
 import os
-import warnings
 from typing import TYPE_CHECKING
 
 from fastshard._core.grouping import Grouping
 from fastshard._core.source import LocalFile, PreadSource
-from fastshard.errors import (
-    FastshardError,
-    FormatError,
-    StaleIndexError,
-    StaleIndexWarning,
-)
+from fastshard.errors import FastshardError, FormatError
 from fastshard.index.contents import Contents
+from fastshard.index.warned import warn_passed_over
 
 if TYPE_CHECKING:
     from fastshard.index.hashes import Hashes
@@ -173,8 +168,7 @@ def find_index(
         except FileNotFoundError:  # taken away meanwhile
             continue
         except FormatError as error:
-            what = "stale" if isinstance(error, StaleIndexError) else "broken"
-            warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
+            warn_passed_over(error)
     return None
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.source import LocalFile
-from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
+from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.global_file import NAME, GlobalIndex, ShardFacts
+from fastshard.index.warned import warn_passed_over
 from fastshard.sources.remote import open_if_there
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, joined, relative, shown
@@ -123,8 +123,7 @@ def find_known(
             return None
         return match_known(index, paths, root, whole)
     except FormatError as error:
-        what = "stale" if isinstance(error, StaleIndexError) else "broken"
-        warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
+        warn_passed_over(error)
         return None
 
 
@@ -147,8 +146,7 @@ def find_remote_known(
             return None
         return match_remote_known(index, urls, root, whole)
     except FormatError as error:
-        what = "stale" if isinstance(error, StaleIndexError) else "broken"
-        warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
+        warn_passed_over(error)
         return None
 
 

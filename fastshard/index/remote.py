@@ -9,7 +9,6 @@ from the place before ends exactly there. So a tar inside a tar misleads nobody.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,18 +18,14 @@ from types import MappingProxyType
 
 from fastshard._core.grouping import Grouping
 from fastshard._core.walk import Walk, first_header
-from fastshard.errors import (
-    FormatError,
-    RemoteError,
-    StaleIndexError,
-    StaleIndexWarning,
-)
+from fastshard.errors import FormatError, RemoteError
 from fastshard.index import FOUND, format_of, listed, sidecar
 from fastshard.index.binary import parse_binary, read_binary, write_binary
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import check_binary
+from fastshard.index.warned import warn_passed_over
 from fastshard.sources.kept import index_entry
-from fastshard.sources.remote import RemoteFile, remote_bytes
+from fastshard.sources.remote import RemoteFile, is_absent, remote_bytes
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, joined, last_part, shown
 
@@ -194,14 +189,11 @@ def find_remote_index(
         path = sidecar_of(file.url, kind, folder)
         try:
             return read_remote_index(path, file, last_dot=last_dot, lower=lower)
-        except FileNotFoundError:
-            continue
-        except RemoteError as error:
-            if error.status not in (401, 403):  # what stores say of what is not there
+        except OSError as error:
+            if not is_absent(error):
                 raise
         except FormatError as error:
-            what = "stale" if isinstance(error, StaleIndexError) else "broken"
-            warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=4)
+            warn_passed_over(error)
     return None
 
 

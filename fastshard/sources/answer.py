@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["Answer", "is_strong"]
+__all__ = ["PASSING", "Answer", "is_strong"]
 
 LONGEST_TAG = 300  # characters
 LARGEST = 2**63  # bytes of an object
@@ -188,7 +188,7 @@ class Answer:
             tag = "hash of it: " + hashlib.sha256(tag.encode()).hexdigest()
         if known is None:
             return Facts(nbytes, tag, _time_of(modified))
-        if known.nbytes >= 0 and nbytes != known.nbytes:
+        if nbytes != known.nbytes:
             raise self._changed(f"{nbytes:,} bytes, and had {known.nbytes:,}")
         if known.tag and tag != known.tag:
             raise self._changed(f"the tag {tag}, and had {known.tag}")

@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 from fastshard.sources.disk import open_regular
 
-__all__ = ["TOO_LARGE", "Facts", "Known", "read_known", "url_part", "version_part"]
+__all__ = [
+    "TOO_LARGE",
+    "Facts",
+    "Known",
+    "Part",
+    "read_known",
+    "url_part",
+    "version_part",
+]
+
+Part = tuple[int, memoryview]  # where in an object, and where its bytes go
 
 MOST_TEXT = 1 << 20  # bytes of a file of facts that are read
 TOO_LARGE = 2**63  # bytes; no file is

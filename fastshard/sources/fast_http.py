@@ -24,7 +24,7 @@ from fastshard._core.receive import CAN_RECEIVE, Scatter
 from fastshard.sources.answer import is_strong
 from fastshard.sources.connection import CONNECT, connection_to, proxy_for
 from fastshard.sources.deadline import Again, Deadline
-from fastshard.sources.facts import Facts
+from fastshard.sources.facts import Facts, Part
 from fastshard.sources.meter import Meter
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import Origin, origin_of
@@ -48,8 +48,6 @@ ONCE = frozenset(
         b"transfer-encoding",
     )
 )
-
-Part = tuple[int, memoryview]  # where in the object, and where to
 
 
 class _Server:

@@ -23,7 +23,7 @@ from fastshard.errors import FastshardError, RemoteError
 from fastshard.sources.answer import Answer, is_strong
 from fastshard.sources.connection import CONNECT, manager_for, proxy_for, under_way
 from fastshard.sources.deadline import Again, Deadline
-from fastshard.sources.facts import Facts
+from fastshard.sources.facts import Facts, Part
 from fastshard.sources.fast_http import FastHttp
 from fastshard.sources.meter import Meter
 from fastshard.sources.settings import Settings
@@ -39,7 +39,6 @@ FAILURES = (
     ValueError,
     OverflowError,  # of http.client, for a chunk of absurd size
 )
-Part = tuple[int, memoryview]  # where in the object, and where to
 
 ENDED = frozenset((400, 401, 403, 404, 410))  # what a target says that was signed
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
@@ -98,7 +97,6 @@ class HttpClient:
 
     def head(self, url: str, size: int) -> tuple[Facts, bytes]:
         """Return what an object is, and its first bytes, at most `size`."""
-
         deadline = Deadline(self.settings.timeout, size)
         return self._asked(
             url, 0, size, None, deadline, lambda answer: (answer.facts, answer.read())

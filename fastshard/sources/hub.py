@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.sources.answer import PASSING
 from fastshard.sources.deadline import Again, Deadline
-from fastshard.sources.facts import Facts
+from fastshard.sources.facts import Facts, Part
 from fastshard.sources.http import HttpClient
 from fastshard.sources.settings import RemoteOptions, Settings, Token
 from fastshard.sources.urls import base_of, checked, origin_of
@@ -35,7 +36,6 @@ URL = re.compile(
 REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 YES = frozenset(("1", "ON", "YES", "TRUE"))
-PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
 PASS = frozenset(("ConnectionError", "Timeout", "TransportError"))  # errors that may
 WORDS = re.compile(r"[^\x20-\x7e]+")  # what is left out of a server's message
 LOG_IN = "log in with `hf auth login`, set HF_TOKEN or give token="
@@ -146,7 +146,7 @@ class HubClient:
         url: str,
         start: int,
         end: int,
-        parts: Sequence[tuple[int, memoryview]],
+        parts: Sequence[Part],
         known: Facts,
         deadline: Deadline | None = None,
     ) -> None:

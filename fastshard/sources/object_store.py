@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.sources.answer import is_strong
 from fastshard.sources.deadline import Deadline, DroppedError
-from fastshard.sources.facts import Facts
+from fastshard.sources.facts import Facts, Part
 from fastshard.sources.meter import Meter
 from fastshard.sources.obstores import begin, coding_of, facts_of, fill, wrong_with
 from fastshard.sources.settings import Settings
@@ -37,8 +37,6 @@ CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 QUERY = re.compile(r"(?<=[?])\S+|(?<=://)[^\s/@]*@")
 SAME = {"gcs": "gs", "adl": "abfss", "azure": "az"}  # of schemes that obstore knows
 METADATA = ("169.254.169.254", "metadata.google", "fd00:ec2")
-
-Part = tuple[int, memoryview]  # where in the object, and where to
 
 
 class StoreClient:

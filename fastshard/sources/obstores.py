@@ -14,14 +14,12 @@ from typing import Any
 
 from fastshard._core.receive import Scatter
 from fastshard.errors import FastshardError
-from fastshard.sources.facts import Facts
+from fastshard.sources.facts import Facts, Part
 
 __all__ = ["begin", "coding_of", "facts_of", "fill", "wrong_with"]
 
 PIECE = 1 << 20  # bytes of a body that are held besides where they go
 HARMLESS_CODINGS = ("", "identity", "aws-chunked")  # the last is of an upload, not kept
-
-Part = tuple[int, memoryview]  # where in the object, and where to
 
 
 class _Process:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from fastshard.errors import (
     FastshardError,
@@ -16,26 +16,23 @@ from fastshard.sources.cache import RangeCache
 from fastshard.sources.deadline import Deadline, NoRangesError
 from fastshard.sources.engine import MOST_SPAN, Engine, Request, plan
 from fastshard.sources.entries import Entry
-from fastshard.sources.facts import Facts
+from fastshard.sources.facts import Facts, Part
 from fastshard.sources.kept import cache_for, downloaded, kept_name
 from fastshard.sources.meter import Meter
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import scheme_of, shown
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = [
     "RemoteFile",
     "Transport",
     "fetch",
+    "is_absent",
     "open_if_there",
     "open_remote",
     "remote_bytes",
     "transport_for",
 ]
 
-Part = tuple[int, memoryview]  # where in the object, and where to
 MOST_WHOLE = 256 << 20  # bytes of an index
 FIRST = 16 << 10  # bytes that are asked for when an object is opened
 
@@ -201,15 +198,8 @@ class RemoteFile:
         raise TypeError("a RemoteFile does not pickle; pickle the shard")
 
 
-def open_remote(url: str, settings: Settings, known: Facts | None = None) -> RemoteFile:
+def open_remote(url: str, settings: Settings) -> RemoteFile:
     """Find out what a remote object is.
-
-    Parameters
-    ----------
-    url : str
-    settings : Settings
-    known : Facts, optional
-        What it is; nobody is asked then.
 
     Raises
     ------
@@ -218,8 +208,6 @@ def open_remote(url: str, settings: Settings, known: Facts | None = None) -> Rem
     RemoteError
         It cannot be read.
     """
-    if known is not None:
-        return RemoteFile(url, settings, known)
     cache = cache_for(settings)
     if cache is None:
         facts, head = transport_for(url, settings).head(url, FIRST)
@@ -262,12 +250,20 @@ def open_if_there(url: str, settings: Settings) -> RemoteFile | None:
     """Open an object, or return None if there is none."""
     try:
         return open_remote(url, settings)
-    except FileNotFoundError:
-        return None
     except RemoteError as error:
-        if error.status in (401, 403):  # what stores say of what is not there
+        if is_absent(error):
             return None
         raise
+
+
+def is_absent(error: OSError) -> bool:
+    """Say whether an error means that there is no such object.
+
+    A store that may not be listed denies what is not there.
+    """
+    return isinstance(error, FileNotFoundError) or (
+        isinstance(error, RemoteError) and error.status in (401, 403)
+    )
 
 
 def fetch(requests: Sequence[Request]) -> list[Exception | None]:

@@ -17,7 +17,6 @@ from fastshard.errors import FastshardError
 __all__ = [
     "Origin",
     "base_of",
-    "beside",
     "checked",
     "common_folder",
     "folder_of",
@@ -117,12 +116,6 @@ def origin_of(url: str) -> Origin:
 def base_of(url: str) -> str:
     """Return a URL without its query."""
     return url.partition("?")[0]
-
-
-def beside(url: str, name: str) -> str:
-    """Return the URL of another object in the same folder; the query is kept."""
-    base, question, query = url.partition("?")
-    return base[: base.rindex("/") + 1] + name + question + query
 
 
 def folder_of(url: str) -> str:
