@@ -16,12 +16,15 @@ __all__ = [
     "FieldNotFoundError",
     "FormatError",
     "MemberNotFoundError",
+    "QueryError",
+    "QueryTimeoutError",
     "RemoteError",
     "RemoteNotFoundError",
     "SampleNotFoundError",
     "StaleIndexError",
     "StaleIndexWarning",
     "StateError",
+    "WriterLockedError",
 ]
 
 
@@ -184,6 +187,18 @@ class RemoteNotFoundError(RemoteError, FileNotFoundError):
     """There is no such remote object."""
 
     code = errno.ENOENT
+
+
+class QueryError(FastshardError, ValueError):
+    """A query of a dataset's metadata is no SQL, or asks for what it may not."""
+
+
+class QueryTimeoutError(QueryError, TimeoutError):
+    """A query of a dataset's metadata took longer than it was given."""
+
+
+class WriterLockedError(FastshardError, BlockingIOError):
+    """Another process writes to this dataset."""
 
 
 class StaleIndexWarning(UserWarning):

@@ -63,6 +63,7 @@ LAYERS = {
     "fastshard.combined": 10,
     "fastshard.mixing": 11,
     "fastshard.joining": 13,
+    "fastshard.columnar": 13,
     "fastshard.build": 13,
     "fastshard.opening": 14,
     "fastshard.writer": 14,

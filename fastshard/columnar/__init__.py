@@ -1,0 +1,1 @@
+"""Columnar datasets: arrays by field in tar shards, under one SQLite index."""
