@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.samples import first_of_other_width
-from fastshard.decoders import DECODERS, decoder_for
+from fastshard.decoders import DECODERS
 from fastshard.errors import FastshardError
-from fastshard.formats.base import Sample
+from fastshard.formats.base import CopiedSample, Sample
 from fastshard.gathering import UnequalError, stacked
 
 if TYPE_CHECKING:
@@ -86,7 +86,10 @@ class Collation:
     def _batch(self, samples: list[Any], where: str) -> Any:
         """Collate samples, or values; `where` tells them from others of the batch."""
         lengths: Lengths = {}
-        if set(map(type, samples)) == {Sample}:
+        kinds = set(map(type, samples))
+        if len(kinds) == 1 and issubclass(type(samples[0]), Sample) and (
+            not issubclass(type(samples[0]), CopiedSample)
+        ):
             batch = self._raw(samples, where, lengths)
         elif all(isinstance(sample, Sample) for sample in samples):  # some were copied
             decoded = [_decoded(sample) for sample in samples]
@@ -124,7 +127,7 @@ class Collation:
             raise _of_other_fields(first.key, fields, samples[odd].key, samples[odd])
         batch: dict[str, Any] = {KEYS: [sample.key for sample in samples]}
         for field in fields:
-            decoder = decoder_for(field, first.decoders)
+            decoder = first.decoder_of(field)
             if decoder is DECODERS["npy"]:
                 batch[field] = self._arrays(samples, field, where, lengths)
                 continue
@@ -290,7 +293,7 @@ def _are_exact(numbers: NDArray[Any], values: list[Any]) -> bool:
 
 def _value(sample: Sample, field: str) -> Any:
     """Return what stands for a field in a list: decoded where that is cheap."""
-    decoder = decoder_for(field, sample.decoders)
+    decoder = sample.decoder_of(field)
     built_in = decoder is None or any(decoder is one for one in DECODERS.values())
     if built_in and decoder not in DECODED:
         return bytes(sample[field])

@@ -40,8 +40,9 @@ def gather_samples(
     members: list[int] = []
     for sample in samples:
         for field in sample.keys() if fields is None else fields:
-            shards.append(sample.shard)
-            members.append(sample.member(field))
+            shard, member = sample.place(field)
+            shards.append(shard)
+            members.append(member)
     most = 1 << 62  # whatever a shard has, `gather` says
     return gather(shards, positions_of(members, most), out, threads=threads)
 
@@ -72,7 +73,7 @@ def column_of(
 ) -> Any:
     """Return one field of samples as one array; see `Dataset.columns`."""
     dtype, shape = told
-    raw = dtype is None and not field.endswith("npy")
+    raw = dtype is None and not any(sample.is_array(field) for sample in samples[:1])
     if raw:
         dtype = "u1"
     try:

@@ -64,12 +64,45 @@ cdef object fresh(object error):
 
 
 @cython.final
+@cython.no_gc
+cdef class Run:
+    """Extents of one source that follow each other, and are brought by one task."""
+
+    cdef Source source
+    cdef uint64_t start
+    cdef uint64_t end
+    cdef uint64_t item             # that it was last added to for
+    cdef uint64_t task             # 0: not pushed yet
+    cdef bint follows              # it goes on where the one before ended
+
+
+@cython.final
 cdef class Waiting:
-    """An item that comes, and the task after which it is there."""
+    """An item that comes, and the runs that its bytes are in."""
 
     cdef object item
-    cdef uint64_t task             # 0: it is there
+    cdef Run run                   # the last of them; None: its bytes are there
+    cdef list runs                 # those before
     cdef uint64_t nbytes
+
+    cdef int add(self, Run run) except -1:
+        if self.run is not None and self.run is not run:
+            if self.runs is None:
+                self.runs = []
+            self.runs.append(self.run)
+        self.run = run
+        return 0
+
+
+@cython.final
+@cython.no_gc
+cdef class Behind:
+    """What was read of a source and not yet given back."""
+
+    cdef MappedSource source
+    cdef uint64_t start
+    cdef uint64_t end
+    cdef uint64_t item             # that was passed by last
 
 
 @cython.final
@@ -98,20 +131,15 @@ cdef class Ahead(Taking):
     cdef bint drops
     cdef bint forgets
     cdef uint64_t let_in           # when others could last have the GIL, ns
-    # The run that is being put together, and whether it follows the one before.
-    cdef Source run
-    cdef uint64_t run_start
-    cdef uint64_t run_end
-    cdef bint follows
+    cdef dict runs                 # those being put together, by source
+    cdef uint64_t put_so_far       # items
     cdef bint in_order             # the last extent joined the one before
-    cdef uint64_t device           # of the run, and whether its readahead is long
+    cdef uint64_t device           # of the last run, and whether its readahead is long
     cdef bint long_readahead
-    # What was read and not yet given back.
     cdef object current            # the item handed out last
-    cdef MappedSource behind
-    cdef uint64_t behind_start
-    cdef uint64_t behind_end
-    cdef Descriptor descriptor     # of `behind`, to forget by
+    cdef dict behind               # what was read and not yet given back, by source
+    cdef uint64_t passed_so_far    # items
+    cdef Descriptor descriptor     # of one of them, to forget by
     cdef MappedSource descriptor_of
     cdef list forgotten            # tasks that forget
 
@@ -120,6 +148,8 @@ cdef class Ahead(Taking):
         self.drops = drops
         self.forgets = forgets
         self.forgotten = []
+        self.runs = {}
+        self.behind = {}
 
     cdef object advance(self):
         cdef Waiting waiting
@@ -146,20 +176,30 @@ cdef class Ahead(Taking):
                 return self.hand_out(item)
             self.put(item)
         self.fill()
-        self.push_run()
+        self.push_runs()
         waiting = self.queue.popleft()
         self.taken_so_far += 1            # its turn has come, whatever comes of it
         self.ahead -= waiting.nbytes
         if isinstance(waiting.item, Exception):
             raise fresh(waiting.item)
-        if waiting.task > 0:
-            if self.prefetcher.wait(waiting.task):
-                self.let_in = fs_exact_now()
-            else:
-                self.let_others_in()
-            if self.prefetcher.failed() != 0:
-                self.examine(waiting.item)
+        if waiting.run is not None:
+            self.wait_for(waiting)
         return self.hand_out(waiting.item)
+
+    cdef int wait_for(self, Waiting waiting) except -1:
+        """Wait for an item's bytes; raise if they could not be had."""
+        cdef Run run
+        cdef bint waited = self.prefetcher.wait(waiting.run.task)
+        if waiting.runs is not None:
+            for run in waiting.runs:
+                waited |= self.prefetcher.wait(run.task)
+        if waited:
+            self.let_in = fs_exact_now()
+        else:
+            self.let_others_in()
+        if self.prefetcher.failed() != 0:
+            self.examine(waiting.item)
+        return 0
 
     cdef int let_others_in(self) except -1:
         """Release the GIL now and then where nothing has to be waited for.
@@ -194,7 +234,7 @@ cdef class Ahead(Taking):
             raise
 
     cdef bint is_near(self, object item) except -1:
-        return self.window == 0 or self.feed.shard_of(item).open_source().is_near()
+        return self.window == 0 or self.feed.is_near(item)
 
     cdef int fill(self) except -1:
         """Take what comes, once half of what may wait was handed out."""
@@ -222,103 +262,125 @@ cdef class Ahead(Taking):
         self.queue.append(waiting)
         if isinstance(item, Exception):
             return 0
+        self.put_so_far += 1
         try:
-            waiting.nbytes = self.want_members(item)
+            self.want_members(waiting)
         except (FastshardError, OSError) as error:  # it comes in its turn
             waiting.item = error
         self.ahead += waiting.nbytes
-        waiting.task = self.pushed()
-        if self.run_end > self.run_start:  # the run that is not pushed yet
-            waiting.task += 1
         return 0
 
-    cdef uint64_t want_members(self, object item) except? 1:
-        """Have an item's members brought; returns how many bytes that is."""
-        cdef Shard shard = self.feed.shard_of(item)
-        cdef Source source = shard.open_source()
+    cdef int want_members(self, Waiting waiting) except -1:
+        """Have an item's members brought."""
+        cdef Shard shard
+        cdef Source source
         cdef uint64_t offset, size
-        cdef uint64_t nbytes = 0
-        cdef Py_ssize_t member
-        if source.is_near():
-            return 0
-        for member in self.feed.members_of(item):
-            offset = fs_load(shard.table.columns.offsets + member)
-            size = fs_load(shard.table.columns.sizes + member)
-            if offset > source.nbytes or size > source.nbytes - offset:
-                continue           # raises when it is asked for
+        for shard, member in self.feed.places_of(waiting.item):
+            source = shard.open_source()
+            if source.is_near() or not shard.guess(source, member, &offset, &size):
+                continue           # what is nowhere raises when it is asked for
             size = min(size, min(<uint64_t> MOST_BROUGHT, self.window_bytes))
-            nbytes += size
-            self.want(source, offset, size)
-        return nbytes
+            waiting.nbytes += size
+            self.want(waiting, source, offset, size)
+        return 0
 
-    cdef uint64_t pushed(self) noexcept:
-        return 0 if self.prefetcher is None else self.prefetcher.line.pushed
-
-    cdef int want(self, Source source, uint64_t offset, uint64_t size) except -1:
-        """Add an extent to the run, or begin another."""
+    cdef int want(
+        self, Waiting waiting, Source source, uint64_t offset, uint64_t size
+    ) except -1:
+        """Add an extent to the run of its source, or begin another."""
         cdef uint64_t part
+        cdef Run run = self.runs.get(source)
         cdef bint joins = (
-            self.run is source and offset >= self.run_end
-            and offset - self.run_end <= GAP
+            run is not None and offset >= run.end and offset - run.end <= GAP
         )
         self.in_order = joins
         if not joins:
-            self.push_run()
-            self.begin(source, offset, False)
+            self.push_left()
+            if run is not None:
+                self.push(run)
+            run = self.begin(source, offset, False)
         while size > 0:
-            if self.run_end - self.run_start >= RUN or offset - self.run_start >= RUN:
-                self.push_run()
-                self.begin(source, offset, True)
-            part = min(size, <uint64_t> RUN - (offset - self.run_start))
+            if run.end - run.start >= RUN or offset - run.start >= RUN:
+                self.push(run)
+                run = self.begin(source, offset, True)
+            part = min(size, <uint64_t> RUN - (offset - run.start))
             offset += part
             size -= part
-            self.run_end = offset
+            run.end = offset
+            run.item = self.put_so_far
+            waiting.add(run)
         return 0
 
-    cdef int begin(self, Source source, uint64_t offset, bint follows) except -1:
+    cdef Run begin(self, Source source, uint64_t offset, bint follows):
+        cdef Run run = Run.__new__(Run)
+        run.source = source
+        run.start = run.end = offset
+        run.follows = follows
+        run.item = self.put_so_far
+        self.runs[source] = run
+        return run
+
+    cdef bint reads_far(self, Source source) except -1:
+        """Whether the kernel by itself reads far ahead of who reads in order."""
         cdef uint64_t device
-        if isinstance(source, MappedSource):
-            device = (<MappedSource> source).residency.device
-            if device != self.device or self.run is None:
-                self.device = device
-                self.long_readahead = readahead_of(device) >= LONG_READAHEAD
-        self.run = source
-        self.run_start = self.run_end = offset
-        self.follows = follows
-        return 0
+        if not isinstance(source, MappedSource):
+            return False
+        device = (<MappedSource> source).residency.device
+        if device != self.device or self.prefetcher is None:
+            self.device = device
+            self.long_readahead = readahead_of(device) >= LONG_READAHEAD
+        return self.long_readahead
 
-    cdef int push_run(self) except -1:
-        """Give the run that was put together to the thread."""
+    cdef int push(self, Run run) except -1:
+        """Give a run to the thread, if it has anything."""
         cdef task_t task
-        cdef Source source = self.run
-        cdef uint64_t start = self.run_start
-        if source is None or self.run_end == start:
+        cdef Source source = run.source
+        if run.end == run.start:
             return 0
         memset(&task, 0, sizeof(task))
-        task.size = self.run_end - start
-        task.offset = start
+        task.size = run.end - run.start
+        task.offset = run.start
         if source.base != NULL:
-            task.at = source.base + start
+            task.at = source.base + run.start
         task.fd = source.fd
-        task.ask = not (self.follows and self.long_readahead and task.at != NULL)
+        task.ask = not (run.follows and self.reads_far(source))
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
-        self.prefetcher.push(task, source)
+        run.task = self.prefetcher.push(task, source)
         if isinstance(source, MappedSource):  # whoever asks now may be told too much
             (<MappedSource> source).residency.calm_from = fs_now() + SETTLE
-        self.run_start = self.run_end
-        self.follows = True        # if there is more of it
+        return 0
+
+    cdef int push_left(self) except -1:
+        """Push the runs of sources that the items have left."""
+        cdef Run run
+        for run in list(self.runs.values()):
+            if run.item + 1 < self.put_so_far:
+                self.push(run)
+                del self.runs[run.source]
+        return 0
+
+    cdef int push_runs(self) except -1:
+        """Push all; what comes next may go on where they end."""
+        cdef Run run
+        cdef uint64_t item
+        for run in list(self.runs.values()):
+            if run.end > run.start:
+                self.push(run)
+                item = run.item
+                run = self.begin(run.source, run.end, True)
+                run.item = item
         return 0
 
     cdef int examine(self, object item) except -1:
         """Raise what is wrong with an item's bytes, after some could not be brought."""
-        cdef Shard shard = self.feed.shard_of(item)
-        cdef Source source = shard.open_source()
+        cdef Shard shard
+        cdef Source source
         cdef uint64_t offset, size
-        cdef Py_ssize_t member
-        if not isinstance(source, MappedSource):
-            return 0
-        for member in self.feed.members_of(item):
+        for shard, member in self.feed.places_of(item):
+            source = shard.open_source()
+            if not isinstance(source, MappedSource):
+                continue
             shard.extent(source, member, &offset, &size)
             try:
                 (<MappedSource> source).residency.bring(offset, size)
@@ -328,38 +390,52 @@ cdef class Ahead(Taking):
 
     cdef int pass_by(self, object item) except -1:
         """Note that an item was read: its memory may be given back."""
-        cdef Shard shard = self.feed.shard_of(item)
+        cdef Shard shard
         cdef Source source
+        cdef Behind behind
         cdef uint64_t offset, size
-        if shard.closed:
-            return 0
-        source = shard.open_source()
-        if not isinstance(source, MappedSource) or source.writable:
-            return 0               # what was written to a private mapping stays
-        for member in self.feed.members_of(item):
-            offset = fs_load(shard.table.columns.offsets + <Py_ssize_t> member)
-            size = fs_load(shard.table.columns.sizes + <Py_ssize_t> member)
-            if offset > source.nbytes or size > source.nbytes - offset:
+        self.passed_so_far += 1
+        for shard, member in self.feed.places_of(item):
+            if shard.closed:
                 continue
-            if source is not self.behind or offset < self.behind_end or (
-                offset - self.behind_end > GAP
+            source = shard.open_source()
+            if not isinstance(source, MappedSource) or source.writable:
+                continue           # what was written to a private mapping stays
+            if not shard.guess(source, member, &offset, &size):
+                continue
+            behind = self.behind.get(source)
+            if behind is None or offset < behind.end or offset - behind.end > GAP:
+                behind = self.begin_behind(behind, source, offset)
+            behind.end = offset + size
+            behind.item = self.passed_so_far
+            if (
+                behind.end - behind.start
+                >= self.window_bytes // 4 // <uint64_t> len(self.behind)
             ):
-                self.give_back()
-                self.behind = source
-                self.behind_start = offset
-            self.behind_end = offset + size
-        if self.behind_end - self.behind_start >= self.window_bytes // 4:
-            self.give_back()
+                self.give_back(behind)
         return 0
 
-    cdef int give_back(self) except -1:
+    cdef Behind begin_behind(self, Behind last, MappedSource source, uint64_t offset):
+        """Begin another extent, and give back what the items have left."""
+        cdef Behind behind
+        for behind in list(self.behind.values()):
+            if behind is last or behind.item + 1 < self.passed_so_far:
+                self.give_back(behind)
+                del self.behind[behind.source]
+        behind = Behind.__new__(Behind)
+        behind.source = source
+        behind.start = offset
+        self.behind[source] = behind
+        return behind
+
+    cdef int give_back(self, Behind behind) except -1:
         """Give back what was read: views of it that are alive fault it in again."""
-        cdef MappedSource source = self.behind
-        cdef uint64_t start = self.behind_start
-        cdef uint64_t end = self.behind_end
-        if source is None or end == start:
+        cdef MappedSource source = behind.source
+        cdef uint64_t start = behind.start
+        cdef uint64_t end = behind.end
+        if end == start:
             return 0
-        self.behind_start = self.behind_end
+        behind.start = end
         start -= min(start % AROUND + AROUND, start)
         with nogil:                # faults map what lies around too
             fs_drop_pages(source.base + start, min(end + AROUND, source.nbytes) - start)
@@ -389,6 +465,7 @@ cdef class Ahead(Taking):
     cdef int finish(self) except -1:
         """Give back the rest, and end the thread."""
         cdef Waiting waiting
+        cdef Behind behind
         if self.feed is None:
             return 0
         try:
@@ -397,14 +474,17 @@ cdef class Ahead(Taking):
             for waiting in self.queue:
                 if self.drops and not isinstance(waiting.item, Exception):
                     self.pass_by(waiting.item)
-            self.give_back()
+            for behind in self.behind.values():
+                self.give_back(behind)
             if self.forgotten:
                 self.prefetcher.wait(self.forgotten[len(self.forgotten) - 1])
         finally:
             self.queue.clear()
             self.ahead = 0
             self.forgotten = []
-            self.current = self.run = self.behind = None
+            self.current = None
+            self.runs = {}
+            self.behind = {}
             self.descriptor = self.descriptor_of = None
             if self.prefetcher is not None:
                 self.prefetcher.stop()

@@ -1,5 +1,12 @@
+from libc.stdint cimport uint8_t, uint64_t
+
 from fastshard._core.npyheader cimport Seen
 from fastshard._core.shard cimport Shard
 
 
 cdef Seen seen_of(Shard shard)
+
+cdef object make_array(
+    uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
+    object owner, Seen seen,
+)

@@ -190,7 +190,7 @@ def array_on(view, dtype=None, shape=None):
         ) from error.__cause__
 
 
-cdef cnp.ndarray make_array(
+cdef object make_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
     object owner, Seen seen,
 ):

@@ -2,41 +2,10 @@
 
 from libc.stdint cimport uint64_t
 
-from fastshard._core.feeds cimport SampleFeed
-from fastshard._core.pieces cimport Pieces, piece_t
-from fastshard._core.residency cimport MOST_BROUGHT
+from fastshard._core.pieces cimport Pieces
 from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport Source
-
-cdef SampleFeed feed = SampleFeed()  # knows a sample's members
-
-
-cdef bint add(Pieces pieces, Shard shard, Py_ssize_t member, uint64_t most) except -1:
-    """Add a member that may be far; False: there is enough."""
-    cdef piece_t *piece
-    if pieces.nbytes >= most:
-        return False
-    piece = pieces.add(shard, member)
-    if piece.far:
-        pieces.nbytes -= piece.size
-        piece.size = min(piece.size, <uint64_t> MOST_BROUGHT)
-        pieces.nbytes += piece.size
-    else:
-        pieces.drop_last()
-    return True
-
-
-cdef int bring(Pieces pieces) except -1:
-    cdef size_t i
-    if pieces.count == 0:
-        return 0
-    pieces.move(1)
-    for i in range(pieces.count):
-        error = pieces.failure(i)
-        if error is not None:
-            raise error
-    return 0
 
 
 def bring_samples(list samples not None, uint64_t most):
@@ -58,14 +27,16 @@ def bring_samples(list samples not None, uint64_t most):
     cdef Shard shard
     cdef Source source
     for sample in samples:
-        shard = sample.samples.shard
-        source = shard.open_source()
-        if source.is_remote() or source.is_near():
+        if sample.samples.is_near(sample):
             continue
-        for member in feed.members_of(sample):
-            if not add(pieces, shard, member, most):
+        for shard, member in sample.samples.places(sample):
+            source = shard.open_source()
+            if source.is_remote() or source.is_near():
+                continue
+            if pieces.nbytes >= most:
                 break
-    bring(pieces)
+            pieces.add_guess(shard, member)
+    pieces.bring()
 
 
 def bring_members(list shards not None, list members not None, uint64_t most):
@@ -77,6 +48,7 @@ def bring_members(list shards not None, list members not None, uint64_t most):
         source = shard.open_source()
         if source.is_remote() or source.is_near():
             continue
-        if not add(pieces, shard, member, most):
+        if pieces.nbytes >= most:
             break
-    bring(pieces)
+        pieces.add_guess(shard, member)
+    pieces.bring()

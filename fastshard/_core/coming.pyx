@@ -6,20 +6,9 @@ waits for the one before. Asked for some samples ahead, they come side by side.
 
 cimport cython
 from cpython.number cimport PyNumber_AsSsize_t
-from libc.stdint cimport uint32_t, uint64_t
 
-from fastshard._core.extents cimport columns_t
-from fastshard._core.groups cimport groups_t
-from fastshard._core.grouping cimport Grouping
 from fastshard._core.places cimport Places
-from fastshard._core.platform cimport fs_is_set, fs_load, fs_load32, fs_prefetch_line
-from fastshard._core.samples cimport SamplesBase
-from fastshard._core.source cimport Source
-
-cdef enum:
-    FAR = 24                       # samples ahead: where its members are listed
-    NEARER = 16                    # where its first member is
-    NEAR = 8                       # that one's name and first bytes
+from fastshard._core.samples cimport FAR, NEAR, NEARER, SamplesBase
 
 
 @cython.final
@@ -82,49 +71,5 @@ cdef class Coming:
     cdef void expect(self, const place_t *place, int away) noexcept:
         """Ask for what the step after this one reads of a sample."""
         cdef object samples = self.places.samples[place.shard]
-        cdef Grouping grouping
-        cdef groups_t *groups
-        cdef uint32_t first, member
-        if samples is None or not isinstance(samples, SamplesBase):
-            return
-        grouping = (<SamplesBase> samples).grouping
-        if not fs_is_set(&grouping.grouped):
-            return
-        groups = &grouping.groups
-        if place.at >= groups.count:
-            return
-        if away == FAR:
-            fs_prefetch_line(groups.starts + place.at)
-            return
-        first = fs_load32(groups.starts + place.at)
-        if first >= groups.grouped:
-            return
-        if away == NEARER:
-            fs_prefetch_line(groups.members + first)
-        member = fs_load32(groups.members + first)
-        if member >= groups.columns.count:
-            return
-        if away == NEARER:
-            expect_member(groups, member)
-        else:
-            expect_bytes((<SamplesBase> samples).shard.source, groups.columns, member)
-
-
-cdef void expect_member(const groups_t *groups, uint32_t member) noexcept:
-    fs_prefetch_line(groups.columns.offsets + member)
-    fs_prefetch_line(groups.columns.sizes + member)
-    fs_prefetch_line(groups.columns.name_ends + member)
-    if groups.key_sizes != NULL:
-        fs_prefetch_line(groups.key_sizes + member)
-
-
-cdef void expect_bytes(
-    Source source, const columns_t *columns, uint32_t member
-) noexcept:
-    cdef uint64_t offset = fs_load(columns.offsets + member)
-    cdef uint64_t end = fs_load(columns.name_ends + member)
-    if end > 0 and end <= columns.names_size:
-        fs_prefetch_line(columns.names + end - 1)
-    if source is not None and source.base != NULL and offset < source.nbytes:
-        fs_prefetch_line(source.base + offset)
-        fs_prefetch_line(source.base + min(offset + 64, source.nbytes - 1))
+        if samples is not None and isinstance(samples, SamplesBase):
+            (<SamplesBase> samples).expect(place.at, away)

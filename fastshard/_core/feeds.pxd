@@ -9,7 +9,8 @@ cdef class Feed:
     cdef object emit(self, object item)
     cdef Py_ssize_t left(self) except -1
     cdef Shard shard_of(self, object item)
-    cdef list members_of(self, object item)
+    cdef list places_of(self, object item)
+    cdef bint is_near(self, object item) except -1
 
 
 cdef class MemberFeed(Feed):

@@ -35,9 +35,15 @@ cdef class Feed:
         return 0
 
     cdef Shard shard_of(self, object item):
+        """The shard that holds all of an item; None: there are several."""
         raise NotImplementedError
 
-    cdef list members_of(self, object item):
+    cdef list places_of(self, object item):
+        """The members of an item, each as (shard, member)."""
+        raise NotImplementedError
+
+    cdef bint is_near(self, object item) except -1:
+        """Whether an item's bytes need not be waited for."""
         raise NotImplementedError
 
 
@@ -70,8 +76,11 @@ cdef class MemberFeed(Feed):
     cdef Shard shard_of(self, object item):
         return self.shard
 
-    cdef list members_of(self, object item):
-        return [item]
+    cdef list places_of(self, object item):
+        return [(self.shard, item)]
+
+    cdef bint is_near(self, object item) except -1:
+        return self.shard.open_source().is_near()
 
 
 cdef class SampleFeed(Feed):
@@ -88,16 +97,11 @@ cdef class SampleFeed(Feed):
     cdef Shard shard_of(self, object item):
         return (<SampleBase> item).samples.shard
 
-    cdef list members_of(self, object item):
-        cdef SampleBase sample = item
-        if sample.only is None:
-            return sample.samples.grouping.members(sample.position)
-        found = []
-        for field in sample.only:
-            member = sample.samples.grouping.member(sample.position, field)
-            if member >= 0:
-                found.append(member)
-        return found
+    cdef list places_of(self, object item):
+        return (<SampleBase> item).samples.places(item)
+
+    cdef bint is_near(self, object item) except -1:
+        return (<SampleBase> item).samples.is_near(item)
 
 
 @cython.final

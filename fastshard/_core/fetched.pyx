@@ -177,7 +177,7 @@ cdef Asked asked_of(Feed feed, object item):
     try:
         shard = feed.shard_of(item)
         if shard.open_source().is_remote():
-            for member in feed.members_of(item):
+            for shard, member in feed.places_of(item):
                 want(asked, shard, member)
     except (FastshardError, OSError) as error:  # it comes in its turn
         asked.item = error

@@ -39,6 +39,8 @@ cdef class Pieces:
     cdef int fetch(self) except -1
     cdef int grow(self) except -1
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL
+    cdef int add_guess(self, Shard shard, Py_ssize_t member) except -1
+    cdef int bring(self) except -1
     cdef bint has_moved(self, size_t i) noexcept
     cdef int move(self, object threads) except -1
     cdef object failure(self, size_t i)

@@ -16,6 +16,7 @@ from libc.string cimport memcpy, memset
 from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
 from fastshard._core.platform cimport fs_pread, fs_prefetch, fs_will_need
 from fastshard._core.remote cimport RemoteSource
+from fastshard._core.residency cimport MOST_BROUGHT
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport Source
 from fastshard._core.threads cimport (
@@ -178,6 +179,43 @@ cdef class Pieces:
         self.count += 1
         self.nbytes += piece.size
         return piece
+
+    cdef int add_guess(self, Shard shard, Py_ssize_t member) except -1:
+        """Add what is likely to hold a member, to be brought, if it may be far."""
+        cdef piece_t *piece
+        cdef uint64_t offset, size
+        if shard is not self.last:
+            self.turn_to(shard, member)
+        if not shard.guess(self.source, member, &offset, &size):
+            return 0               # raises when it is read
+        if self.near or self.source.has(offset, size):
+            return 0
+        if self.count == self.room:
+            self.grow()
+        piece = &self.at[self.count]
+        memset(piece, 0, sizeof(piece_t))
+        piece.offset = offset
+        piece.size = min(size, <uint64_t> MOST_BROUGHT)
+        piece.base = self.source.base
+        piece.fd = self.source.fd
+        piece.far = True
+        piece.owner = len(self.shards) - 1
+        piece.member = member
+        self.count += 1
+        self.nbytes += piece.size
+        return 0
+
+    cdef int bring(self) except -1:
+        """Bring all pieces; raise what is wrong with the first that cannot be."""
+        cdef size_t i
+        if self.count == 0:
+            return 0
+        self.move(1)
+        for i in range(self.count):
+            error = self.failure(i)
+            if error is not None:
+                raise error
+        return 0
 
     cdef int turn_to(self, Shard shard, Py_ssize_t member) except -1:
         """Members of this shard come now, this one first."""

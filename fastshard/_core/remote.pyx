@@ -12,7 +12,8 @@ from cpython.bytes cimport (
 )
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.samples cimport SampleBase, SamplesBase
+from fastshard._core.grouped cimport GroupedSamples
+from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport Source
 
@@ -85,7 +86,7 @@ def stage(SampleBase sample not None, dict staged not None):
     staged : dict of int to bytes
         By their offsets in the shard.
     """
-    cdef SamplesBase samples = sample.samples
+    cdef GroupedSamples samples = sample.samples
     cdef Shard shard = samples.shard
     cdef Shard handle = shard.with_source(
         RemoteSource((<RemoteSource?> shard.open_source()).file, staged)

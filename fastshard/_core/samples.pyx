@@ -1,39 +1,25 @@
 # cython: nonecheck=True
-"""What is hot of samples: making one, and finding the member of a field."""
+"""What is hot of samples: making one, and finding where its fields are.
 
-cimport cython
+Which samples there are, and in which members their fields lie, a format says: it
+subclasses `SamplesBase`.
+"""
+
 from libc.stdint cimport int64_t
 
 from fastshard._core.extents cimport checked_position
-from fastshard._core.grouping cimport Grouping
 from fastshard._core.shard cimport Shard
 
 from array import array
 
-from fastshard.errors import FieldNotFoundError, FormatError, SampleNotFoundError
+from fastshard.errors import FieldNotFoundError, SampleNotFoundError
 
 
 cdef class SamplesBase:
-    """A shard's samples, by position or key.
-
-    Parameters
-    ----------
-    shard : Shard
-    grouping : Grouping
-    sample_type : type
-        The subclass of `SampleBase` to make.
-    """
-
-    def __cinit__(
-        self, Shard shard not None, Grouping grouping not None, type sample_type
-    ):
-        self.shard = shard
-        self.grouping = grouping
-        self.sample_type = sample_type
+    """Samples by position or key; what a format has to say of them."""
 
     def __len__(self):
-        self.shard.open_source()
-        return self.grouping.count()
+        return self.count()
 
     def __getitem__(self, key):
         """Return a sample by position or key, or a list by a slice.
@@ -53,10 +39,10 @@ cdef class SamplesBase:
         return self.sample_at(self.find(key))
 
     def __contains__(self, key):
-        self.shard.open_source()
+        self.count()               # raises if closed
         if not isinstance(key, str):
             raise TypeError(f"keys are str, not {type(key).__name__}")
-        return self.grouping.find(key) >= 0
+        return self.search(key) >= 0
 
     def __iter__(self):
         cdef Py_ssize_t i
@@ -71,46 +57,82 @@ cdef class SamplesBase:
 
     def key_at(self, i):
         """Return the key of the sample at a position."""
-        return self.grouping.key(checked_position(i, len(self)))
-
-    def members_at(self, i):
-        """Return the positions of the members of the sample at a position."""
-        return self.grouping.members(checked_position(i, len(self)))
+        return self.key(checked_position(i, len(self)))
 
     def __reduce__(self):
         raise TypeError("samples do not pickle; pickle the shard")
 
     cdef Py_ssize_t find(self, object key) except -1:
         cdef Py_ssize_t i
-        self.shard.open_source()
+        cdef Py_ssize_t count = self.count()
         if not isinstance(key, str):
-            return checked_position(key, self.grouping.count())
-        i = self.grouping.find(key)
+            return checked_position(key, count)
+        i = self.search(key)
         if i < 0:
-            raise SampleNotFoundError(key, self.shard.path)
+            raise SampleNotFoundError(key, self.where())
         return i
 
     cdef object item(self, Py_ssize_t i):
         """Return the sample at a position, which need not be one."""
-        self.shard.open_source()
-        return self.sample_at(checked_position(i, self.grouping.count()))
+        return self.sample_at(checked_position(i, self.count()))
 
     cdef object sample_at(self, Py_ssize_t i):
-        cdef SampleBase sample
-        cdef Py_ssize_t again
-        self.grouping.check(i)
-        again = self.grouping.repeated(i)
-        if again >= 0:
-            raise FormatError(
-                f"sample {self.grouping.key(i)!r} has field "
-                f"{self.grouping.field(again)!r} twice",
-                self.shard.path, self.shard.table.columns.offsets[again],
-                self.shard.table.name(again),
-            )
-        sample = self.sample_type.__new__(self.sample_type)
+        """Return the sample at a position that there is."""
+        cdef SampleBase sample = self.sample_type.__new__(self.sample_type)
         sample.samples = self
         sample.position = i
         return sample
+
+    cdef Py_ssize_t count(self) except -1:
+        """How many samples there are; raises if they are closed."""
+        raise NotImplementedError
+
+    cdef str key(self, Py_ssize_t i):
+        raise NotImplementedError
+
+    cdef Py_ssize_t search(self, object key) except -2:
+        """The position of the sample of this key, or -1."""
+        raise NotImplementedError
+
+    cdef str where(self):
+        """What holds the samples, for messages."""
+        raise NotImplementedError
+
+    cdef list fields(self, Py_ssize_t i):
+        """The fields of a sample, in the order they are stored."""
+        raise NotImplementedError
+
+    cdef Py_ssize_t width(self, Py_ssize_t i) except -1:
+        """How many fields a sample has."""
+        return len(self.fields(i))
+
+    cdef Py_ssize_t member(self, Py_ssize_t i, object field) except -2:
+        """The position of the member that holds a field, in its shard; or -1."""
+        raise NotImplementedError
+
+    cdef Shard holder(self, Py_ssize_t i, object field):
+        """The shard that holds a field, which the sample has."""
+        return self.shard
+
+    cdef bint is_near(self, SampleBase sample) except -1:
+        """Whether the bytes of the fields that it shows need not be waited for."""
+        raise NotImplementedError
+
+    cdef list places(self, SampleBase sample):
+        """The fields that it shows and has, each as (shard, member)."""
+        cdef Py_ssize_t member
+        found = []
+        for field in self.fields(sample.position) if sample.only is None else sample.only:
+            member = self.member(sample.position, field)
+            if member >= 0:
+                found.append((self.holder(sample.position, field), member))
+        return found
+
+    cdef void expect(self, Py_ssize_t i, int away) noexcept:
+        """Ask for the memory that a sample which comes soon will need.
+
+        `away` says how soon: FAR, NEARER, or NEAR, one after the other.
+        """
 
 
 cdef class SampleBase:
@@ -118,13 +140,13 @@ cdef class SampleBase:
 
     @property
     def shard(self):
-        """The shard that holds the sample."""
+        """The shard that holds the sample; None: its fields lie in several."""
         return self.samples.shard
 
     @property
     def key(self):
         """The sample's key."""
-        return self.samples.grouping.key(self.position)
+        return self.samples.key(self.position)
 
     cpdef narrow(self, tuple only, bint required, object decoders):
         """Show some fields only, and decode with some decoders.
@@ -150,12 +172,9 @@ cdef class SampleBase:
 
     def keys(self):
         """Return the fields: in the shard's order, or in the one selected."""
-        cdef Grouping grouping = self.samples.grouping
         if self.only is not None:
             return [field for field in self.only if field in self]
-        return [
-            grouping.field(member) for member in grouping.members(self.position)
-        ]
+        return self.samples.fields(self.position)
 
     def __len__(self):
         return self.width()
@@ -164,9 +183,9 @@ cdef class SampleBase:
         """How many fields it shows."""
         cdef Py_ssize_t count = 0
         if self.only is None:
-            return self.samples.grouping.width(self.position)
+            return self.samples.width(self.position)
         for field in self.only:
-            count += self.samples.grouping.member(self.position, field) >= 0
+            count += self.samples.member(self.position, field) >= 0
         return count
 
     def __iter__(self):
@@ -176,7 +195,7 @@ cdef class SampleBase:
         return isinstance(field, str) and (
             self.only is None or field in self.only
         ) and (
-            self.samples.grouping.member(self.position, field) >= 0
+            self.samples.member(self.position, field) >= 0
         )
 
     def __getitem__(self, field):
@@ -187,20 +206,26 @@ cdef class SampleBase:
         FieldNotFoundError
             The sample has no such field.
         """
-        return self.samples.shard.view_at(self.member(field))
+        cdef Py_ssize_t member = self.member(field)
+        return self.samples.holder(self.position, field).view_at(member)
+
+    def place(self, field):
+        """Return the shard that holds a field, and its member's position there."""
+        cdef Py_ssize_t member = self.member(field)
+        return self.samples.holder(self.position, field), member
 
     cpdef Py_ssize_t member(self, field) except -1:
-        """Return the position of the member that holds a field."""
+        """Return the position of the member that holds a field, in its shard."""
         cdef Py_ssize_t member
         if not isinstance(field, str):
             raise TypeError(f"fields are str, not {type(field).__name__}")
         member = -1
         if self.only is None or field in self.only:
-            member = self.samples.grouping.member(self.position, field)
+            member = self.samples.member(self.position, field)
         if member < 0:
             raise FieldNotFoundError(
                 field,
-                f"sample {self.key!r} of {self.samples.shard.path}, "
+                f"sample {self.key!r} of {self.samples.where()}, "
                 f"which has {', '.join(self.keys())}",
             )
         return member
@@ -225,8 +250,8 @@ def members_of(list samples not None, field):
     cdef int64_t[::1] found = members
     for i in range(len(samples)):
         sample = <SampleBase?> samples[i]
-        shards[i] = sample.samples.shard
         found[i] = sample.member(field)
+        shards[i] = sample.samples.holder(sample.position, field)
     return shards, members
 
 

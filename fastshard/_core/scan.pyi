@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 from fastshard._core.extents import ExtentTable
 from fastshard._core.source import LocalFile
+from fastshard.errors import FormatError
 
 KINDS: dict[int, str]
 FAULTS: dict[int, str]
@@ -10,3 +11,4 @@ def scan_tar(
     file: LocalFile, progress: Callable[[int], object] | None = None
 ) -> tuple[ExtentTable, dict[str, int], int]: ...
 def header_starts(file: LocalFile) -> tuple[bytes, int]: ...
+def scan_sound(file: LocalFile) -> tuple[ExtentTable, int, FormatError | None]: ...

@@ -241,6 +241,46 @@ def scan_tar(LocalFile file not None, progress=None):
         release(&scan)
 
 
+def scan_sound(LocalFile file not None):
+    """Find the members of a tar that stand before its first fault, if it has one.
+
+    Parameters
+    ----------
+    file : LocalFile
+
+    Returns
+    -------
+    table : ExtentTable
+        The regular members, in the file's order, each of them whole.
+    end : int
+        Where the last one ends with its padding, in bytes from the start.
+    fault : FormatError or None
+        What stands behind; None: the archive ends as it should.
+
+    Raises
+    ------
+    OSError
+        Reading failed.
+    """
+    cdef scan_t scan
+    cdef object fault = None
+    cdef uint64_t end = 0
+    cdef size_t last
+    memset(&scan, 0, sizeof(scan))
+    try:
+        try:
+            run(&scan, file, None)
+        except FormatError as error:
+            fault = error
+        if scan.columns.count > 0:
+            last = scan.columns.count - 1
+            end = scan.columns.offsets[last] + scan.columns.sizes[last]
+            end += (512 - end % 512) % 512
+        return table_of(&scan.columns), end, fault
+    finally:
+        release(&scan)
+
+
 def header_starts(LocalFile file not None):
     """Return where the headers of each regular member begin.
 

@@ -335,6 +335,14 @@ cdef class Shard:
             )
         return 0
 
+    cdef bint guess(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) noexcept:
+        """Where a member's bytes are, to bring them; False: nowhere in the file."""
+        offset[0] = fs_load(self.table.columns.offsets + i)
+        size[0] = fs_load(self.table.columns.sizes + i)
+        return offset[0] <= source.nbytes and size[0] <= source.nbytes - offset[0]
+
     cdef object hold(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
         """Return what keeps a member's bytes alive, and where they are."""
         cdef uint64_t offset

@@ -1,1 +1,41 @@
-"""Columnar datasets: arrays by field in tar shards, under one SQLite index."""
+"""Columnar datasets: arrays by field in tar shards, under one SQLite index.
+
+>>> from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastshard.columnar.compact import compact
+    from fastshard.columnar.reader import ShardedDatasetReader
+    from fastshard.columnar.stat import stat
+    from fastshard.columnar.verify import verify
+    from fastshard.columnar.writer import ShardedDatasetWriter
+
+__all__ = [
+    "ShardedDatasetReader",
+    "ShardedDatasetWriter",
+    "compact",
+    "stat",
+    "verify",
+]
+
+HOMES = {"ShardedDatasetReader": "reader", "ShardedDatasetWriter": "writer"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, when it is."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    home = import_module(f"{__name__}.{HOMES.get(name, name)}")
+    value = getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

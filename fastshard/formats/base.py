@@ -6,8 +6,9 @@ import collections.abc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
+from fastshard._core.grouped import GroupedSamples
 from fastshard._core.remote import RemoteSource
-from fastshard._core.samples import SampleBase, SamplesBase
+from fastshard._core.samples import SampleBase
 from fastshard.decoders import (
     Decoder,
     decode_field,
@@ -52,7 +53,8 @@ class Sample(SampleBase):
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
         """Return a field as an array without copying it; see `Shard.array`."""
-        return self.shard.array(self.member(field), dtype, shape)
+        shard, member = self.place(field)
+        return shard.array(member, dtype, shape)
 
     def text(self, field: str) -> str:
         """Return a field decoded as UTF-8.
@@ -108,12 +110,20 @@ class Sample(SampleBase):
             values[field] = self._value(field)
         return values
 
+    def decoder_of(self, field: str) -> Decoder | None:
+        """Return what decodes a field; None: its bytes are all there is."""
+        return decoder_for(field, self.decoders)
+
+    def is_array(self, field: str) -> bool:
+        """Say whether a field is stored as ``.npy``, by its name."""
+        return field.endswith("npy")
+
     def _value(self, field: str) -> Any:
-        decoder = decoder_for(field, self.decoders)
+        decoder = self.decoder_of(field)
         return self[field] if decoder is None else self._decoded(decoder, field)
 
     def _decoded(self, decoder: Decoder, field: str) -> Any:
-        shard, member = self.shard, self.member(field)
+        shard, member = self.place(field)
         offset, _ = shard.parts()[1].extent(member)
         name = shard.names[member]
         return decode_field(decoder, shard[member], shard.path, offset, name)
@@ -124,7 +134,7 @@ class Sample(SampleBase):
         It copies nothing. Of a remote shard only what is read is asked for, unless
         the sample's bytes were brought with it.
         """
-        shard, member = self.shard, self.member(field)
+        shard, member = self.place(field)
         source, table = shard.parts()
         name = f"{self.key}.{field}"
         if isinstance(source, RemoteSource):
@@ -133,7 +143,7 @@ class Sample(SampleBase):
                 from fastshard.sources.rangefile import open_range
 
                 return open_range(source.file, *shard.extent_of(member), name)
-        return cast(BinaryIO, ViewFile(self[field], name))
+        return cast(BinaryIO, ViewFile(shard[member], name))
 
     def __repr__(self) -> str:
         return f"<Sample {self.key!r}: {', '.join(self.keys())}>"
@@ -203,7 +213,7 @@ class CopiedSample(Sample):
         return decode_field(decoder, self[field], name, 0, name)
 
 
-class Samples(SamplesBase, collections.abc.Sequence[Sample]):
+class Samples(GroupedSamples, collections.abc.Sequence[Sample]):
     """A shard's samples: a `Sequence` of `Sample`, also by key."""
 
     __slots__ = ()

@@ -17,6 +17,7 @@ from fastshard._core.shard import Shard
 from fastshard._core.source import LocalFile, MappedSource, PreadSource, Source
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.base import Sample, Samples
+from fastshard.formats.local import Mode, source_of
 from fastshard.index import find_index, read_index, save_index, sidecar
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import spread
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexFormat", "KeyRule", "Mode", "Progress", "TarShard", "open_tar"]
 
-Mode = Literal["mmap", "private", "pread"]
 ShardMode: TypeAlias = Mode | Literal["remote"]
 KeyRule = Literal["first", "last"]
 IndexFormat = Literal["fsi", "json", "idx", "tar.idx"]
@@ -266,7 +266,10 @@ def open_tar(
         grouping = contents.grouping or Grouping(contents.table, **rule)
         if index == "rebuild":
             save_index(contents, file, sidecar(name, "fsi"), grouping=grouping)
-        source = _source_of(file, contents.table, mode, prefetch, check_size)
+        table = contents.table
+        source = source_of(file, mode, prefetch=prefetch, check_size=check_size)
+        if mode == "pread":
+            file.watch(lambda file: _is_longer(file, table))
     except BaseException:
         file.close()
         raise
@@ -376,18 +379,6 @@ def _index_again(index: str) -> str:
     if index == "rebuild":
         return "auto"
     return index if index in ("auto", "none") else os.path.abspath(index)
-
-
-def _source_of(
-    file: LocalFile, table: ExtentTable, mode: Mode, prefetch: bool, check_size: bool
-) -> Source:
-    if mode == "pread":
-        file.watch(lambda file: _is_longer(file, table))
-        return PreadSource(file)
-    mapped = MappedFile(file.fd, file.nbytes, file.path, writable=mode == "private")
-    identity = (file.device, file.inode, file.owner)
-    residency = Residency(mapped, *identity, fd=file.fd if check_size else -1)
-    return MappedSource(mapped, residency, watched=prefetch or check_size)
 
 
 def _is_longer(file: LocalFile, table: ExtentTable) -> bool:

@@ -1,0 +1,256 @@
+"""A tar of one field's arrays, whose index says where members should be.
+
+An offset is believed if it comes from who writes true ones, and the member's own
+header stands before it. Otherwise all headers are walked over, once, and the last
+member of that name is meant.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcmp
+
+from fastshard._core.arrays cimport make_array
+from fastshard._core.extents cimport text_from, text_to
+from fastshard._core.mapped cimport View
+from fastshard._core.npyheader cimport Seen
+from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.span cimport span_of, span_t
+from fastshard._core.tar cimport (
+    TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
+)
+
+from weakref import WeakSet
+
+from fastshard.errors import ClosedError, FormatError, MemberNotFoundError
+
+cdef enum:
+    BLOCK = 512                    # bytes of a header
+    NAME_WIDTH = 100               # bytes
+    SIZE = 124                     # where a header's fields begin
+    SIZE_DIGITS = 11
+    TYPE = 156
+    MAGIC = 257
+    PREFIX = 345
+    MOST_BLOCKS = 64               # blocks of extension headers before a header
+    STEPS = 8                      # of a walk over them
+
+
+cdef bint octal_at(const uint8_t *digits, uint64_t *value) noexcept nogil:
+    """Read the eleven octal digits that most headers have; False: it has others."""
+    cdef uint64_t total = 0
+    cdef int i
+    for i in range(SIZE_DIGITS):
+        if not c'0' <= digits[i] <= c'7':
+            return False
+        total = total * 8 + (digits[i] - c'0')
+    value[0] = total
+    return digits[SIZE_DIGITS] == 0 or digits[SIZE_DIGITS] == c' '
+
+
+cdef bint is_plain(const uint8_t *block, span_t name, uint64_t *size) noexcept nogil:
+    """Whether a block is a plain header of a file of this name; its size."""
+    return (
+        name.left <= NAME_WIDTH
+        and memcmp(block, name.at, name.left) == 0
+        and (name.left == NAME_WIDTH or block[name.left] == 0)
+        and (block[TYPE] == c'0' or block[TYPE] == 0)
+        and memcmp(block + MAGIC, b"ustar", 5) == 0
+        and block[PREFIX] == 0
+        and octal_at(block + SIZE, size)
+    )
+
+
+cdef bint is_extended(
+    const uint8_t *window, uint64_t start, uint64_t nbytes, uint64_t offset, span_t name,
+    uint64_t *size,
+) noexcept nogil:
+    """Whether headers that end at `offset` are of a member of this name; its size.
+
+    Its name or its size stands in extension headers, which come before: where they
+    begin is found by trying. `window` holds the file from `start` to `offset`.
+    """
+    cdef tar_t tar
+    cdef need_t need
+    cdef bint same
+    cdef uint64_t at = offset
+    cdef int status, k
+    while at - start >= BLOCK:
+        at -= BLOCK
+        if at + BLOCK < offset and window[at - start + TYPE] not in (c'x', c'L', c'X'):
+            continue
+        tar_init(&tar, nbytes)
+        tar.at = at
+        status = TAR_MORE
+        for k in range(STEPS):
+            if tar.at > offset:
+                break
+            status = tar_step(
+                &tar, window + (tar.at - start), <size_t> (offset - tar.at), &need
+            )
+            if status != TAR_MORE:
+                break
+        same = (
+            status == TAR_MEMBER and tar.offset == offset and tar.name.left == name.left
+            and memcmp(tar.name.at, name.at, name.left) == 0
+        )
+        size[0] = tar.size
+        tar_free(&tar)
+        if same:
+            return True
+    return False
+
+
+@cython.final
+cdef class ColumnFile:
+    """An open tar of one field.
+
+    Parameters
+    ----------
+    source : Source
+    path : str
+    scan : callable
+        ``scan()`` returns an `ExtentTable` of all that the file holds.
+    believed : bool
+        Offsets come from who writes true ones. Others' may lead to an earlier member
+        of the same name, so that all headers are walked over before any is used.
+    """
+
+    def __cinit__(
+        self, Source source not None, str path not None, scan not None, *, bint believed
+    ):
+        self.source = source
+        self.believed = believed
+        self.path = path
+        self.scan = scan
+        self.likely = BLOCK
+        self.seen = Seen.__new__(Seen)
+        self.handles = WeakSet()
+
+    def __reduce__(self):
+        raise TypeError("a ColumnFile does not pickle")
+
+    @property
+    def nbytes(self):
+        """Bytes of the file when it was opened."""
+        return self.open_source().nbytes
+
+    @property
+    def was_scanned(self):
+        """Whether an offset of the index was none, so that all headers were read."""
+        return self.scanned is not None
+
+    def close(self):
+        """Let go of the file, and close the shards on it; arrays stay valid."""
+        with cython.critical_section(self):
+            self.source = None
+        for shard in list(self.handles):
+            shard.close()
+
+    def locate(self, uint64_t offset, str member not None):
+        """Return the true offset of a member, and its size.
+
+        Raises
+        ------
+        MemberNotFoundError
+            The file has no such member.
+        FormatError
+            It is no tar.
+        """
+        cdef uint64_t found, size
+        cdef span_t name
+        cdef object keeper = text_to(member, &name)
+        if keeper is None:
+            raise MemberNotFoundError(member, self.path)
+        self.find(offset, name, &found, &size)
+        return found, size
+
+    cdef Source open_source(self):
+        cdef Source source
+        with cython.critical_section(self):
+            source = self.source
+        if source is None:
+            raise ClosedError(f"{self.path} is closed")
+        return source
+
+    cdef bint check(self, uint64_t offset, span_t name, uint64_t *size) except -1:
+        """Whether a member of this name begins at `offset`; its size."""
+        cdef Source source = self.open_source()
+        cdef uint64_t nbytes = source.nbytes
+        cdef uint64_t start
+        cdef const uint8_t *window
+        cdef object keeper
+        if offset < BLOCK or offset > nbytes or offset % BLOCK != 0:
+            return False
+        start = min(offset + self.likely, nbytes)  # the data comes with its header
+        keeper = self.held(source, offset - BLOCK, start, &window)
+        if not is_plain(window, name, size):
+            start = offset - min(offset, <uint64_t> MOST_BLOCKS * BLOCK)
+            keeper = self.held(source, start, offset, &window)
+            if not is_extended(window, start, nbytes, offset, name, size):
+                return False
+        return size[0] <= nbytes - offset
+
+    cdef object held(
+        self, Source source, uint64_t start, uint64_t end, const uint8_t **window
+    ):
+        """Point at bytes of the file; what is returned keeps them."""
+        cdef bytes copy
+        if isinstance(source, MappedSource):
+            (<MappedSource> source).look(start, end - start)
+            window[0] = source.base + start
+            return source
+        copy = source.read(start, end - start)
+        window[0] = <const uint8_t *> PyBytes_AS_STRING(copy)
+        return copy
+
+    cdef int find(
+        self, uint64_t offset, span_t name, uint64_t *found, uint64_t *size
+    ) except -1:
+        """Find a member: at `offset` if its header stands there, else by its name."""
+        cdef Py_ssize_t i
+        cdef Source source
+        cdef str member
+        found[0] = offset
+        if self.believed and self.check(offset, name, size):
+            self.likely = size[0]
+            return 0
+        if self.scanned is None:
+            self.scanned = self.scan()
+        member = text_from(name)
+        i = self.scanned.find(member)
+        if i < 0:
+            raise MemberNotFoundError(member, self.path)
+        found[0] = self.scanned.columns.offsets[i]
+        size[0] = self.scanned.columns.sizes[i]
+        source = self.open_source()
+        if found[0] > source.nbytes or size[0] > source.nbytes - found[0]:
+            raise FormatError(  # what was mapped is older than the walk
+                "a member reaches beyond the file as it was opened", self.path,
+                found[0], member,
+            )
+        return 0
+
+    cdef object array(self, uint64_t offset, str member):
+        """Return a member as an array on the file's own memory."""
+        cdef uint64_t found, size
+        cdef span_t name
+        cdef uint8_t *at
+        cdef Source source
+        cdef object owner
+        cdef object keeper = text_to(member, &name)
+        if keeper is None:
+            raise MemberNotFoundError(member, self.path)
+        self.find(offset, name, &found, &size)
+        source = self.open_source()
+        try:
+            owner = source.hold(found, size, &at)
+            return make_array(
+                at, size, None, None, type(owner) is View and source.writable, owner,
+                self.seen,
+            )
+        except FormatError as error:
+            at_byte = found + error.offset if error.path == "" else error.offset
+            raise FormatError(
+                error.reason, self.path, at_byte, member
+            ) from error.__cause__

@@ -1,0 +1,18 @@
+from typing import Self
+
+from typing_extensions import disjoint_base
+
+from fastshard._core.grouping import Grouping
+from fastshard._core.samples import SampleBase, SamplesBase
+from fastshard._core.shard import Shard
+
+@disjoint_base
+class GroupedSamples(SamplesBase):
+    @property
+    def shard(self) -> Shard: ...
+    @property
+    def grouping(self) -> Grouping: ...
+    def __new__(
+        cls, shard: Shard, grouping: Grouping, sample_type: type[SampleBase]
+    ) -> Self: ...
+    def members_at(self, i: int) -> list[int]: ...

@@ -1,0 +1,14 @@
+from typing import Any, final
+
+from fastshard._core.rows import Rows
+
+@final
+class Filling: ...
+
+def layout_of_row(
+    rows: Rows, i: int
+) -> tuple[Any, tuple[int, ...], bool, bytes | None, int]: ...
+def fill_rows(
+    rows: Rows, positions: Any, out: Any, header: bytes, size: int
+) -> int | None: ...
+def bring_rows(columns: list[Rows], positions: Any, most: int) -> None: ...

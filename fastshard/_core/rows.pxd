@@ -1,0 +1,52 @@
+from libc.stdint cimport int32_t, uint64_t
+
+from fastshard._core.columnfile cimport ColumnFile
+from fastshard._core.extents cimport ExtentTable
+from fastshard._core.samples cimport SamplesBase
+from fastshard._core.shard cimport Shard
+
+cdef enum:                         # slots of rows that have no array of a field
+    ABSENT = -1
+    BROKEN = -2                    # what the index has of it is no extent
+
+cdef uint64_t UNKNOWN              # the size of a member whose header was not read
+
+
+cdef class Cells:
+    cdef ExtentTable names
+    cdef uint64_t *offsets
+    cdef uint64_t *sizes
+    cdef int32_t *slots
+    cdef size_t count
+    cdef size_t room
+    cdef int add(self, uint64_t offset, int32_t slot) except -1
+    cdef int finish(self, ExtentTable names) except -1
+
+
+cdef class Rows:
+    cdef readonly str field
+    cdef str path                  # of the index
+    cdef readonly list numbers     # of shards, by slot
+    cdef list shards               # those that are open, by slot; or None
+    cdef object bring
+    cdef Cells cells
+    cdef ExtentTable table
+    cdef int add(self, object offset, object shard, dict slots) except -1
+    cdef int finish(self, ExtentTable names) except -1
+    cdef object open(self, int32_t slot)
+    cdef str key(self, Py_ssize_t i)
+    cdef bint has(self, Py_ssize_t i) except -1
+    cdef ColumnShard shard_of(self, Py_ssize_t i)
+    cdef void expect(self, Py_ssize_t i, int away) noexcept
+
+
+cdef class ColumnShard(Shard):
+    cdef readonly ColumnFile file
+    cdef Cells cells
+
+
+cdef class ColumnSamples(SamplesBase):
+    cdef readonly ExtentTable names
+    cdef readonly list columns     # of Rows
+    cdef dict by_field
+    cdef readonly object owner

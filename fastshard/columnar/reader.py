@@ -1,0 +1,511 @@
+"""Reading columnar datasets: arrays by id, by position, in columns, in file order."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from fastshard._core.rowreader import RowReader
+from fastshard.columnar.arrays import ArraySequence
+from fastshard.columnar.connect import fault_of
+from fastshard.columnar.metadata import parse_metadata
+from fastshard.columnar.query import query, query_ids
+from fastshard.columnar.rows import load_samples, some_samples
+from fastshard.columnar.schema import quoted
+from fastshard.columnar.snapshot import Snapshot
+from fastshard.columnar.stacks import stacks_of
+from fastshard.columnar.sweep import sweep
+from fastshard.errors import (
+    ClosedError,
+    FieldNotFoundError,
+    FormatError,
+    SampleNotFoundError,
+)
+from fastshard.formats.local import Mode
+from fastshard.sizes import parse_size
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastshard._core.rows import ColumnSamples
+
+__all__ = ["ShardedDatasetReader"]
+
+Arrays = dict[str, "NDArray[Any]"]
+WORTH_ALL = 8  # rows are all read once one part in so many was asked for one by one
+TIMEOUT = 30.0  # seconds
+
+
+class Reading(NamedTuple):
+    """How samples are read of which only some fields are wanted."""
+
+    sql: str  # of the row of an id
+    rows: RowReader
+
+
+class ShardedDatasetReader:
+    """Read a columnar dataset: a snapshot of it, until `refresh`.
+
+    >>> reader = ShardedDatasetReader("my_dataset")
+    >>> arrays, metadata = reader.get_sample("sample_000000000001")
+
+    Arrays are views of mapped shards: read-only, without a copy, valid for as long
+    as they are referenced. Any thread may use a reader; it survives fork and
+    pickles by its path. Datasets that other writers of the format made are read
+    without touching a file.
+
+    Parameters
+    ----------
+    root : str or path-like
+        The directory that holds ``index.sqlite``.
+    cache_tars : bool
+        Keep shards open from call to call.
+    mode : {"mmap", "private", "pread"}
+        As for `fastshard.open_shard`: ``"private"`` makes arrays writable, in
+        memory only; ``"pread"`` copies.
+    max_memory : int or str, optional
+        Bytes that a `scan` may keep in memory.
+    allow_pickle : bool
+        Read arrays of Python objects too. That runs code from the data: only of
+        who you trust.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such index.
+    FormatError
+        It is not one of a columnar dataset.
+    OSError
+        It cannot be read.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        cache_tars: bool = True,
+        *,
+        mode: Mode = "mmap",
+        max_memory: int | str | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        if mode not in ("mmap", "private", "pread"):
+            raise ValueError(f'mode is "mmap", "private" or "pread", not {mode!r}')
+        self._closed = True  # until all is well
+        self.root = os.fspath(root)
+        self.cache_tars = cache_tars
+        self._options: dict[str, Any] = {
+            "mode": mode,
+            "max_memory": max_memory,
+            "allow_pickle": allow_pickle,
+        }
+        self._max_memory = None if max_memory is None else parse_size(max_memory)
+        self._allow_pickle = allow_pickle
+        self._snapshot = Snapshot(self.root, mode)
+        self._forget()
+        self._closed = False
+
+    def _forget(self) -> None:
+        """Let go of what was made of the snapshot."""
+        self._readings: dict[tuple[str, ...] | None, Reading] = {}
+        self._all: ColumnSamples | None = None
+        self._arrays: ArraySequence | None = None
+        self._count: int | None = None
+        self._asked = 0  # rows, one by one
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        if self._count is None:
+            ((count,),) = self._select("SELECT COUNT(*) FROM samples")
+            self._count = int(count)
+        return self._count
+
+    def list_fields(self) -> list[str]:
+        """Return the names of all fields, as they were added."""
+        self._check_open()
+        return list(self._snapshot.folders)
+
+    def shard_counts(self, field_name: str) -> dict[int, int]:
+        """Return how many samples each shard of a field holds, by its number.
+
+        Raises
+        ------
+        FieldNotFoundError
+            There is no such field.
+        """
+        self._check_field(field_name)
+        column = quoted(f"{field_name}_shard")
+        return dict(
+            self._select(
+                f"SELECT {column}, COUNT(*) FROM samples WHERE {column} IS NOT NULL "
+                f"GROUP BY {column} ORDER BY {column}"
+            )
+        )
+
+    def query_ids(
+        self,
+        where: str | None = None,
+        params: Sequence[Any] = (),
+        limit: int | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> list[str]:
+        """Return the ids of samples, as they were added.
+
+        Parameters
+        ----------
+        where : str, optional
+            An SQL expression over the columns of ``samples``: ``"forecast_offset IS
+            NOT NULL"``, ``"json_extract(meta_json, '$.length') > ?"``. It can read
+            this index and nothing else, and change nothing.
+        params : sequence
+            What stands for its question marks.
+        limit : int, optional
+        timeout : float, optional
+            Seconds; None: as long as it takes.
+
+        Raises
+        ------
+        QueryError
+            It is no such expression, or asks for what it may not.
+        QueryTimeoutError
+            It took longer.
+        """
+        connection = self._connection()
+        return query_ids(connection, where, params, limit, timeout=timeout)
+
+    def query(
+        self,
+        where: str | None = None,
+        params: Sequence[Any] = (),
+        columns: Sequence[str] = ("id", "meta_json"),
+        limit: int | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> list[dict[str, Any]]:
+        """Return columns of the index of some samples, as they were added.
+
+        Parameters
+        ----------
+        where, params, limit, timeout
+            As for `query_ids`.
+        columns : sequence of str
+            Names of columns of ``samples``, such as one that
+            `ShardedDatasetWriter.add_metadata_column` made.
+
+        Returns
+        -------
+        list of dict
+            By column.
+        """
+        connection = self._connection()
+        return query(connection, where, params, columns, limit, timeout=timeout)
+
+    def get_sample(
+        self, sample_id: str, fields: Iterable[str] | None = None, *, copy: bool = False
+    ) -> tuple[Arrays, dict[str, Any]]:
+        """Return the arrays of a sample, and its metadata.
+
+        Parameters
+        ----------
+        sample_id : str
+        fields : iterable of str, optional
+            Those to read; all that the sample has without them.
+        copy : bool
+            Return arrays of their own, which can be written to.
+
+        Returns
+        -------
+        arrays : dict of str to ndarray
+            By field, of the shape and dtype that were stored. A field that the
+            sample lacks is not in it.
+        metadata : dict
+
+        Raises
+        ------
+        SampleNotFoundError
+            There is no such sample (a `KeyError`).
+        FieldNotFoundError
+            The dataset has no such field (a `KeyError`).
+        FormatError
+            What the index or a shard says cannot be.
+        OSError
+            A shard cannot be read.
+        """
+        reading = self._reading(fields)
+        connection = self._connection()
+        try:
+            with connection.lock:
+                row = connection.execute(reading.sql, (sample_id,)).fetchone()
+        except (sqlite3.Error, UnicodeEncodeError) as error:
+            raise self._fault(error, sample_id) from error
+        if row is None:
+            raise SampleNotFoundError(sample_id, self.root)
+        arrays = self._arrays_of(reading, row, sample_id, copy)
+        if not self.cache_tars:
+            self._snapshot.files.forget()
+        return arrays, parse_metadata(row[-1], sample_id, self._snapshot.path)
+
+    def get_many(
+        self,
+        sample_ids: Iterable[str],
+        fields: Iterable[str] | None = None,
+        *,
+        copy: bool = False,
+    ) -> list[tuple[Arrays, dict[str, Any]]]:
+        """Return what `get_sample` does, of many samples, in the order given."""
+        reading = self._reading(fields)
+        ids = list(sample_ids)
+        rows = self._rows(reading.sql, ids)
+        path = self._snapshot.path
+        make = self._arrays_of
+        found = [
+            (make(reading, row, sample_id, copy), parse_metadata(row[-1], sample_id, path))
+            for row, sample_id in zip(rows, ids, strict=True)
+        ]
+        if not self.cache_tars:
+            self._snapshot.files.forget()
+        return found
+
+    def columns(
+        self,
+        sample_ids: Iterable[Any],
+        fields: str | Iterable[str] | None = None,
+        *,
+        ragged: Literal["error", "list"] = "error",
+    ) -> dict[str, Any]:
+        """Return fields of many samples, each as one array.
+
+        Parameters
+        ----------
+        sample_ids : iterable of str or of int
+            Ids, or positions in the order that samples were added in.
+        fields : str or iterable of str, optional
+            All of the dataset's without them.
+        ragged : {"error", "list"}
+            What of a field whose shape or dtype is not the same in all samples: an
+            error; or a list of arrays, without a copy.
+
+        Returns
+        -------
+        dict of str to ndarray [sample_ids, *shape]
+            Copies: they are the caller's own.
+
+        Raises
+        ------
+        FastshardError
+            A field is ragged; the error names the sample.
+        FieldNotFoundError
+            The dataset, or one of the samples, has no such field.
+        SampleNotFoundError, IndexError
+            There is no such sample, no such position.
+        FormatError, OSError
+            As for `get_sample`.
+        """
+        if ragged not in ("error", "list"):
+            raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
+        wanted = self._fields(fields)
+        samples, positions = self._placed(sample_ids)
+        found = stacks_of(samples, positions, wanted, ragged)
+        if not self.cache_tars:
+            self._snapshot.files.forget()
+        return found
+
+    def scan(
+        self,
+        fields: str | Iterable[str] | None = None,
+        where: str | None = None,
+        batch_size: int | None = None,
+        *,
+        params: Sequence[Any] = (),
+        ragged: Literal["error", "list"] = "error",
+        timeout: float | None = TIMEOUT,
+    ) -> Iterator[dict[str, Any]]:
+        """Iterate over samples in the order of their bytes, brought before their turn.
+
+        Parameters
+        ----------
+        fields : str or iterable of str, optional
+            Those to read; all of the dataset's without them.
+        where, params, timeout
+            Of which samples; as for `query_ids`.
+        batch_size : int, optional
+            Stack so many samples at a time; the last batch may have fewer.
+        ragged : {"error", "list"}
+            As for `columns`, of a batch.
+
+        Returns
+        -------
+        iterator of dict
+            ``"__key__"`` is the sample's id, and each field that it has an array on
+            the shard. With `batch_size` ``"__key__"`` is a list of ids, and each
+            field an array ``[samples, *shape]`` of the caller's own.
+
+        Raises
+        ------
+        FormatError, OSError, FastshardError
+            As for `columns`, in the turn of the sample or batch; the iteration ends.
+        """
+        wanted = self._fields(fields)
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"a batch has at least 1 sample, not {batch_size}")
+        ids = None
+        if where is not None:
+            ids = self.query_ids(where, params, timeout=timeout)
+        samples = self._loaded()
+        chosen = None if ids is None else [samples.search_key(key) for key in ids]
+        return sweep(samples, wanted, chosen, batch_size, self._max_memory, ragged)
+
+    @property
+    def samples(self) -> ArraySequence:
+        """All samples as a `Sequence` of dicts from field to array.
+
+        In the order they were added in. The first use reads all rows of the index.
+        """
+        if self._arrays is None:
+            self._arrays = ArraySequence(self._loaded, self)
+        return self._arrays
+
+    def refresh(self) -> None:
+        """See the dataset as it is now."""
+        self._check_open()
+        self._snapshot.renew()
+        self._forget()
+
+    def close(self) -> None:
+        """Let go of the index and the shards. Arrays stay valid."""
+        if not self._closed:
+            self._closed = True
+            self._snapshot.close()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else ", ".join(self._snapshot.folders)
+        return f"<ShardedDatasetReader {self.root!r}: {state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        return _again, (os.path.abspath(self.root), self.cache_tars, self._options)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the reader of {self.root} is closed")
+
+    def _connection(self) -> Any:
+        self._check_open()
+        return self._snapshot.connection()
+
+    def _check_field(self, field: str) -> None:
+        self._check_open()
+        if field not in self._snapshot.folders:
+            known = ", ".join(self._snapshot.folders)
+            raise FieldNotFoundError(field, f"{self.root}, which has {known}")
+
+    def _fields(self, fields: str | Iterable[str] | None) -> list[str]:
+        """Return the fields that are meant, all of which there are."""
+        self._check_open()
+        if fields is None:
+            return list(self._snapshot.folders)
+        wanted = [fields] if isinstance(fields, str) else list(fields)
+        for field in wanted:
+            self._check_field(field)
+        return wanted
+
+    def _reading(self, fields: Iterable[str] | None) -> Reading:
+        key = None if fields is None else tuple(self._fields(fields))
+        found = self._readings.get(key)
+        if found is None:
+            wanted = self._fields(None) if key is None else list(key)
+            found = Reading(
+                self._snapshot.row_sql(wanted),
+                RowReader(wanted, self._snapshot.files.file, self._snapshot.path),
+            )
+            self._readings[key] = found
+        return found
+
+    def _select(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = self._connection()
+        try:
+            with connection.lock:
+                rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+        except sqlite3.Error as error:
+            raise fault_of(error, self._snapshot.path) from error
+        return rows
+
+    def _rows(self, sql: str, ids: list[str]) -> list[tuple[Any, ...]]:
+        """Return the rows of some ids."""
+        connection = self._connection()
+        execute = connection.execute
+        rows = []
+        sample_id = None
+        try:
+            with connection.lock:
+                for sample_id in ids:
+                    row = execute(sql, (sample_id,)).fetchone()
+                    if row is None:
+                        raise SampleNotFoundError(sample_id, self.root)
+                    rows.append(row)
+        except (sqlite3.Error, UnicodeEncodeError) as error:
+            raise self._fault(error, sample_id) from error
+        return rows
+
+    def _fault(self, error: Exception, sample_id: Any) -> Exception:
+        """Return what is raised instead of an error of looking up an id."""
+        if not isinstance(sample_id, str):
+            return TypeError(f"an id is a str, not {type(sample_id).__name__}")
+        if isinstance(error, UnicodeEncodeError):  # half a surrogate pair
+            return SampleNotFoundError(sample_id, self.root)
+        assert isinstance(error, sqlite3.Error)
+        return fault_of(error, self._snapshot.path)
+
+    def _arrays_of(
+        self, reading: Reading, row: tuple[Any, ...], sample_id: str, copy: bool
+    ) -> Arrays:
+        try:
+            return reading.rows.arrays(row, sample_id, copy)
+        except FormatError:
+            if not self._allow_pickle:
+                raise
+            from fastshard.columnar.pickled import arrays_with_objects
+
+            return arrays_with_objects(reading.rows, row, sample_id, copy)
+
+    def _loaded(self) -> ColumnSamples:
+        """Return all samples; reads all rows of the index, once."""
+        self._check_open()
+        if self._all is None:
+            self._all = load_samples(self._snapshot)
+        return self._all
+
+    def _placed(self, wanted: Iterable[Any]) -> tuple[ColumnSamples, Any]:
+        """Return samples that have those wanted, and the positions of these."""
+        keys = wanted if hasattr(wanted, "dtype") else list(wanted)
+        if getattr(keys, "ndim", 1) != 1:
+            raise ValueError("ids or positions have one dimension")
+        if not len(keys) or not isinstance(keys[0], str):
+            return self._loaded(), keys
+        keys = [str(key) for key in keys]
+        if self._all is None:
+            self._asked += len(keys)
+            if self._asked * WORTH_ALL < len(self):
+                rows = self._rows(self._snapshot.row_sql(self._fields(None)), keys)
+                return some_samples(self._snapshot, rows, keys), None
+        return self._loaded(), self._loaded().find_keys(keys)
+
+
+def _again(
+    root: str, cache_tars: bool, options: dict[str, Any]
+) -> ShardedDatasetReader:
+    return ShardedDatasetReader(root, cache_tars, **options)

@@ -1,0 +1,293 @@
+"""Columnar datasets: each field's arrays in tar shards of its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastshard._core.columnfile import ColumnFile
+from fastshard._core.extents import ExtentTable
+from fastshard._core.rows import ColumnSamples, read_rows
+from fastshard._core.scan import scan_sound
+from fastshard._core.source import LocalFile
+from fastshard.decoders import DECODERS, Decoder, decode_field, decoder_for
+from fastshard.errors import ClosedError, FieldNotFoundError
+from fastshard.formats.base import CopiedSample, Sample
+from fastshard.formats.local import Mode, source_of
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["ColumnFiles", "ColumnSample", "Columns", "open_column", "samples_of"]
+
+
+def open_column(path: str, mode: Mode, *, believed: bool) -> ColumnFile:
+    """Open a tar of one field.
+
+    Parameters
+    ----------
+    path : str
+    mode : {"mmap", "private", "pread"}
+    believed : bool
+        Whether the index has true offsets of it; see `ColumnFile`.
+
+    Raises
+    ------
+    FormatError
+        It is no regular file.
+    OSError
+        It cannot be opened or mapped.
+    """
+    file = LocalFile(path)
+    try:
+        source = source_of(file, mode)
+    except BaseException:
+        file.close()
+        raise
+    if mode != "pread":
+        file.close()  # a mapping needs no descriptor
+    return ColumnFile(source, path, partial(_scanned, path), believed=believed)
+
+
+def _scanned(path: str) -> ExtentTable:
+    """Return what a tar holds; of one whose end is torn, what is before."""
+    with LocalFile(path) as file:
+        return scan_sound(file)[0]
+
+
+class ColumnFiles:
+    """The shards of a dataset's fields: opened when first needed, a bounded number.
+
+    Parameters
+    ----------
+    root : str
+        The dataset's directory.
+    folders : mapping of str to str
+        Of each field, below `root`.
+    mode : {"mmap", "private", "pread"}
+    limit : int
+        How many may be open. The first to be opened is the first to go; arrays
+        keep theirs.
+    believed : callable
+        ``believed(field, shard)``: whether the index has true offsets of it.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        folders: Mapping[str, str],
+        *,
+        mode: Mode,
+        limit: int,
+        believed: Callable[[str, int], bool],
+    ) -> None:
+        self.root = root
+        self.folders = dict(folders)
+        self.mode = mode
+        self.limit = max(1, limit)
+        self.closed = False
+        self._believed = believed
+        self._open: dict[tuple[str, int], ColumnFile] = {}  # oldest first
+
+    def path_of(self, field: str, shard: int) -> str:
+        """Return where a shard is."""
+        return os.path.join(self.root, self.folders[field], f"shard_{shard:04d}.tar")
+
+    def file(self, field: str, shard: int) -> ColumnFile:
+        """Return an open shard.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such shard; `refresh` helps where it was compacted.
+        FormatError, OSError
+            As for `open_column`.
+        """
+        found = self._open.get((field, shard))
+        if found is not None:
+            return found
+        if self.closed:
+            raise ClosedError(f"the dataset {self.root} is closed")
+        path = self.path_of(field, shard)
+        try:
+            found = open_column(
+                path, self.mode, believed=self._believed(field, shard)
+            )
+        except FileNotFoundError:
+            reason = "a shard that the index names is not there (compacted? refresh())"
+            raise FileNotFoundError(errno.ENOENT, reason, path) from None
+        while len(self._open) >= self.limit:
+            oldest = self._open.pop(next(iter(self._open)), None)
+            if oldest is not None:
+                oldest.close()
+        self._open[field, shard] = found
+        return found
+
+    def opener(self, field: str) -> Callable[[int], ColumnFile]:
+        """Return what opens the shards of a field by their numbers."""
+        return partial(self.file, field)
+
+    def sources(self) -> list[Any]:
+        """Return the sources of the shards that are open."""
+        return [file.source for file in list(self._open.values())]
+
+    def forget(self) -> None:
+        """Let go of all shards; arrays stay valid."""
+        while self._open:
+            try:
+                _, file = self._open.popitem()
+            except KeyError:  # another thread was faster
+                break
+            file.close()
+
+    def close(self) -> None:
+        """Let go of all shards, for good."""
+        self.closed = True
+        self.forget()
+
+
+class Columns:
+    """What samples of a dataset belong to.
+
+    Attributes
+    ----------
+    path : str
+        The index, for messages.
+    files : ColumnFiles
+    metadata : callable
+        ``metadata(id)`` returns a sample's metadata, a dict.
+    """
+
+    def __init__(
+        self, path: str, files: ColumnFiles, metadata: Callable[[str], dict[str, Any]]
+    ) -> None:
+        self.path = path
+        self.files = files
+        self.metadata = metadata
+
+    @property
+    def closed(self) -> bool:
+        return self.files.closed
+
+
+def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Columns) -> ColumnSamples:
+    """Return the samples of some rows of an index.
+
+    Parameters
+    ----------
+    chunks : iterable of list of tuple
+        ``(id, offset, shard, offset, shard, ...)``, in the order of the fields.
+    owner : Columns
+
+    Raises
+    ------
+    FormatError
+        An id is no text. What is wrong with a field is raised when it is read.
+    """
+    fields = list(owner.files.folders)
+    columns, names = read_rows(chunks, fields, owner.files.opener, owner.path)
+    return ColumnSamples(columns, names, ColumnSample, owner)
+
+
+class ColumnSample(Sample):
+    """One sample of a columnar dataset: its fields are arrays.
+
+    ``sample["history"]`` is an array on the shard's own memory, read-only unless the
+    dataset is ``mode="private"``; `view` gives the stored bytes.
+    """
+
+    __slots__ = ()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the index says of the sample, read anew each time."""
+        found: dict[str, Any] = self.samples.owner.metadata(self.key)
+        return found
+
+    def __getitem__(self, field: str) -> Any:
+        """Return a field as an array; see `Sample.array`.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The sample has no such field.
+        """
+        shard, member = self.place(field)
+        return shard.array(member)
+
+    def view(self, field: str) -> memoryview:
+        """Return the stored bytes of a field, an ``.npy`` file."""
+        shard, member = self.place(field)
+        return shard[member]
+
+    def is_array(self, field: str) -> bool:
+        return True
+
+    def decoder_of(self, field: str) -> Decoder | None:
+        """Return a decoder of the caller's own, or the one of arrays."""
+        own = decoder_for(field, self.decoders)
+        if own is None or any(own is one for one in DECODERS.values()):
+            return DECODERS["npy"]
+        return own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {field: bytes(self.view(field)) for field in self.keys()}
+        return CopiedArrays, (self.key, self.position, fields, self.metadata)
+
+
+class CopiedArrays(CopiedSample):
+    """A sample of arrays that has its own bytes; what a pickled one becomes."""
+
+    __slots__ = ("metadata",)
+
+    def __init__(
+        self,
+        key: str,
+        position: int,
+        fields: dict[str, bytes],
+        metadata: dict[str, Any],
+    ) -> None:
+        super().__init__(key, position, fields)
+        self.metadata = metadata
+
+    def view(self, field: str) -> memoryview:
+        """Return the stored bytes of a field, an ``.npy`` file."""
+        return super().__getitem__(field)
+
+    def __getitem__(self, field: str) -> Any:
+        return self.array(field)
+
+    def array(
+        self,
+        field: str,
+        dtype: DTypeLike | None = None,
+        shape: int | tuple[int, ...] | None = None,
+    ) -> NDArray[Any]:
+        """Return a field as an array on the sample's own bytes."""
+        from fastshard._core.arrays import array_of
+
+        data = self.view(field).obj
+        assert isinstance(data, bytes)
+        return array_of(data, dtype, shape, f"{self.key}.{field}")
+
+    def is_array(self, field: str) -> bool:
+        return True
+
+    def decoder_of(self, field: str) -> Decoder | None:
+        return ColumnSample.decoder_of(self, field)  # type: ignore[arg-type]
+
+    def _decoded(self, decoder: Decoder, field: str) -> Any:
+        name = f"{self.key}.{field}"
+        return decode_field(decoder, self.view(field), name, 0, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {field: bytes(self.view(field)) for field in self.keys()}
+        return CopiedArrays, (self.key, self.position, fields, self.metadata)
+
+
+def unknown_field(field: str, known: Iterable[str], root: str) -> FieldNotFoundError:
+    """Return the error of a field that a dataset does not have."""
+    return FieldNotFoundError(field, f"{root}, which has {', '.join(known)}")
