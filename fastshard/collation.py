@@ -87,8 +87,10 @@ class Collation:
         """Collate samples, or values; `where` tells them from others of the batch."""
         lengths: Lengths = {}
         kinds = set(map(type, samples))
-        if len(kinds) == 1 and issubclass(type(samples[0]), Sample) and (
-            not issubclass(type(samples[0]), CopiedSample)
+        if (
+            len(kinds) == 1
+            and issubclass(type(samples[0]), Sample)
+            and (not issubclass(type(samples[0]), CopiedSample))
         ):
             batch = self._raw(samples, where, lengths)
         elif all(isinstance(sample, Sample) for sample in samples):  # some were copied

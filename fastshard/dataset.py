@@ -21,7 +21,6 @@ from fastshard.members import Members
 from fastshard.plan import Plan
 from fastshard.selection import (
     RAISE,
-    Infos,
     column_of_info,
     masked,
     matching,
@@ -195,7 +194,7 @@ class Dataset(Bulk):
 
     def _identity(self) -> Identity:
         if self._set.identity is None:
-            self._set.identity = identity_of(self._set)
+            self._set.identity = self._set.identify() or identity_of(self._set)
         identity: Identity = self._set.identity
         return identity
 
@@ -242,12 +241,13 @@ class Dataset(Bulk):
         narrowed = self._with(fields=fields)
         if missing == "raise":
             return narrowed
-        mask = matching(
-            self._set, lambda k: self._set.samples(k).grouping.having(fields)
-        )
+        mask = matching(self._set, lambda k: self._set.samples(k).having(fields))
         return narrowed._with(plan=Plan(masked(mask, self._order())))
 
-    def filter(self, fn: Callable[[str, Mapping[str, int], Infos], object]) -> Dataset:
+    def filter(
+        self,
+        fn: Callable[[str, Mapping[str, int], Mapping[str, Any]], object],
+    ) -> Dataset:
         """Return a dataset of the samples that a function wants; reads no data.
 
         Parameters
@@ -255,7 +255,8 @@ class Dataset(Bulk):
         fn : callable
             ``fn(key, sizes, info) -> bool``: the sample's key; bytes of each
             field; and what the index says of each field, a mapping from field
-            to dict that is parsed when it is asked for.
+            to dict that is parsed when it is asked for. Of a columnar dataset it
+            is the sample's ``{"metadata": dict}``.
         """
         import numpy as np
 
@@ -267,14 +268,14 @@ class Dataset(Bulk):
         """Return the dataset before it is mapped."""
         return self._with(stages=()) if self._stages else self
 
-    def _facts(self, i: int) -> tuple[str, dict[str, int], Infos]:
+    def _facts(self, i: int) -> tuple[str, dict[str, int], Mapping[str, Any]]:
         """Return the key, the sizes and the infos of a sample."""
         sample: Sample = self._at(i)
-        shard: Any = sample.shard
-        table = shard.parts()[1]
-        members = {field: sample.member(field) for field in sample}
-        sizes = {field: table.extent(member)[1] for field, member in members.items()}
-        return sample.key, sizes, Infos(shard, members)
+        sizes = {}
+        for field in sample:
+            shard, member = sample.place(field)
+            sizes[field] = shard.extent_of(member)[1]
+        return sample.key, sizes, sample.infos()
 
     def info(self, name: str, default: Any = RAISE) -> NDArray[Any]:
         """Return one value that the index has of each sample, as a column.
@@ -354,7 +355,7 @@ class Dataset(Bulk):
         self._prepared()
         shards = self._set
         return {
-            "shards": len(shards),
+            "shards": shards.file_count(),
             "samples": self._count,
             "members": shards.member_starts()[-1],
             "bytes": shards.data_bytes(),

@@ -90,6 +90,9 @@ class DatasetKeys(Sequence[str]):
     def _candidates(self, key: str) -> list[int]:
         from fastshard.index.global_file import candidates
 
+        own = self._set.find_key(key)
+        if own is not None:
+            return own
         known = self._set.known
         if known is not None and known.has_keys:
             found = known.candidates(key)

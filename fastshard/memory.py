@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastshard._core.source import MappedSource
 from fastshard.shardset import ShardSet
 
 __all__ = ["memory_info"]
@@ -10,12 +9,7 @@ __all__ = ["memory_info"]
 
 def memory_info(shards: ShardSet) -> dict[str, int | None]:
     """Return bytes that are mapped, resident and buffered."""
-    ranges = []
-    for samples in shards.open:
-        if samples is not None and not samples.shard.closed:
-            source = samples.shard.parts()[0]
-            if isinstance(source, MappedSource):
-                ranges.append((source.address, source.nbytes))
+    ranges = shards.mapped()
     return {
         "mapped": sum(size for _, size in ranges),
         "resident": _resident(ranges),

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fastshard.columnar.dataset import open_columnar
+from fastshard.columnar.schema import is_columnar
 from fastshard.dataset import Dataset
 from fastshard.errors import FastshardError
 from fastshard.expand import Source, list_shards
@@ -50,6 +52,21 @@ def open_dataset(
         raise ValueError(f"max_mapped is at least 1, not {max_mapped}")
     guard_collation()
     where = os.fspath(index)
+    if isinstance(source, str | os.PathLike) and is_columnar(source):
+        if index != "auto" or key != "first" or not lower or check_size:
+            raise ValueError(
+                "a columnar dataset takes no index, key, lower, check_size"
+            )
+        reading = Reading(
+            prefetch, None if max_memory is None else parse_size(max_memory), keep_cache
+        )
+        return open_columnar(
+            os.fspath(source),
+            mode=mode,
+            limit=max_mapped,
+            reading=reading,
+            decoders=decoders,
+        )
     settings = settings_of(remote or {}, sources_in(source))
     paths = list_shards(source, remote=settings).paths
     away = is_remote(paths[0])

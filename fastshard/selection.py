@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.orders import Listed, Order, Stride
@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard.formats.tar import TarShard
     from fastshard.shardset import ShardSet
 
-__all__ = ["RAISE", "Infos", "chosen", "column_of_info", "masked", "matching"]
+__all__ = ["RAISE", "chosen", "column_of_info", "masked", "matching"]
 
 RAISE: Any = object()  # in place of a default: there is none
 
@@ -90,25 +89,10 @@ def matching(
     return np.frombuffer(b"".join(masks), bool)
 
 
-class Infos(Mapping[str, dict[str, Any]]):
-    """What the index says of a sample's fields; parsed when it is asked for."""
-
-    def __init__(self, shard: TarShard, members: dict[str, int]) -> None:
-        self._shard = shard
-        self._members = members
-
-    def __getitem__(self, field: str) -> dict[str, Any]:
-        return self._shard.info(self._members[field])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-
 def column_of_info(
-    facts: Iterable[tuple[str, Mapping[str, int], Infos]], name: str, default: Any
+    facts: Iterable[tuple[str, Mapping[str, int], Mapping[str, Any]]],
+    name: str,
+    default: Any,
 ) -> NDArray[Any]:
     """Return one value of each sample as an array; see `Dataset.info`."""
     import numpy as np

@@ -13,6 +13,7 @@ from fastshard._core.ahead import Ahead
 from fastshard._core.feeds import Feed
 from fastshard._core.fetched import Fetched
 from fastshard._core.places import Places
+from fastshard._core.source import MappedSource
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
@@ -29,6 +30,7 @@ from fastshard.sources.urls import (
     joined,
     relative,
 )
+from fastshard.state import Identity
 
 __all__ = ["Counts", "ShardSet", "mapping_limit", "root_of"]
 
@@ -107,6 +109,7 @@ class ShardSet:
         self.options |= {"remote": remote}
         self.remote = remote  # None: the shards are here
         self.reading = reading
+        self.verifier: Callable[[], list[Any]] | None = None  # of another format
         self.iterations: WeakSet[Ahead | Fetched] = WeakSet()
         self.limit = limit or mapping_limit()
         self.known = known
@@ -287,6 +290,28 @@ class ShardSet:
     def places(self) -> Places:
         """Return what finds samples by position. It refers to this, not this to it."""
         return Places(self.starts(), self.open, self.used, self.bring)
+
+    def file_count(self) -> int:
+        """Return how many files the shards are."""
+        return len(self)
+
+    def mapped(self) -> list[tuple[int, int]]:
+        """Return the address and the bytes of each shard that is mapped."""
+        ranges = []
+        for samples in self.open:
+            if samples is not None and not samples.shard.closed:
+                source = samples.shard.parts()[0]
+                if isinstance(source, MappedSource):
+                    ranges.append((source.address, source.nbytes))
+        return ranges
+
+    def find_key(self, key: str) -> list[int] | None:
+        """Return the positions of samples of a key; None: a table must be asked."""
+        return None
+
+    def identify(self) -> Identity | None:
+        """Say what dataset it is; None: the shards' bytes tell."""
+        return None
 
     def member_starts(self) -> list[int]:
         """Return the same for members."""

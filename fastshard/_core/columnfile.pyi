@@ -17,7 +17,12 @@ class ColumnFile:
     @property
     def was_scanned(self) -> bool: ...
     def __new__(
-        cls, source: Source, path: str, scan: Callable[[], ExtentTable], *, believed: bool
+        cls,
+        source: Source,
+        path: str,
+        scan: Callable[[], ExtentTable],
+        *,
+        believed: bool,
     ) -> Self: ...
     def close(self) -> None: ...
     def locate(self, offset: int, member: str) -> tuple[int, int]: ...

@@ -36,6 +36,10 @@ cdef class GroupedSamples(SamplesBase):
         """Return the positions of the members of the sample at a position."""
         return self.grouping.members(checked_position(i, len(self)))
 
+    def having(self, tuple fields not None):
+        """Return for each sample whether it has all these fields: 0 or 1 a byte."""
+        return self.grouping.having(fields)
+
     cdef Py_ssize_t count(self) except -1:
         self.shard.open_source()
         return self.grouping.count()

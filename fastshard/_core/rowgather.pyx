@@ -1,9 +1,9 @@
 # cython: nonecheck=True
 """One field of many rows put into one array, without the GIL where that can be.
 
-Rows are copied as long as each is like the first: in a shard that is mapped and in
-memory, a header where it should be, the same ``.npy`` header. Whatever is not goes
-the way that single members go, which knows every fault.
+Rows are copied as long as each is like the first: in a mapped shard, a header where
+it should be, the same ``.npy`` header. Whatever is not goes the way that single
+members go, which knows every fault.
 """
 
 cimport cython
@@ -35,7 +35,7 @@ cdef enum:
     MOST_LINES = 10                # of a row that are asked for
 
 cdef struct place_t:               # a mapped shard
-    const uint8_t *base            # NULL: not known to be in memory
+    const uint8_t *base            # NULL: not open, or not mapped
     uint64_t nbytes
     bint believed
 
@@ -193,7 +193,8 @@ cdef class Filling:
         shard = self.rows.shard_of(i)
         owner = shard.hold(i, &at, &size)
         source = shard.open_source()
-        if isinstance(source, MappedSource) and source.is_near():
+        if isinstance(source, MappedSource):  # its bytes were brought
+            source.prepare()
             place = &self.fill.places[self.fill.slots[i]]
             if place.base == NULL:
                 self.sources.append(source)

@@ -15,6 +15,9 @@ class RowReader:
     def arrays(
         self, row: tuple[Any, ...], sample_id: str, copy: bool = False
     ) -> dict[str, NDArray[Any]]: ...
+    def array_of(
+        self, k: int, offset: object, shard: object, sample_id: str, copy: bool = False
+    ) -> NDArray[Any]: ...
     def file(
         self, k: int, offset: object, shard: object, member: str
     ) -> tuple[ColumnFile, int]: ...

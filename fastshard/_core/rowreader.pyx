@@ -70,6 +70,15 @@ cdef class RowReader:
             found[self.fields[k]] = array.copy("K") if copy else array
         return found
 
+    def array_of(
+        self, Py_ssize_t k, offset, shard, str sample_id not None, bint copy=False
+    ):
+        """Return the array of field `k`; see `arrays`."""
+        if not 0 <= k < len(self.fields):
+            raise IndexError(f"field {k} of {len(self.fields)}")
+        array = self.array(k, offset, shard, sample_id + ".npy")
+        return array.copy("K") if copy else array
+
     def file(self, Py_ssize_t k, offset, shard, str member not None):
         """Return the open shard of field `k`, and the offset that a row has, as int.
 

@@ -105,6 +105,25 @@ cdef class Rows:
             found += self.cells.slots[i] != ABSENT
         return found
 
+    def data_bytes(self):
+        """Return the sum of the members' sizes, in bytes; reads their headers.
+
+        Raises
+        ------
+        FormatError, OSError
+            One cannot be found.
+        """
+        cdef ColumnShard shard
+        cdef uint64_t offset, size
+        cdef uint64_t total = 0
+        cdef Py_ssize_t i
+        for i in range(<Py_ssize_t> self.cells.count):
+            if self.has(i):
+                shard = self.shard_of(i)
+                shard.extent(shard.open_source(), i, &offset, &size)
+                total += size
+        return total
+
     cdef int add(self, object offset, object shard, dict slots) except -1:
         cdef int overflow = 0
         cdef int64_t at
@@ -298,10 +317,13 @@ cdef class ColumnSamples(SamplesBase):
                 raise SampleNotFoundError(keys[k], self.owner.path)
         return found
 
-    def many(self, list positions not None):
-        """Return the arrays of several samples; see `arrays`."""
-        self.count()               # raises if closed
-        return [self.arrays(i) for i in positions]
+    def search_key(self, str key not None):
+        """Return the position of a sample, or -1."""
+        return self.search(key)
+
+    def keys_of(self, positions):
+        """Return the keys of samples: a list."""
+        return [self.key_at(i) for i in positions]
 
     cdef Py_ssize_t count(self) except -1:
         if self.owner.closed:

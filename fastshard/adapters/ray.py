@@ -243,8 +243,8 @@ class _Reader:
 
 
 def _size(sample: Any, field: str) -> int:
-    shard = sample.shard
-    size: int = shard.parts()[1].extent(sample.member(field))[1]
+    shard, member = sample.place(field)
+    size: int = shard.extent_of(member)[1]
     return size
 
 

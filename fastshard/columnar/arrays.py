@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from fastshard._core.gather import positions_of
+from fastshard.columnar.stacks import stacks_of
+from fastshard.errors import FieldNotFoundError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -51,8 +55,24 @@ class ArraySequence(Sequence[Arrays]):
         return self._samples.arrays(i)
 
     def __getitems__(self, positions: Iterable[int]) -> list[Arrays]:
-        """Return several: how torch's DataLoader asks for a batch."""
-        return self._samples.many(list(positions))
+        """Return several: how torch's DataLoader asks for a batch.
+
+        Their bytes are brought together, and copied into one array a field, which
+        the arrays of each sample are rows of: they can be written to.
+        """
+        samples = self._samples
+        order = positions_of(positions, len(samples))
+        try:
+            stacks = stacks_of(samples, order, samples.columns, "list")
+        except FieldNotFoundError:  # not all of them have every field
+            return [samples.arrays(i, None, True) for i in order]
+        rows = [
+            stack if hasattr(stack, "dtype") else [array.copy() for array in stack]
+            for stack in stacks.values()
+        ]
+        return [
+            dict(zip(stacks, arrays, strict=True)) for arrays in zip(*rows, strict=True)
+        ]
 
     def __repr__(self) -> str:
         return f"<{len(self):,} samples of {self._samples.owner.path!r}>"

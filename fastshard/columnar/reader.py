@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+from fastshard._core.gather import positions_of
 from fastshard._core.rowreader import RowReader
 from fastshard.columnar.arrays import ArraySequence
 from fastshard.columnar.connect import fault_of
@@ -266,7 +268,10 @@ class ShardedDatasetReader:
         path = self._snapshot.path
         make = self._arrays_of
         found = [
-            (make(reading, row, sample_id, copy), parse_metadata(row[-1], sample_id, path))
+            (
+                make(reading, row, sample_id, copy),
+                parse_metadata(row[-1], sample_id, path),
+            )
             for row, sample_id in zip(rows, ids, strict=True)
         ]
         if not self.cache_tars:
@@ -311,8 +316,8 @@ class ShardedDatasetReader:
         if ragged not in ("error", "list"):
             raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
         wanted = self._fields(fields)
-        samples, positions = self._placed(sample_ids)
-        found = stacks_of(samples, positions, wanted, ragged)
+        samples, order = self._placed(sample_ids)
+        found = stacks_of(samples, order, samples.columns_of(wanted), ragged)
         if not self.cache_tars:
             self._snapshot.files.forget()
         return found
@@ -359,7 +364,7 @@ class ShardedDatasetReader:
         if where is not None:
             ids = self.query_ids(where, params, timeout=timeout)
         samples = self._loaded()
-        chosen = None if ids is None else [samples.search_key(key) for key in ids]
+        chosen = None if ids is None else samples.find_keys(ids)
         return sweep(samples, wanted, chosen, batch_size, self._max_memory, ragged)
 
     @property
@@ -474,7 +479,8 @@ class ShardedDatasetReader:
         self, reading: Reading, row: tuple[Any, ...], sample_id: str, copy: bool
     ) -> Arrays:
         try:
-            return reading.rows.arrays(row, sample_id, copy)
+            arrays: Arrays = reading.rows.arrays(row, sample_id, copy)
+            return arrays
         except FormatError:
             if not self._allow_pickle:
                 raise
@@ -489,19 +495,20 @@ class ShardedDatasetReader:
             self._all = load_samples(self._snapshot)
         return self._all
 
-    def _placed(self, wanted: Iterable[Any]) -> tuple[ColumnSamples, Any]:
+    def _placed(self, wanted: Iterable[Any]) -> tuple[ColumnSamples, array[int]]:
         """Return samples that have those wanted, and the positions of these."""
-        keys = wanted if hasattr(wanted, "dtype") else list(wanted)
+        keys: Any = wanted if hasattr(wanted, "dtype") else list(wanted)
         if getattr(keys, "ndim", 1) != 1:
             raise ValueError("ids or positions have one dimension")
         if not len(keys) or not isinstance(keys[0], str):
-            return self._loaded(), keys
+            return self._loaded(), positions_of(keys, len(self))
         keys = [str(key) for key in keys]
         if self._all is None:
             self._asked += len(keys)
             if self._asked * WORTH_ALL < len(self):
                 rows = self._rows(self._snapshot.row_sql(self._fields(None)), keys)
-                return some_samples(self._snapshot, rows, keys), None
+                order = array("q", range(len(keys)))
+                return some_samples(self._snapshot, rows, keys), order
         return self._loaded(), self._loaded().find_keys(keys)
 
 

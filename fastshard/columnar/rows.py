@@ -51,7 +51,5 @@ def some_samples(
     snapshot: Snapshot, rows: list[tuple[Any, ...]], ids: list[str]
 ) -> ColumnSamples:
     """Return the samples of rows that `Snapshot.row_sql` of all fields gave."""
-    whole = [
-        (sample_id, *row[:-1]) for sample_id, row in zip(ids, rows, strict=True)
-    ]
+    whole = [(sample_id, *row[:-1]) for sample_id, row in zip(ids, rows, strict=True)]
     return samples_of([whole], snapshot.owner)

@@ -35,6 +35,8 @@ class Snapshot:
     ----------
     root : str
     mode : {"mmap", "private", "pread"}
+    limit : int, optional
+        How many shards may be open; otherwise `mapping_limit`.
 
     Attributes
     ----------
@@ -46,11 +48,15 @@ class Snapshot:
     owner : Columns
     """
 
-    def __init__(self, root: str, mode: Mode) -> None:
+    def __init__(self, root: str, mode: Mode, limit: int | None = None) -> None:
         self.root = root
         self.path = os.path.join(root, NAME)
         self.files = ColumnFiles(
-            root, {}, mode=mode, limit=mapping_limit(), believed=self._is_recorded
+            root,
+            {},
+            mode=mode,
+            limit=limit or mapping_limit(),
+            believed=self._is_recorded,
         )
         self.owner = Columns(self.path, self.files, self.metadata)
         self._open()
@@ -98,7 +104,9 @@ class Snapshot:
     def row_sql(self, fields: Iterable[str]) -> str:
         """Return the query of an id's row: offset and shard of fields, metadata."""
         columns = [
-            quoted(f"{field}_{what}") for field in fields for what in ("offset", "shard")
+            quoted(f"{field}_{what}")
+            for field in fields
+            for what in ("offset", "shard")
         ]
         wanted = ", ".join([*columns, "meta_json"])
         return f"SELECT {wanted} FROM samples WHERE id = ?"

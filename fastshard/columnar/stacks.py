@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.gather import positions_of
 from fastshard.errors import FastshardError, FieldNotFoundError
 from fastshard.gathering import Ragged
 
@@ -22,23 +20,26 @@ MOST_BROUGHT = 1 << 30  # bytes of a batch that are asked for at once
 
 def stacks_of(
     samples: ColumnSamples,
-    positions: Sequence[int] | None,
-    fields: Iterable[str],
+    order: array[int],
+    columns: list[Rows],
     ragged: Ragged,
+    *,
+    brought: bool = False,
 ) -> dict[str, Any]:
     """Return columns; see `ShardedDatasetReader.columns`.
 
     Parameters
     ----------
-    positions : sequence of int or None
-        None: all samples, in order.
+    order : array of int64
+        Positions of samples that there are.
+    columns : list of Rows
+    brought : bool
+        Whether their bytes were brought into memory just now.
     """
     from fastshard._core.rowgather import bring_rows
 
-    count = len(samples)
-    order = positions_of(range(count) if positions is None else positions, count)
-    columns = samples.columns_of(fields)
-    bring_rows(columns, order, MOST_BROUGHT)
+    if not brought:
+        bring_rows(columns, order, MOST_BROUGHT)
     return {rows.field: _stack(rows, order, samples, ragged) for rows in columns}
 
 

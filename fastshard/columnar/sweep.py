@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar.stacks import stacks_of
 from fastshard.gathering import Ragged
+from fastshard.reading import Reading
 
 if TYPE_CHECKING:
     from fastshard._core.rows import ColumnSamples
 
 __all__ = ["sweep"]
 
-AT_ONCE = 256  # samples
+AT_ONCE = 256  # samples that are brought together where no batches are wanted
 
 
 def sweep(
@@ -25,14 +27,28 @@ def sweep(
     ragged: Ragged,
 ) -> Iterator[dict[str, Any]]:
     """Yield samples, or batches of them; see `ShardedDatasetReader.scan`."""
-    order = list(range(len(samples))) if chosen is None else sorted(chosen)
+    from fastshard._core.sweep import Sweep, file_order
+
+    reading = Reading(max_memory=max_memory)
+    order = array("q", range(len(samples)) if chosen is None else chosen)
     columns = samples.columns_of(fields)
-    step = batch_size or AT_ONCE
-    for start in range(0, len(order), step):
-        part = order[start : start + step]
-        keys = [samples.key_at(i) for i in part]
-        if batch_size is not None:
-            yield {"__key__": keys} | stacks_of(samples, part, fields, ragged)
-            continue
-        for i, key in zip(part, keys, strict=True):
-            yield {"__key__": key} | samples.arrays(i, columns)
+    if columns:
+        order = file_order(samples, columns[0], order)
+    bringing = Sweep(
+        columns,
+        order,
+        batch_size or AT_ONCE,
+        reading.window_bytes,
+        drops=reading.gives_back,
+    )
+    try:
+        for part in bringing:
+            keys = samples.keys_of(part)
+            if batch_size is not None:
+                stacks = stacks_of(samples, part, columns, ragged, brought=True)
+                yield {"__key__": keys} | stacks
+                continue
+            for i, key in zip(part, keys, strict=True):
+                yield {"__key__": key} | samples.arrays(i, columns)
+    finally:
+        bringing.close()

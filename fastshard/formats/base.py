@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
-__all__ = ["CopiedSample", "Keys", "Sample", "Samples"]
+__all__ = ["CopiedSample", "Infos", "Keys", "Sample", "Samples"]
 
 
 class Sample(SampleBase):
@@ -128,6 +128,10 @@ class Sample(SampleBase):
         name = shard.names[member]
         return decode_field(decoder, shard[member], shard.path, offset, name)
 
+    def infos(self) -> collections.abc.Mapping[str, dict[str, Any]]:
+        """Return what the index says of each field, which is parsed when asked for."""
+        return Infos(self.shard, {field: self.member(field) for field in self})
+
     def open(self, field: str) -> BinaryIO:
         """Return a field as a binary file that can seek.
 
@@ -211,6 +215,24 @@ class CopiedSample(Sample):
     def _decoded(self, decoder: Decoder, field: str) -> Any:
         name = f"{self.key}.{field}"
         return decode_field(decoder, self[field], name, 0, name)
+
+
+class Infos(collections.abc.Mapping[str, dict[str, Any]]):
+    """What the index says of a sample's fields; parsed when it is asked for."""
+
+    def __init__(self, shard: Any, members: dict[str, int]) -> None:
+        self._shard = shard
+        self._members = members
+
+    def __getitem__(self, field: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._shard.info(self._members[field])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
 class Samples(GroupedSamples, collections.abc.Sequence[Sample]):

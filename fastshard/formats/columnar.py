@@ -113,9 +113,7 @@ class ColumnFiles:
             raise ClosedError(f"the dataset {self.root} is closed")
         path = self.path_of(field, shard)
         try:
-            found = open_column(
-                path, self.mode, believed=self._believed(field, shard)
-            )
+            found = open_column(path, self.mode, believed=self._believed(field, shard))
         except FileNotFoundError:
             reason = "a shard that the index names is not there (compacted? refresh())"
             raise FileNotFoundError(errno.ENOENT, reason, path) from None
@@ -173,7 +171,9 @@ class Columns:
         return self.files.closed
 
 
-def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Columns) -> ColumnSamples:
+def samples_of(
+    chunks: Iterable[list[tuple[Any, ...]]], owner: Columns
+) -> ColumnSamples:
     """Return the samples of some rows of an index.
 
     Parameters
@@ -217,6 +217,10 @@ class ColumnSample(Sample):
         """
         shard, member = self.place(field)
         return shard.array(member)
+
+    def infos(self) -> Mapping[str, dict[str, Any]]:
+        """Return the metadata, as what the index says."""
+        return {"metadata": self.metadata}
 
     def view(self, field: str) -> memoryview:
         """Return the stored bytes of a field, an ``.npy`` file."""

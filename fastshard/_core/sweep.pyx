@@ -1,0 +1,257 @@
+# cython: nonecheck=True
+"""Rows in the order of their bytes: batches brought ahead of who reads them."""
+
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memset
+
+from fastshard._core.pages cimport fs_drop_pages
+from fastshard._core.prefetch cimport Prefetcher, task_t
+from fastshard._core.residency cimport MOST_BROUGHT
+from fastshard._core.rows cimport ColumnSamples, ColumnShard, Rows
+from fastshard._core.source cimport MappedSource, Source
+
+from array import array
+from collections import deque
+
+from fastshard.errors import FastshardError
+
+cdef enum:
+    GAP = 64 << 10                 # bytes between members of one run
+    RUN = 1 << 20                  # bytes of a run, at most
+    MOST_BATCHES = 64              # ahead
+    AROUND = 64 << 10              # bytes that a fault may map around a page
+
+
+@cython.final
+cdef class Batch:
+    """What was asked for a batch."""
+
+    cdef uint64_t task             # the last; 0: it is there
+    cdef uint64_t nbytes
+    cdef list runs                 # (source, start, end), to be given back
+
+
+@cython.final
+cdef class Sweep:
+    """Has rows in memory before they are read.
+
+    Parameters
+    ----------
+    columns : list of Rows
+        The fields that are read.
+    order : array of int64
+        Positions of samples that there are.
+    step : int
+        Rows of a batch.
+    window_bytes : int
+        Bytes ahead, but for one batch.
+    drops : bool
+        Give back what was read.
+    """
+
+    cdef list columns
+    cdef object order
+    cdef const int64_t[::1] positions
+    cdef Py_ssize_t step
+    cdef uint64_t window_bytes
+    cdef bint drops
+    cdef Prefetcher prefetcher
+    cdef object batches            # that were asked for and not read, in order
+    cdef Py_ssize_t asked          # rows
+    cdef uint64_t ahead            # bytes
+    cdef Batch current
+
+    def __cinit__(
+        self, list columns not None, order not None, Py_ssize_t step,
+        uint64_t window_bytes, *, bint drops
+    ):
+        if step < 1:
+            raise ValueError(f"a batch has at least 1 row, not {step}")
+        self.columns = columns
+        self.order = order
+        self.positions = order
+        self.step = step
+        self.window_bytes = window_bytes
+        self.drops = drops
+        self.batches = deque()
+
+    def __reduce__(self):
+        raise TypeError("a Sweep does not pickle")
+
+    def __next__(self):
+        """Return the positions of the next batch, whose bytes are in memory."""
+        cdef Batch batch
+        cdef Py_ssize_t start
+        self.pass_by()
+        while self.asked < len(self.order) and len(self.batches) < MOST_BATCHES and (
+            not self.batches or self.ahead < self.window_bytes
+        ):
+            self.ask()
+        if not self.batches:
+            self.close()
+            raise StopIteration
+        start, batch = self.batches.popleft()
+        self.ahead -= batch.nbytes
+        self.current = batch
+        if batch.task > 0:
+            self.prefetcher.wait(batch.task)
+        return self.order[start:min(start + self.step, len(self.order))]
+
+    def __iter__(self):
+        return self
+
+    def close(self):
+        """End the thread, and give back what is left to be."""
+        self.pass_by()
+        self.batches.clear()
+        self.asked = len(self.order)
+        if self.prefetcher is not None:
+            self.prefetcher.stop()
+            self.prefetcher = None
+
+    cdef int ask(self) except -1:
+        """Ask for the bytes of the next batch."""
+        cdef Batch batch = Batch.__new__(Batch)
+        cdef Py_ssize_t start = self.asked
+        cdef Py_ssize_t end = min(start + self.step, <Py_ssize_t> len(self.order))
+        cdef Rows rows
+        batch.runs = []
+        for rows in self.columns:
+            try:
+                self.ask_rows(rows, start, end, batch)
+            except (FastshardError, OSError):  # raised when it is read
+                pass
+        self.asked = end
+        self.ahead += batch.nbytes
+        self.batches.append((start, batch))
+        return 0
+
+    cdef int ask_rows(
+        self, Rows rows, Py_ssize_t start, Py_ssize_t end, Batch batch
+    ) except -1:
+        cdef ColumnShard shard
+        cdef Source source
+        cdef Source last = None
+        cdef bint near = True
+        cdef uint64_t offset, size
+        cdef uint64_t run_start = 0
+        cdef uint64_t run_end = 0
+        cdef Py_ssize_t k
+        cdef int64_t i
+        for k in range(start, end):
+            i = self.positions[k]
+            if rows.cells.slots[i] < 0:
+                continue
+            shard = rows.shard_of(i)
+            source = shard.open_source()
+            if source is not last:
+                self.push(last, run_start, run_end, near, batch)
+                last = source
+                near = source.is_near()
+                run_start = run_end = 0
+            if (near and not self.drops) or not shard.guess(source, i, &offset, &size):
+                continue
+            size = min(size, <uint64_t> MOST_BROUGHT)
+            if (
+                offset < run_start or offset > run_end + GAP
+                or offset + size - run_start > RUN
+            ):
+                self.push(last, run_start, run_end, near, batch)
+                run_start = run_end = offset
+            run_end = max(run_end, offset + size)
+        self.push(last, run_start, run_end, near, batch)
+        return 0
+
+    cdef int push(
+        self, Source source, uint64_t start, uint64_t end, bint near, Batch batch
+    ) except -1:
+        """Have a run brought, and remember to give it back."""
+        cdef task_t task
+        if source is None or end == start:
+            return 0
+        batch.nbytes += end - start
+        if self.drops and isinstance(source, MappedSource) and not source.writable:
+            batch.runs.append((source, start, end))
+        if near:
+            return 0
+        memset(&task, 0, sizeof(task))
+        task.offset = start
+        task.size = end - start
+        if source.base != NULL:
+            task.at = source.base + start
+        task.fd = source.fd
+        task.ask = True
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher()
+        batch.task = self.prefetcher.push(task, source)
+        return 0
+
+    cdef int pass_by(self) except -1:
+        """Give back the bytes of the batch that was read."""
+        cdef MappedSource source
+        cdef uint64_t start, end
+        if self.current is None:
+            return 0
+        runs, self.current = self.current.runs, None
+        for source, start, end in runs:
+            start -= min(start % AROUND + AROUND, start)
+            end = min(end + AROUND, source.nbytes)
+            with nogil:            # faults map what lies around too
+                fs_drop_pages(source.base + start, end - start)
+        return 0
+
+
+def file_order(ColumnSamples samples not None, Rows rows not None, order not None):
+    """Return positions in the order of one field's bytes; those without it come last.
+
+    Shards whose offsets in the index are no true ones are walked over for it.
+
+    Parameters
+    ----------
+    order : array of int64
+        Positions of samples that there are.
+    """
+    import numpy
+
+    cdef const int64_t[::1] positions = order
+    cdef Py_ssize_t k
+    cdef Py_ssize_t count = positions.shape[0]
+    cdef int64_t i
+    cdef int64_t[::1] shards
+    cdef uint64_t[::1] offsets
+    cdef bint sorted_already = True
+    numbers = numpy.empty(count, numpy.int64)
+    places = numpy.empty(count, numpy.uint64)
+    shards = numbers
+    offsets = places
+    for k in range(count):
+        i = positions[k]
+        if rows.cells.slots[i] < 0:
+            shards[k] = -1
+            offsets[k] = k
+        else:
+            shards[k] = rows.numbers[rows.cells.slots[i]]
+            offsets[k] = true_offset(rows, i)
+        if k > 0 and (
+            shards[k] < shards[k - 1]
+            or (shards[k] == shards[k - 1] and offsets[k] < offsets[k - 1])
+        ):
+            sorted_already = False
+    if sorted_already and (count == 0 or shards[0] >= 0):
+        return order
+    numbers[numbers < 0] = numpy.iinfo(numpy.int64).max
+    return array("q", numpy.asarray(order)[numpy.lexsort((places, numbers))].tobytes())
+
+
+cdef uint64_t true_offset(Rows rows, int64_t i) except? 1:
+    """Where a member is; where the index says so if that cannot be found out."""
+    cdef ColumnShard shard
+    cdef uint64_t offset, size
+    try:
+        shard = rows.shard_of(i)
+        if not shard.file.believed:
+            shard.extent(shard.open_source(), i, &offset, &size)
+    except (FastshardError, OSError):  # raised when it is read
+        pass
+    return rows.cells.offsets[i]
