@@ -19,12 +19,15 @@ from fastshard.errors import (
     FieldNotFoundError,
     FormatError,
     MemberNotFoundError,
+    QueryError,
+    QueryTimeoutError,
     RemoteError,
     RemoteNotFoundError,
     SampleNotFoundError,
     StaleIndexError,
     StaleIndexWarning,
     StateError,
+    WriterLockedError,
 )
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
@@ -59,6 +62,8 @@ __all__ = [
     "FieldNotFoundError",
     "FormatError",
     "MemberNotFoundError",
+    "QueryError",
+    "QueryTimeoutError",
     "RemoteError",
     "RemoteNotFoundError",
     "RemoteOptions",

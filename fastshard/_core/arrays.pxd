@@ -6,6 +6,8 @@ from fastshard._core.shard cimport Shard
 
 cdef Seen seen_of(Shard shard)
 
+cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape)
+
 cdef object make_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
     object owner, Seen seen,

@@ -1,8 +1,9 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core.extents cimport ExtentTable
+from fastshard._core.mapped cimport View
 from fastshard._core.npyheader cimport Seen
-from fastshard._core.source cimport Source
+from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.span cimport span_t
 
 
@@ -28,4 +29,7 @@ cdef class ColumnFile:
         self, Source source, uint64_t start, uint64_t end, const uint8_t **window
     )
     cdef object array(self, uint64_t offset, str member)
+    cdef View window(
+        self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
+    )
     cdef Source open_source(self)

@@ -233,18 +233,23 @@ cdef class ColumnFile:
 
     cdef object array(self, uint64_t offset, str member):
         """Return a member as an array on the file's own memory."""
-        cdef uint64_t found, size
+        cdef uint64_t size
+        cdef uint64_t found = offset
         cdef span_t name
-        cdef uint8_t *at
-        cdef Source source
-        cdef object owner
+        cdef uint8_t *at = NULL
+        cdef Source source = self.open_source()
+        cdef object owner = None
         cdef object keeper = text_to(member, &name)
         if keeper is None:
             raise MemberNotFoundError(member, self.path)
-        self.find(offset, name, &found, &size)
-        source = self.open_source()
         try:
-            owner = source.hold(found, size, &at)
+            if self.believed and isinstance(source, MappedSource):
+                owner = self.window(<MappedSource> source, offset, name, &size)
+            if owner is not None:
+                at = (<View> owner).base
+            else:
+                self.find(offset, name, &found, &size)
+                owner = source.hold(found, size, &at)
             return make_array(
                 at, size, None, None, type(owner) is View and source.writable, owner,
                 self.seen,
@@ -254,3 +259,17 @@ cdef class ColumnFile:
             raise FormatError(
                 error.reason, self.path, at_byte, member
             ) from error.__cause__
+
+    cdef View window(
+        self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
+    ):
+        """A window onto a member that stands where it should; or None."""
+        cdef uint64_t nbytes = source.nbytes
+        if offset < BLOCK or offset > nbytes or offset % BLOCK != 0:
+            return None
+        source.look(offset - BLOCK, min(offset + self.likely, nbytes) - (offset - BLOCK))
+        if not is_plain(source.base + offset - BLOCK, name, size):
+            return None
+        if size[0] > nbytes - offset or size[0] > self.likely:
+            return None            # not all of it was brought
+        return source.file.window(offset, size[0])

@@ -107,8 +107,10 @@ cdef class RowReader:
 
     cdef object array(self, Py_ssize_t k, object offset, object shard, str member):
         cdef object file = (<dict> self.files[k]).get(shard)
-        if file is None or type(offset) is not int or offset < 0 or (
-            (<ColumnFile> file).source is None
-        ):
-            file, offset = self.file(k, offset, shard, member)
-        return (<ColumnFile> file).array(<uint64_t> offset, member)
+        cdef int overflow = 0
+        cdef int64_t at = -1
+        if type(offset) is int:
+            at = PyLong_AsLongLongAndOverflow(offset, &overflow)
+        if file is None or at < 0 or (<ColumnFile> file).source is None:
+            file, at = self.file(k, offset, shard, member)
+        return (<ColumnFile> file).array(<uint64_t> at, member)

@@ -12,6 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
+from fastshard._core.arrays cimport array_at
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport (
     ExtentTable, checked_position, columns_add, columns_free, columns_t, name_at,
@@ -388,7 +389,7 @@ cdef class ColumnSamples(SamplesBase):
             rows.expect(at, NEARER)
         for rows in columns:
             if rows.has(at):
-                found[rows.field] = rows.shard_of(at).array(at)
+                found[rows.field] = array_at(rows.shard_of(at), at, None, None)
         if copy:
             return {field: array.copy() for field, array in found.items()}
         return found

@@ -11,7 +11,12 @@ from fastshard.errors import FormatError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["arrays_with_objects"]
+__all__ = ["arrays_with_objects", "is_of_objects"]
+
+
+def is_of_objects(error: FormatError) -> bool:
+    """Say whether what was wrong with an array is that only a pickle holds it."""
+    return "Python objects" in error.reason
 
 
 def arrays_with_objects(

@@ -240,8 +240,10 @@ class ShardedDatasetReader:
         OSError
             A shard cannot be read.
         """
-        reading = self._reading(fields)
-        connection = self._connection()
+        reading = self._readings.get(None) if fields is None else None
+        if reading is None:
+            reading = self._reading(fields)
+        connection = self._snapshot.open or self._connection()
         try:
             with connection.lock:
                 row = connection.execute(reading.sql, (sample_id,)).fetchone()
@@ -249,7 +251,10 @@ class ShardedDatasetReader:
             raise self._fault(error, sample_id) from error
         if row is None:
             raise SampleNotFoundError(sample_id, self.root)
-        arrays = self._arrays_of(reading, row, sample_id, copy)
+        try:
+            arrays = reading.rows.arrays(row, sample_id, copy)
+        except FormatError as error:
+            arrays = self._with_objects(reading, row, sample_id, copy, error)
         if not self.cache_tars:
             self._snapshot.files.forget()
         return arrays, parse_metadata(row[-1], sample_id, self._snapshot.path)
@@ -479,14 +484,27 @@ class ShardedDatasetReader:
         self, reading: Reading, row: tuple[Any, ...], sample_id: str, copy: bool
     ) -> Arrays:
         try:
-            arrays: Arrays = reading.rows.arrays(row, sample_id, copy)
-            return arrays
-        except FormatError:
-            if not self._allow_pickle:
-                raise
-            from fastshard.columnar.pickled import arrays_with_objects
+            return reading.rows.arrays(row, sample_id, copy)
+        except FormatError as error:
+            return self._with_objects(reading, row, sample_id, copy, error)
 
+    def _with_objects(
+        self,
+        reading: Reading,
+        row: tuple[Any, ...],
+        sample_id: str,
+        copy: bool,
+        error: FormatError,
+    ) -> Arrays:
+        """Return arrays some of which are of objects, if that is allowed."""
+        from fastshard.columnar.pickled import arrays_with_objects, is_of_objects
+
+        if self._allow_pickle:
             return arrays_with_objects(reading.rows, row, sample_id, copy)
+        if is_of_objects(error):
+            reason = f"{error.reason}: allow_pickle=True reads it, and runs its code"
+            raise FormatError(reason, error.path, error.offset, error.member)
+        raise error
 
     def _loaded(self) -> ColumnSamples:
         """Return all samples; reads all rows of the index, once."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable
+from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from fastshard.columnar.connect import ReaderConnection, begin, fault_of, open_reader
 from fastshard.columnar.metadata import parse_metadata
@@ -17,12 +19,23 @@ from fastshard.shardset import mapping_limit
 
 __all__ = ["Snapshot"]
 
-RECORD = "SELECT 1 FROM fastshard_shards WHERE field = ? AND shard = ?"
+RECORD = "SELECT nbytes FROM fastshard_shards WHERE field = ? AND shard = ?"
 HAS_RECORDS = (
     "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fastshard_shards'"
 )
 METADATA = "SELECT meta_json FROM samples WHERE id = ?"
+living: WeakSet[Snapshot] = WeakSet()
 inherited: list[ReaderConnection] = []  # of the process that this was forked from
+
+
+def _leave_behind() -> None:
+    """In a child of fork: SQLite's locks are the parent's, and its connections too."""
+    for snapshot in list(living):
+        snapshot.leave_behind()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_behind)
 
 
 class Snapshot:
@@ -46,6 +59,8 @@ class Snapshot:
         Of each field, below `root`.
     files : ColumnFiles
     owner : Columns
+    open : ReaderConnection or None
+        To this state; None: closed, or not opened again after a fork.
     """
 
     def __init__(self, root: str, mode: Mode, limit: int | None = None) -> None:
@@ -56,23 +71,23 @@ class Snapshot:
             {},
             mode=mode,
             limit=limit or mapping_limit(),
-            believed=self._is_recorded,
+            recorded=self._recorded,
         )
         self.owner = Columns(self.path, self.files, self.metadata)
-        self._open()
+        self.open: ReaderConnection | None = None
+        self.closed = False
+        self._opening = Lock()
+        self.connection()
+        living.add(self)
 
-    def _open(self) -> None:
-        self._connection: ReaderConnection | None = open_reader(self.path)
-        self._pid = os.getpid()
-        try:
-            self._read()
-        except BaseException:
-            self._connection.close()
-            raise
+    def leave_behind(self) -> None:
+        """Forget the connection of the process that this one was forked from."""
+        if self.open is not None:
+            inherited.append(self.open)  # closing it would let go of the locks
+        self.open = None
+        self._opening = Lock()
 
-    def _read(self) -> None:
-        connection = self._connection
-        assert connection is not None
+    def _read(self, connection: ReaderConnection) -> None:
         fields = read_fields(connection, self.path)
         self.folders = {field.name: field.folder for field in fields}
         self.files.folders = self.folders
@@ -80,15 +95,21 @@ class Snapshot:
 
     def connection(self) -> ReaderConnection:
         """Return a connection to this state; hold its lock to use it."""
-        connection = self._connection
-        if connection is None:
-            raise ClosedError(f"the reader of {self.root} is closed")
-        if self._pid != os.getpid():  # SQLite's locks do not outlive a fork
-            inherited.append(connection)
-            self._open()
-            connection = self._connection
-            assert connection is not None
-        return connection
+        connection = self.open
+        if connection is not None:
+            return connection
+        with self._opening:
+            if self.closed:
+                raise ClosedError(f"the reader of {self.root} is closed")
+            if self.open is None:
+                connection = open_reader(self.path)
+                try:
+                    self._read(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+                self.open = connection
+            return self.open
 
     def renew(self) -> None:
         """See the dataset as it is now."""
@@ -96,7 +117,7 @@ class Snapshot:
         with connection.lock:
             try:
                 begin(connection)
-                self._read()
+                self._read(connection)
             except sqlite3.Error as error:
                 raise fault_of(error, self.path) from error
         self.files.forget()  # those that are mapped may have grown
@@ -123,29 +144,28 @@ class Snapshot:
             raise SampleNotFoundError(sample_id, self.root)
         return parse_metadata(row[0], sample_id, self.path)
 
-    def _is_recorded(self, field: str, shard: int) -> bool:
-        """Say whether a shard is one that fastshard wrote, with true offsets."""
+    def _recorded(self, field: str, shard: int) -> int | None:
+        """Return the bytes of a shard that fastshard wrote, with true offsets."""
         connection = self.connection()
         if not self._records:
-            return False
+            return None
         try:
             with connection.lock:
                 found = connection.execute(RECORD, (field, shard)).fetchone()
         except sqlite3.Error as error:
             raise fault_of(error, self.path) from error
-        return found is not None
+        if found is None or type(found[0]) is not int or found[0] < 0:
+            return None
+        return int(found[0])
 
     def close(self) -> None:
         """Let go of the index and of all shards."""
-        connection, self._connection = self._connection, None
+        self.closed = True
+        connection, self.open = self.open, None
         self.files.close()
-        if connection is None:
-            return
-        if self._pid == os.getpid():
+        if connection is not None:
             connection.close()
-        else:
-            inherited.append(connection)
 
     def __del__(self) -> None:
-        if getattr(self, "_connection", None) is not None:
+        if getattr(self, "open", None) is not None:
             self.close()

@@ -17,6 +17,7 @@ from fastshard.decoders import DECODERS, Decoder, decode_field, decoder_for
 from fastshard.errors import ClosedError, FieldNotFoundError
 from fastshard.formats.base import CopiedSample, Sample
 from fastshard.formats.local import Mode, source_of
+from fastshard.formats.tarheader import BLOCK, is_marked
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["ColumnFiles", "ColumnSample", "Columns", "open_column", "samples_of"]
 
 
-def open_column(path: str, mode: Mode, *, believed: bool) -> ColumnFile:
+def open_column(path: str, mode: Mode, recorded: int | None) -> ColumnFile:
     """Open a tar of one field.
 
     Parameters
     ----------
     path : str
     mode : {"mmap", "private", "pread"}
-    believed : bool
-        Whether the index has true offsets of it; see `ColumnFile`.
+    recorded : int or None
+        Bytes of the members that the index has true offsets of; None: it has not.
 
     Raises
     ------
@@ -43,6 +44,7 @@ def open_column(path: str, mode: Mode, *, believed: bool) -> ColumnFile:
     """
     file = LocalFile(path)
     try:
+        believed = recorded is not None and _is_ours(file, recorded)
         source = source_of(file, mode)
     except BaseException:
         file.close()
@@ -50,6 +52,13 @@ def open_column(path: str, mode: Mode, *, believed: bool) -> ColumnFile:
     if mode != "pread":
         file.close()  # a mapping needs no descriptor
     return ColumnFile(source, path, partial(_scanned, path), believed=believed)
+
+
+def _is_ours(file: LocalFile, recorded: int) -> bool:
+    """Say whether nobody else appended to a shard; its own writer may just do so."""
+    if recorded + BLOCK > file.nbytes:
+        return True
+    return is_marked(file.read_many([(recorded, BLOCK)])[0])
 
 
 def _scanned(path: str) -> ExtentTable:
@@ -71,8 +80,9 @@ class ColumnFiles:
     limit : int
         How many may be open. The first to be opened is the first to go; arrays
         keep theirs.
-    believed : callable
-        ``believed(field, shard)``: whether the index has true offsets of it.
+    recorded : callable
+        ``recorded(field, shard)``: bytes of it that the index has true offsets of,
+        or None.
     """
 
     def __init__(
@@ -82,14 +92,14 @@ class ColumnFiles:
         *,
         mode: Mode,
         limit: int,
-        believed: Callable[[str, int], bool],
+        recorded: Callable[[str, int], int | None],
     ) -> None:
         self.root = root
         self.folders = dict(folders)
         self.mode = mode
         self.limit = max(1, limit)
         self.closed = False
-        self._believed = believed
+        self._recorded = recorded
         self._open: dict[tuple[str, int], ColumnFile] = {}  # oldest first
 
     def path_of(self, field: str, shard: int) -> str:
@@ -113,7 +123,7 @@ class ColumnFiles:
             raise ClosedError(f"the dataset {self.root} is closed")
         path = self.path_of(field, shard)
         try:
-            found = open_column(path, self.mode, believed=self._believed(field, shard))
+            found = open_column(path, self.mode, self._recorded(field, shard))
         except FileNotFoundError:
             reason = "a shard that the index names is not there (compacted? refresh())"
             raise FileNotFoundError(errno.ENOENT, reason, path) from None

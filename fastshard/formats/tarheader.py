@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BLOCK", "END", "Headers", "padding"]
+__all__ = ["BLOCK", "END", "MARK", "Headers", "is_marked", "padding"]
 
 BLOCK = 512  # bytes
 END = bytes(2 * BLOCK)  # what closes an archive
@@ -12,6 +12,8 @@ PREFIX_WIDTH = 155
 FILE, PAX = b"0", b"x"
 PAX_NAME = b"././@PaxHeader"
 PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
+MARK = b"fastshard"  # as the owner's name, in the headers of columnar datasets
+MARK_AT = 265  # bytes
 # Before the name is the prefix of what follows the checksum: the type, an empty
 # link name, magic and version, no owner's names, no device.
 TAIL = bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8)
@@ -20,6 +22,15 @@ TAIL = bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8)
 def padding(size: int) -> bytes:
     """Return the zeros that follow `size` bytes up to the next block."""
     return PADDING[size % BLOCK]
+
+
+def is_marked(block: bytes) -> bool:
+    """Say whether a header has the mark of who wrote it, or is no header but zeros.
+
+    Members of columnar datasets have it, so that those that others append are told
+    apart: the index has no true offsets of them.
+    """
+    return not any(block) or block[MARK_AT : MARK_AT + len(MARK) + 1] == MARK + b"\0"
 
 
 class Headers:
