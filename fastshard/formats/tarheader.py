@@ -14,9 +14,9 @@ PAX_NAME = b"././@PaxHeader"
 PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
 MARK = b"fastshard"  # as the owner's name, in the headers of columnar datasets
 MARK_AT = 265  # bytes
-# Before the name is the prefix of what follows the checksum: the type, an empty
-# link name, magic and version, no owner's names, no device.
-TAIL = bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8)
+# What follows the checksum and the type: an empty link name, magic and version.
+TAIL = bytes(100) + b"ustar\x0000"
+NAMES_WIDTH = 32 + 32 + 8 + 8  # of the owner's names and the device, before the prefix
 
 
 def padding(size: int) -> bytes:
@@ -42,6 +42,8 @@ class Headers:
         Permission bits.
     mtime : int
         Seconds since 1970.
+    mark : bytes
+        The owner's name, of at most 31 bytes; none without it.
 
     Raises
     ------
@@ -49,14 +51,15 @@ class Headers:
         A header has no room for one of them.
     """
 
-    def __init__(self, mode: int, mtime: int) -> None:
+    def __init__(self, mode: int, mtime: int, mark: bytes = b"") -> None:
         if not 0 <= mode <= 0o7777:
             raise ValueError(f"mode is permission bits, not {mode:#o}")
         if not 0 <= mtime < MAX_OCTAL:
             raise ValueError(f"mtime is 0 to {MAX_OCTAL - 1} seconds, not {mtime}")
         self._owner = b"%07o\0%07o\0%07o\0" % (mode, 0, 0)
         self._mtime = b"%011o\0" % mtime
-        self._file_end = FILE + TAIL + bytes(BLOCK - 157 - len(TAIL))
+        self._tail = TAIL + mark.ljust(NAMES_WIDTH, b"\0")
+        self._file_end = FILE + self._tail + bytes(BLOCK - 157 - len(self._tail))
         # The checksum counts its own eight bytes as spaces.
         parts = self._owner + self._mtime + self._file_end + b" " * 8
         self._constant = sum(parts)
@@ -108,7 +111,7 @@ class Headers:
     def _block(self, name: bytes, size: int, kind: bytes, prefix: bytes) -> bytes:
         start = name.ljust(NAME_WIDTH, b"\0") + self._owner
         start += b"%011o\0" % size + self._mtime
-        end = (kind + TAIL + prefix).ljust(BLOCK - len(start) - 8, b"\0")
+        end = (kind + self._tail + prefix).ljust(BLOCK - len(start) - 8, b"\0")
         checksum = sum(start) + sum(end) + 8 * 0x20
         return b"%b%06o\0 %b" % (start, checksum, end)
 
