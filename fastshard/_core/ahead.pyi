@@ -3,7 +3,13 @@ from typing import final
 from fastshard._core.taking import Taking
 
 @final
+class Run: ...
+
+@final
 class Waiting: ...
+
+@final
+class Behind: ...
 
 @final
 class Ahead(Taking): ...

@@ -30,8 +30,6 @@ cdef enum:
     SIZE = 124                     # where a header's fields begin
     SIZE_DIGITS = 11
     TYPE = 156
-    MAGIC = 257
-    PREFIX = 345
     MOST_BLOCKS = 64               # blocks of extension headers before a header
     STEPS = 8                      # of a walk over them
 
@@ -49,14 +47,15 @@ cdef bint octal_at(const uint8_t *digits, uint64_t *value) noexcept nogil:
 
 
 cdef bint is_plain(const uint8_t *block, span_t name, uint64_t *size) noexcept nogil:
-    """Whether a block is a plain header of a file of this name; its size."""
+    """Whether a block is a plain header of a file of this name; its size.
+
+    Looks at its first 160 bytes: who wrote it left the name's prefix empty.
+    """
     return (
         name.left <= NAME_WIDTH
         and memcmp(block, name.at, name.left) == 0
         and (name.left == NAME_WIDTH or block[name.left] == 0)
         and (block[TYPE] == c'0' or block[TYPE] == 0)
-        and memcmp(block + MAGIC, b"ustar", 5) == 0
-        and block[PREFIX] == 0
         and octal_at(block + SIZE, size)
     )
 

@@ -16,6 +16,7 @@ cdef struct slots_t:               # a hash table of entry numbers, no texts in 
 cdef uint64_t hash_bytes(span_t text, const uint64_t *key) noexcept nogil
 cdef bint slots_init(slots_t *table, size_t entries) noexcept nogil
 cdef void slots_free(slots_t *table) noexcept nogil
+cdef const uint32_t *slots_home(const slots_t *table, span_t text) noexcept nogil
 cdef uint32_t *slots_find(
     const slots_t *table, span_t text, text_at_t text_at, const void *context,
     uint32_t *filling,

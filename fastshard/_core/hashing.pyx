@@ -86,6 +86,11 @@ cdef void slots_free(slots_t *table) noexcept nogil:
     table.slots = NULL
 
 
+cdef const uint32_t *slots_home(const slots_t *table, span_t text) noexcept nogil:
+    """Return the slot where `text` is looked for first."""
+    return &table.slots[<size_t> hash_bytes(text, KEY) & table.mask]
+
+
 cdef uint32_t *slots_find(
     const slots_t *table, span_t text, text_at_t text_at, const void *context,
     uint32_t *filling,

@@ -9,6 +9,11 @@ def layout_of_row(
     rows: Rows, i: int
 ) -> tuple[Any, tuple[int, ...], bool, bytes | None, int]: ...
 def fill_rows(
-    rows: Rows, positions: Any, out: Any, header: bytes, size: int
+    rows: Rows,
+    positions: Any,
+    out: Any,
+    header: bytes,
+    size: int,
+    *,
+    brought: bool = False,
 ) -> int | None: ...
-def bring_rows(columns: list[Rows], positions: Any, most: int) -> None: ...

@@ -19,7 +19,7 @@ from fastshard._core.arrays cimport seen_of
 from fastshard._core.columnfile cimport is_plain
 from fastshard._core.extents cimport name_at
 from fastshard._core.npyheader cimport SEEN_BYTES, Layout, layout_of
-from fastshard._core.pieces cimport Pieces, piece_t
+from fastshard._core.pieces cimport Pieces
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.rows cimport UNKNOWN, Cells, ColumnShard, Rows
 from fastshard._core.source cimport MappedSource, Source
@@ -34,10 +34,18 @@ cdef enum:
     LINE = 64                      # bytes
     MOST_LINES = 10                # of a row that are asked for
 
-cdef struct place_t:               # a mapped shard
-    const uint8_t *base            # NULL: not open, or not mapped
+cdef uint64_t MOST_BROUGHT = 1 << 30  # bytes that are asked for at once
+
+cdef enum:                         # of a shard
+    UNSEEN
+    NEAR_BY                        # its bytes can be had without waiting
+    FAR_AWAY                       # they may have to be brought
+
+cdef struct place_t:               # a shard
+    const uint8_t *base            # NULL: not seen, or not mapped
     uint64_t nbytes
     bint believed
+    int state
 
 cdef struct fill_t:
     const int64_t *positions
@@ -178,29 +186,51 @@ cdef class Filling:
                 return r
             r += 1
 
+    cdef int open_places(self, bint brought) except -1:
+        """Find the shards of all rows; bring what may not be in memory."""
+        cdef Pieces pieces = None
+        cdef ColumnShard shard
+        cdef Source source
+        cdef place_t *place
+        cdef size_t r
+        cdef int64_t i
+        for r in range(self.fill.count):
+            i = self.fill.positions[r]
+            if not 0 <= i < self.fill.rows or self.fill.slots[i] < 0:
+                continue           # raises in its turn
+            place = &self.fill.places[self.fill.slots[i]]
+            if place.state == UNSEEN:
+                shard = self.rows.shard_of(i)
+                source = shard.open_source()
+                place.state = NEAR_BY
+                if isinstance(source, MappedSource):
+                    self.sources.append(source)
+                    place.nbytes = source.nbytes
+                    place.believed = shard.file.believed
+                    place.base = source.base
+                if not brought and not source.is_near():
+                    place.state = FAR_AWAY
+            if place.state == FAR_AWAY:
+                if pieces is None:
+                    pieces = Pieces()
+                if pieces.nbytes < MOST_BROUGHT:
+                    pieces.add_guess(self.rows.shard_of(i), i)
+        if pieces is not None:
+            pieces.bring()
+        return 0
+
     cdef bint copy_row(self, size_t r) except -1:
         """Copy one row the way that knows every fault; False: it is ragged."""
         cdef Py_ssize_t i = self.fill.positions[r]
         cdef ColumnShard shard
-        cdef Source source
         cdef uint8_t *at
         cdef uint64_t size
-        cdef place_t *place
         if not 0 <= i < self.fill.rows:
             raise IndexError(f"position {i} is out of range: there are {self.fill.rows:,}")
         if not self.rows.has(i):
             raise FieldNotFoundError(self.rows.field, f"sample {self.rows.key(i)!r}")
         shard = self.rows.shard_of(i)
         owner = shard.hold(i, &at, &size)
-        source = shard.open_source()
-        if isinstance(source, MappedSource):  # its bytes were brought
-            source.prepare()
-            place = &self.fill.places[self.fill.slots[i]]
-            if place.base == NULL:
-                self.sources.append(source)
-                place.nbytes = source.nbytes
-                place.believed = shard.file.believed
-                place.base = source.base
         if size != self.fill.size or memcmp(at, self.fill.header, self.fill.header_size):
             shard.array(i)         # raises if it is no array at all
             return False
@@ -252,7 +282,10 @@ def layout_of_row(Rows rows not None, Py_ssize_t i):
     return array.dtype, array.shape, layout.shape.fortran, header, size
 
 
-def fill_rows(Rows rows not None, positions, out, bytes header not None, uint64_t size):
+def fill_rows(
+    Rows rows not None, positions, out, bytes header not None, uint64_t size, *,
+    bint brought=False,
+):
     """Copy the data of rows into a buffer, one after another.
 
     Parameters
@@ -265,6 +298,8 @@ def fill_rows(Rows rows not None, positions, out, bytes header not None, uint64_
         That each row must have.
     size : int
         Bytes of each member.
+    brought : bool
+        Their bytes were brought into memory just now.
 
     Returns
     -------
@@ -277,36 +312,5 @@ def fill_rows(Rows rows not None, positions, out, bytes header not None, uint64_
         A row cannot be read.
     """
     cdef Filling filling = Filling(rows, positions, out, header, size)
+    filling.open_places(brought)
     return filling.run()
-
-
-def bring_rows(list columns not None, positions, uint64_t most):
-    """Bring the members of rows that may not be in memory, all asked for at once.
-
-    Parameters
-    ----------
-    columns : list of Rows
-    positions : buffer of int64
-    most : int
-        Bytes; what is beyond comes when it is read.
-    """
-    cdef const int64_t[::1] numbers = positions
-    cdef Pieces pieces = Pieces()
-    cdef Rows rows
-    cdef ColumnShard shard
-    cdef Source source
-    cdef Py_ssize_t k
-    cdef int64_t i
-    for rows in columns:
-        for k in range(numbers.shape[0]):
-            i = numbers[k]
-            if not 0 <= i < <int64_t> rows.cells.count or rows.cells.slots[i] < 0:
-                continue           # raises when it is read
-            shard = rows.shard_of(i)
-            source = shard.open_source()
-            if source.is_near() or source.base == NULL:
-                continue
-            if pieces.nbytes >= most:
-                break
-            pieces.add_guess(shard, i)
-    pieces.bring()

@@ -25,8 +25,7 @@ from fastshard._core.source cimport Source
 from fastshard._core.span cimport span_t
 from fastshard._core.threads cimport fs_get, fs_put
 
-from array import array
-
+from fastshard._core.lookup import find_all
 from fastshard.errors import ClosedError, FormatError, SampleNotFoundError
 
 cdef enum:
@@ -309,11 +308,11 @@ cdef class ColumnSamples(SamplesBase):
         SampleNotFoundError
             There is no sample of one of the keys.
         """
+        cdef int64_t[::1] positions
         cdef Py_ssize_t k
-        cdef object found = array("q", bytes(8 * len(keys)))
-        cdef int64_t[::1] positions = found
+        found = find_all(self.names, keys, ".npy")
+        positions = found
         for k in range(len(keys)):
-            positions[k] = self.search(keys[k])
             if positions[k] < 0:
                 raise SampleNotFoundError(keys[k], self.owner.path)
         return found

@@ -520,7 +520,7 @@ class ShardedDatasetReader:
             raise ValueError("ids or positions have one dimension")
         if not len(keys) or not isinstance(keys[0], str):
             return self._loaded(), positions_of(keys, len(self))
-        keys = [str(key) for key in keys]
+        keys = keys if type(keys) is list else [str(key) for key in keys]
         if self._all is None:
             self._asked += len(keys)
             if self._asked * WORTH_ALL < len(self):

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["stacks_of"]
 
-MOST_BROUGHT = 1 << 30  # bytes of a batch that are asked for at once
-
 
 def stacks_of(
     samples: ColumnSamples,
@@ -36,15 +34,17 @@ def stacks_of(
     brought : bool
         Whether their bytes were brought into memory just now.
     """
-    from fastshard._core.rowgather import bring_rows
-
-    if not brought:
-        bring_rows(columns, order, MOST_BROUGHT)
-    return {rows.field: _stack(rows, order, samples, ragged) for rows in columns}
+    return {
+        rows.field: _stack(rows, order, samples, ragged, brought) for rows in columns
+    }
 
 
 def _stack(
-    rows: Rows, order: array[int], samples: ColumnSamples, ragged: Ragged
+    rows: Rows,
+    order: array[int],
+    samples: ColumnSamples,
+    ragged: Ragged,
+    brought: bool,
 ) -> NDArray[Any] | list[NDArray[Any]]:
     """Return one column; a list where it is ragged and that is wanted."""
     import numpy as np
@@ -58,7 +58,9 @@ def _stack(
         stack = np.empty((len(order), *(shape[::-1] if fortran else shape)), dtype)
         odd: int | None = 0
         if header is not None:
-            odd = fill_rows(rows, order, _bytes_of(stack), header, size)
+            odd = fill_rows(
+                rows, order, _bytes_of(stack), header, size, brought=brought
+            )
         if odd is not None:
             return _odd_stack(rows, order, samples, ragged)
     except FieldNotFoundError as error:
