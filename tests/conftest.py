@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import hypothesis
@@ -15,8 +15,12 @@ import pytest
 
 import fastshard
 
+from originals import FIELDS, OriginalWriter, arrays_of
+
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are shared
 hypothesis.settings.load_profile("untimed")
+
+pytest.register_assert_rewrite("columnarchecks")
 
 # A skip for any other reason fails a run under FASTSHARD_STRICT_SKIPS=1.
 ALLOWED_SKIPS = (
@@ -38,6 +42,7 @@ SANITIZED = os.environ.get("FASTSHARD_SANITIZED") == "1"
 not_sanitized = pytest.mark.skipif(SANITIZED, reason="not under a sanitizer")
 
 MakeTar = Callable[..., Path]
+MakeOriginal = Callable[..., OriginalWriter]
 
 
 os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's
@@ -81,6 +86,36 @@ def make_tar(tmp_path: Path) -> MakeTar:
         return write_tar(tmp_path / name, members, **options)
 
     return make
+
+
+@pytest.fixture
+def make_original(tmp_path: Path) -> Iterator[MakeOriginal]:
+    """Open a writer of the original format on ``data`` (or another name).
+
+    Each call is a session of its own; those not closed are closed at the end.
+    """
+    writers = []
+
+    def make(name: str = "data", **options) -> OriginalWriter:
+        writers.append(OriginalWriter(tmp_path / name, **options))
+        return writers[-1]
+
+    yield make
+    for writer in writers:
+        writer.close()
+
+
+@pytest.fixture
+def several(make_original: MakeOriginal) -> tuple[Path, dict[str, dict]]:
+    """A dataset of three sessions of seven samples, five to a shard."""
+    put = {}
+    for session in range(3):
+        with make_original(samples_per_shard=5) as writer:
+            writer.add_fields(FIELDS)
+            for i in range(7 * session, 7 * session + 7):
+                sample_id = writer.add_sample(arrays_of(i), metadata={"n": i})
+                put[sample_id] = arrays_of(i)
+    return writer.root, put
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import fastshard
+from fastshard.cli.columnar import add_compact, add_query
 from fastshard.cli.common import Commands, UsageError, complain, quietly_warned
 from fastshard.cli.faults import add_verify
 from fastshard.cli.figures import add_stat
@@ -42,7 +43,17 @@ def make_parser() -> argparse.ArgumentParser:
     version = f"fastshard {fastshard.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_ls, add_cat, add_stat, add_verify, add_index, add_cache, add_demo):
+    for add in (
+        add_ls,
+        add_cat,
+        add_stat,
+        add_verify,
+        add_index,
+        add_query,
+        add_compact,
+        add_cache,
+        add_demo,
+    ):
         add(commands)
     return parser
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fastshard.cli.columnar import columnar_root, verify_columnar
 from fastshard.cli.common import (
     Commands,
     add_sources,
@@ -81,6 +82,9 @@ def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -
 
 def cmd_verify(args: argparse.Namespace) -> int:
     """Check headers, bounds, names and indexes of shards."""
+    root = columnar_root(args.sources)
+    if root is not None:
+        return verify_columnar(root, args)
     remote = settings_in(args.sources, args)
     paths = shards_in(args.sources, remote)
     if remote is not None and not all(map(is_remote, paths)):

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from fastshard.cli.columnar import columnar_root, stat_columnar
 from fastshard.cli.common import (
     Commands,
     add_sources,
@@ -117,6 +118,9 @@ class Totals:
 
 def cmd_stat(args: argparse.Namespace) -> int:
     """Count members, bytes, sizes, fields and what is skipped."""
+    root = columnar_root(args.sources)
+    if root is not None:
+        return stat_columnar(root, args)
     status = 0
     remote = settings_in(args.sources, args)
     paths = shards_in(args.sources, remote)
@@ -139,5 +143,8 @@ def add_stat(commands: Commands) -> None:
     parser = commands.add_parser("stat", help=cmd_stat.__doc__)
     add_sources(parser)
     parser.add_argument("--each", action="store_true", help="each shard too")
+    parser.add_argument(
+        "--deep", action="store_true", help="of a columnar dataset, all headers too"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=cmd_stat)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 
+from fastshard.cli.columnar import columnar_root, ls_columnar
 from fastshard.cli.common import (
     SOURCE_HELP,
     Commands,
@@ -39,6 +40,9 @@ def lines_of(path: str, shard: TarShard, args: argparse.Namespace) -> Iterator[s
 
 def cmd_ls(args: argparse.Namespace) -> int:
     """List the members of shards."""
+    root = columnar_root(args.sources)
+    if root is not None:
+        return ls_columnar(root, args)
     status = 0
     remote = settings_in(args.sources, args)
     for path, shard in each_shard(shards_in(args.sources, remote), remote):

@@ -1,0 +1,244 @@
+"""Connections that read a columnar dataset's index.
+
+Nothing else in the process may open and close the file of an index: that would
+drop the locks that SQLite holds on it for every connection of the process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import stat
+import threading
+from functools import cache
+from urllib.parse import quote
+
+from fastshard.errors import FormatError
+
+__all__ = [
+    "BUSY_SECONDS",
+    "FAULTS",
+    "ReaderConnection",
+    "begin",
+    "fault_of",
+    "json_is_trusted",
+    "open_reader",
+]
+
+BUSY_SECONDS = 5.0  # that a lock of another process is waited for
+TRIES = 1000  # to find several connections at one state, while others write
+CACHED = 128  # statements
+SETTINGS = (
+    "query_only = ON",
+    "cell_size_check = ON",
+    "mmap_size = 0",  # a file that others cut would kill the process
+    "temp_store = FILE",  # what a query gathers goes to the disk, not to memory
+)
+LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 64 << 20,  # bytes of a value or a row
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 256 << 10,  # bytes; what takes time grows faster
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 250_000,  # instructions of a statement
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,  # bytes
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+FORBIDDEN = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+DAMAGED = (sqlite3.SQLITE_IOERR_SHORT_READ,)
+# What is raised for an index: SQLite's text about a damaged one may be no text.
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+DISK = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+
+
+class ReaderConnection(sqlite3.Connection):
+    """A connection that reads one state of an index.
+
+    One thread at a time may use it, whoever makes sure of that: SQLite's own
+    lock is no help, for a thread that waits for it keeps Python's, which the
+    thread that has it may need.
+
+    Attributes
+    ----------
+    path : str
+        The index, as it was given.
+    lock : threading.RLock
+        To hold while using it, where several threads do.
+    guard : object or None
+        What `fastshard.columnar.query` keeps of it.
+    """
+
+    path: str = ""
+    guard: object | None = None
+    lock: threading.RLock
+
+
+def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
+    """Open an index to read, in a transaction that sees one state of it.
+
+    No file is changed but by SQLite's own bookkeeping: where another process
+    was killed while it wrote, an ``-shm`` file may stay. Where the directory
+    cannot be written and nobody has the index open, it is read as a file that
+    nobody writes.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+
+    Returns
+    -------
+    ReaderConnection
+        For any thread, one at a time. It commits nothing by itself.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    FormatError
+        It is no database, or a damaged one.
+    BlockingIOError
+        Another process keeps it locked.
+    OSError
+        It cannot be read as it is; the text says why.
+    """
+    name = os.fspath(path)
+    real = os.path.realpath(name)  # SQLite's other files are beside it
+    if not stat.S_ISREG(os.stat(real).st_mode):
+        raise FormatError("not a file", name, 0)
+    written = bool(_size(real + "-wal") or _size(real + "-journal"))
+    if written:  # the last to close would change the index, were it writable
+        return _opened(name, real, "mode=ro")
+    try:
+        return _opened(name, real, "mode=rw")  # which alone removes -wal and -shm
+    except PermissionError:
+        return _opened(name, real, "mode=ro&immutable=1")
+
+
+def begin(*connections: sqlite3.Connection) -> None:
+    """Begin a read transaction on each connection, all at the same state.
+
+    Those that are in one leave it. An error leaves some of them in none.
+
+    Raises
+    ------
+    BlockingIOError
+        Others commit so fast that no state was found, or keep it locked.
+    sqlite3.Error, UnicodeDecodeError
+        The index cannot be read; see `fault_of`.
+    """
+    first = connections[0]
+    for _ in range(TRIES):
+        version = _begin(first)
+        for connection in connections[1:]:
+            _begin(connection)
+        # Unless somebody committed in between, all see what the first saw.
+        if len(connections) == 1 or _begin(first) == version:
+            return
+    raise BlockingIOError(errno.EAGAIN, "the index is written without a pause")
+
+
+@cache
+def json_is_trusted() -> bool:
+    """Say whether an index that is not trusted may compute columns by json_extract.
+
+    Versions of SQLite (3.40 is one) take its own functions for JSON for unsafe.
+    """
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("CREATE TABLE t (a, b AS (json_extract(a, '$')))")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def fault_of(error: Exception, path: str) -> Exception:
+    """Say in our words what SQLite says of an index.
+
+    Parameters
+    ----------
+    error : sqlite3.Error or UnicodeDecodeError
+        One of `FAULTS`.
+    path : str
+        The index.
+
+    Returns
+    -------
+    FormatError or OSError
+        To be raised in its place.
+    """
+    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    code = extended & 0xFF
+    if code in LOCKED:
+        return BlockingIOError(errno.EAGAIN, "locked by another process", path)
+    if code in FORBIDDEN:
+        return PermissionError(errno.EACCES, _why(error, path), path)
+    if code in DISK and extended not in DAMAGED:
+        return OSError(errno.EIO, str(error), path)
+    return FormatError(f"not an index of samples: {error}", path, 0)
+
+
+def _why(error: Exception, path: str) -> str:
+    if _size(os.path.realpath(path) + "-journal"):
+        return "a write to it was cut off; open it once with a writer"
+    if _size(os.path.realpath(path) + "-wal"):
+        return "its -wal has changes that cannot be read without writing beside it"
+    return str(error)
+
+
+def _begin(connection: sqlite3.Connection) -> int:
+    """Begin a read transaction; return a number that each commit changes."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+    connection.execute("BEGIN")
+    connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
+
+
+def _opened(path: str, real: str, options: str) -> ReaderConnection:
+    try:
+        connection = sqlite3.connect(
+            f"{_uri(real)}?{options}",
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=ReaderConnection,
+            cached_statements=CACHED,
+            uri=True,
+        )
+    except FAULTS as error:
+        raise fault_of(error, path) from error
+    connection.path = path
+    connection.lock = threading.RLock()
+    try:
+        for category, most in LIMITS.items():
+            connection.setlimit(category, most)
+        for setting in SETTINGS:
+            connection.execute(f"PRAGMA {setting}")
+        if json_is_trusted():
+            connection.execute("PRAGMA trusted_schema = OFF")
+        begin(connection)
+    except FAULTS as error:
+        connection.close()
+        raise fault_of(error, path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _uri(path: str) -> str:
+    name = os.fsencode(path.replace("\\", "/") if os.name == "nt" else path)
+    return "file://" + "/" * (name[:1] != b"/") + quote(name, safe="/:")
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

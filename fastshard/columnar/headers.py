@@ -1,0 +1,98 @@
+"""Checking that members are arrays, by their headers and sizes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fastshard._core.source import LocalFile
+from fastshard.errors import FormatError
+
+__all__ = ["HeaderCheck", "Kind"]
+
+GUESS = 256 + 64  # bytes that are read of each member at first
+MAX_HEADER = 64 << 10  # bytes
+MAGIC = b"\x93NUMPY"
+AT_ONCE = 4096  # members whose headers are read together
+MOST_KNOWN = 10_000  # headers that are remembered
+CUT = "not .npy: it ends inside its header"
+LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
+
+
+class Kind(NamedTuple):
+    """What a header says of an array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class HeaderCheck:
+    """Checks members; one like another that was seen costs a look-up."""
+
+    def __init__(self) -> None:
+        # By header and size: what they make, or why they make nothing.
+        self._known: dict[tuple[bytes, int], Kind | str] = {}
+
+    def check(
+        self, file: LocalFile, members: Sequence[tuple[int, int, str]]
+    ) -> Iterator[tuple[int, str, Kind | str]]:
+        """Check members (offset, size, name) of a file.
+
+        Yields
+        ------
+        (int, str, Kind or str)
+            The offset and name of each, and what it is, or why it is no array.
+        """
+        for start in range(0, len(members), AT_ONCE):
+            part = members[start : start + AT_ONCE]
+            heads = file.read_many([(at, min(size, GUESS)) for at, size, _ in part])
+            for (at, size, name), head in zip(part, heads, strict=True):
+                yield at, name, self._kind(file, at, size, head)
+
+    def _kind(self, file: LocalFile, at: int, size: int, head: bytes) -> Kind | str:
+        length = length_of(head)
+        if isinstance(length, str):
+            return length
+        if length > size:
+            return CUT
+        if length > len(head):
+            (head,) = file.read_many([(at, length)])
+        key = head[:length], size
+        kind = self._known.get(key)
+        if kind is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            kind = self._known[key] = kind_of(*key)
+        return kind
+
+
+def kind_of(header: bytes, size: int) -> Kind | str:
+    """Say what a member of this header and so many bytes is, or why it is nothing."""
+    import numpy as np
+
+    from fastshard._core.arrays import array_on
+
+    try:
+        member = np.zeros(size, np.uint8)  # pages that nobody touches
+        member[: len(header)] = np.frombuffer(header, np.uint8)
+        array = array_on(member.data)  # as a reader would
+    except FormatError as error:
+        return error.reason
+    except MemoryError:
+        return f"an array of {size:,} bytes"
+    return Kind(str(array.dtype), array.shape)
+
+
+def length_of(head: bytes) -> int | str:
+    """Return how many bytes a header has, or what is wrong with it."""
+    if not head.startswith(MAGIC) or len(head) < len(MAGIC) + 2:
+        return "not .npy: it does not begin as one"
+    form = LENGTHS.get(head[len(MAGIC)])
+    if form is None:
+        return f"not .npy: version {head[len(MAGIC)]}"
+    start = len(MAGIC) + 2
+    if len(head) < start + form.size:
+        return CUT
+    length: int = form.unpack_from(head, start)[0] + start + form.size
+    return length if length <= MAX_HEADER else f"a header of {length:,} bytes"

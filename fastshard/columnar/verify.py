@@ -1,0 +1,228 @@
+"""Looking for faults in a columnar dataset: every row against what it refers to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of, open_reader
+from fastshard.columnar.guard import longest_of
+from fastshard.columnar.headers import HeaderCheck
+from fastshard.columnar.names import check_sample_id, shard_name
+from fastshard.columnar.schema import NAME, Field, read_fields
+from fastshard.columnar.tars import Members, members_of
+from fastshard.errors import FastshardError, FormatError, QueryError
+from fastshard.verify import Fault
+
+__all__ = ["verify"]
+
+MOST = 100  # complaints of SQLite's own that are passed on
+LARGEST_SHARD = 10**9  # no number of a shard is larger
+Row = tuple[Any, Any, Any]  # shard, offset, id
+
+
+def verify(root: str | os.PathLike[str]) -> list[Fault]:
+    """Check a columnar dataset: its index, and every row against its members.
+
+    Each shard's headers are read once, and of each member that a row refers to
+    the beginning; its data are not.
+
+    Parameters
+    ----------
+    root : str or path-like
+        The dataset's directory.
+
+    Returns
+    -------
+    list of Fault
+        Empty for a sound dataset. Among others: shards that are not there or are
+        shorter than they were; rows without their member; members that are no
+        arrays, or arrays of Python objects; metadata that are no JSON object.
+        No faults are members that no row refers to any more, what a writer that
+        was killed left behind, and offsets that the original's writer made.
+
+    Raises
+    ------
+    OSError
+        The index cannot be read.
+    """
+    path = os.path.join(root, NAME)
+    try:
+        conn = open_reader(path)
+    except FormatError as error:
+        return [_fault_from(error)]
+    try:
+        return _verify(conn, os.fspath(root))
+    finally:
+        conn.close()
+
+
+def _verify(conn: ReaderConnection, root: str) -> list[Fault]:
+    faults = list(_integrity(conn))
+    try:
+        fields = read_fields(conn, conn.path)
+        # Text that is none is found out below, a row at a time.
+        conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        faults += _samples(conn)
+        records = _records(conn)
+        for field in fields:
+            faults += _field(conn, root, field, records)
+    except FormatError as error:
+        faults.append(_fault_from(error))
+    except FAULTS as error:
+        said = fault_of(error, conn.path)
+        if not isinstance(said, FormatError):
+            raise said from error
+        faults.append(_fault_from(said))
+    return faults
+
+
+def _fault_from(error: FormatError) -> Fault:
+    return Fault(error.path, error.offset, error.member, error.reason)
+
+
+def _integrity(conn: ReaderConnection) -> Iterator[Fault]:
+    """Say what SQLite finds wrong with the file."""
+    check = f"PRAGMA integrity_check({MOST})"
+    whole = conn.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
+    try:
+        program = conn.execute(f"EXPLAIN {check}").fetchall()
+        conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest_of(program, grown=whole))
+        for (said,) in conn.execute(check):
+            if said != "ok":
+                yield Fault(conn.path, 0, None, f"SQLite: {said}")
+    except (*FAULTS, QueryError) as error:
+        yield Fault(conn.path, 0, None, f"SQLite: {error}")
+    finally:
+        conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, whole)
+
+
+def _samples(conn: ReaderConnection) -> Iterator[Fault]:
+    """Check ids and metadata."""
+    sql = "SELECT id, meta_json FROM samples ORDER BY rowid"
+    for sample_id, text in conn.execute(sql):
+        try:
+            check_sample_id(sample_id)
+        except (TypeError, ValueError) as error:
+            yield Fault(conn.path, 0, None, str(error))
+            continue
+        if not _is_object(text):
+            reason = "its metadata are no JSON object"
+            yield Fault(conn.path, 0, sample_id, reason)
+    sql = "SELECT id, count(*) FROM samples GROUP BY id HAVING count(*) > 1"
+    for sample_id, count in conn.execute(sql):
+        if isinstance(sample_id, str):
+            yield Fault(conn.path, 0, sample_id, f"its id is there {count:,} times")
+
+
+def _is_object(text: Any) -> bool:
+    """Say whether metadata are what `json.dumps` makes of a dict, or none."""
+    if text is None or text == "":
+        return True
+    if not isinstance(text, str):
+        return False
+    try:
+        text.encode()
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _records(conn: ReaderConnection) -> dict[tuple[Any, Any], Any]:
+    """Return how many bytes each shard file has that fastshard wrote."""
+    sql = "SELECT 1 FROM sqlite_master WHERE name = 'fastshard_shards'"
+    if conn.execute(sql).fetchone() is None:
+        return {}
+    sql = "SELECT field, shard, nbytes FROM fastshard_shards"
+    return {(field, shard): nbytes for field, shard, nbytes in conn.execute(sql)}
+
+
+def _field(
+    conn: ReaderConnection,
+    root: str,
+    field: Field,
+    records: dict[tuple[Any, Any], Any],
+) -> Iterator[Fault]:
+    check = HeaderCheck()
+    sql = (
+        "SELECT {0}_shard, {0}_offset, id FROM samples "
+        "WHERE {0}_shard IS NOT NULL OR {0}_offset IS NOT NULL "
+        "ORDER BY {0}_shard, rowid"
+    )
+    rows = conn.execute(sql.format(field.name))
+    for shard, of_shard in groupby(rows, itemgetter(0)):
+        if type(shard) is not int or not 0 <= shard <= LARGEST_SHARD:
+            yield from _misplaced(conn.path, field.name, shard, of_shard)
+            continue
+        path = os.path.join(root, field.folder, shard_name(shard))
+        record = records.get((field.name, shard))
+        yield from _shard(conn.path, path, field.name, record, list(of_shard), check)
+
+
+def _misplaced(
+    path: str, field: str, shard: Any, rows: Iterator[Row]
+) -> Iterator[Fault]:
+    for _, _, sample_id in rows:
+        what = "no shard" if shard is None else f"the shard {shard!r:.40}"
+        reason = f"its field {field!r} has an offset, and {what}"
+        yield Fault(path, 0, _named(sample_id), reason)
+
+
+def _named(sample_id: Any) -> str | None:
+    return sample_id if isinstance(sample_id, str) else None
+
+
+def _shard(
+    index: str,
+    path: str,
+    field: str,
+    record: Any,
+    rows: list[Row],
+    check: HeaderCheck,
+) -> Iterator[Fault]:
+    """Check the rows that refer to one shard."""
+    recorded = record if type(record) is int else 0
+    try:
+        members = members_of(path, recorded)
+    except FileNotFoundError:
+        reason = f"the shard is not there; samples of it: {len(rows):,}"
+        yield Fault(path, 0, None, reason)
+        return
+    except (OSError, FastshardError) as error:
+        yield Fault(path, 0, None, f"the shard cannot be read: {error}")
+        return
+    with members:
+        if members.nbytes < recorded:
+            reason = f"the shard has {members.nbytes:,} bytes, it had {recorded:,}"
+            yield Fault(path, members.nbytes, None, reason)
+        if members.error is not None:
+            yield _fault_from(members.error)
+        found: list[tuple[int, int, str]] = []
+        for _, offset, sample_id in rows:
+            extent = members.find(f"{sample_id}.npy", offset)
+            fault = _why_not(field, offset, extent, members)
+            if fault is not None:
+                yield Fault(index, 0, _named(sample_id), fault)
+            elif extent is not None:
+                found.append((*extent, f"{sample_id}.npy"))
+        for at, name, kind in check.check(members.file, found):
+            if isinstance(kind, str):
+                yield Fault(path, at, name, kind)
+
+
+def _why_not(
+    field: str, offset: Any, extent: tuple[int, int] | None, members: Members
+) -> str | None:
+    """Say what is wrong with where a row says that its member is."""
+    if offset is None:
+        return f"its field {field!r} has a shard, and no offset"
+    if type(offset) is not int or not 0 <= offset <= members.nbytes:
+        return f"its field {field!r} has the offset {offset!r:.40}"
+    if extent is None:
+        return f"its field {field!r} is not in {members.file.path}"
+    return None
