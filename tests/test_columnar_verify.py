@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from fastshard.columnar.stat import stat
-from fastshard.columnar.verify import verify
+from fastshard.columnar.figures import stat
+from fastshard.columnar.verifying import verify
 from fastshard.errors import FormatError
 
 from originals import npy, shard_path

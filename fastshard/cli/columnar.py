@@ -45,7 +45,7 @@ def needed_root(root: str) -> str:
 
 
 def stat_columnar(root: str, args: argparse.Namespace) -> int:
-    from fastshard.columnar.stat import stat
+    from fastshard.columnar.figures import stat
 
     figures = stat(root, deep=args.deep)
     print(json.dumps(figures)) if args.json else print_figures(figures)
@@ -110,7 +110,7 @@ def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
 
 def verify_columnar(root: str, args: argparse.Namespace) -> int:
     from fastshard.cli.faults import print_fault
-    from fastshard.columnar.verify import verify
+    from fastshard.columnar.verifying import verify
 
     faults = verify(root)
     for fault in faults:

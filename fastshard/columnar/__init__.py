@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastshard.columnar.compact import compact
+    from fastshard.columnar.figures import stat
     from fastshard.columnar.reader import ShardedDatasetReader
-    from fastshard.columnar.stat import stat
-    from fastshard.columnar.verify import verify
+    from fastshard.columnar.verifying import verify
     from fastshard.columnar.writer import ShardedDatasetWriter
 
 __all__ = [
@@ -22,7 +22,13 @@ __all__ = [
     "verify",
 ]
 
-HOMES = {"ShardedDatasetReader": "reader", "ShardedDatasetWriter": "writer"}
+HOMES = {  # modules that have not the name of what they hold, which would hide it
+    "ShardedDatasetReader": "reader",
+    "ShardedDatasetWriter": "writer",
+    "compact": "compact",
+    "stat": "figures",
+    "verify": "verifying",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -31,7 +37,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = import_module(f"{__name__}.{HOMES.get(name, name)}")
+    home = import_module(f"{__name__}.{HOMES[name]}")
     value = getattr(home, name)
     globals()[name] = value
     return value

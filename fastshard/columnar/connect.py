@@ -65,6 +65,8 @@ class ReaderConnection(sqlite3.Connection):
         The index, as it was given.
     lock : threading.RLock
         To hold while using it, where several threads do.
+    rows : sqlite3.Cursor
+        To look up single rows by: a new one takes a tenth of that.
     guard : object or None
         What `fastshard.columnar.query` keeps of it.
     """
@@ -72,6 +74,7 @@ class ReaderConnection(sqlite3.Connection):
     path: str = ""
     guard: object | None = None
     lock: threading.RLock
+    rows: sqlite3.Cursor
 
 
 def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
@@ -215,6 +218,7 @@ def _opened(path: str, real: str, options: str) -> ReaderConnection:
         raise fault_of(error, path) from error
     connection.path = path
     connection.lock = threading.RLock()
+    connection.rows = connection.cursor()
     try:
         for category, most in LIMITS.items():
             connection.setlimit(category, most)

@@ -130,7 +130,7 @@ class ColumnSet(ShardSet):
         return [] if i < 0 else [i]
 
     def _verify(self) -> list[Any]:
-        from fastshard.columnar.verify import verify
+        from fastshard.columnar.verifying import verify
 
         return list(verify(self.root))
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fastshard._core.gather import positions_of
 from fastshard._core.rowreader import RowReader
 from fastshard.columnar.arrays import ArraySequence
-from fastshard.columnar.connect import fault_of
+from fastshard.columnar.asking import TIMEOUT, Asking
+from fastshard.columnar.connect import FAULTS, fault_of
 from fastshard.columnar.metadata import parse_metadata
-from fastshard.columnar.query import query, query_ids
 from fastshard.columnar.rows import load_samples, some_samples
-from fastshard.columnar.schema import quoted
-from fastshard.columnar.snapshot import Snapshot
 from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
 from fastshard.errors import (
-    ClosedError,
-    FieldNotFoundError,
     FormatError,
     SampleNotFoundError,
 )
@@ -37,7 +32,6 @@ __all__ = ["ShardedDatasetReader"]
 
 Arrays = dict[str, "NDArray[Any]"]
 WORTH_ALL = 8  # rows are all read once one part in so many was asked for one by one
-TIMEOUT = 30.0  # seconds
 
 
 class Reading(NamedTuple):
@@ -47,7 +41,7 @@ class Reading(NamedTuple):
     rows: RowReader
 
 
-class ShardedDatasetReader:
+class ShardedDatasetReader(Asking):
     """Read a columnar dataset: a snapshot of it, until `refresh`.
 
     >>> reader = ShardedDatasetReader("my_dataset")
@@ -94,8 +88,7 @@ class ShardedDatasetReader:
     ) -> None:
         if mode not in ("mmap", "private", "pread"):
             raise ValueError(f'mode is "mmap", "private" or "pread", not {mode!r}')
-        self._closed = True  # until all is well
-        self.root = os.fspath(root)
+        super().__init__(root, mode)
         self.cache_tars = cache_tars
         self._options: dict[str, Any] = {
             "mode": mode,
@@ -104,110 +97,14 @@ class ShardedDatasetReader:
         }
         self._max_memory = None if max_memory is None else parse_size(max_memory)
         self._allow_pickle = allow_pickle
-        self._snapshot = Snapshot(self.root, mode)
         self._forget()
-        self._closed = False
 
     def _forget(self) -> None:
-        """Let go of what was made of the snapshot."""
+        super()._forget()
         self._readings: dict[tuple[str, ...] | None, Reading] = {}
         self._all: ColumnSamples | None = None
         self._arrays: ArraySequence | None = None
-        self._count: int | None = None
         self._asked = 0  # rows, one by one
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        if self._count is None:
-            ((count,),) = self._select("SELECT COUNT(*) FROM samples")
-            self._count = int(count)
-        return self._count
-
-    def list_fields(self) -> list[str]:
-        """Return the names of all fields, as they were added."""
-        self._check_open()
-        return list(self._snapshot.folders)
-
-    def shard_counts(self, field_name: str) -> dict[int, int]:
-        """Return how many samples each shard of a field holds, by its number.
-
-        Raises
-        ------
-        FieldNotFoundError
-            There is no such field.
-        """
-        self._check_field(field_name)
-        column = quoted(f"{field_name}_shard")
-        return dict(
-            self._select(
-                f"SELECT {column}, COUNT(*) FROM samples WHERE {column} IS NOT NULL "
-                f"GROUP BY {column} ORDER BY {column}"
-            )
-        )
-
-    def query_ids(
-        self,
-        where: str | None = None,
-        params: Sequence[Any] = (),
-        limit: int | None = None,
-        *,
-        timeout: float | None = TIMEOUT,
-    ) -> list[str]:
-        """Return the ids of samples, as they were added.
-
-        Parameters
-        ----------
-        where : str, optional
-            An SQL expression over the columns of ``samples``: ``"forecast_offset IS
-            NOT NULL"``, ``"json_extract(meta_json, '$.length') > ?"``. It can read
-            this index and nothing else, and change nothing.
-        params : sequence
-            What stands for its question marks.
-        limit : int, optional
-        timeout : float, optional
-            Seconds; None: as long as it takes.
-
-        Raises
-        ------
-        QueryError
-            It is no such expression, or asks for what it may not.
-        QueryTimeoutError
-            It took longer.
-        """
-        connection = self._connection()
-        return query_ids(connection, where, params, limit, timeout=timeout)
-
-    def query(
-        self,
-        where: str | None = None,
-        params: Sequence[Any] = (),
-        columns: Sequence[str] = ("id", "meta_json"),
-        limit: int | None = None,
-        *,
-        timeout: float | None = TIMEOUT,
-    ) -> list[dict[str, Any]]:
-        """Return columns of the index of some samples, as they were added.
-
-        Parameters
-        ----------
-        where, params, limit, timeout
-            As for `query_ids`.
-        columns : sequence of str
-            Names of columns of ``samples``, such as one that
-            `ShardedDatasetWriter.add_metadata_column` made.
-
-        Returns
-        -------
-        list of dict
-            By column.
-        """
-        connection = self._connection()
-        return query(connection, where, params, columns, limit, timeout=timeout)
 
     def get_sample(
         self, sample_id: str, fields: Iterable[str] | None = None, *, copy: bool = False
@@ -246,8 +143,8 @@ class ShardedDatasetReader:
         connection = self._snapshot.open or self._connection()
         try:
             with connection.lock:
-                row = connection.execute(reading.sql, (sample_id,)).fetchone()
-        except (sqlite3.Error, UnicodeEncodeError) as error:
+                row = connection.rows.execute(reading.sql, (sample_id,)).fetchone()
+        except (*FAULTS, UnicodeEncodeError) as error:
             raise self._fault(error, sample_id) from error
         if row is None:
             raise SampleNotFoundError(sample_id, self.root)
@@ -382,25 +279,6 @@ class ShardedDatasetReader:
             self._arrays = ArraySequence(self._loaded, self)
         return self._arrays
 
-    def refresh(self) -> None:
-        """See the dataset as it is now."""
-        self._check_open()
-        self._snapshot.renew()
-        self._forget()
-
-    def close(self) -> None:
-        """Let go of the index and the shards. Arrays stay valid."""
-        if not self._closed:
-            self._closed = True
-            self._snapshot.close()
-
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else ", ".join(self._snapshot.folders)
         return f"<ShardedDatasetReader {self.root!r}: {state}>"
@@ -408,30 +286,6 @@ class ShardedDatasetReader:
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
         return _again, (os.path.abspath(self.root), self.cache_tars, self._options)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"the reader of {self.root} is closed")
-
-    def _connection(self) -> Any:
-        self._check_open()
-        return self._snapshot.connection()
-
-    def _check_field(self, field: str) -> None:
-        self._check_open()
-        if field not in self._snapshot.folders:
-            known = ", ".join(self._snapshot.folders)
-            raise FieldNotFoundError(field, f"{self.root}, which has {known}")
-
-    def _fields(self, fields: str | Iterable[str] | None) -> list[str]:
-        """Return the fields that are meant, all of which there are."""
-        self._check_open()
-        if fields is None:
-            return list(self._snapshot.folders)
-        wanted = [fields] if isinstance(fields, str) else list(fields)
-        for field in wanted:
-            self._check_field(field)
-        return wanted
 
     def _reading(self, fields: Iterable[str] | None) -> Reading:
         key = None if fields is None else tuple(self._fields(fields))
@@ -445,19 +299,10 @@ class ShardedDatasetReader:
             self._readings[key] = found
         return found
 
-    def _select(self, sql: str) -> list[tuple[Any, ...]]:
-        connection = self._connection()
-        try:
-            with connection.lock:
-                rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
-        except sqlite3.Error as error:
-            raise fault_of(error, self._snapshot.path) from error
-        return rows
-
     def _rows(self, sql: str, ids: list[str]) -> list[tuple[Any, ...]]:
         """Return the rows of some ids."""
         connection = self._connection()
-        execute = connection.execute
+        execute = connection.rows.execute
         rows = []
         sample_id = None
         try:
@@ -467,7 +312,7 @@ class ShardedDatasetReader:
                     if row is None:
                         raise SampleNotFoundError(sample_id, self.root)
                     rows.append(row)
-        except (sqlite3.Error, UnicodeEncodeError) as error:
+        except (*FAULTS, UnicodeEncodeError) as error:
             raise self._fault(error, sample_id) from error
         return rows
 
@@ -477,7 +322,7 @@ class ShardedDatasetReader:
             return TypeError(f"an id is a str, not {type(sample_id).__name__}")
         if isinstance(error, UnicodeEncodeError):  # half a surrogate pair
             return SampleNotFoundError(sample_id, self.root)
-        assert isinstance(error, sqlite3.Error)
+        assert isinstance(error, FAULTS)
         return fault_of(error, self._snapshot.path)
 
     def _arrays_of(

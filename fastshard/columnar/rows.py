@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastshard.columnar.connect import fault_of
+from fastshard.columnar.connect import FAULTS, fault_of
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.snapshot import Snapshot
 from fastshard.formats.columnar import samples_of
@@ -43,7 +42,7 @@ def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
             cursor = connection.execute(sql)
             while rows := cursor.fetchmany(AT_ONCE):
                 yield rows
-    except sqlite3.Error as error:
+    except FAULTS as error:
         raise fault_of(error, snapshot.path) from error
 
 

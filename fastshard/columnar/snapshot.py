@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterable
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-from fastshard.columnar.connect import ReaderConnection, begin, fault_of, open_reader
+from fastshard.columnar.connect import (
+    FAULTS,
+    ReaderConnection,
+    begin,
+    fault_of,
+    open_reader,
+)
 from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.schema import NAME, quoted, read_fields
 from fastshard.errors import ClosedError, SampleNotFoundError
@@ -60,7 +65,10 @@ class Snapshot:
     files : ColumnFiles
     owner : Columns
     open : ReaderConnection or None
-        To this state; None: closed, or not opened again after a fork.
+        To look up rows of this state by; None: closed, or not opened again after a
+        fork.
+    asking : ReaderConnection or None
+        The same for queries of users, which may take their time.
     """
 
     def __init__(self, root: str, mode: Mode, limit: int | None = None) -> None:
@@ -75,16 +83,18 @@ class Snapshot:
         )
         self.owner = Columns(self.path, self.files, self.metadata)
         self.open: ReaderConnection | None = None
+        self.asking: ReaderConnection | None = None
         self.closed = False
         self._opening = Lock()
         self.connection()
         living.add(self)
 
     def leave_behind(self) -> None:
-        """Forget the connection of the process that this one was forked from."""
-        if self.open is not None:
-            inherited.append(self.open)  # closing it would let go of the locks
-        self.open = None
+        """Forget the connections of the process that this one was forked from."""
+        for connection in (self.open, self.asking):
+            if connection is not None:
+                inherited.append(connection)  # closing it would let go of the locks
+        self.open = self.asking = None
         self._opening = Lock()
 
     def _read(self, connection: ReaderConnection) -> None:
@@ -102,23 +112,36 @@ class Snapshot:
             if self.closed:
                 raise ClosedError(f"the reader of {self.root} is closed")
             if self.open is None:
-                connection = open_reader(self.path)
+                connection, asking = open_reader(self.path), None
                 try:
+                    asking = open_reader(self.path)
+                    begin(connection, asking)
                     self._read(connection)
-                except BaseException:
-                    connection.close()
+                except BaseException as error:
+                    for opened in filter(None, (connection, asking)):
+                        opened.close()
+                    if isinstance(error, FAULTS):
+                        raise fault_of(error, self.path) from error
                     raise
-                self.open = connection
+                self.open, self.asking = connection, asking
             return self.open
+
+    def query_connection(self) -> ReaderConnection:
+        """Return a connection to this state for queries of users."""
+        self.connection()
+        asking = self.asking
+        if asking is None:
+            raise ClosedError(f"the reader of {self.root} is closed")
+        return asking
 
     def renew(self) -> None:
         """See the dataset as it is now."""
-        connection = self.connection()
-        with connection.lock:
+        connection, asking = self.connection(), self.query_connection()
+        with connection.lock, asking.lock:
             try:
-                begin(connection)
+                begin(connection, asking)
                 self._read(connection)
-            except sqlite3.Error as error:
+            except FAULTS as error:
                 raise fault_of(error, self.path) from error
         self.files.forget()  # those that are mapped may have grown
 
@@ -138,7 +161,7 @@ class Snapshot:
         try:
             with connection.lock:
                 row = connection.execute(METADATA, (sample_id,)).fetchone()
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise fault_of(error, self.path) from error
         if row is None:
             raise SampleNotFoundError(sample_id, self.root)
@@ -152,7 +175,7 @@ class Snapshot:
         try:
             with connection.lock:
                 found = connection.execute(RECORD, (field, shard)).fetchone()
-        except sqlite3.Error as error:
+        except FAULTS as error:
             raise fault_of(error, self.path) from error
         if found is None or type(found[0]) is not int or found[0] < 0:
             return None
@@ -161,10 +184,13 @@ class Snapshot:
     def close(self) -> None:
         """Let go of the index and of all shards."""
         self.closed = True
-        connection, self.open = self.open, None
+        connections = (self.open, self.asking)
+        self.open = self.asking = None
         self.files.close()
-        if connection is not None:
-            connection.close()
+        for connection in connections:
+            if connection is not None:
+                with connection.lock:  # a query goes on to its end
+                    connection.close()
 
     def __del__(self) -> None:
         if getattr(self, "open", None) is not None:

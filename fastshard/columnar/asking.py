@@ -1,0 +1,188 @@
+"""What can be asked of a columnar dataset's index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of
+from fastshard.columnar.query import query, query_ids
+from fastshard.columnar.schema import quoted
+from fastshard.columnar.snapshot import Snapshot
+from fastshard.errors import ClosedError, FieldNotFoundError
+from fastshard.formats.local import Mode
+
+__all__ = ["TIMEOUT", "Asking"]
+
+TIMEOUT = 30.0  # seconds
+
+
+class Asking:
+    """A snapshot of a dataset, and what its index says; reads no arrays.
+
+    Parameters
+    ----------
+    root : str or path-like
+    mode : {"mmap", "private", "pread"}
+    """
+
+    def __init__(self, root: str | os.PathLike[str], mode: Mode) -> None:
+        self._closed = True  # until all is well
+        self.root = os.fspath(root)
+        self._snapshot = Snapshot(self.root, mode)
+        self._count: int | None = None
+        self._closed = False
+
+    def _forget(self) -> None:
+        """Let go of what was made of the snapshot."""
+        self._count = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        if self._count is None:
+            ((count,),) = self._select("SELECT COUNT(*) FROM samples")
+            self._count = int(count)
+        return self._count
+
+    def list_fields(self) -> list[str]:
+        """Return the names of all fields, as they were added."""
+        self._check_open()
+        return list(self._snapshot.folders)
+
+    def shard_counts(self, field_name: str) -> dict[int, int]:
+        """Return how many samples each shard of a field holds, by its number.
+
+        Raises
+        ------
+        FieldNotFoundError
+            There is no such field.
+        """
+        self._check_field(field_name)
+        column = quoted(f"{field_name}_shard")
+        return dict(
+            self._select(
+                f"SELECT {column}, COUNT(*) FROM samples WHERE {column} IS NOT NULL "
+                f"GROUP BY {column} ORDER BY {column}"
+            )
+        )
+
+    def query_ids(
+        self,
+        where: str | None = None,
+        params: Sequence[Any] = (),
+        limit: int | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> list[str]:
+        """Return the ids of samples, as they were added.
+
+        Parameters
+        ----------
+        where : str, optional
+            An SQL expression over the columns of ``samples``: ``"forecast_offset IS
+            NOT NULL"``, ``"json_extract(meta_json, '$.length') > ?"``. It can read
+            this index and nothing else, and change nothing.
+        params : sequence
+            What stands for its question marks.
+        limit : int, optional
+        timeout : float, optional
+            Seconds; None: as long as it takes.
+
+        Raises
+        ------
+        QueryError
+            It is no such expression, or asks for what it may not.
+        QueryTimeoutError
+            It took longer.
+        """
+        connection = self._query_connection()
+        return query_ids(connection, where, params, limit, timeout=timeout)
+
+    def query(
+        self,
+        where: str | None = None,
+        params: Sequence[Any] = (),
+        columns: Sequence[str] = ("id", "meta_json"),
+        limit: int | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> list[dict[str, Any]]:
+        """Return columns of the index of some samples, as they were added.
+
+        Parameters
+        ----------
+        where, params, limit, timeout
+            As for `query_ids`.
+        columns : sequence of str
+            Names of columns of ``samples``, such as one that
+            `ShardedDatasetWriter.add_metadata_column` made.
+
+        Returns
+        -------
+        list of dict
+            By column.
+        """
+        connection = self._query_connection()
+        return query(connection, where, params, columns, limit, timeout=timeout)
+
+    def refresh(self) -> None:
+        """See the dataset as it is now."""
+        self._check_open()
+        self._snapshot.renew()
+        self._forget()
+
+    def close(self) -> None:
+        """Let go of the index and the shards. Arrays stay valid."""
+        if not self._closed:
+            self._closed = True
+            self._snapshot.close()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the reader of {self.root} is closed")
+
+    def _connection(self) -> ReaderConnection:
+        self._check_open()
+        return self._snapshot.connection()
+
+    def _query_connection(self) -> ReaderConnection:
+        self._check_open()
+        return self._snapshot.query_connection()
+
+    def _check_field(self, field: str) -> None:
+        self._check_open()
+        if field not in self._snapshot.folders:
+            known = ", ".join(self._snapshot.folders)
+            raise FieldNotFoundError(field, f"{self.root}, which has {known}")
+
+    def _fields(self, fields: str | Iterable[str] | None) -> list[str]:
+        """Return the fields that are meant, all of which there are."""
+        self._check_open()
+        if fields is None:
+            return list(self._snapshot.folders)
+        wanted = [fields] if isinstance(fields, str) else list(fields)
+        for field in wanted:
+            self._check_field(field)
+        return wanted
+
+    def _select(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = self._connection()
+        try:
+            with connection.lock:
+                rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+        except FAULTS as error:
+            raise fault_of(error, self._snapshot.path) from error
+        return rows
