@@ -378,7 +378,7 @@ cdef class ColumnSamples(SamplesBase):
         FormatError, OSError
             An array cannot be read.
         """
-        cdef Py_ssize_t at = checked_position(i, self.names.columns.count)
+        cdef Py_ssize_t at = checked_position(i, self.count())
         cdef Rows rows
         cdef dict found = {}
         columns = self.columns if columns is None else columns

@@ -45,6 +45,7 @@ class Asking:
 
     def __len__(self) -> int:
         """Return the number of samples."""
+        self._check_open()
         if self._count is None:
             ((count,),) = self._select("SELECT COUNT(*) FROM samples")
             self._count = int(count)

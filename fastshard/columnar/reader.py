@@ -147,7 +147,7 @@ class ShardedDatasetReader(Asking):
         except (*FAULTS, UnicodeEncodeError) as error:
             raise self._fault(error, sample_id) from error
         if row is None:
-            raise SampleNotFoundError(sample_id, self.root)
+            raise self._missing(sample_id)
         try:
             arrays = reading.rows.arrays(row, sample_id, copy)
         except FormatError as error:
@@ -275,6 +275,7 @@ class ShardedDatasetReader(Asking):
 
         In the order they were added in. The first use reads all rows of the index.
         """
+        self._check_open()
         if self._arrays is None:
             self._arrays = ArraySequence(self._loaded, self)
         return self._arrays
@@ -310,18 +311,21 @@ class ShardedDatasetReader(Asking):
                 for sample_id in ids:
                     row = execute(sql, (sample_id,)).fetchone()
                     if row is None:
-                        raise SampleNotFoundError(sample_id, self.root)
+                        raise self._missing(sample_id)
                     rows.append(row)
         except (*FAULTS, UnicodeEncodeError) as error:
             raise self._fault(error, sample_id) from error
         return rows
 
+    def _missing(self, sample_id: Any) -> Exception:
+        if isinstance(sample_id, str):
+            return SampleNotFoundError(sample_id, self.root)
+        return TypeError(f"an id is a str, not {type(sample_id).__name__}")
+
     def _fault(self, error: Exception, sample_id: Any) -> Exception:
         """Return what is raised instead of an error of looking up an id."""
-        if not isinstance(sample_id, str):
-            return TypeError(f"an id is a str, not {type(sample_id).__name__}")
-        if isinstance(error, UnicodeEncodeError):  # half a surrogate pair
-            return SampleNotFoundError(sample_id, self.root)
+        if isinstance(error, UnicodeEncodeError) or not isinstance(sample_id, str):
+            return self._missing(sample_id)  # half a surrogate pair
         assert isinstance(error, FAULTS)
         return fault_of(error, self._snapshot.path)
 
