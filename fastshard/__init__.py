@@ -77,6 +77,7 @@ __all__ = [
     "StaleIndexWarning",
     "StateError",
     "TarShard",
+    "WriterLockedError",
     "build_index",
     "collate",
     "discover_dataset",

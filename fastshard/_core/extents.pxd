@@ -40,6 +40,7 @@ cdef class ExtentTable:
 cdef ExtentTable table_of(columns_t *columns)
 cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil
 cdef str text_from(span_t text)
+cdef str text_before(span_t text, size_t end)
 cdef object text_to(object name, span_t *text)
 cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1
 

@@ -161,6 +161,12 @@ cdef str text_from(span_t text):
     return PyUnicode_DecodeUTF8(<const char *> text.at, text.left, "surrogateescape")
 
 
+cdef str text_before(span_t text, size_t end):
+    """The same without the last `end` bytes of it."""
+    text.left -= min(end, text.left)
+    return text_from(text)
+
+
 cdef object text_to(object name, span_t *text):
     """Encode a name as `text_from` decoded it; return what keeps `text` alive.
 

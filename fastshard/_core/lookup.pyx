@@ -1,5 +1,6 @@
 """Many names looked up at once: the memory that each needs is asked for before."""
 
+from cpython.list cimport PyList_GET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
@@ -15,6 +16,7 @@ from array import array
 cdef enum:
     AT_ONCE = 128                  # names
     ROOM = 64 << 10                # bytes of them
+    COMING = 8                     # names until one is looked at
 
 cdef struct wanted_t:
     span_t name
@@ -85,7 +87,10 @@ def find_all(ExtentTable names not None, list wanted not None, str suffix not No
     if room == NULL:
         raise MemoryError
     try:
-        for place, name in enumerate(wanted):
+        for place in range(<size_t> len(wanted)):
+            name = wanted[place]
+            if place + COMING < <size_t> len(wanted):
+                fs_prefetch_line(<void *> PyList_GET_ITEM(wanted, place + COMING))
             if not isinstance(name, str):
                 raise TypeError(f"names are str, not {type(name).__name__}")
             try:

@@ -63,18 +63,11 @@ cdef struct fill_t:
 
 
 cdef void expect(const fill_t *fill, size_t r) noexcept nogil:
-    """Ask for the memory of rows that come."""
+    """Ask for the memory of a row that comes."""
     cdef int64_t i
-    cdef int32_t slot
     cdef uint64_t offset
     cdef size_t k, lines
     cdef const place_t *place
-    if r + FAR < fill.count:
-        i = fill.positions[r + FAR]
-        if 0 <= i < fill.rows:
-            fs_prefetch_line(fill.slots + i)
-            fs_prefetch_line(fill.offsets + i)
-            fs_prefetch_line(fill.sizes + i)
     if r + NEAR >= fill.count:
         return
     i = fill.positions[r + NEAR]
@@ -195,6 +188,12 @@ cdef class Filling:
         cdef size_t r
         cdef int64_t i
         for r in range(self.fill.count):
+            if r + FAR < self.fill.count:
+                i = self.fill.positions[r + FAR]
+                if 0 <= i < self.fill.rows:
+                    fs_prefetch_line(self.fill.slots + i)
+                    fs_prefetch_line(self.fill.offsets + i)
+                    fs_prefetch_line(self.fill.sizes + i)
             i = self.fill.positions[r]
             if not 0 <= i < self.fill.rows or self.fill.slots[i] < 0:
                 continue           # raises in its turn

@@ -29,6 +29,7 @@ cdef class Rows:
     cdef readonly list numbers     # of shards, by slot
     cdef list shards               # those that are open, by slot; or None
     cdef object bring
+    cdef public object layout      # of the arrays that were stacked last, or None
     cdef Cells cells
     cdef ExtentTable table
     cdef int add(self, object offset, object shard, dict slots) except -1

@@ -8,7 +8,7 @@ member's position there is its sample's.
 
 cimport cython
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
@@ -16,7 +16,7 @@ from fastshard._core.arrays cimport array_at
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport (
     ExtentTable, checked_position, columns_add, columns_free, columns_t, name_at,
-    resized, table_of, text_to,
+    resized, table_of, text_before, text_to,
 )
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.samples cimport FAR, NEARER, SampleBase, SamplesBase
@@ -156,8 +156,7 @@ cdef class Rows:
         return 0
 
     cdef str key(self, Py_ssize_t i):
-        cdef str name = self.table.name(i)
-        return name[:len(name) - SUFFIX]
+        return text_before(name_at(&self.table.columns, <uint32_t> i), SUFFIX)
 
     cdef bint has(self, Py_ssize_t i) except -1:
         return self.cells.slots[i] != ABSENT
@@ -322,8 +321,22 @@ cdef class ColumnSamples(SamplesBase):
         return self.search(key)
 
     def keys_of(self, positions):
-        """Return the keys of samples: a list."""
-        return [self.key_at(i) for i in positions]
+        """Return the keys of samples: a list.
+
+        Parameters
+        ----------
+        positions : buffer of int64
+            Of samples that there are.
+        """
+        cdef const int64_t[::1] numbers = positions
+        cdef Py_ssize_t count = self.count()
+        cdef Py_ssize_t k
+        cdef list found = []
+        for k in range(numbers.shape[0]):
+            if not 0 <= numbers[k] < count:
+                raise IndexError(f"position {numbers[k]} is out of range")
+            found.append(self.key(numbers[k]))
+        return found
 
     cdef Py_ssize_t count(self) except -1:
         if self.owner.closed:
@@ -331,8 +344,7 @@ cdef class ColumnSamples(SamplesBase):
         return self.names.columns.count
 
     cdef str key(self, Py_ssize_t i):
-        cdef str name = self.names.name(i)
-        return name[:len(name) - SUFFIX]
+        return text_before(name_at(&self.names.columns, <uint32_t> i), SUFFIX)
 
     cdef Py_ssize_t search(self, object key) except -2:
         return self.names.find(f"{key}.npy")

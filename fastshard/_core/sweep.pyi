@@ -1,7 +1,9 @@
-from array import array
 from typing import Self, final
 
-from fastshard._core.rows import ColumnSamples, Rows
+import numpy as np
+from numpy.typing import NDArray
+
+from fastshard._core.rows import Rows
 
 @final
 class Batch: ...
@@ -11,14 +13,14 @@ class Sweep:
     def __new__(
         cls,
         columns: list[Rows],
-        order: array[int],
+        order: NDArray[np.int64],
         step: int,
         window_bytes: int,
         *,
         drops: bool,
     ) -> Self: ...
     def __iter__(self) -> Self: ...
-    def __next__(self) -> array[int]: ...
+    def __next__(self) -> NDArray[np.int64]: ...
     def close(self) -> None: ...
 
-def file_order(samples: ColumnSamples, rows: Rows, order: array[int]) -> array[int]: ...
+def file_order(rows: Rows, order: NDArray[np.int64]) -> NDArray[np.int64]: ...

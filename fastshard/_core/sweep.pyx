@@ -2,16 +2,15 @@
 """Rows in the order of their bytes: batches brought ahead of who reads them."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memset
 
 from fastshard._core.pages cimport fs_drop_pages
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT
-from fastshard._core.rows cimport ColumnSamples, ColumnShard, Rows
+from fastshard._core.rows cimport ColumnShard, Rows
 from fastshard._core.source cimport MappedSource, Source
 
-from array import array
 from collections import deque
 
 from fastshard.errors import FastshardError
@@ -21,6 +20,10 @@ cdef enum:
     RUN = 1 << 20                  # bytes of a run, at most
     MOST_BATCHES = 64              # ahead
     AROUND = 64 << 10              # bytes that a fault may map around a page
+    TRUE_ONES = 1                  # offsets of a shard
+    OTHERS = 2
+
+LAST = (1 << 63) - 1               # in the place of a shard's number: there is none
 
 
 @cython.final
@@ -40,7 +43,7 @@ cdef class Sweep:
     ----------
     columns : list of Rows
         The fields that are read.
-    order : array of int64
+    order : ndarray of int64
         Positions of samples that there are.
     step : int
         Rows of a batch.
@@ -130,10 +133,12 @@ cdef class Sweep:
     cdef int ask_rows(
         self, Rows rows, Py_ssize_t start, Py_ssize_t end, Batch batch
     ) except -1:
-        cdef ColumnShard shard
+        cdef ColumnShard shard = None
         cdef Source source
         cdef Source last = None
         cdef bint near = True
+        cdef int32_t slot
+        cdef int32_t last_slot = -1
         cdef uint64_t offset, size
         cdef uint64_t run_start = 0
         cdef uint64_t run_end = 0
@@ -141,16 +146,19 @@ cdef class Sweep:
         cdef int64_t i
         for k in range(start, end):
             i = self.positions[k]
-            if rows.cells.slots[i] < 0:
+            slot = rows.cells.slots[i]
+            if slot < 0:
                 continue
-            shard = rows.shard_of(i)
-            source = shard.open_source()
-            if source is not last:
-                self.push(last, run_start, run_end, near, batch)
-                last = source
-                near = source.is_near()
-                run_start = run_end = 0
-            if (near and not self.drops) or not shard.guess(source, i, &offset, &size):
+            if slot != last_slot:
+                last_slot = slot
+                shard = rows.shard_of(i)
+                source = shard.open_source()
+                if source is not last:
+                    self.push(last, run_start, run_end, near, batch)
+                    last = source
+                    near = source.is_near()
+                    run_start = run_end = 0
+            if (near and not self.drops) or not shard.guess(last, i, &offset, &size):
                 continue
             size = min(size, <uint64_t> MOST_BROUGHT)
             if (
@@ -202,56 +210,66 @@ cdef class Sweep:
         return 0
 
 
-def file_order(ColumnSamples samples not None, Rows rows not None, order not None):
+def file_order(Rows rows not None, order not None):
     """Return positions in the order of one field's bytes; those without it come last.
 
     Shards whose offsets in the index are no true ones are walked over for it.
 
     Parameters
     ----------
-    order : array of int64
+    order : ndarray of int64
         Positions of samples that there are.
     """
     import numpy
 
     cdef const int64_t[::1] positions = order
-    cdef Py_ssize_t k
     cdef Py_ssize_t count = positions.shape[0]
+    cdef Py_ssize_t k
     cdef int64_t i
+    cdef int32_t slot
+    cdef const int32_t *slots = rows.cells.slots
+    cdef int64_t[::1] ranks
     cdef int64_t[::1] shards
-    cdef uint64_t[::1] offsets
-    cdef bint sorted_already = True
+    cdef int64_t[::1] offsets
+    cdef bint in_order = True
+    by_slot = numpy.array([*rows.numbers, LAST], numpy.int64)
+    ranks = by_slot
+    find_offsets(rows, positions)
     numbers = numpy.empty(count, numpy.int64)
-    places = numpy.empty(count, numpy.uint64)
+    places = numpy.empty(count, numpy.int64)
     shards = numbers
     offsets = places
-    for k in range(count):
-        i = positions[k]
-        if rows.cells.slots[i] < 0:
-            shards[k] = -1
-            offsets[k] = k
-        else:
-            shards[k] = rows.numbers[rows.cells.slots[i]]
-            offsets[k] = true_offset(rows, i)
-        if k > 0 and (
-            shards[k] < shards[k - 1]
-            or (shards[k] == shards[k - 1] and offsets[k] < offsets[k - 1])
-        ):
-            sorted_already = False
-    if sorted_already and (count == 0 or shards[0] >= 0):
-        return order
-    numbers[numbers < 0] = numpy.iinfo(numpy.int64).max
-    return array("q", numpy.asarray(order)[numpy.lexsort((places, numbers))].tobytes())
+    with nogil:
+        for k in range(count):
+            i = positions[k]
+            slot = slots[i]
+            shards[k] = ranks[slot] if slot >= 0 else ranks[ranks.shape[0] - 1]
+            offsets[k] = <int64_t> rows.cells.offsets[i] if slot >= 0 else k
+            if k > 0 and (
+                shards[k] < shards[k - 1]
+                or (shards[k] == shards[k - 1] and offsets[k] < offsets[k - 1])
+            ):
+                in_order = False
+    return order if in_order else order[numpy.lexsort((places, numbers))]
 
 
-cdef uint64_t true_offset(Rows rows, int64_t i) except? 1:
-    """Where a member is; where the index says so if that cannot be found out."""
+cdef int find_offsets(Rows rows, const int64_t[::1] positions) except -1:
+    """Find the members of shards of which the index has no true offsets."""
     cdef ColumnShard shard
     cdef uint64_t offset, size
-    try:
-        shard = rows.shard_of(i)
-        if not shard.file.believed:
-            shard.extent(shard.open_source(), i, &offset, &size)
-    except (FastshardError, OSError):  # raised when it is read
-        pass
-    return rows.cells.offsets[i]
+    cdef Py_ssize_t k
+    cdef int32_t slot
+    cdef bytearray states = bytearray(len(rows.numbers))  # 0: not seen
+    cdef unsigned char[::1] known = states
+    for k in range(positions.shape[0]):
+        slot = rows.cells.slots[positions[k]]
+        if slot < 0 or known[slot] == TRUE_ONES:
+            continue
+        try:
+            shard = rows.shard_of(positions[k])
+            known[slot] = TRUE_ONES if shard.file.believed else OTHERS
+            if known[slot] == OTHERS:
+                shard.extent(shard.open_source(), positions[k], &offset, &size)
+        except (FastshardError, OSError):  # raised when it is read
+            pass
+    return 0

@@ -9,6 +9,7 @@ from fastshard.errors import FastshardError, FieldNotFoundError
 from fastshard.gathering import Ragged
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from fastshard._core.rows import ColumnSamples, Rows
@@ -18,7 +19,7 @@ __all__ = ["stacks_of"]
 
 def stacks_of(
     samples: ColumnSamples,
-    order: array[int],
+    order: array[int] | NDArray[np.int64],
     columns: list[Rows],
     ragged: Ragged,
     *,
@@ -28,7 +29,7 @@ def stacks_of(
 
     Parameters
     ----------
-    order : array of int64
+    order : array or ndarray of int64
         Positions of samples that there are.
     columns : list of Rows
     brought : bool
@@ -41,7 +42,7 @@ def stacks_of(
 
 def _stack(
     rows: Rows,
-    order: array[int],
+    order: array[int] | NDArray[np.int64],
     samples: ColumnSamples,
     ragged: Ragged,
     brought: bool,
@@ -51,17 +52,22 @@ def _stack(
 
     from fastshard._core.rowgather import fill_rows, layout_of_row
 
-    if not order:
+    if not len(order):
         return np.empty((0,))
     try:
-        dtype, shape, fortran, header, size = layout_of_row(rows, order[0])
-        stack = np.empty((len(order), *(shape[::-1] if fortran else shape)), dtype)
-        odd: int | None = 0
-        if header is not None:
-            odd = fill_rows(
-                rows, order, _bytes_of(stack), header, size, brought=brought
-            )
-        if odd is not None:
+        for layout in (rows.layout, None):  # most have the one of those before
+            if layout is None:
+                layout = rows.layout = layout_of_row(rows, order[0])
+            dtype, shape, fortran, header, size = layout
+            axes = shape[::-1] if fortran else shape
+            stack = np.empty((len(order), *axes), dtype)
+            odd: int | None = 0
+            if header is not None:
+                data = _bytes_of(stack)
+                odd = fill_rows(rows, order, data, header, size, brought=brought)
+            if odd is None:
+                break
+        else:
             return _odd_stack(rows, order, samples, ragged)
     except FieldNotFoundError as error:
         where = f"{error.where} of {samples.owner.path}"
@@ -77,21 +83,25 @@ def _bytes_of(stack: NDArray[Any]) -> Any:
 
 
 def _odd_stack(
-    rows: Rows, order: array[int], samples: ColumnSamples, ragged: Ragged
+    rows: Rows,
+    order: array[int] | NDArray[np.int64],
+    samples: ColumnSamples,
+    ragged: Ragged,
 ) -> NDArray[Any] | list[NDArray[Any]]:
     """Return a column whose headers differ, if only in how they say the same."""
     import numpy as np
 
-    arrays = [samples.arrays(i, [rows])[rows.field] for i in order]
+    positions = order.tolist()
+    arrays = [samples.arrays(i, [rows])[rows.field] for i in positions]
     first = arrays[0]
-    for i, array_ in zip(order, arrays, strict=True):
+    for i, array_ in zip(positions, arrays, strict=True):
         if (array_.dtype, array_.shape) == (first.dtype, first.shape):
             continue
         if ragged == "list":
             return arrays
         raise FastshardError(
             f"field {rows.field!r} of sample {samples.key_at(i)!r} is {array_.dtype} "
-            f"{array_.shape}, and of sample {samples.key_at(order[0])!r} {first.dtype} "
-            f'{first.shape}; ragged="list" gives a list of arrays'
+            f"{array_.shape}, and of sample {samples.key_at(positions[0])!r} "
+            f'{first.dtype} {first.shape}; ragged="list" gives a list of arrays'
         )
     return np.stack(arrays)

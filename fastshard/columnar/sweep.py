@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +26,16 @@ def sweep(
     ragged: Ragged,
 ) -> Iterator[dict[str, Any]]:
     """Yield samples, or batches of them; see `ShardedDatasetReader.scan`."""
+    import numpy as np
+
     from fastshard._core.sweep import Sweep, file_order
 
     reading = Reading(max_memory=max_memory)
-    order = array("q", range(len(samples)) if chosen is None else chosen)
+    count = len(samples)
+    order = np.arange(count) if chosen is None else np.asarray(chosen, np.int64)
     columns = samples.columns_of(fields)
     if columns:
-        order = file_order(samples, columns[0], order)
+        order = file_order(columns[0], order)
     bringing = Sweep(
         columns,
         order,
@@ -48,7 +50,7 @@ def sweep(
                 stacks = stacks_of(samples, part, columns, ragged, brought=True)
                 yield {"__key__": keys} | stacks
                 continue
-            for i, key in zip(part, keys, strict=True):
+            for i, key in zip(part.tolist(), keys, strict=True):
                 yield {"__key__": key} | samples.arrays(i, columns)
     finally:
         bringing.close()

@@ -1,0 +1,144 @@
+"""Samples that every contender stores, in memory, and how they are asked for."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conftest import evict
+
+FIELDS = {"history": 100, "target": 50, "forecast": 50}  # float32s of a sample
+EACH = 1000  # samples a shard, or a chunk
+BATCH = 256
+
+Floats = npt.NDArray[np.float32]
+Columns = dict[str, Floats]
+Row = tuple[str, Columns, dict[str, Any]]  # id, arrays, metadata
+Found = tuple[Columns, dict[str, Any]]
+Write = Callable[[Path, Iterable[Row]], None]
+Run = Callable[["Order"], Any]  # returns what was read last
+
+
+class Data:
+    """Samples in memory, and in the stores of those who asked for one."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        numbers = np.random.default_rng(0)
+        self.folder = folder
+        self.count = count
+        self.ids = [f"sample_{i:012d}" for i in range(1, count + 1)]
+        self.columns: Columns = {
+            field: numbers.standard_normal((count, size), np.float32)
+            for field, size in FIELDS.items()
+        }
+
+    def metadata(self, i: int) -> dict[str, Any]:
+        return {"length": 100 + i % 100, "source": "synthetic"}
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All samples, as they are handed to writers."""
+        fields = self.columns.items()
+        return [
+            (key, {field: column[i] for field, column in fields}, self.metadata(i))
+            for i, key in enumerate(self.ids)
+        ]
+
+    def store(self, write: Write, most: int | None = None) -> Path:
+        """Return the folder that `write` fills, once; with `most` samples."""
+        folder = self.folder / write.__name__
+        if not folder.exists():
+            folder.mkdir()
+            write(folder, self.rows[:most])
+        return folder
+
+    def check(self, i: int, columns: Any, metadata: dict[str, Any]) -> None:
+        """A benchmark that reads wrong is not fast."""
+        for field, column in self.columns.items():
+            assert np.array_equal(columns[field], column[i])
+            assert columns[field].dtype == np.float32
+        assert metadata == self.metadata(i)
+
+    def check_columns(self, chosen: Any, columns: Any) -> None:
+        for field, column in self.columns.items():
+            assert np.array_equal(columns[field], column[chosen])
+
+
+class Order:
+    """Samples to read: positions, ids, and both in batches."""
+
+    def __init__(self, data: Data, positions: Sequence[int]) -> None:
+        self.positions = list(positions)
+        self.ids = [data.ids[i] for i in positions]
+        at = range(0, len(self.ids), BATCH)
+        self.batches = [np.array(self.positions[a : a + BATCH]) for a in at]
+        self.batches_of_ids = [self.ids[a : a + BATCH] for a in at]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def shards(root: Path) -> list[Path]:
+    return sorted(root.glob("*_shards/*.tar"))
+
+
+def evict_all(root: Path) -> None:
+    gc.collect()  # readers that are forgotten stay mapped until then
+    for path in root.rglob("*"):
+        if path.is_file():
+            evict(path)
+
+
+def text_of(metadata: dict[str, Any]) -> str:
+    return json.dumps(metadata)
+
+
+def one_by_one(get: Callable[[str], Any]) -> Run:
+    """Ask for each sample by its id."""
+
+    def run(order: Order) -> Any:
+        for key in order.ids:
+            found = get(key)
+        return found
+
+    return run
+
+
+def by_position(samples: Any) -> Run:
+    """Ask for each sample by its position."""
+
+    def run(order: Order) -> Any:
+        for i in order.positions:
+            found = samples[i]
+        return found
+
+    return run
+
+
+def over_positions(get: Callable[[Any], Any]) -> Run:
+    """Ask for batches by positions."""
+
+    def run(order: Order) -> Any:
+        for chosen in order.batches:
+            found = get(chosen)
+        return found
+
+    return run
+
+
+def over_ids(get: Callable[[list[str]], Any]) -> Run:
+    """Ask for batches by ids."""
+
+    def run(order: Order) -> Any:
+        for keys in order.batches_of_ids:
+            found = get(keys)
+        return found
+
+    return run

@@ -1,0 +1,269 @@
+"""Rewriting shards without dead space, so that a crash leaves the old or the new."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from array import array
+from collections import OrderedDict
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastshard._core.scan import scan_tar
+from fastshard._core.source import LocalFile
+from fastshard.columnar.columns import WRITE_BYTES, Column, Record
+from fastshard.columnar.fields import savepoint
+from fastshard.columnar.growing import Growing, Syncing, new_buffer
+from fastshard.columnar.names import check_sample_id
+from fastshard.columnar.schema import quoted
+from fastshard.columnar.writing import WriterConnection
+from fastshard.errors import FastshardError, FormatError
+from fastshard.files import sync_directory
+
+if TYPE_CHECKING:
+    from fastshard.columnar.storing import Storing
+
+__all__ = ["Compaction", "compact_columns"]
+
+OPEN_SHARDS = 64  # whose members are remembered
+CONDEMNED = Record(-1, 0)  # says that a file is to be removed
+
+
+class Compaction(NamedTuple):
+    """What a compaction did; bytes are those of shard files."""
+
+    bytes_before: int
+    bytes_after: int
+    shards_before: int
+    shards_after: int
+
+
+class Members:
+    """Where the members of a shard are, and their bytes."""
+
+    def __init__(self, path: str, is_foreign: bool) -> None:
+        self.file = LocalFile(path)
+        self._is_foreign = is_foreign
+        try:
+            table = scan_tar(self.file)[0]
+        except BaseException:
+            self.file.close()
+            raise
+        self._sizes: dict[int, int] = {}  # by the data's offset
+        self._names: dict[int, str] = {}
+        self._last: dict[str, int] = {}  # offset of the last one of each name
+        for i in range(len(table)):
+            offset, size = table.extent(i)
+            name = table.name_of(i)
+            self._sizes[offset] = size
+            self._names[offset] = name
+            self._last[name] = offset
+
+    def read(self, name: str, offset: object) -> bytes:
+        """Return the bytes of a sample's array.
+
+        Where others wrote the offset says nothing, nor does one that is not that of
+        a member of this name: then the last of the name counts.
+        """
+        at = offset if isinstance(offset, int) and not self._is_foreign else -1
+        if self._names.get(at) != name:
+            if name not in self._last:
+                raise FormatError("no such member", self.file.path, max(at, 0), name)
+            at = self._last[name]
+        return self.file.read_many([(at, self._sizes[at])])[0]
+
+
+class Places(NamedTuple):
+    """Where each array lies that was copied."""
+
+    rows: array[int]  # by their rowid
+    offsets: array[int]
+    shards: array[int]
+    records: dict[int, Record]  # of the shards
+
+
+def compact_columns(writer: Storing) -> Compaction:
+    """Rewrite the shards of those fields that have dead space.
+
+    New shards take numbers of their own. Until the commit that lets them count,
+    and from then on the old ones, are condemned in the index: the next writer
+    removes them if this one does not.
+
+    Raises
+    ------
+    FormatError
+        A row refers to what is not there, or a shard is damaged. Nothing changes.
+    OSError
+        The new shards cannot be written. Nothing changes.
+    """
+    columns = writer._columns.values()
+    for column in columns:
+        if column.opened:
+            raise ValueError(f"a shard of the field {column.name!r} is being written")
+    before = [_size(column) for column in columns]
+    for column in columns:
+        if not _is_compact(writer._conn, column):
+            _compact(writer, column)
+    after = [_size(column) for column in columns]
+    return Compaction(
+        sum(nbytes for nbytes, _ in before),
+        sum(nbytes for nbytes, _ in after),
+        sum(shards for _, shards in before),
+        sum(shards for _, shards in after),
+    )
+
+
+def _size(column: Column) -> tuple[int, int]:
+    """Return bytes and number of a field's shard files."""
+    sizes = []
+    for number in column.records.keys() | column.foreign:
+        with suppress(FileNotFoundError):
+            sizes.append(os.stat(column.path(number)).st_size)
+    return sum(sizes), len(sizes)
+
+
+def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
+    """Say whether each member of a field's shards is a sample's current one.
+
+    A shard with one that is not has more members than rows. Rows with offsets that
+    are none are a reason to rewrite, too.
+    """
+    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    rows = conn.execute(
+        f"SELECT {shard}, count(*), min({offset} >= 512 AND {offset} % 64 = 0) "
+        f"FROM samples WHERE {shard} IS NOT NULL GROUP BY 1"
+    ).fetchall()
+    members = {n: r.members for n, r in column.records.items() if r.members}
+    found = {number: count for number, count, _ in rows}
+    return found == members and all(aligned for _, _, aligned in rows)
+
+
+def _compact(writer: Storing, column: Column) -> None:
+    column.finish()
+    writer.flush()
+    shard = quoted(f"{column.name}_shard")
+    count = f"SELECT count({shard}) FROM samples"
+    (rows,) = writer._conn.execute(count).fetchone()
+    first = column.next_number()
+    new = [*range(first, first + -(-rows // column.limit))]
+    old = sorted((column.records.keys() | column.foreign).difference(new))
+    column.pending.update(dict.fromkeys(new, CONDEMNED))
+    writer.flush()
+    try:
+        places = _copy(writer._conn, column, new)
+        _switch(writer._conn, column, places)
+    except BaseException:
+        with suppress(OSError, FastshardError):
+            _remove(writer, column, new)
+        raise
+    # From here on the open transaction says that the new ones count.
+    column.pending.update(places.records)
+    column.pending.update(dict.fromkeys(old, CONDEMNED))
+    column.foreign.clear()
+    column.highest = max([column.highest, *new])
+    writer.flush()
+    _remove(writer, column, old)
+
+
+def _copy(conn: sqlite3.Connection, column: Column, numbers: list[int]) -> Places:
+    """Copy the arrays that rows refer to, in the order of the rows, to new shards."""
+    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    rows = conn.execute(
+        f"SELECT rowid, id, {offset}, {shard} FROM samples "
+        f"WHERE {shard} IS NOT NULL ORDER BY rowid"
+    )
+    places = Places(array("q"), array("q"), array("q"), {})
+    shards: OrderedDict[object, Members] = OrderedDict()
+    buffer = new_buffer(allow_pickle=False)
+    syncing = Syncing()
+    growing: Growing | None = None
+    free = iter(numbers)
+    try:
+        for rowid, sample_id, at, number in rows:
+            if growing is None or buffer.left == 0:
+                if growing is not None:
+                    _finish(growing, column, places, syncing)
+                number_of_new = next(free)
+                growing = Growing(column.path(number_of_new), number_of_new, buffer, 0)
+                buffer.left = column.limit
+            name = _name_of(sample_id, column.path(0))
+            data = _members(shards, column, number).read(name, at)
+            places.rows.append(rowid)
+            places.offsets.append(buffer.append_bytes(name.encode(), data))
+            places.shards.append(growing.number)
+            buffer.left -= 1
+            if len(buffer) >= WRITE_BYTES:
+                growing.write()
+        if growing is not None:
+            _finish(growing, column, places, syncing)
+        syncing.finish()
+        sync_directory(column.folder)
+    finally:
+        for members in shards.values():
+            members.file.close()
+        for fd, _ in syncing.abandon():
+            os.close(fd)
+        if growing is not None:
+            growing.close()
+    return places
+
+
+def _finish(growing: Growing, column: Column, places: Places, syncing: Syncing) -> None:
+    """Let a new shard reach the disk."""
+    growing.complete()
+    members = column.limit - growing.buffer.left
+    places.records[growing.number] = Record(growing.buffer.end, members)
+    fd, growing.fd = growing.fd, -1
+    syncing.add(fd, growing.path, close=True)
+
+
+def _members(
+    shards: OrderedDict[object, Members], column: Column, number: object
+) -> Members:
+    """Return what is in an old shard; a few are remembered."""
+    members = shards.get(number)
+    if members is None:
+        if not isinstance(number, int) or number < 0:
+            raise FormatError(f"no number of a shard: {number!r:.80}", column.folder, 0)
+        if len(shards) >= OPEN_SHARDS:
+            shards.popitem(last=False)[1].file.close()
+        members = shards[number] = Members(
+            column.path(number), number in column.foreign
+        )
+    else:
+        shards.move_to_end(number)
+    return members
+
+
+def _name_of(sample_id: object, path: str) -> str:
+    try:
+        return check_sample_id(sample_id).decode()
+    except (TypeError, ValueError) as error:
+        raise FormatError(str(error), path, 0) from error
+
+
+def _switch(conn: WriterConnection, column: Column, places: Places) -> None:
+    """Let rows refer to the new shards. The caller commits."""
+    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    with savepoint(conn) as cursor:
+        cursor.executemany(
+            f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE rowid = ?",
+            zip(places.offsets, places.shards, places.rows, strict=True),
+        )
+
+
+def _remove(writer: Storing, column: Column, numbers: list[int]) -> None:
+    """Remove condemned files, and then what condemns them."""
+    for number in numbers:
+        with suppress(FileNotFoundError):
+            os.unlink(column.path(number))
+    sync_directory(column.folder)
+    with savepoint(writer._conn) as cursor:
+        cursor.executemany(
+            "DELETE FROM fastshard_shards WHERE field = ? AND shard = ?",
+            ((column.name, number) for number in numbers),
+        )
+    for number in numbers:
+        column.pending.pop(number, None)
+        column.records.pop(number, None)
+    writer.flush()

@@ -1,0 +1,148 @@
+"""One writer of a dataset at a time: a lock between processes, a list in this one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import weakref
+from contextlib import suppress
+from typing import Protocol
+
+from fastshard._core.npywrite import keep_for_ever
+from fastshard.errors import WriterLockedError
+
+__all__ = ["LOCK", "Locked", "WriterLock", "register", "registered", "unregister"]
+
+LOCK = "writer.lock"  # below a dataset's root; holds the writer's process id
+AGAIN = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # another process has the lock
+
+
+class WriterLock:
+    """The right to write to a dataset, until `release`.
+
+    Between processes only: one process may take it twice, and the first release
+    ends both. The system ends it when the process does.
+
+    Parameters
+    ----------
+    root : str
+        The dataset's directory.
+
+    Raises
+    ------
+    WriterLockedError
+        Another process has it.
+    OSError
+        The file cannot be made, or the file system has no locks.
+    """
+
+    def __init__(self, root: str) -> None:
+        path = os.path.join(root, LOCK)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        try:
+            _take(fd)
+        except OSError as error:
+            holder = _holder(fd)
+            os.close(fd)
+            if error.errno not in AGAIN:
+                raise OSError(error.errno, error.strerror, path) from error
+            who = "another process" if holder is None else f"process {holder}"
+            reason = f"{who} writes to this dataset; there can be one writer at a time"
+            raise WriterLockedError(errno.EAGAIN, reason, root) from None
+        self._fd = fd
+        with suppress(OSError):  # for messages only: a full disk is no reason to stop
+            os.ftruncate(fd, 0)
+            os.write(fd, b"%d\n" % os.getpid())
+
+    def release(self) -> None:
+        """Give it back. Twice is no error."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.ftruncate(fd, 0)
+            os.close(fd)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    FAR = 1 << 30  # the byte that is locked: where the process id is not
+
+    def _take(fd: int) -> None:
+        os.lseek(fd, FAR, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(fd, 0, os.SEEK_SET)
+else:
+    import fcntl
+
+    def _take(fd: int) -> None:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _holder(fd: int) -> int | None:
+    """Return the process that wrote its id, None if none can be read."""
+    try:
+        os.lseek(fd, 0, os.SEEK_SET)
+        return int(os.read(fd, 32))
+    except (OSError, ValueError):
+        return None
+
+
+class Locked(Protocol):
+    """What is registered: a writer."""
+
+    def close(self) -> None: ...
+
+    def forked(self) -> list[object]:
+        """Become useless, in a child process; return what must not be finished."""
+
+
+_writers: weakref.WeakValueDictionary[tuple[int, int], Locked] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def registered(root: str) -> Locked | None:
+    """Return this process's writer of a dataset, under whatever path it was opened."""
+    return _writers.get(_identity(root))
+
+
+def register(root: str, writer: Locked) -> None:
+    """Remember the writer of a dataset; it is not kept alive."""
+    _writers[_identity(root)] = writer
+
+
+def unregister(writer: Locked) -> None:
+    """Forget a writer. One that is not registered is no error."""
+    for key, other in list(_writers.items()):
+        if other is writer:
+            del _writers[key]
+
+
+def open_writers() -> list[Locked]:
+    """Return the writers that are registered."""
+    return list(_writers.values())
+
+
+def _identity(root: str) -> tuple[int, int]:
+    status = os.stat(root)
+    return status.st_dev, status.st_ino
+
+
+def _after_fork() -> None:
+    """Make the parent's writers useless in a child, and keep what they hold.
+
+    A connection that a child closes takes back what the parent has not committed,
+    in memory that both share; so it is never closed here.
+    """
+    for writer in open_writers():
+        for thing in writer.forked():
+            keep_for_ever(thing)
+    _writers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

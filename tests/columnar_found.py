@@ -1,0 +1,169 @@
+"""What is in a columnar dataset, read without fastshard; and the same by fastshard."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import re
+import sqlite3
+import tarfile
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Broken(AssertionError):  # noqa: N818
+    """What is there is nothing that should be."""
+
+
+def need(truth: object, reason: str) -> None:
+    if not truth:
+        raise Broken(reason)
+
+
+class Found(NamedTuple):
+    """What an independent reading sees."""
+
+    fields: tuple[str, ...]
+    rows: dict[str, tuple[str, dict[str, str]]]  # metadata, digest of each array
+
+
+def read(root: Path, *, whole: bool = False) -> Found:
+    """Read a dataset by sqlite3, tarfile and NumPy alone.
+
+    It changes the database, as SQLite does after a crash, so give it a copy. `whole`
+    says that a writer has closed it since: then no torn tail is left.
+    """
+    path = root / "index.sqlite"
+    if not path.exists():
+        return Found((), {})
+    conn = sqlite3.connect(path)
+    try:
+        need(conn.execute("PRAGMA integrity_check").fetchone() == ("ok",), "SQLite")
+        tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master")}
+        if not tables >= {"samples", "fields", "counters"}:
+            need(not tables, f"only some tables: {tables}")
+            return Found((), {})
+        names = conn.execute("SELECT name, num_shards FROM fields ORDER BY rowid")
+        shards = dict(names)
+        query = "SELECT field, shard, nbytes, members FROM fastshard_shards"
+        records = list(conn.execute(query)) if "fastshard_shards" in tables else []
+        cursor = conn.execute("SELECT * FROM samples ORDER BY rowid")
+        columns = [item[0] for item in cursor.description]
+        rows = [dict(zip(columns, row, strict=True)) for row in cursor]
+    finally:
+        conn.close()
+    found = Found(tuple(shards), {r["id"]: (r["meta_json"], {}) for r in rows})
+    for field, count in shards.items():
+        shard_files = list_shards(root / f"{field}_shards", whole)
+        if whole:
+            own = [record[1:] for record in records if record[0] == field]
+            check_records(field, count, own, shard_files)
+        for row in rows:
+            shard, offset = row[f"{field}_shard"], row[f"{field}_offset"]
+            where = f"{row['id']!r}'s {field} at byte {offset} of shard {shard}"
+            need((shard is None) == (offset is None), where)
+            if shard is not None:
+                need(shard in shard_files, f"{where}: no such shard")
+                members = shard_files[shard]
+                array = load(where, f"{row['id']}.npy", offset, members)
+                found.rows[row["id"]][1][field] = array
+    return found
+
+
+def check_records(field: str, count: int, records: list, shards: dict) -> None:
+    """Check what the writer keeps of shards, and that its shards are whole tars."""
+    for shard, size, members in records:
+        where = f"shard {shard} of {field}"
+        need(shard in shards or not size, f"{where} is recorded, and not there")
+        if shard in shards:
+            data, found, end = shards[shard]
+            need((end, len(found)) == (size, members), f"{where}: {size}, {members}")
+            rest = data[end:]
+            need(len(rest) >= 1024 and not any(rest), f"{where}: no zeros at {end}")
+    held = sum(bool(members) for _, _, members in records)
+    need(count == held, f"num_shards of {field} is {count}, {held} have members")
+
+
+def list_shards(folder: Path, whole: bool) -> dict[int, Members]:
+    """List the members of a field's shards."""
+    found = {}
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        match = re.fullmatch(r"shard_(\d{4,})\.tar", path.name)
+        if match is not None:
+            found[int(match[1])] = list_members(path)
+        else:
+            need(not whole, f"{path} is left over")
+    return found
+
+
+def list_members(path: Path) -> Members:
+    """List a tar, as far as it is one."""
+    data = path.read_bytes()
+    found: dict[int, tuple[str, int]] = {}
+    end = 0
+    stream = io.BytesIO(data)
+    with contextlib.suppress(tarfile.TarError), tarfile.open(None, "r:", stream) as tar:
+        for member in tar:
+            found[member.offset_data] = member.name, member.size
+            end = tar.offset
+    return Members(data, found, end)
+
+
+class Members(NamedTuple):
+    """A shard's bytes and what tarfile lists of it."""
+
+    data: bytes
+    found: dict[int, tuple[str, int]]  # by offset of the data: name, size
+    end: int
+
+
+def load(where: str, name: str, offset: int, members: Members) -> str:
+    """Return the digest of the array that lies there."""
+    there, size = members.found.get(offset, (None, 0))
+    need(there == name, f"{where}: {there} is there")
+    data = members.data[offset : offset + size]
+    need(len(data) == size, f"{where}: is cut off")
+    try:
+        return digest_of(data)
+    except ValueError as error:
+        raise Broken(f"{where}: {error}") from error
+
+
+@functools.lru_cache(50_000)
+def digest_of(data: bytes) -> str:
+    stream = io.BytesIO(data)
+    array = np.lib.format.read_array(stream, allow_pickle=False)
+    if stream.tell() != len(data):
+        raise ValueError(f"{len(data) - stream.tell()} bytes too many")
+    return digest(array)
+
+
+def digest(array: np.ndarray) -> str:
+    data = hashlib.sha1(array.tobytes()).hexdigest()[:12]
+    return f"{array.dtype.str} {array.shape} {data}"
+
+
+def read_with_fastshard(root: Path) -> Found:
+    """Read the same by fastshard's reader."""
+    from fastshard.columnar import ShardedDatasetReader
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ShardedDatasetReader(root) as reader:
+            ids = reader.query_ids()
+            need(len(reader) == len(ids), f"{len(reader)} is the length of {ids}")
+            rows = reader.get_many(ids)
+            found = {
+                sample: (
+                    json.dumps(meta),
+                    {field: digest(array) for field, array in arrays.items()},
+                )
+                for sample, (arrays, meta) in zip(ids, rows, strict=True)
+            }
+            return Found(tuple(reader.list_fields()), found)

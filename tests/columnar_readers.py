@@ -1,0 +1,147 @@
+"""Processes that read a columnar dataset while another writes it."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from columnar_found import need
+
+READERS = 8
+SECONDS = 3
+FIELDS = ["a", "b", "c"]
+
+
+def arrays(number: int, version: int) -> dict[str, np.ndarray]:
+    """Return a sample's arrays: all hold its number and its version."""
+    sizes = {"a": 1, "b": 60, "c": 400}
+    return {
+        field: np.full((size, 2), (number, version)) for field, size in sizes.items()
+    }
+
+
+def write(root: Path, rng: random.Random, until: float) -> None:
+    """Add and update until the time is over."""
+    from fastshard.columnar import ShardedDatasetWriter
+
+    writer = ShardedDatasetWriter(root, samples_per_shard=20)
+    versions = writer.conn.execute("SELECT count(*) FROM samples").fetchone()[0] * [0]
+    while time.monotonic() < until:
+        for _ in range(rng.randrange(1, 20)):
+            number = rng.randrange(len(versions) + 3)
+            if number < len(versions):
+                versions[number] += 1
+                data = arrays(number, versions[number])
+                writer.update_sample(f"{number}", data, {"version": versions[number]})
+            else:
+                number = len(versions)
+                versions.append(0)
+                writer.add_sample(arrays(number, 0), f"{number}", {"version": 0})
+        writer.flush()
+        if rng.random() < 0.02:
+            writer.compact()
+        if rng.random() < 0.05:
+            writer.close()
+            writer = ShardedDatasetWriter(root, samples_per_shard=20)
+    writer.close()
+
+
+def look(reader, rng: random.Random) -> dict[int, int]:
+    """Read all samples in one of the ways; return the version of each number."""
+    ids = reader.query_ids()
+    need(len(ids) == len(reader), f"{len(reader)} is the length of {len(ids)} samples")
+    way = rng.randrange(4)
+    if way == 0:
+        found = [(a, meta["version"]) for a, meta in reader.get_many(ids)]
+    elif way == 1:
+        rng.shuffle(ids)
+        columns = reader.columns(ids)
+        versions = [reader.get_sample(sample, [])[1]["version"] for sample in ids]
+        rows = [
+            dict(zip(columns, row, strict=True))
+            for row in zip(*columns.values(), strict=True)
+        ]
+        found = list(zip(rows, versions, strict=True))
+    elif way == 2:
+        found = [({f: s[f] for f in FIELDS}, None) for s in reader.scan()]
+    else:
+        found = [(reader.samples[i], None) for i in range(len(reader))]
+    seen = {}
+    for sample, version in found:
+        need(sorted(sample) == FIELDS, f"fields {list(sample)}")
+        number, own = sample["a"][0].tolist()
+        need(
+            version in (None, own), f"{number}: metadata of {version}, arrays of {own}"
+        )
+        for field, array in arrays(number, own).items():
+            need(
+                np.array_equal(sample[field], array), f"{number} {field}, not of {own}"
+            )
+        need(number not in seen, f"{number} twice")
+        seen[number] = own
+    need(sorted(seen) == list(range(len(ids))), "numbers are missing")
+    return seen
+
+
+def read(root: Path, rng: random.Random, until: float) -> int:
+    """Read until the time is over; return how many states were seen."""
+    from fastshard.columnar import ShardedDatasetReader
+
+    last: dict[int, int] = {}
+    states = 0
+    while time.monotonic() < until:
+        with ShardedDatasetReader(root) as reader:
+            for _ in range(rng.randrange(1, 10)):
+                try:
+                    seen = look(reader, rng)
+                    need(look(reader, rng) == seen, "it changed without refresh()")
+                except FileNotFoundError:  # compacted since
+                    reader.refresh()
+                    continue
+                need(
+                    all(seen.get(number, -1) >= own for number, own in last.items()),
+                    f"it went back, from {last} to {seen}",
+                )
+                states += seen != last
+                last = seen
+                reader.refresh()
+    return states
+
+
+def forked(work, *args) -> int:
+    """Start a child that works; return its id."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            found = work(*args)
+            code = 0 if found is None or found > 3 else 3
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return child
+
+
+def reading(rng: random.Random, folder: Path, done: Counter[str]) -> None:
+    """Let eight processes read what one writes."""
+    from fastshard.columnar import ShardedDatasetWriter
+
+    root = folder / "data"
+    with ShardedDatasetWriter(root, samples_per_shard=20) as writer:
+        writer.add_fields(FIELDS)
+        writer.add_sample(arrays(0, 0), "0", {"version": 0})
+    until = time.monotonic() + SECONDS
+    children = {forked(write, root, random.Random(rng.random()), until): "writer"}
+    for i in range(READERS):
+        own = random.Random(rng.random())
+        children[forked(read, root, own, until)] = f"reader {i}"
+    ended = {name: os.waitpid(child, 0)[1] >> 8 for child, name in children.items()}
+    need(not any(ended.values()), f"exit codes {ended}; 3: it saw too few states")
+    done["readers"] += READERS
