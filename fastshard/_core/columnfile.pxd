@@ -18,7 +18,7 @@ cdef class ColumnFile:
     cdef ExtentTable scanned       # that table, once it was needed
     cdef uint64_t likely           # bytes of the member that was found last
     cdef Seen seen
-    cdef object handles            # shards on it, weakly
+    cdef list handles              # weak references to the shards on it
     cdef int find(
         self, uint64_t offset, span_t name, uint64_t *found, uint64_t *size
     ) except -1

@@ -20,8 +20,6 @@ from fastshard._core.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
 
-from weakref import WeakSet
-
 from fastshard.errors import ClosedError, FormatError, MemberNotFoundError
 
 cdef enum:
@@ -124,7 +122,7 @@ cdef class ColumnFile:
         self.scan = scan
         self.likely = BLOCK
         self.seen = Seen.__new__(Seen)
-        self.handles = WeakSet()
+        self.handles = []
 
     def __reduce__(self):
         raise TypeError("a ColumnFile does not pickle")
@@ -143,8 +141,11 @@ cdef class ColumnFile:
         """Let go of the file, and close the shards on it; arrays stay valid."""
         with cython.critical_section(self):
             self.source = None
-        for shard in list(self.handles):
-            shard.close()
+            handles, self.handles = self.handles, []
+        for handle in handles:
+            shard = handle()
+            if shard is not None:
+                shard.close()
 
     def locate(self, uint64_t offset, str member not None):
         """Return the true offset of a member, and its size.

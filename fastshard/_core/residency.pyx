@@ -151,6 +151,17 @@ cdef class Residency:
             self.asking = 0
         return self.whole
 
+    def look(self, int fd):
+        """Ask by a descriptor of the file that is open anyway."""
+        cdef uint64_t nbytes = self.file.nbytes
+        cdef int answer
+        if nbytes >> 20 > MOST_ASKED:
+            return
+        with nogil:
+            answer = fs_file_cached(fd, 0, nbytes)
+        self.whole = answer == 1
+        self.next_look = fs_now() + LOOK_EVERY
+
     cdef int ask(self, Descriptor probe) except -1:
         cdef uint64_t nbytes = self.file.nbytes
         cdef int answer = -1

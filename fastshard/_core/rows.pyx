@@ -25,6 +25,8 @@ from fastshard._core.source cimport Source
 from fastshard._core.span cimport span_t
 from fastshard._core.threads cimport fs_get, fs_put
 
+from weakref import ref
+
 from fastshard._core.lookup import find_all
 from fastshard.errors import ClosedError, FormatError, SampleNotFoundError
 
@@ -183,7 +185,7 @@ cdef class Rows:
         shard.file = file
         shard.cells = self.cells
         shard.seen = file.seen
-        file.handles.add(shard)
+        file.handles.append(ref(shard))
         self.shards[slot] = shard
         return shard
 

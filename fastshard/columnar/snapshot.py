@@ -24,7 +24,10 @@ from fastshard.shardset import mapping_limit
 
 __all__ = ["Snapshot"]
 
-RECORD = "SELECT nbytes FROM fastshard_shards WHERE field = ? AND shard = ?"
+WORTH_ALL = 16  # shards that are asked about one by one
+CACHED = "PRAGMA cache_size = -65536"  # KiB: of a large index, most of its pages
+ALL_RECORDS = "SELECT field, shard, nbytes FROM fastshard_shards"
+RECORD = f"{ALL_RECORDS} WHERE field = ? AND shard = ?"
 HAS_RECORDS = (
     "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fastshard_shards'"
 )
@@ -84,6 +87,7 @@ class Snapshot:
         self.owner = Columns(self.path, self.files, self.metadata)
         self.open: ReaderConnection | None = None
         self.asking: ReaderConnection | None = None
+        self._records: dict[tuple[str, int], int] | None = None
         self.closed = False
         self._opening = Lock()
         self.connection()
@@ -101,7 +105,9 @@ class Snapshot:
         fields = read_fields(connection, self.path)
         self.folders = {field.name: field.folder for field in fields}
         self.files.folders = self.folders
-        self._records = connection.execute(HAS_RECORDS).fetchone() is not None
+        self._records = None  # until shards are opened
+        self._has_records: bool | None = None
+        self._asked = 0
 
     def connection(self) -> ReaderConnection:
         """Return a connection to this state; hold its lock to use it."""
@@ -115,6 +121,7 @@ class Snapshot:
                 connection, asking = open_reader(self.path), None
                 try:
                     asking = open_reader(self.path)
+                    connection.execute(CACHED)
                     begin(connection, asking)
                     self._read(connection)
                 except BaseException as error:
@@ -169,17 +176,31 @@ class Snapshot:
 
     def _recorded(self, field: str, shard: int) -> int | None:
         """Return the bytes of a shard that fastshard wrote, with true offsets."""
+        self._asked += 1
+        if self._records is None and self._asked > WORTH_ALL:
+            self._records = {
+                (name, number): nbytes
+                for name, number, nbytes in self._read_records(ALL_RECORDS)
+            }
+        if self._records is not None:
+            found = self._records.get((field, shard))
+        else:
+            rows = self._read_records(RECORD, (field, shard))
+            found = rows[0][2] if rows else None
+        return found if type(found) is int and found >= 0 else None
+
+    def _read_records(self, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
         connection = self.connection()
-        if not self._records:
-            return None
         try:
             with connection.lock:
-                found = connection.execute(RECORD, (field, shard)).fetchone()
+                if self._has_records is None:
+                    found = connection.execute(HAS_RECORDS).fetchone()
+                    self._has_records = found is not None
+                if not self._has_records:
+                    return []
+                return connection.execute(sql, params).fetchall()
         except FAULTS as error:
             raise fault_of(error, self.path) from error
-        if found is None or type(found[0]) is not int or found[0] < 0:
-            return None
-        return int(found[0])
 
     def close(self) -> None:
         """Let go of the index and of all shards."""

@@ -12,12 +12,12 @@ from fastshard._core.columnfile import ColumnFile
 from fastshard._core.extents import ExtentTable
 from fastshard._core.rows import ColumnSamples, read_rows
 from fastshard._core.scan import scan_sound
-from fastshard._core.source import LocalFile
+from fastshard._core.source import LocalFile, MappedSource
 from fastshard.decoders import DECODERS, Decoder, decode_field, decoder_for
 from fastshard.errors import ClosedError, FieldNotFoundError
 from fastshard.formats.base import CopiedSample, Sample
 from fastshard.formats.local import Mode, source_of
-from fastshard.formats.tarheader import BLOCK, is_marked
+from fastshard.formats.tarheader import BLOCK, END, is_marked
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -46,6 +46,8 @@ def open_column(path: str, mode: Mode, recorded: int | None) -> ColumnFile:
     try:
         believed = recorded is not None and _is_ours(file, recorded)
         source = source_of(file, mode)
+        if isinstance(source, MappedSource) and source.residency is not None:
+            source.residency.look(file.fd)  # it is read at once
     except BaseException:
         file.close()
         raise
@@ -55,8 +57,11 @@ def open_column(path: str, mode: Mode, recorded: int | None) -> ColumnFile:
 
 
 def _is_ours(file: LocalFile, recorded: int) -> bool:
-    """Say whether nobody else appended to a shard; its own writer may just do so."""
-    if recorded + BLOCK > file.nbytes:
+    """Say whether nobody else appended to a shard; its own writer may just do so.
+
+    Others leave no file that ends where the archive's own end does.
+    """
+    if file.nbytes == recorded + len(END) or file.nbytes < recorded + BLOCK:
         return True
     return is_marked(file.read_many([(recorded, BLOCK)])[0])
 
@@ -104,7 +109,7 @@ class ColumnFiles:
 
     def path_of(self, field: str, shard: int) -> str:
         """Return where a shard is."""
-        return os.path.join(self.root, self.folders[field], f"shard_{shard:04d}.tar")
+        return f"{self.root}{os.sep}{self.folders[field]}{os.sep}shard_{shard:04d}.tar"
 
     def file(self, field: str, shard: int) -> ColumnFile:
         """Return an open shard.
