@@ -12,16 +12,17 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.arrays cimport seen_of
 from fastshard._core.columnfile cimport is_plain
 from fastshard._core.extents cimport name_at
 from fastshard._core.npyheader cimport SEEN_BYTES, Layout, layout_of
+from fastshard._core.pages cimport fs_now
 from fastshard._core.pieces cimport Pieces
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
-from fastshard._core.rows cimport UNKNOWN, Cells, ColumnShard, Rows
+from fastshard._core.residency cimport LOOK_EVERY
+from fastshard._core.rows cimport UNKNOWN, Cells, ColumnShard, Places, Rows, place_t
 from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_get, fs_put
 
@@ -36,17 +37,6 @@ cdef enum:
 
 cdef uint64_t MOST_BROUGHT = 1 << 30  # bytes that are asked for at once
 
-cdef enum:                         # of a shard
-    UNSEEN
-    NEAR_BY                        # its bytes can be had without waiting
-    FAR_AWAY                       # they may have to be brought
-
-cdef struct place_t:               # a shard
-    const uint8_t *base            # NULL: not seen, or not mapped
-    uint64_t nbytes
-    bint believed
-    int state
-
 cdef struct fill_t:
     const int64_t *positions
     size_t count
@@ -54,8 +44,10 @@ cdef struct fill_t:
     const int32_t *slots
     uint64_t *offsets
     uint64_t *sizes
-    place_t *places                # by slot
-    const uint8_t *header          # that all rows have
+    uint8_t *layouts
+    uint8_t tag                    # of the header that all rows have; 0: none
+    const place_t *places          # by slot
+    const uint8_t *header
     size_t header_size
     uint64_t size                  # of each member
     uint8_t *to
@@ -82,9 +74,31 @@ cdef void expect(const fill_t *fill, size_t r) noexcept nogil:
     if fs_load(fill.sizes + i) == UNKNOWN:
         fs_prefetch_line(place.base + offset - HEADER)
         fs_prefetch_line(place.base + offset - HEADER + 2 * LINE)
-    lines = min(<size_t> (fill.size + LINE - 1) // LINE, <size_t> MOST_LINES)
+    if fill.tag != 0 and fill.layouts[i] == fill.tag:
+        offset += fill.header_size
+    lines = min(fill.row_size // LINE + 1, <size_t> MOST_LINES)
     for k in range(lines):
         fs_prefetch_line(place.base + offset + k * LINE)
+
+
+cdef inline void expect_numbers(const fill_t *fill, size_t r) noexcept nogil:
+    """Ask for what the index says of a row that comes."""
+    cdef int64_t i
+    if r + FAR < fill.count:
+        i = fill.positions[r + FAR]
+        if 0 <= i < fill.rows:
+            fs_prefetch_line(fill.slots + i)
+            fs_prefetch_line(fill.offsets + i)
+            fs_prefetch_line(fill.sizes + i)
+
+
+cdef bint all_near(Places places) except -1:
+    """Whether all shards that were seen are in memory."""
+    cdef Source source
+    for source in list(places.sources):
+        if not source.is_near():
+            return False
+    return True
 
 
 cdef size_t copy_rows(fill_t *fill, size_t r, void *columns) noexcept nogil:
@@ -111,10 +125,12 @@ cdef size_t copy_rows(fill_t *fill, size_t r, void *columns) noexcept nogil:
                 return r
             if size <= place.nbytes - offset:
                 fs_put(fill.sizes + i, size)
-        if size != fill.size or size > place.nbytes - offset or (
-            memcmp(place.base + offset, fill.header, fill.header_size) != 0
-        ):
+        if size != fill.size or size > place.nbytes - offset:
             return r
+        if fill.tag == 0 or fill.layouts[i] != fill.tag:
+            if memcmp(place.base + offset, fill.header, fill.header_size) != 0:
+                return r
+            fill.layouts[i] = fill.tag
         memcpy(
             fill.to + r * fill.row_size, place.base + offset + fill.header_size,
             fill.row_size,
@@ -134,15 +150,14 @@ cdef class Filling:
     cdef bint holds_positions
     cdef bint holds_out
     cdef bytes header
-    cdef list sources              # of the places, held whoever closes them
+    cdef Places places             # held, whoever closes the shards
 
     def __cinit__(self, Rows rows not None, positions, out, bytes header not None,
-                  uint64_t size):
+                  uint64_t size, uint8_t tag):
         cdef Cells cells = rows.cells
         cdef uint64_t header_size = PyBytes_GET_SIZE(header)
         self.rows = rows
         self.header = header
-        self.sources = []
         PyObject_GetBuffer(positions, &self.positions, PyBUF_C_CONTIGUOUS)
         self.holds_positions = True
         PyObject_GetBuffer(out, &self.out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
@@ -153,6 +168,8 @@ cdef class Filling:
         self.fill.slots = cells.slots
         self.fill.offsets = cells.offsets
         self.fill.sizes = cells.sizes
+        self.fill.layouts = cells.layouts
+        self.fill.tag = tag
         self.fill.header = <const uint8_t *> PyBytes_AS_STRING(header)
         self.fill.header_size = header_size
         self.fill.size = size
@@ -162,9 +179,6 @@ cdef class Filling:
         self.fill.to = <uint8_t *> self.out.buf
         if <uint64_t> self.out.len != self.fill.row_size * self.fill.count:
             raise ValueError("an array of another size than the rows")
-        self.fill.places = <place_t *> calloc(len(rows.shards) + 1, sizeof(place_t))
-        if self.fill.places == NULL:
-            raise MemoryError
 
     cdef object run(self):
         """Copy all rows; returns the place of the first that is ragged, or None."""
@@ -181,41 +195,68 @@ cdef class Filling:
 
     cdef int open_places(self, bint brought) except -1:
         """Find the shards of all rows; bring what may not be in memory."""
-        cdef Pieces pieces = None
-        cdef ColumnShard shard
-        cdef Source source
-        cdef place_t *place
+        cdef Rows rows = self.rows
+        cdef uint64_t now = fs_now()
+        cdef bint sure = brought
         cdef size_t r
         cdef int64_t i
+        cdef int32_t slot
+        with cython.critical_section(rows):
+            if rows.places is None:
+                rows.places = Places(len(rows.numbers))
+            self.places = rows.places
+        self.fill.places = self.places.at
+        sure = sure or now < self.places.near_until
         for r in range(self.fill.count):
-            if r + FAR < self.fill.count:
-                i = self.fill.positions[r + FAR]
-                if 0 <= i < self.fill.rows:
-                    fs_prefetch_line(self.fill.slots + i)
-                    fs_prefetch_line(self.fill.offsets + i)
-                    fs_prefetch_line(self.fill.sizes + i)
+            expect_numbers(&self.fill, r)
             i = self.fill.positions[r]
-            if not 0 <= i < self.fill.rows or self.fill.slots[i] < 0:
+            if not 0 <= i < self.fill.rows:
                 continue           # raises in its turn
-            place = &self.fill.places[self.fill.slots[i]]
-            if place.state == UNSEEN:
-                shard = self.rows.shard_of(i)
-                source = shard.open_source()
-                place.state = NEAR_BY
-                if isinstance(source, MappedSource):
-                    self.sources.append(source)
-                    place.nbytes = source.nbytes
-                    place.believed = shard.file.believed
-                    place.base = source.base
-                if not brought and not source.is_near():
-                    place.state = FAR_AWAY
-            if place.state == FAR_AWAY:
-                if pieces is None:
-                    pieces = Pieces()
-                if pieces.nbytes < MOST_BROUGHT:
-                    pieces.add_guess(self.rows.shard_of(i), i)
-        if pieces is not None:
-            pieces.bring()
+            slot = self.fill.slots[i]
+            if slot >= 0 and self.places.at[slot].base == NULL:
+                self.open_place(slot, rows.shard_of(i))
+                sure = brought
+        if not sure:
+            self.bring(now)
+        return 0
+
+    cdef int open_place(self, int32_t slot, ColumnShard shard) except -1:
+        """Note where a shard is mapped, if it is."""
+        cdef Source source = shard.open_source()
+        cdef place_t *place = &self.places.at[slot]
+        if not isinstance(source, MappedSource):
+            return 0
+        with cython.critical_section(self.places):
+            self.places.sources.append(source)
+            place.nbytes = source.nbytes
+            place.believed = shard.file.believed
+            place.base = source.base  # last: others look at it first
+        return 0
+
+    cdef int bring(self, uint64_t now) except -1:
+        """Bring what may not be in memory; note if nothing of all shards is far."""
+        cdef Pieces pieces = Pieces()
+        cdef bytearray far = bytearray(self.places.count + 1)  # 1: near, 2: far; by slot
+        cdef unsigned char[::1] states = far
+        cdef ColumnShard shard
+        cdef size_t r
+        cdef int64_t i
+        cdef int32_t slot
+        for r in range(self.fill.count):
+            i = self.fill.positions[r]
+            if not 0 <= i < self.fill.rows:
+                continue
+            slot = self.fill.slots[i]
+            if slot < 0 or states[slot] == 1:
+                continue
+            shard = self.rows.shard_of(i)
+            if states[slot] == 0:
+                states[slot] = 1 if shard.open_source().is_near() else 2
+            if states[slot] == 2 and pieces.nbytes < MOST_BROUGHT:
+                pieces.add_guess(shard, i)
+        pieces.bring()
+        if all_near(self.places):
+            self.places.near_until = now + LOOK_EVERY
         return 0
 
     cdef bint copy_row(self, size_t r) except -1:
@@ -240,7 +281,6 @@ cdef class Filling:
         return True
 
     def __dealloc__(self):
-        free(self.fill.places)
         if self.holds_positions:
             PyBuffer_Release(&self.positions)
         if self.holds_out:
@@ -252,9 +292,9 @@ def layout_of_row(Rows rows not None, Py_ssize_t i):
 
     Returns
     -------
-    dtype, shape, fortran, header, size
+    dtype, shape, fortran, header, size, tag
         `header` are the bytes before the data; None where they are many. `size` is
-        the member's.
+        the member's. `tag` is for `fill_rows`.
 
     Raises
     ------
@@ -278,12 +318,14 @@ def layout_of_row(Rows rows not None, Py_ssize_t i):
     header = None
     if layout.header_size <= SEEN_BYTES:
         header = (<const char *> layout.header)[:layout.header_size]
-    return array.dtype, array.shape, layout.shape.fortran, header, size
+    return (
+        array.dtype, array.shape, layout.shape.fortran, header, size, rows.next_tag()
+    )
 
 
 def fill_rows(
-    Rows rows not None, positions, out, bytes header not None, uint64_t size, *,
-    bint brought=False,
+    Rows rows not None, positions, out, bytes header not None, uint64_t size,
+    uint8_t tag, *, bint brought=False,
 ):
     """Copy the data of rows into a buffer, one after another.
 
@@ -297,6 +339,8 @@ def fill_rows(
         That each row must have.
     size : int
         Bytes of each member.
+    tag : int
+        Of that header: a row that had it is not looked at again.
     brought : bool
         Their bytes were brought into memory just now.
 
@@ -310,6 +354,6 @@ def fill_rows(
     IndexError, FieldNotFoundError, FormatError, OSError
         A row cannot be read.
     """
-    cdef Filling filling = Filling(rows, positions, out, header, size)
+    cdef Filling filling = Filling(rows, positions, out, header, size, tag)
     filling.open_places(brought)
     return filling.run()

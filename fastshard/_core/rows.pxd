@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport ExtentTable
@@ -12,11 +12,25 @@ cdef enum:                         # slots of rows that have no array of a field
 cdef uint64_t UNKNOWN              # the size of a member whose header was not read
 
 
+cdef struct place_t:               # a shard
+    const uint8_t *base            # NULL: not seen, or not mapped
+    uint64_t nbytes
+    bint believed
+
+
+cdef class Places:
+    cdef place_t *at               # by slot
+    cdef size_t count
+    cdef list sources              # of those that are mapped, held whoever closes them
+    cdef uint64_t near_until       # ns: all that were seen are in memory
+
+
 cdef class Cells:
     cdef ExtentTable names
     cdef uint64_t *offsets
     cdef uint64_t *sizes
     cdef int32_t *slots
+    cdef uint8_t *layouts          # which of the column's a row surely has; 0: not seen
     cdef size_t count
     cdef size_t room
     cdef int add(self, uint64_t offset, int32_t slot) except -1
@@ -32,6 +46,9 @@ cdef class Rows:
     cdef public object layout      # of the arrays that were stacked last, or None
     cdef Cells cells
     cdef ExtentTable table
+    cdef Places places             # of the shards that were seen; None: of none
+    cdef int tags                  # that layouts have
+    cdef object __weakref__
     cdef int add(self, object offset, object shard, dict slots) except -1
     cdef int finish(self, ExtentTable names) except -1
     cdef object open(self, int32_t slot)

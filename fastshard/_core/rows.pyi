@@ -10,6 +10,10 @@ from fastshard._core.samples import SampleBase, SamplesBase
 from fastshard._core.shard import Shard
 
 @final
+class Places:
+    def __new__(cls, count: int) -> Self: ...
+
+@final
 class Cells: ...
 
 @final
@@ -21,6 +25,8 @@ class Rows:
     @property
     def count(self) -> int: ...
     layout: Any
+    def close(self) -> None: ...
+    def next_tag(self) -> int: ...
     def __new__(
         cls, field: str, bring: Callable[[int], ColumnFile], path: str
     ) -> Self: ...

@@ -9,7 +9,7 @@ member's position there is its sample's.
 cimport cython
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from fastshard._core.arrays cimport array_at
@@ -34,8 +34,28 @@ cdef enum:
     HEADER = 512                   # bytes before a member's data
     FEW = 16 << 10                 # bytes that are brought of a member of unknown size
     SUFFIX = 4                     # bytes of ".npy"
+    MOST_TAGS = 256                # that a byte can tell apart
 
 cdef uint64_t UNKNOWN = <uint64_t> -1
+
+
+@cython.final
+@cython.no_gc
+cdef class Places:
+    """Where the shards of a field are mapped. While it is referred to, they are."""
+
+    def __cinit__(self, size_t count):
+        self.at = <place_t *> calloc(count + 1, sizeof(place_t))
+        if self.at == NULL:
+            raise MemoryError
+        self.count = count
+        self.sources = []
+
+    def __reduce__(self):
+        raise TypeError("places do not pickle")
+
+    def __dealloc__(self):
+        free(self.at)
 
 
 @cython.final
@@ -63,8 +83,10 @@ cdef class Cells:
             resized(<void **> &self.offsets, self.count, sizeof(uint64_t))
             and resized(<void **> &self.slots, self.count, sizeof(int32_t))
             and resized(<void **> &self.sizes, self.count, sizeof(uint64_t))
+            and resized(<void **> &self.layouts, self.count, 1)
         ):
             raise MemoryError
+        memset(self.layouts, 0, self.count)
         memset(self.sizes, 0xff, self.count * sizeof(uint64_t))
         self.names = names
         return 0
@@ -73,6 +95,7 @@ cdef class Cells:
         free(self.offsets)
         free(self.sizes)
         free(self.slots)
+        free(self.layouts)
 
 
 @cython.final
@@ -97,6 +120,15 @@ cdef class Rows:
 
     def __reduce__(self):
         raise TypeError("rows do not pickle")
+
+    def close(self):
+        """Forget where shards are: one of them was closed."""
+        self.places = None
+
+    def next_tag(self):
+        """Return a number that no other layout of the column has; 0: none is left."""
+        self.tags = min(self.tags + 1, MOST_TAGS)
+        return 0 if self.tags == MOST_TAGS else self.tags
 
     @property
     def count(self):
@@ -185,7 +217,7 @@ cdef class Rows:
         shard.file = file
         shard.cells = self.cells
         shard.seen = file.seen
-        file.handles.append(ref(shard))
+        file.handles += [ref(shard), ref(self)]
         self.shards[slot] = shard
         return shard
 

@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 from fastshard._core.rows import Rows
 
+LAST: int
+
 @final
 class Batch: ...
 

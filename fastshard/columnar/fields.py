@@ -115,7 +115,8 @@ def new_metadata_column(
             f"GENERATED ALWAYS AS (json_extract(meta_json, {text})) VIRTUAL"
         )
         cursor.execute(
-            f"CREATE INDEX {quoted('fastshard_' + name)} ON samples ({quoted(name)})"
+            f"CREATE INDEX {quoted('fastshard_' + name)} "
+            f"ON samples ({quoted(name)}, id)"  # ids are found without their rows
         )
     except sqlite3.OperationalError as error:
         if "malformed JSON" in str(error):

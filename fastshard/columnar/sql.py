@@ -72,11 +72,8 @@ def rows_sql(
     condition = _enclosed(where, "where")
     if most:  # few are found soon by going through all
         return f"SELECT {named} FROM samples WHERE {condition} ORDER BY rowid{most}"
-    # Asked for an order outright, SQLite passes over the indexes that users made.
-    return (
-        f"SELECT {named} FROM samples WHERE rowid IN "
-        f"(SELECT rowid FROM samples WHERE {condition}) ORDER BY rowid"
-    )
+    # Asked for the order of rowid itself, SQLite passes over indexes that users made.
+    return f"SELECT {named} FROM samples WHERE {condition} ORDER BY +rowid"
 
 
 def split(text: str) -> list[str]:

@@ -58,13 +58,13 @@ def _stack(
         for layout in (rows.layout, None):  # most have the one of those before
             if layout is None:
                 layout = rows.layout = layout_of_row(rows, order[0])
-            dtype, shape, fortran, header, size = layout
+            dtype, shape, fortran, header, size, tag = layout
             axes = shape[::-1] if fortran else shape
             stack = np.empty((len(order), *axes), dtype)
             odd: int | None = 0
             if header is not None:
                 data = _bytes_of(stack)
-                odd = fill_rows(rows, order, data, header, size, brought=brought)
+                odd = fill_rows(rows, order, data, header, size, tag, brought=brought)
             if odd is None:
                 break
         else:

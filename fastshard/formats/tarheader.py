@@ -30,7 +30,9 @@ def is_marked(block: bytes) -> bool:
     Members of columnar datasets have it, so that those that others append are told
     apart: the index has no true offsets of them.
     """
-    return block == END[:BLOCK] or block[MARK_AT : MARK_AT + len(MARK) + 1] == MARK + b"\0"
+    return (
+        block == END[:BLOCK] or block[MARK_AT : MARK_AT + len(MARK) + 1] == MARK + b"\0"
+    )
 
 
 class Headers:
