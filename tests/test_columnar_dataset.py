@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from fastshard.errors import (
 )
 
 COUNT = 230
+README = Path(__file__).parent.parent / "README.md"
 
 
 def value(i, field):
@@ -197,3 +200,21 @@ def test_it_is_what_the_reader_reads(ds, root):
     with ShardedDatasetReader(root) as reader:
         for i, arrays in enumerate(reader.samples):
             assert list(arrays) == list(ds[i])
+
+
+@pytest.mark.skipif(not README.exists(), reason="no source tree")
+def test_the_example_in_the_readme(tmp_path, monkeypatch):
+    text = README.read_text().partition("\n## Columnar datasets\n")[2]
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:1]
+    code = code.replace("reader.samples[7]", "reader.samples[0]").replace(
+        "ds[7]", "ds[0]"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = {"np": np, "fastshard": fastshard}
+    exec(compile(code, "README.md", "exec"), found)
+    assert found["ids"] == [found["sample_id"]]
+    assert found["arrays"]["target"].tolist() == [1] * 50
+    assert found["metadata"] == {"length": 100}
+    assert found["batch"]["__key__"] == found["ids"]
+    found["reader"].close()
+    found["ds"].close()

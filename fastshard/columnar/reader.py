@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ShardedDatasetReader"]
 
 Arrays = dict[str, "NDArray[Any]"]
+AT_ONCE = 1024  # ids that are looked up by one query
 WORTH_ALL = 8  # rows are all read once one part in so many was asked for one by one
 
 
@@ -38,6 +40,7 @@ class Reading(NamedTuple):
     """How samples are read of which only some fields are wanted."""
 
     sql: str  # of the row of an id
+    many_sql: str  # of the rows of a JSON array of ids
     rows: RowReader
 
 
@@ -166,16 +169,15 @@ class ShardedDatasetReader(Asking):
         """Return what `get_sample` does, of many samples, in the order given."""
         reading = self._reading(fields)
         ids = list(sample_ids)
-        rows = self._rows(reading.sql, ids)
         path = self._snapshot.path
-        make = self._arrays_of
-        found = [
-            (
-                make(reading, row, sample_id, copy),
-                parse_metadata(row[-1], sample_id, path),
-            )
-            for row, sample_id in zip(rows, ids, strict=True)
-        ]
+        make = reading.rows.arrays
+        found = []
+        for row, sample_id in zip(self._rows(reading, ids), ids, strict=True):
+            try:
+                arrays = make(row, sample_id, copy)
+            except FormatError as error:
+                arrays = self._with_objects(reading, row, sample_id, copy, error)
+            found.append((arrays, parse_metadata(row[-2], sample_id, path)))
         if not self.cache_tars:
             self._snapshot.files.forget()
         return found
@@ -295,26 +297,29 @@ class ShardedDatasetReader(Asking):
             wanted = self._fields(None) if key is None else list(key)
             found = Reading(
                 self._snapshot.row_sql(wanted),
+                self._snapshot.rows_sql(wanted),
                 RowReader(wanted, self._snapshot.files.file, self._snapshot.path),
             )
             self._readings[key] = found
         return found
 
-    def _rows(self, sql: str, ids: list[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of some ids."""
+    def _rows(self, reading: Reading, ids: list[str]) -> list[tuple[Any, ...]]:
+        """Return the rows of some ids; in each the metadata and the id come last."""
         connection = self._connection()
-        execute = connection.rows.execute
-        rows = []
-        sample_id = None
-        try:
-            with connection.lock:
-                for sample_id in ids:
-                    row = execute(sql, (sample_id,)).fetchone()
-                    if row is None:
-                        raise self._missing(sample_id)
-                    rows.append(row)
-        except (*FAULTS, UnicodeEncodeError) as error:
-            raise self._fault(error, sample_id) from error
+        rows: list[tuple[Any, ...]] = []
+        for start in range(0, len(ids), AT_ONCE):
+            some = ids[start : start + AT_ONCE]
+            if not all(isinstance(sample_id, str) for sample_id in some):
+                raise self._missing(next(i for i in some if not isinstance(i, str)))
+            try:
+                with connection.lock:
+                    wanted = (json.dumps(some),)
+                    rows += connection.execute(reading.many_sql, wanted).fetchall()
+            except FAULTS as error:
+                raise fault_of(error, self._snapshot.path) from error
+        for row, sample_id in zip(rows, ids, strict=True):
+            if row[-1] != sample_id:  # NULL: there is none
+                raise self._missing(sample_id)
         return rows
 
     def _missing(self, sample_id: Any) -> Exception:
@@ -328,14 +333,6 @@ class ShardedDatasetReader(Asking):
             return self._missing(sample_id)  # half a surrogate pair
         assert isinstance(error, FAULTS)
         return fault_of(error, self._snapshot.path)
-
-    def _arrays_of(
-        self, reading: Reading, row: tuple[Any, ...], sample_id: str, copy: bool
-    ) -> Arrays:
-        try:
-            return reading.rows.arrays(row, sample_id, copy)
-        except FormatError as error:
-            return self._with_objects(reading, row, sample_id, copy, error)
 
     def _with_objects(
         self,
@@ -373,7 +370,7 @@ class ShardedDatasetReader(Asking):
         if self._all is None:
             self._asked += len(keys)
             if self._asked * WORTH_ALL < len(self):
-                rows = self._rows(self._snapshot.row_sql(self._fields(None)), keys)
+                rows = self._rows(self._reading(None), keys)
                 order = array("q", range(len(keys)))
                 return some_samples(self._snapshot, rows, keys), order
         return self._loaded(), self._loaded().find_keys(keys)
