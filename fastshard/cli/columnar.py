@@ -122,7 +122,7 @@ def verify_columnar(root: str, args: argparse.Namespace) -> int:
 
 def cmd_compact(args: argparse.Namespace) -> int:
     """Rewrite the shards of a columnar dataset without what nothing refers to."""
-    from fastshard.columnar.compact import compact
+    from fastshard.columnar.offline import compact
 
     done = compact(needed_root(args.root))._asdict()
     if args.json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastshard.columnar.compact import compact
+    from fastshard.columnar.offline import compact
     from fastshard.columnar.figures import stat
     from fastshard.columnar.reader import ShardedDatasetReader
     from fastshard.columnar.verifying import verify
@@ -25,7 +25,7 @@ __all__ = [
 HOMES = {  # modules that have not the name of what they hold, which would hide it
     "ShardedDatasetReader": "reader",
     "ShardedDatasetWriter": "writer",
-    "compact": "compact",
+    "compact": "offline",
     "stat": "figures",
     "verify": "verifying",
 }
