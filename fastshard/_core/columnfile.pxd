@@ -18,7 +18,10 @@ cdef class ColumnFile:
     cdef ExtentTable scanned       # that table, once it was needed
     cdef uint64_t likely           # bytes of the member that was found last
     cdef Seen seen
-    cdef list handles              # weak references to the shards on it
+    cdef readonly tuple identity
+    cdef object scanning           # a lock
+    cdef list holders              # who remembers it, weakly
+    cdef Py_ssize_t most_holders
     cdef int find(
         self, uint64_t offset, span_t name, uint64_t *found, uint64_t *size
     ) except -1
@@ -32,4 +35,5 @@ cdef class ColumnFile:
     cdef View window(
         self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
     )
-    cdef Source open_source(self)
+    cdef ExtentTable walked(self)
+    cdef int held_by(self, object holder) except -1

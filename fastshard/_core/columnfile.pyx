@@ -20,7 +20,10 @@ from fastshard._core.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
 
-from fastshard.errors import ClosedError, FormatError, MemberNotFoundError
+from threading import Lock
+from weakref import ref
+
+from fastshard.errors import FormatError
 
 cdef enum:
     BLOCK = 512                    # bytes of a header
@@ -30,6 +33,7 @@ cdef enum:
     TYPE = 156
     MOST_BLOCKS = 64               # blocks of extension headers before a header
     STEPS = 8                      # of a walk over them
+    MOST_HOLDERS = 8               # before those that are gone are forgotten
 
 
 cdef bint octal_at(const uint8_t *digits, uint64_t *value) noexcept nogil:
@@ -55,6 +59,7 @@ cdef bint is_plain(const uint8_t *block, span_t name, uint64_t *size) noexcept n
         and (name.left == NAME_WIDTH or block[name.left] == 0)
         and (block[TYPE] == c'0' or block[TYPE] == 0)
         and octal_at(block + SIZE, size)
+        and size[0] > 0            # else it may stand in a header before: no array is empty
     )
 
 
@@ -88,7 +93,7 @@ cdef bint is_extended(
             if status != TAR_MORE:
                 break
         same = (
-            status == TAR_MEMBER and tar.offset == offset and tar.name.left == name.left
+            status == TAR_MEMBER and tar.size > 0 and tar.offset == offset and tar.name.left == name.left
             and memcmp(tar.name.at, name.at, name.left) == 0
         )
         size[0] = tar.size
@@ -111,18 +116,24 @@ cdef class ColumnFile:
     believed : bool
         Offsets come from who writes true ones. Others' may lead to an earlier member
         of the same name, so that all headers are walked over before any is used.
+    identity : tuple of int
+        Device, inode, bytes, and ns of the last write, when it was opened.
     """
 
     def __cinit__(
-        self, Source source not None, str path not None, scan not None, *, bint believed
+        self, Source source not None, str path not None, scan not None, *,
+        bint believed, tuple identity not None
     ):
         self.source = source
         self.believed = believed
+        self.identity = identity
+        self.scanning = Lock()
         self.path = path
         self.scan = scan
         self.likely = BLOCK
         self.seen = Seen.__new__(Seen)
-        self.handles = []
+        self.holders = []
+        self.most_holders = MOST_HOLDERS
 
     def __reduce__(self):
         raise TypeError("a ColumnFile does not pickle")
@@ -130,59 +141,66 @@ cdef class ColumnFile:
     @property
     def nbytes(self):
         """Bytes of the file when it was opened."""
-        return self.open_source().nbytes
+        return self.source.nbytes
 
     @property
     def was_scanned(self):
         """Whether an offset of the index was none, so that all headers were read."""
         return self.scanned is not None
 
-    def close(self):
-        """Let go of the file, and close the shards on it; arrays stay valid."""
+    def let_go(self):
+        """Have those that remember the file forget it; who uses it goes on."""
         with cython.critical_section(self):
-            self.source = None
-            handles, self.handles = self.handles, []
-        for handle in handles:
-            shard = handle()
-            if shard is not None:
-                shard.close()
+            holders, self.holders = self.holders, []
+        for holder in holders:
+            holder = holder()
+            if holder is not None:
+                holder.let_go(self)
+
+    cdef int held_by(self, object holder) except -1:
+        """Note who remembers the file, weakly."""
+        with cython.critical_section(self):
+            if len(self.holders) >= self.most_holders:
+                self.holders = [other for other in self.holders if other() is not None]
+                self.most_holders = 2 * len(self.holders) + MOST_HOLDERS
+            self.holders.append(ref(holder))
+        return 0
+
+    cdef ExtentTable walked(self):
+        """What a walk over all headers finds; one thread walks, others wait for it."""
+        with self.scanning:
+            if self.scanned is None:
+                self.scanned = self.scan()
+            return self.scanned
 
     def locate(self, uint64_t offset, str member not None):
         """Return the true offset of a member, and its size.
 
         Raises
         ------
-        MemberNotFoundError
-            The file has no such member.
         FormatError
-            It is no tar.
+            The file has no such member.
         """
         cdef uint64_t found, size
         cdef span_t name
         cdef object keeper = text_to(member, &name)
         if keeper is None:
-            raise MemberNotFoundError(member, self.path)
+            raise FormatError("no member is called so", self.path, offset, member)
         self.find(offset, name, &found, &size)
         return found, size
 
-    cdef Source open_source(self):
-        cdef Source source
-        with cython.critical_section(self):
-            source = self.source
-        if source is None:
-            raise ClosedError(f"{self.path} is closed")
-        return source
-
     cdef bint check(self, uint64_t offset, span_t name, uint64_t *size) except -1:
         """Whether a member of this name begins at `offset`; its size."""
-        cdef Source source = self.open_source()
+        cdef Source source = self.source
         cdef uint64_t nbytes = source.nbytes
         cdef uint64_t start
         cdef const uint8_t *window
         cdef object keeper
         if offset < BLOCK or offset > nbytes or offset % BLOCK != 0:
             return False
-        start = min(offset + self.likely, nbytes)  # the data comes with its header
+        start = offset                 # of a mapped one the data comes with its header
+        if isinstance(source, MappedSource):
+            start = min(offset + self.likely, nbytes)
         keeper = self.held(source, offset - BLOCK, start, &window)
         if not is_plain(window, name, size):
             start = offset - min(offset, <uint64_t> MOST_BLOCKS * BLOCK)
@@ -210,20 +228,23 @@ cdef class ColumnFile:
         """Find a member: at `offset` if its header stands there, else by its name."""
         cdef Py_ssize_t i
         cdef Source source
+        cdef ExtentTable table
         cdef str member
         found[0] = offset
         if self.believed and self.check(offset, name, size):
             self.likely = size[0]
             return 0
-        if self.scanned is None:
-            self.scanned = self.scan()
+        table = self.walked()
         member = text_from(name)
-        i = self.scanned.find(member)
+        i = table.find(member)
         if i < 0:
-            raise MemberNotFoundError(member, self.path)
-        found[0] = self.scanned.columns.offsets[i]
-        size[0] = self.scanned.columns.sizes[i]
-        source = self.open_source()
+            raise FormatError(
+                "the index names a member that the shard has not", self.path, offset,
+                member,
+            )
+        found[0] = table.columns.offsets[i]
+        size[0] = table.columns.sizes[i]
+        source = self.source
         if found[0] > source.nbytes or size[0] > source.nbytes - found[0]:
             raise FormatError(  # what was mapped is older than the walk
                 "a member reaches beyond the file as it was opened", self.path,
@@ -237,11 +258,11 @@ cdef class ColumnFile:
         cdef uint64_t found = offset
         cdef span_t name
         cdef uint8_t *at = NULL
-        cdef Source source = self.open_source()
+        cdef Source source = self.source
         cdef object owner = None
         cdef object keeper = text_to(member, &name)
         if keeper is None:
-            raise MemberNotFoundError(member, self.path)
+            raise FormatError("no member is called so", self.path, offset, member)
         try:
             if self.believed and isinstance(source, MappedSource):
                 owner = self.window(<MappedSource> source, offset, name, &size)

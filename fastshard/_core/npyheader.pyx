@@ -159,8 +159,10 @@ cdef Layout parse_header(bytes text, int version):
     layout.nbytes = layout.dtype.itemsize
     for k, length in enumerate(shape):
         layout.shape.lengths[k] = length
-    for length in shape:
+    for length in shape:           # NumPy counts as if no length were 0
         if length > 0 and layout.nbytes > limit // length:
             raise ValueError(f"shape {shape!r} is too large")
-        layout.nbytes *= length
+        layout.nbytes *= max(length, <uint64_t> 1)
+    if 0 in shape:
+        layout.nbytes = 0
     return layout

@@ -27,6 +27,7 @@ cdef class RowReader:
     cdef list files                # of each field, by shard
     cdef object bring
     cdef str path
+    cdef object __weakref__
 
     def __cinit__(self, list fields not None, bring, str path not None):
         self.fields = fields
@@ -52,8 +53,6 @@ cdef class RowReader:
         ------
         FormatError
             An array cannot be read, or the row has what is no shard and offset.
-        MemberNotFoundError
-            The shard has no such member.
         OSError
             A shard cannot be read.
         """
@@ -100,10 +99,18 @@ cdef class RowReader:
                 f"{shard!r:.80}, which are no offset and shard", self.path, 0, member,
             )
         file = (<dict> self.files[k]).get(shard)
-        if file is None or file.source is None:
+        if file is None:
             file = <ColumnFile?> self.bring(self.fields[k], shard)
+            file.held_by(self)
             (<dict> self.files[k])[shard] = file
         return file, at
+
+    def let_go(self, ColumnFile file not None):
+        """Forget a shard; who is at it goes on."""
+        for files in self.files:
+            for shard, other in list(files.items()):
+                if other is file:
+                    files.pop(shard, None)
 
     cdef object array(self, Py_ssize_t k, object offset, object shard, str member):
         cdef object file = (<dict> self.files[k]).get(shard)
@@ -111,6 +118,6 @@ cdef class RowReader:
         cdef int64_t at = -1
         if type(offset) is int:
             at = PyLong_AsLongLongAndOverflow(offset, &overflow)
-        if file is None or at < 0 or (<ColumnFile> file).source is None:
+        if file is None or at < 0:
             file, at = self.file(k, offset, shard, member)
         return (<ColumnFile> file).array(<uint64_t> at, member)

@@ -42,6 +42,7 @@ cdef class Rows:
     cdef str path                  # of the index
     cdef readonly list numbers     # of shards, by slot
     cdef list shards               # those that are open, by slot; or None
+    cdef list firsts               # what each was when it was opened first, or None
     cdef object bring
     cdef public object layout      # of the arrays that were stacked last, or None
     cdef Cells cells

@@ -25,10 +25,10 @@ from fastshard._core.source cimport Source
 from fastshard._core.span cimport span_t
 from fastshard._core.threads cimport fs_get, fs_put
 
-from weakref import ref
-
 from fastshard._core.lookup import find_all
-from fastshard.errors import ClosedError, FormatError, SampleNotFoundError
+from fastshard.errors import (
+    ClosedError, FieldNotFoundError, FormatError, SampleNotFoundError,
+)
 
 cdef enum:
     HEADER = 512                   # bytes before a member's data
@@ -98,6 +98,14 @@ cdef class Cells:
         free(self.layouts)
 
 
+cdef bint is_same(ColumnFile file, tuple first) except -1:
+    """Whether a file is the one that was opened first, which has at most grown."""
+    identity, believed = first
+    if file.believed and believed:
+        return identity[:2] == file.identity[:2] and identity[2] <= file.identity[2]
+    return identity == file.identity
+
+
 @cython.final
 cdef class Rows:
     """One field of some samples.
@@ -121,14 +129,19 @@ cdef class Rows:
     def __reduce__(self):
         raise TypeError("rows do not pickle")
 
-    def close(self):
-        """Forget where shards are: one of them was closed."""
-        self.places = None
+    def let_go(self, ColumnFile file not None):
+        """Forget a shard; who is at it goes on."""
+        with cython.critical_section(self):
+            self.places = None
+            for slot, shard in enumerate(self.shards):
+                if shard is not None and (<ColumnShard> shard).file is file:
+                    self.shards[slot] = None
 
     def next_tag(self):
         """Return a number that no other layout of the column has; 0: none is left."""
-        self.tags = min(self.tags + 1, MOST_TAGS)
-        return 0 if self.tags == MOST_TAGS else self.tags
+        with cython.critical_section(self):
+            self.tags = min(self.tags + 1, MOST_TAGS)
+            return 0 if self.tags == MOST_TAGS else self.tags
 
     @property
     def count(self):
@@ -187,6 +200,7 @@ cdef class Rows:
         table.columns.count = names.columns.count
         self.table = table
         self.shards = [None] * len(self.numbers)
+        self.firsts = [None] * len(self.numbers)
         return 0
 
     cdef str key(self, Py_ssize_t i):
@@ -205,19 +219,26 @@ cdef class Rows:
                 self.path, 0, self.table.name(i),
             )
         shard = self.shards[slot]
-        if shard is None or (<ColumnShard> shard).source is None:
+        if shard is None:
             shard = self.open(slot)
         return <ColumnShard> shard
 
     cdef object open(self, int32_t slot):
         cdef ColumnFile file = <ColumnFile?> self.bring(self.numbers[slot])
         cdef ColumnShard shard = ColumnShard.__new__(
-            ColumnShard, file.open_source(), self.table, file.path, "mmap"
+            ColumnShard, file.source, self.table, file.path, "mmap"
         )
+        first = self.firsts[slot]
+        if first is None:
+            self.firsts[slot] = file.identity, file.believed
+        elif not is_same(file, first):
+            raise FormatError(
+                "the shard was changed after some of it was read; refresh()", file.path, 0
+            )
         shard.file = file
         shard.cells = self.cells
         shard.seen = file.seen
-        file.handles += [ref(shard), ref(self)]
+        file.held_by(self)
         self.shards[slot] = shard
         return shard
 
@@ -440,8 +461,17 @@ cdef class ColumnSamples(SamplesBase):
         return found
 
     def columns_of(self, fields):
-        """Return the columns of some fields, those that there are."""
-        return [self.by_field[field] for field in fields if field in self.by_field]
+        """Return the columns of some fields.
+
+        Raises
+        ------
+        FieldNotFoundError
+            There is no such field.
+        """
+        for field in fields:
+            if field not in self.by_field:
+                raise FieldNotFoundError(field, self.owner.path)
+        return [self.by_field[field] for field in fields]
 
 
 def read_rows(chunks, list fields not None, bring, str path not None):

@@ -33,6 +33,7 @@ cdef class Batch:
     cdef uint64_t task             # the last; 0: it is there
     cdef uint64_t nbytes
     cdef list runs                 # (source, start, end), to be given back
+    cdef list sources
 
 
 @cython.final
@@ -51,6 +52,8 @@ cdef class Sweep:
         Bytes ahead, but for one batch.
     drops : bool
         Give back what was read.
+    whole : bool
+        Batches have `step` rows; else fewer, where these take too much memory.
     """
 
     cdef list columns
@@ -59,6 +62,8 @@ cdef class Sweep:
     cdef Py_ssize_t step
     cdef uint64_t window_bytes
     cdef bint drops
+    cdef bint whole
+    cdef bint doubtful             # some bytes could not be brought
     cdef Prefetcher prefetcher
     cdef object batches            # that were asked for and not read, in order
     cdef Py_ssize_t asked          # rows
@@ -67,7 +72,7 @@ cdef class Sweep:
 
     def __cinit__(
         self, list columns not None, order not None, Py_ssize_t step,
-        uint64_t window_bytes, *, bint drops
+        uint64_t window_bytes, *, bint drops, bint whole
     ):
         if step < 1:
             raise ValueError(f"a batch has at least 1 row, not {step}")
@@ -77,6 +82,7 @@ cdef class Sweep:
         self.step = step
         self.window_bytes = window_bytes
         self.drops = drops
+        self.whole = whole
         self.batches = deque()
 
     def __reduce__(self):
@@ -85,7 +91,7 @@ cdef class Sweep:
     def __next__(self):
         """Return the positions of the next batch, whose bytes are in memory."""
         cdef Batch batch
-        cdef Py_ssize_t start
+        cdef Py_ssize_t start, end
         self.pass_by()
         while self.asked < len(self.order) and len(self.batches) < MOST_BATCHES and (
             not self.batches or self.ahead < self.window_bytes
@@ -94,20 +100,39 @@ cdef class Sweep:
         if not self.batches:
             self.close()
             raise StopIteration
-        start, batch = self.batches.popleft()
+        start, end, batch = self.batches.popleft()
         self.ahead -= batch.nbytes
         self.current = batch
+        for source in batch.sources:
+            (<Source> source).prepare()  # it is we who touch its bytes
         if batch.task > 0:
             self.prefetcher.wait(batch.task)
-        return self.order[start:min(start + self.step, len(self.order))]
+            if self.prefetcher.failed() > 0:
+                self.doubt()
+        return self.order[start:end]
 
     def __iter__(self):
         return self
 
+    @property
+    def is_sure(self):
+        """Whether the bytes of the batch are in memory; else some could not be had."""
+        return not self.doubtful
+
+    cdef int doubt(self) except -1:
+        """Have all that follows looked at before it is read, which raises."""
+        cdef Rows rows
+        self.doubtful = True
+        for rows in self.columns:
+            rows.places = None
+        return 0
+
     def close(self):
-        """End the thread, and give back what is left to be."""
+        """End the thread, and give back what was brought."""
         self.pass_by()
-        self.batches.clear()
+        while self.batches:
+            self.current = self.batches.popleft()[2]
+            self.pass_by()
         self.asked = len(self.order)
         if self.prefetcher is not None:
             self.prefetcher.stop()
@@ -120,6 +145,8 @@ cdef class Sweep:
         cdef Py_ssize_t end = min(start + self.step, <Py_ssize_t> len(self.order))
         cdef Rows rows
         batch.runs = []
+        batch.sources = []
+        end = min(end, self.end_of(start, end))
         for rows in self.columns:
             try:
                 self.ask_rows(rows, start, end, batch)
@@ -127,8 +154,33 @@ cdef class Sweep:
                 pass
         self.asked = end
         self.ahead += batch.nbytes
-        self.batches.append((start, batch))
+        self.batches.append((start, end, batch))
         return 0
+
+    cdef Py_ssize_t end_of(self, Py_ssize_t start, Py_ssize_t end) except -1:
+        """Where a batch that need not be whole ends: behind a quarter of the window."""
+        cdef Rows rows
+        cdef ColumnShard shard
+        cdef uint64_t offset, size
+        cdef uint64_t nbytes = 0
+        cdef Py_ssize_t k
+        cdef int64_t i
+        if self.whole or not self.drops:
+            return end
+        for k in range(start, end):
+            i = self.positions[k]
+            for rows in self.columns:
+                if rows.cells.slots[i] < 0:
+                    continue
+                try:
+                    shard = rows.shard_of(i)
+                except (FastshardError, OSError):  # raised when it is read
+                    continue
+                if shard.guess(shard.open_source(), i, &offset, &size):
+                    nbytes += size
+            if nbytes >= self.window_bytes // 4:
+                return k + 1
+        return end
 
     cdef int ask_rows(
         self, Rows rows, Py_ssize_t start, Py_ssize_t end, Batch batch
@@ -156,6 +208,7 @@ cdef class Sweep:
                 if source is not last:
                     self.push(last, run_start, run_end, near, batch)
                     last = source
+                    batch.sources.append(source)
                     near = source.is_near()
                     run_start = run_end = 0
             if (near and not self.drops) or not shard.guess(last, i, &offset, &size):
@@ -210,13 +263,15 @@ cdef class Sweep:
         return 0
 
 
-def file_order(Rows rows not None, order not None):
+def file_order(list columns not None, order not None):
     """Return positions in the order of one field's bytes; those without it come last.
 
     Shards whose offsets in the index are no true ones are walked over for it.
 
     Parameters
     ----------
+    columns : list of Rows
+        The first says the order; offsets of all are found.
     order : ndarray of int64
         Positions of samples that there are.
     """
@@ -227,14 +282,18 @@ def file_order(Rows rows not None, order not None):
     cdef Py_ssize_t k
     cdef int64_t i
     cdef int32_t slot
-    cdef const int32_t *slots = rows.cells.slots
+    cdef const int32_t *slots
     cdef int64_t[::1] ranks
     cdef int64_t[::1] shards
     cdef int64_t[::1] offsets
     cdef bint in_order = True
+    cdef Rows rows
+    for rows in columns:
+        find_offsets(rows, positions)
+    rows = columns[0]
+    slots = rows.cells.slots
     by_slot = numpy.array([*rows.numbers, LAST], numpy.int64)
     ranks = by_slot
-    find_offsets(rows, positions)
     numbers = numpy.empty(count, numpy.int64)
     places = numpy.empty(count, numpy.int64)
     shards = numbers
@@ -266,6 +325,8 @@ cdef int find_offsets(Rows rows, const int64_t[::1] positions) except -1:
         if slot < 0 or known[slot] == TRUE_ONES:
             continue
         try:
+            if known[slot] == 0:
+                known[slot] = TRUE_ONES  # if it cannot be opened, that is not tried again
             shard = rows.shard_of(positions[k])
             known[slot] = TRUE_ONES if shard.file.believed else OTHERS
             if known[slot] == OTHERS:

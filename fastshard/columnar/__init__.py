@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastshard.columnar.offline import compact
     from fastshard.columnar.figures import stat
+    from fastshard.columnar.offline import compact
     from fastshard.columnar.reader import ShardedDatasetReader
     from fastshard.columnar.verifying import verify
     from fastshard.columnar.writer import ShardedDatasetWriter

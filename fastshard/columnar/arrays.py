@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from fastshard._core.gather import positions_of
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.rows import ColumnSamples
+    from fastshard.columnar.snapshot import Snapshot
 
 __all__ = ["ArraySequence"]
 
@@ -28,9 +29,12 @@ class ArraySequence(Sequence[Arrays]):
     Pickled, it takes the dataset's path along.
     """
 
-    def __init__(self, load: Callable[[], ColumnSamples], again: Any) -> None:
-        self._samples = load()
-        self._again = again
+    def __init__(
+        self, samples: ColumnSamples, snapshot: Snapshot, again: tuple[Any, ...]
+    ) -> None:
+        self._samples = samples
+        self._snapshot = snapshot  # which opens the shards
+        self._again = again  # what a reader is made of
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -66,13 +70,12 @@ class ArraySequence(Sequence[Arrays]):
             stacks = stacks_of(samples, order, samples.columns, "list")
         except FieldNotFoundError:  # not all of them have every field
             return [samples.arrays(i, None, True) for i in order]
-        rows = [
-            stack if hasattr(stack, "dtype") else [array.copy() for array in stack]
-            for stack in stacks.values()
-        ]
-        return [
-            dict(zip(stacks, arrays, strict=True)) for arrays in zip(*rows, strict=True)
-        ]
+        items: list[Arrays] = [{} for _ in order]
+        for field, stack in stacks.items():
+            ragged = isinstance(stack, list)
+            for k, item in enumerate(items):
+                item[field] = stack[k].copy() if ragged else stack[k, ...]
+        return items
 
     def __repr__(self) -> str:
         return f"<{len(self):,} samples of {self._samples.owner.path!r}>"
@@ -81,6 +84,8 @@ class ArraySequence(Sequence[Arrays]):
         return _again, (self._again,)
 
 
-def _again(reader: Any) -> ArraySequence:
-    samples: ArraySequence = reader.samples
-    return samples
+def _again(args: tuple[Any, ...]) -> ArraySequence:
+    from fastshard.columnar.reader import ShardedDatasetReader
+
+    root, cache_tars, options = args
+    return ShardedDatasetReader(root, cache_tars, **options).samples

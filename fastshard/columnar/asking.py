@@ -32,6 +32,7 @@ class Asking:
         self.root = os.fspath(root)
         self._snapshot = Snapshot(self.root, mode)
         self._count: int | None = None
+        self._generation = self._snapshot.generation
         self._closed = False
 
     def _forget(self) -> None:
@@ -135,8 +136,11 @@ class Asking:
     def refresh(self) -> None:
         """See the dataset as it is now."""
         self._check_open()
-        self._snapshot.renew()
-        self._forget()
+        try:
+            self._snapshot.renew()
+        finally:
+            self._generation = self._snapshot.generation
+            self._forget()
 
     def close(self) -> None:
         """Let go of the index and the shards. Arrays stay valid."""
@@ -154,6 +158,9 @@ class Asking:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the reader of {self.root} is closed")
+        if self._generation != self._snapshot.generation:  # this is a child of fork
+            self._generation = self._snapshot.generation
+            self._forget()
 
     def _connection(self) -> ReaderConnection:
         self._check_open()

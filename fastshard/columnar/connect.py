@@ -178,11 +178,30 @@ def fault_of(error: Exception, path: str) -> Exception:
     code = extended & 0xFF
     if code in LOCKED:
         return BlockingIOError(errno.EAGAIN, "locked by another process", path)
+    if code == sqlite3.SQLITE_CANTOPEN and (left := _descriptor_error()) is not None:
+        return left
     if code in FORBIDDEN:
         return PermissionError(errno.EACCES, _why(error, path), path)
     if code in DISK and extended not in DAMAGED:
         return OSError(errno.EIO, str(error), path)
     return FormatError(f"not an index of samples: {error}", path, 0)
+
+
+def _descriptor_error() -> OSError | None:
+    """Return what keeps this process from opening files, if it cannot: SQLite does not.
+
+    The index itself must not be opened for that.
+    """
+    opened = []
+    try:
+        for _ in range(3):  # as many as SQLite takes
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return OSError(error.errno, f"{error.strerror} (to open an index)")
+    finally:
+        for fd in opened:
+            os.close(fd)
+    return None
 
 
 def _why(error: Exception, path: str) -> str:

@@ -18,6 +18,7 @@ from fastshard.columnar.rows import load_samples, some_samples
 from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
 from fastshard.errors import (
+    ClosedError,
     FormatError,
     SampleNotFoundError,
 )
@@ -67,8 +68,8 @@ class ShardedDatasetReader(Asking):
     max_memory : int or str, optional
         Bytes that a `scan` may keep in memory.
     allow_pickle : bool
-        Read arrays of Python objects too. That runs code from the data: only of
-        who you trust.
+        Read arrays of Python objects too, with `get_sample` and `get_many`. That
+        runs code from the data: only of who you trust.
 
     Raises
     ------
@@ -140,10 +141,10 @@ class ShardedDatasetReader(Asking):
         OSError
             A shard cannot be read.
         """
+        connection = self._snapshot.open or self._connection()
         reading = self._readings.get(None) if fields is None else None
         if reading is None:
             reading = self._reading(fields)
-        connection = self._snapshot.open or self._connection()
         try:
             with connection.lock:
                 row = connection.rows.execute(reading.sql, (sample_id,)).fetchone()
@@ -279,7 +280,8 @@ class ShardedDatasetReader(Asking):
         """
         self._check_open()
         if self._arrays is None:
-            self._arrays = ArraySequence(self._loaded, self)
+            again = (os.path.abspath(self.root), self.cache_tars, self._options)
+            self._arrays = ArraySequence(self._loaded(), self._snapshot, again)
         return self._arrays
 
     def __repr__(self) -> str:
@@ -316,7 +318,7 @@ class ShardedDatasetReader(Asking):
                     wanted = (json.dumps(some),)
                     rows += connection.execute(reading.many_sql, wanted).fetchall()
             except FAULTS as error:
-                raise fault_of(error, self._snapshot.path) from error
+                raise self._fault(error, "") from error
         for row, sample_id in zip(rows, ids, strict=True):
             if row[-1] != sample_id:  # NULL: there is none
                 raise self._missing(sample_id)
@@ -331,6 +333,8 @@ class ShardedDatasetReader(Asking):
         """Return what is raised instead of an error of looking up an id."""
         if isinstance(error, UnicodeEncodeError) or not isinstance(sample_id, str):
             return self._missing(sample_id)  # half a surrogate pair
+        if self._closed:
+            return ClosedError(f"the reader of {self.root} is closed")
         assert isinstance(error, FAULTS)
         return fault_of(error, self._snapshot.path)
 
@@ -365,7 +369,8 @@ class ShardedDatasetReader(Asking):
         if getattr(keys, "ndim", 1) != 1:
             raise ValueError("ids or positions have one dimension")
         if not len(keys) or not isinstance(keys[0], str):
-            return self._loaded(), positions_of(keys, len(self))
+            samples = self._loaded()
+            return samples, positions_of(keys, len(samples))
         keys = keys if type(keys) is list else [str(key) for key in keys]
         if self._all is None:
             self._asked += len(keys)
@@ -373,7 +378,8 @@ class ShardedDatasetReader(Asking):
                 rows = self._rows(self._reading(None), keys)
                 order = array("q", range(len(keys)))
                 return some_samples(self._snapshot, rows, keys), order
-        return self._loaded(), self._loaded().find_keys(keys)
+        samples = self._loaded()
+        return samples, samples.find_keys(keys)
 
 
 def _again(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from threading import Lock
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
 
 from fastshard.columnar.connect import (
     FAULTS,
@@ -72,19 +72,25 @@ class Snapshot:
         fork.
     asking : ReaderConnection or None
         The same for queries of users, which may take their time.
+    generation : int
+        Another one means another state.
     """
 
     def __init__(self, root: str, mode: Mode, limit: int | None = None) -> None:
         self.root = root
         self.path = os.path.join(root, NAME)
+        self.generation = 0
+        me = WeakMethod(self._recorded), WeakMethod(self.metadata)  # no cycles
         self.files = ColumnFiles(
             root,
             {},
             mode=mode,
             limit=limit or mapping_limit(),
-            recorded=self._recorded,
+            recorded=lambda field, shard: _called(me[0], field, shard),
         )
-        self.owner = Columns(self.path, self.files, self.metadata)
+        self.owner = Columns(
+            self.path, self.files, lambda sample_id: _called(me[1], sample_id)
+        )
         self.open: ReaderConnection | None = None
         self.asking: ReaderConnection | None = None
         self._records: dict[tuple[str, int], int] | None = None
@@ -100,6 +106,8 @@ class Snapshot:
                 inherited.append(connection)  # closing it would let go of the locks
         self.open = self.asking = None
         self._opening = Lock()
+        self.files.renew()
+        self.generation += 1
 
     def _read(self, connection: ReaderConnection) -> None:
         fields = read_fields(connection, self.path)
@@ -145,11 +153,17 @@ class Snapshot:
         """See the dataset as it is now."""
         connection, asking = self.connection(), self.query_connection()
         with connection.lock, asking.lock:
+            self.generation += 1
             try:
                 begin(connection, asking)
                 self._read(connection)
-            except FAULTS as error:
-                raise fault_of(error, self.path) from error
+            except BaseException as error:  # then it is opened again when it is used
+                self.open = self.asking = None
+                connection.close()
+                asking.close()
+                if isinstance(error, FAULTS):
+                    raise fault_of(error, self.path) from error
+                raise
         self.files.forget()  # those that are mapped may have grown
 
     def row_sql(self, fields: Iterable[str]) -> str:
@@ -227,3 +241,11 @@ def _columns(fields: Iterable[str]) -> str:
         quoted(f"{field}_{what}") for field in fields for what in ("offset", "shard")
     ]
     return ", ".join([*places, "meta_json"])
+
+
+def _called(method: WeakMethod[Any], *args: Any) -> Any:
+    """Call a method of a snapshot, which must be there."""
+    bound = method()
+    if bound is None:
+        raise ClosedError("the reader is gone")
+    return bound(*args)

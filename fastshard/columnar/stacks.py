@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["stacks_of"]
 
+MOST_AXES = 64  # of an array of NumPy
+
 
 def stacks_of(
     samples: ColumnSamples,
@@ -60,9 +62,11 @@ def _stack(
                 layout = rows.layout = layout_of_row(rows, order[0])
             dtype, shape, fortran, header, size, tag = layout
             axes = shape[::-1] if fortran else shape
-            stack = np.empty((len(order), *axes), dtype)
             odd: int | None = 0
-            if header is not None:
+            fits = header is not None and len(axes) < MOST_AXES
+            stack = np.empty((len(order), *axes) if fits else 0, dtype)
+            if fits and stack.dtype == dtype:  # NumPy makes no text of no length
+                assert header is not None
                 data = _bytes_of(stack)
                 odd = fill_rows(rows, order, data, header, size, tag, brought=brought)
             if odd is None:
@@ -104,4 +108,8 @@ def _odd_stack(
             f"{array_.shape}, and of sample {samples.key_at(positions[0])!r} "
             f'{first.dtype} {first.shape}; ragged="list" gives a list of arrays'
         )
+    if first.ndim == MOST_AXES:
+        if ragged == "list":
+            return arrays
+        raise FastshardError(f"field {rows.field!r} has {first.ndim} axes: no more fit")
     return np.stack(arrays)

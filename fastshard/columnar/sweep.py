@@ -35,19 +35,22 @@ def sweep(
     order = np.arange(count) if chosen is None else np.asarray(chosen, np.int64)
     columns = samples.columns_of(fields)
     if columns:
-        order = file_order(columns[0], order)
+        order = file_order(columns, order)
     bringing = Sweep(
         columns,
         order,
         batch_size or AT_ONCE,
         reading.window_bytes,
         drops=reading.gives_back,
+        whole=batch_size is not None,
     )
     try:
         for part in bringing:
             keys = samples.keys_of(part)
             if batch_size is not None:
-                stacks = stacks_of(samples, part, columns, ragged, brought=True)
+                stacks = stacks_of(
+                    samples, part, columns, ragged, brought=bringing.is_sure
+                )
                 yield {"__key__": keys} | stacks
                 continue
             for i, key in zip(part.tolist(), keys, strict=True):

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.columnfile import ColumnFile
@@ -53,7 +54,13 @@ def open_column(path: str, mode: Mode, recorded: int | None) -> ColumnFile:
         raise
     if mode != "pread":
         file.close()  # a mapping needs no descriptor
-    return ColumnFile(source, path, partial(_scanned, path), believed=believed)
+    return ColumnFile(
+        source,
+        path,
+        partial(_scanned, path),
+        believed=believed,
+        identity=(file.device, file.inode, file.nbytes, file.mtime_ns),
+    )
 
 
 def _is_ours(file: LocalFile, recorded: int) -> bool:
@@ -83,8 +90,8 @@ class ColumnFiles:
         Of each field, below `root`.
     mode : {"mmap", "private", "pread"}
     limit : int
-        How many may be open. The first to be opened is the first to go; arrays
-        keep theirs.
+        How many may be open. The first to be opened is the first to go; what is
+        being read, and arrays, keep theirs.
     recorded : callable
         ``recorded(field, shard)``: bytes of it that the index has true offsets of,
         or None.
@@ -106,6 +113,7 @@ class ColumnFiles:
         self.closed = False
         self._recorded = recorded
         self._open: dict[tuple[str, int], ColumnFile] = {}  # oldest first
+        self._lock = Lock()
 
     def path_of(self, field: str, shard: int) -> str:
         """Return where a shard is."""
@@ -124,20 +132,25 @@ class ColumnFiles:
         found = self._open.get((field, shard))
         if found is not None:
             return found
-        if self.closed:
-            raise ClosedError(f"the dataset {self.root} is closed")
+        with self._lock:
+            found = self._open.get((field, shard))
+            if found is not None:
+                return found
+            if self.closed:
+                raise ClosedError(f"the dataset {self.root} is closed")
+            found = self._opened(field, shard)
+            while len(self._open) >= self.limit:
+                self._open.pop(next(iter(self._open))).let_go()
+            self._open[field, shard] = found
+        return found
+
+    def _opened(self, field: str, shard: int) -> ColumnFile:
         path = self.path_of(field, shard)
         try:
-            found = open_column(path, self.mode, self._recorded(field, shard))
+            return open_column(path, self.mode, self._recorded(field, shard))
         except FileNotFoundError:
             reason = "a shard that the index names is not there (compacted? refresh())"
             raise FileNotFoundError(errno.ENOENT, reason, path) from None
-        while len(self._open) >= self.limit:
-            oldest = self._open.pop(next(iter(self._open)), None)
-            if oldest is not None:
-                oldest.close()
-        self._open[field, shard] = found
-        return found
 
     def opener(self, field: str) -> Callable[[int], ColumnFile]:
         """Return what opens the shards of a field by their numbers."""
@@ -145,16 +158,21 @@ class ColumnFiles:
 
     def sources(self) -> list[Any]:
         """Return the sources of the shards that are open."""
-        return [file.source for file in list(self._open.values())]
+        with self._lock:
+            return [file.source for file in self._open.values()]
 
     def forget(self) -> None:
-        """Let go of all shards; arrays stay valid."""
-        while self._open:
-            try:
-                _, file = self._open.popitem()
-            except KeyError:  # another thread was faster
-                break
-            file.close()
+        """Let go of all shards; who uses one goes on, and arrays stay valid."""
+        with self._lock:
+            files = list(self._open.values())
+            self._open.clear()
+        for file in files:
+            file.let_go()
+
+    def renew(self) -> None:
+        """Begin anew in a child of fork, where another thread may have had the lock."""
+        self._lock = Lock()
+        self.forget()
 
     def close(self) -> None:
         """Let go of all shards, for good."""
