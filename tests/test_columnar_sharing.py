@@ -250,6 +250,18 @@ def test_a_reader_that_is_dropped_lets_go(tmp_path):
         gc.enable()
 
 
+def test_what_is_left_of_a_dropped_reader_reads_on(tmp_path):
+    ids = write(tmp_path / "d", 30)
+    for item in ShardedDatasetReader(tmp_path / "d").scan():
+        assert item["a"][0] == ids.index(item["__key__"])
+    samples = list(fastshard.open(tmp_path / "d"))
+    sample = fastshard.open(tmp_path / "d")[7]
+    gc.collect()
+    assert sample["a"][0] == 7
+    assert sample.metadata == {}
+    assert [sample["b"][0] for sample in samples] == list(range(0, -30, -1))
+
+
 def test_many_small_columns_leave_nothing_behind(tmp_path):
     ids = write(tmp_path / "d", 100)
     with ShardedDatasetReader(tmp_path / "d") as reader:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.rows import ColumnSamples
-    from fastshard.columnar.snapshot import Snapshot
 
 __all__ = ["ArraySequence"]
 
@@ -29,11 +28,8 @@ class ArraySequence(Sequence[Arrays]):
     Pickled, it takes the dataset's path along.
     """
 
-    def __init__(
-        self, samples: ColumnSamples, snapshot: Snapshot, again: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, samples: ColumnSamples, again: tuple[Any, ...]) -> None:
         self._samples = samples
-        self._snapshot = snapshot  # which opens the shards
         self._again = again  # what a reader is made of
 
     def __len__(self) -> int:

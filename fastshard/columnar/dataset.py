@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -66,7 +65,6 @@ class ColumnSet(ShardSet):
         self.snapshot = Snapshot(root, mode, limit)
         self.kept = limit  # as it was given
         self.verifier = self._verify
-        weakref.finalize(self, self.snapshot.close)
 
     def bring(self, k: int) -> Any:
         """Read all rows of the index."""

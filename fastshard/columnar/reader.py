@@ -281,7 +281,7 @@ class ShardedDatasetReader(Asking):
         self._check_open()
         if self._arrays is None:
             again = (os.path.abspath(self.root), self.cache_tars, self._options)
-            self._arrays = ArraySequence(self._loaded(), self._snapshot, again)
+            self._arrays = ArraySequence(self._loaded(), again)
         return self._arrays
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
         for what in ("offset", "shard")
     ]
     sql = f"SELECT {', '.join(columns)} FROM samples ORDER BY rowid"
-    return samples_of(_chunks(snapshot, sql), snapshot.owner)
+    return samples_of(_chunks(snapshot, sql), snapshot)
 
 
 def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
@@ -51,4 +51,4 @@ def some_samples(
 ) -> ColumnSamples:
     """Return the samples of rows that `Snapshot.rows_sql` of all fields gave."""
     whole = [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
-    return samples_of([whole], snapshot.owner)
+    return samples_of([whole], snapshot)

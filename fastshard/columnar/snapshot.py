@@ -18,7 +18,7 @@ from fastshard.columnar.connect import (
 from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.schema import NAME, quoted, read_fields
 from fastshard.errors import ClosedError, SampleNotFoundError
-from fastshard.formats.columnar import ColumnFiles, Columns
+from fastshard.formats.columnar import ColumnFiles
 from fastshard.formats.local import Mode
 from fastshard.shardset import mapping_limit
 
@@ -66,7 +66,6 @@ class Snapshot:
     folders : dict of str to str
         Of each field, below `root`.
     files : ColumnFiles
-    owner : Columns
     open : ReaderConnection or None
         To look up rows of this state by; None: closed, or not opened again after a
         fork.
@@ -80,16 +79,13 @@ class Snapshot:
         self.root = root
         self.path = os.path.join(root, NAME)
         self.generation = 0
-        me = WeakMethod(self._recorded), WeakMethod(self.metadata)  # no cycles
+        recorded = WeakMethod(self._recorded)  # no cycle
         self.files = ColumnFiles(
             root,
             {},
             mode=mode,
             limit=limit or mapping_limit(),
-            recorded=lambda field, shard: _called(me[0], field, shard),
-        )
-        self.owner = Columns(
-            self.path, self.files, lambda sample_id: _called(me[1], sample_id)
+            recorded=lambda field, shard: _called(recorded, field, shard),
         )
         self.open: ReaderConnection | None = None
         self.asking: ReaderConnection | None = None

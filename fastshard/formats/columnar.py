@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastshard._core.columnfile import ColumnFile
 from fastshard._core.extents import ExtentTable
@@ -15,7 +15,7 @@ from fastshard._core.rows import ColumnSamples, read_rows
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile, MappedSource
 from fastshard.decoders import DECODERS, Decoder, decode_field, decoder_for
-from fastshard.errors import ClosedError, FieldNotFoundError
+from fastshard.errors import ClosedError
 from fastshard.formats.base import CopiedSample, Sample
 from fastshard.formats.local import Mode, source_of
 from fastshard.formats.tarheader import BLOCK, END, is_marked
@@ -23,7 +23,7 @@ from fastshard.formats.tarheader import BLOCK, END, is_marked
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["ColumnFiles", "ColumnSample", "Columns", "open_column", "samples_of"]
+__all__ = ["ColumnFiles", "ColumnSample", "Owner", "open_column", "samples_of"]
 
 
 def open_column(path: str, mode: Mode, recorded: int | None) -> ColumnFile:
@@ -180,48 +180,42 @@ class ColumnFiles:
         self.forget()
 
 
-class Columns:
-    """What samples of a dataset belong to.
+class Owner(Protocol):
+    """What samples belong to: a state of a dataset.
 
     Attributes
     ----------
     path : str
         The index, for messages.
+    closed : bool
     files : ColumnFiles
-    metadata : callable
-        ``metadata(id)`` returns a sample's metadata, a dict.
     """
 
-    def __init__(
-        self, path: str, files: ColumnFiles, metadata: Callable[[str], dict[str, Any]]
-    ) -> None:
-        self.path = path
-        self.files = files
-        self.metadata = metadata
+    path: str
+    closed: bool
+    files: ColumnFiles
 
-    @property
-    def closed(self) -> bool:
-        return self.files.closed
+    def metadata(self, sample_id: str) -> Any:
+        """Return a sample's metadata."""
 
 
-def samples_of(
-    chunks: Iterable[list[tuple[Any, ...]]], owner: Columns
-) -> ColumnSamples:
+def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Owner) -> ColumnSamples:
     """Return the samples of some rows of an index.
 
     Parameters
     ----------
     chunks : iterable of list of tuple
         ``(id, offset, shard, offset, shard, ...)``, in the order of the fields.
-    owner : Columns
+    owner : Owner
+        Stays as long as they do.
 
     Raises
     ------
     FormatError
         An id is no text. What is wrong with a field is raised when it is read.
     """
-    fields = list(owner.files.folders)
-    columns, names = read_rows(chunks, fields, owner.files.opener, owner.path)
+    files = owner.files
+    columns, names = read_rows(chunks, list(files.folders), files.opener, owner.path)
     return ColumnSamples(columns, names, ColumnSample, owner)
 
 
@@ -323,8 +317,3 @@ class CopiedArrays(CopiedSample):
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {field: bytes(self.view(field)) for field in self.keys()}
         return CopiedArrays, (self.key, self.position, fields, self.metadata)
-
-
-def unknown_field(field: str, known: Iterable[str], root: str) -> FieldNotFoundError:
-    """Return the error of a field that a dataset does not have."""
-    return FieldNotFoundError(field, f"{root}, which has {', '.join(known)}")
