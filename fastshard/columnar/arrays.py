@@ -30,6 +30,7 @@ class ArraySequence(Sequence[Arrays]):
 
     def __init__(self, samples: ColumnSamples, again: tuple[Any, ...]) -> None:
         self._samples = samples
+        self._at = samples.arrays
         self._again = again  # what a reader is made of
 
     def __len__(self) -> int:
@@ -49,10 +50,9 @@ class ArraySequence(Sequence[Arrays]):
         FormatError, OSError, ClosedError
             An array cannot be read.
         """
-        if isinstance(i, slice):
-            arrays = self._samples.arrays
-            return [arrays(k) for k in range(*i.indices(len(self)))]
-        return self._samples.arrays(i)
+        if type(i) is not int and isinstance(i, slice):
+            return [self._at(k) for k in range(*i.indices(len(self)))]
+        return self._at(i)
 
     def __getitems__(self, positions: Iterable[int]) -> list[Arrays]:
         """Return several: how torch's DataLoader asks for a batch.

@@ -278,6 +278,10 @@ class ShardedDatasetReader(Asking):
 
         In the order they were added in. The first use reads all rows of the index.
         """
+        arrays = self._arrays
+        same = self._snapshot.generation == self._generation
+        if arrays is not None and same and not self._closed:
+            return arrays
         self._check_open()
         if self._arrays is None:
             again = (os.path.abspath(self.root), self.cache_tars, self._options)
