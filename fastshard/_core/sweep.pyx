@@ -65,6 +65,7 @@ cdef class Sweep:
     cdef bint whole
     cdef bint doubtful             # some bytes could not be brought
     cdef Prefetcher prefetcher
+    cdef set mapped                # sources whose pages were, or need not be
     cdef object batches            # that were asked for and not read, in order
     cdef Py_ssize_t asked          # rows
     cdef uint64_t ahead            # bytes
@@ -84,6 +85,7 @@ cdef class Sweep:
         self.drops = drops
         self.whole = whole
         self.batches = deque()
+        self.mapped = set()
 
     def __reduce__(self):
         raise TypeError("a Sweep does not pickle")
@@ -210,6 +212,8 @@ cdef class Sweep:
                     last = source
                     batch.sources.append(source)
                     near = source.is_near()
+                    if near:
+                        self.map_pages(source)
                     run_start = run_end = 0
             if (near and not self.drops) or not shard.guess(last, i, &offset, &size):
                 continue
@@ -222,6 +226,25 @@ cdef class Sweep:
                 run_start = run_end = offset
             run_end = max(run_end, offset + size)
         self.push(last, run_start, run_end, near, batch)
+        return 0
+
+    cdef int map_pages(self, Source source) except -1:
+        """Have a shard's pages mapped by the thread: each 16 are a fault otherwise.
+
+        They are in memory, so nobody waits for that.
+        """
+        cdef task_t task
+        if self.drops or source.base == NULL or source in self.mapped or (
+            source.nbytes > MOST_BROUGHT
+        ):
+            return 0
+        self.mapped.add(source)
+        memset(&task, 0, sizeof(task))
+        task.at = source.base
+        task.size = source.nbytes
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher()
+        self.prefetcher.push(task, source)
         return 0
 
     cdef int push(
