@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import sqlite3
+import threading
 import warnings
 
 import numpy as np
@@ -82,13 +83,15 @@ class Crashing:
         self.left = n
         self.lost = random.Random(n) if lost else None
         self.unsynced = {}
+        self.lock = threading.Lock()  # threads sync, and one of them crashes
         self.calls = {name: getattr(os, name) for name in HOOKED}
         for name in HOOKED:
             setattr(os, name, getattr(self, name, None) or self.counted(name))
 
     def counted(self, name):
         def call(*args, **kwargs):
-            self.count()
+            with self.lock:
+                self.count()
             return self.calls[name](*args, **kwargs)
 
         return call
@@ -109,18 +112,20 @@ class Crashing:
         os._exit(42)
 
     def pwrite(self, fd, data, offset):
-        self.count()
-        if self.lost is not None:
-            key = os.fstat(fd).st_ino
-            if key not in self.unsynced:
-                self.unsynced[key] = (os.dup(fd), [])
-            self.unsynced[key][1].append((offset, len(data)))
-        return self.calls["pwrite"](fd, data, offset)
+        with self.lock:
+            self.count()
+            if self.lost is not None:
+                key = os.fstat(fd).st_ino
+                if key not in self.unsynced:
+                    self.unsynced[key] = (os.dup(fd), [])
+                self.unsynced[key][1].append((offset, len(data)))
+            return self.calls["pwrite"](fd, data, offset)
 
     def fsync(self, fd):
-        self.count()
-        self.unsynced.pop(os.fstat(fd).st_ino, None)
-        return self.calls["fsync"](fd)
+        with self.lock:
+            self.count()
+            self.unsynced.pop(os.fstat(fd).st_ino, None)
+            return self.calls["fsync"](fd)
 
 
 def crash_in(step, root, n, lost):

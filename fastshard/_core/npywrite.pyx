@@ -165,7 +165,8 @@ cdef class MemberBuffer:
             offset = self.put(name, header, &data)
         finally:
             PyBuffer_Release(&data)
-        if payload is array and type(array) is ndarray:
+        # A dtype of several parts can change: it is not remembered.
+        if payload is array and type(array) is ndarray and array.dtype.names is None:
             self.dtype, self.shape, self.header = array.dtype, array.shape, header
         return offset
 

@@ -6,17 +6,21 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from fastshard._core.npywrite import append_all
 from fastshard.columnar.columns import WRITE_BYTES, Column, Record
 from fastshard.columnar.fields import savepoint
+from fastshard.columnar.folders import make_folder
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.storing import FLUSH_SECONDS, Storing
 from fastshard.columnar.swapping import Swap
 from fastshard.columnar.writing import begin, is_fatal
 
 __all__ = ["Adding"]
+
+MOST_TEXTS = 256  # SQL that is kept, of each kind
 
 
 class Adding(Storing):
@@ -33,10 +37,9 @@ class Adding(Storing):
         *,
         allow_pickle: bool = False,
     ) -> None:
-        super().__init__(root, samples_per_shard, allow_pickle=allow_pickle)
         self._inserts: dict[tuple[str, ...], str] = {}  # SQL by fields
         self._updates: dict[tuple[object, ...], str] = {}  # with metadata or not
-        self._cursor = sqlite3.Cursor(self._conn)
+        super().__init__(root, samples_per_shard, allow_pickle=allow_pickle)
 
     def has_sample(self, sample_id: str) -> bool:
         """Say whether there is a sample of this id."""
@@ -50,6 +53,8 @@ class Adding(Storing):
         record: Record,
         rows: dict[str, int],
         swap: Swap | None,
+        *,
+        existed: bool,
     ) -> None:
         """Let a shard that was written as a whole count, durably.
 
@@ -64,57 +69,70 @@ class Adding(Storing):
             Samples, and where their arrays begin. Others lose theirs in this shard.
         swap : Swap or None
             Puts its file in the place of another.
+        existed : bool
+            Whether there was such a shard; else no row refers to it.
         """
-        offset, shard = (quoted(f"{column.name}_{of}") for of in ("offset", "shard"))
-        try:
-            self.flush()
-            self._swaps.finish()
-            column.finish()
-            with savepoint(self._conn) as cursor:
-                if swap is not None:
-                    self._swaps.make(swap, cursor)
-                if column.has_shard(number):  # else no row refers to it
-                    cursor.execute(
-                        f"UPDATE samples SET {offset} = NULL, {shard} = NULL "
-                        f"WHERE {shard} = ?",
-                        (number,),
-                    )
-                cursor.executemany(
-                    f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE id = ?",
-                    ((at, number, sample_id) for sample_id, at in rows.items()),
-                )
-        except (OSError, sqlite3.Error) as error:
-            self._swaps.undo()
-            if self.closed:
-                raise
-            self._failed(error)
-        except BaseException:
-            self._swaps.undo()
-            raise
-        # From here on the open transaction says that it counts.
-        column.pending[number] = record
-        column.highest = max(column.highest, number)
-        column.unsound.discard(number)
         self.flush()
+        with self.withdrawing(column):
+            try:
+                self._swaps.finish()
+                column.finish()
+                with savepoint(self._conn) as cursor:
+                    if swap is not None:
+                        self._swaps.make(swap, cursor)
+                    move_rows(cursor, column.name, number, rows, existed)
+                    column.pending[number] = record
+                    column.highest = max(column.highest, number)
+            except (OSError, sqlite3.Error) as error:
+                self._failed(error)
+            self.flush()
+        column.unsound.discard(number)
+
+    @contextmanager
+    def withdrawing(self, column: Column) -> Iterator[None]:
+        """Let what is done to rows and a column's shards be nothing if it fails.
+
+        It is made to count by a flush inside. Before it nothing is uncommitted.
+        """
+        commits = self._commits
+        pending, foreign = dict(column.pending), set(column.foreign)
+        highest = column.highest
+        try:
+            yield
+        except BaseException:
+            if not self.closed and self._commits == commits:
+                # First the rows: files that they refer to must not go before.
+                with suppress(sqlite3.Error):
+                    sqlite3.Connection.rollback(self._conn)
+                self._conn.begun = False
+                self._swaps.undo()
+                column.pending, column.foreign = pending, foreign
+                column.highest = highest
+            raise
 
     def _insert(
         self, arrays: Mapping[str, Any], sample_id: str, name: bytes, text: str
     ) -> bool:
         """Append a sample's arrays and insert its row; False: the id is taken."""
+        arrays = copied(arrays)
         row, largest = self._append(arrays, name)
         row.append(sample_id)
         row.append(text)
         key = tuple(arrays)
         sql = self._inserts.get(key)
         if sql is None:
+            if len(self._inserts) >= MOST_TEXTS:
+                self._inserts.clear()
             sql = self._inserts[key] = insert_sql(key)
         try:
             if not self._conn.in_transaction:
                 begin(self._conn)
             self._cursor.execute(sql, row)
         except sqlite3.IntegrityError as error:
+            if self._is_lost():
+                self._failed(error)
             self._take_back(arrays)
-            if "samples.id" not in str(error):
+            if str(error) != "UNIQUE constraint failed: samples.id":
                 raise ValueError(f"sample {sample_id!r:.200}: {error}") from error
             return False
         except sqlite3.Error as error:
@@ -127,6 +145,7 @@ class Adding(Storing):
         self, arrays: Mapping[str, Any], sample_id: str, name: bytes, text: str | None
     ) -> bool:
         """Append arrays and change a sample's row; False: there is no such sample."""
+        arrays = copied(arrays)
         row, largest = self._append(arrays, name)
         if text is not None:
             row.append(text)
@@ -134,6 +153,8 @@ class Adding(Storing):
         key = (text is not None, *arrays)
         sql = self._updates.get(key)
         if sql is None:
+            if len(self._updates) >= MOST_TEXTS:
+                self._updates.clear()
             sql = self._updates[key] = update_sql(tuple(arrays), text is not None)
         try:
             begin(self._conn)
@@ -147,6 +168,15 @@ class Adding(Storing):
             self._write_out(arrays)
         return True
 
+    def _make_folders(self, names: Iterable[str]) -> None:
+        """Make the directories of new fields."""
+        taken = {os.path.basename(c.folder).lower() for c in self._columns.values()}
+        for folder in [f"{name}_shards" for name in names]:
+            if folder.lower() in taken:
+                raise ValueError(f"another field has the folder {folder}")
+            if make_folder(os.path.join(self._home, folder)):
+                self._folders.add(self._home)
+
     def _column(self, field: object) -> Column:
         column = self._columns.get(field) if isinstance(field, str) else None
         if column is None:
@@ -157,13 +187,13 @@ class Adding(Storing):
 
     def _append(self, arrays: Mapping[str, Any], name: bytes) -> tuple[list[Any], int]:
         """Append arrays to their shards; see `append_all`."""
-        if type(arrays) is not dict and not isinstance(arrays, Mapping):
-            kind = type(arrays).__name__
-            raise TypeError(f"arrays are a mapping from fields, not {kind}")
+        self._busy = True  # an array's own code may call the writer
         try:
             return append_all(self._buffers, arrays, name, self._make_room)
         except OSError as error:
             self._failed(error)
+        finally:
+            self._busy = False
 
     def _make_room(self, field: str) -> None:
         """Have the next shard of a field begun."""
@@ -176,7 +206,7 @@ class Adding(Storing):
 
     def _refused(self, error: sqlite3.Error, appended: Iterable[str]) -> NoReturn:
         """Raise for a row that could not be written."""
-        if not is_fatal(error):
+        if not is_fatal(error) and not self._is_lost():
             self._take_back(appended)
         self._failed(error)
 
@@ -190,6 +220,30 @@ class Adding(Storing):
             self._failed(error)
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
+
+
+def copied(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays by field in a dict of our own, that no array's code changes."""
+    if type(arrays) is not dict and not isinstance(arrays, Mapping):
+        kind = type(arrays).__name__
+        raise TypeError(f"arrays are a mapping from fields, not {kind}")
+    return dict(arrays)
+
+
+def move_rows(
+    cursor: sqlite3.Cursor, field: str, number: int, rows: dict[str, int], existed: bool
+) -> None:
+    """Let a shard hold the arrays of these samples, and of no others."""
+    offset, shard = quoted(f"{field}_offset"), quoted(f"{field}_shard")
+    if existed:
+        cursor.execute(
+            f"UPDATE samples SET {offset} = NULL, {shard} = NULL WHERE {shard} = ?",
+            (number,),
+        )
+    cursor.executemany(
+        f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE id = ?",
+        ((at, number, sample_id) for sample_id, at in rows.items()),
+    )
 
 
 def insert_sql(names: Sequence[str]) -> str:

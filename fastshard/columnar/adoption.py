@@ -58,36 +58,37 @@ def take_over_tail(
 ) -> Record:
     """Take over what stands behind a record, if other programs appended it.
 
-    They did if a member there has not our mark, and a row is of its name. Else it
-    is what a crash has left. The caller commits.
+    They did if a member there has not our mark, and a row is of its name; or if a
+    row says that a member with our mark is there. Else it is what a crash has left,
+    of which no row says so. The caller commits.
 
     Returns
     -------
     Record
         Up to the last such member; the same one if there is none.
     """
-    last: dict[str, int] = {}  # positions of those behind the record
-    for i in range(len(table)):
-        if table.extent(i)[0] >= record.nbytes:
-            last[table.name_of(i)] = i
+    behind = [i for i in range(len(table)) if table.extent(i)[0] >= record.nbytes]
+    places = [table.extent(i)[0] for i in behind]
+    names = [table.name_of(i) for i in behind]
     with LocalFile(column.path(number)) as file:
-        places = [(table.extent(i)[0] - BLOCK, BLOCK) for i in last.values()]
-        blocks = file.read_many(places)
-    shard = quoted(f"{column.name}_shard")
-    find = f"SELECT 1 FROM samples WHERE id = ? AND {shard} = ?"
-    found = {}
-    for (name, i), block in zip(last.items(), blocks, strict=True):
-        if is_marked(block):
+        blocks = file.read_many([(at - BLOCK, BLOCK) for at in places])
+    last = dict(zip(names, range(len(names)), strict=True))
+    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    find = f"SELECT {offset} FROM samples WHERE id = ? AND {shard} = ?"
+    found: dict[str, int] = {}
+    for k, name in enumerate(names):
+        row = conn.execute(find, (name.removesuffix(".npy"), number)).fetchone()
+        if row is None:
             continue
-        if conn.execute(find, (name.removesuffix(".npy"), number)).fetchone():
-            found[name] = i
+        # Of several without our mark the last counts; of ours what the row says.
+        if row[0] == places[k] if is_marked(blocks[k]) else last[name] == k:
+            found[name] = k
     if not found:
         return record
-    offset = quoted(f"{column.name}_offset")
     conn.executemany(
         f"UPDATE samples SET {offset} = ? WHERE id = ?",
-        [(table.extent(i)[0], name.removesuffix(".npy")) for name, i in found.items()],
+        [(places[k], name.removesuffix(".npy")) for name, k in found.items()],
     )
-    i = max(found.values())
+    i = behind[max(found.values())]
     at, size = table.extent(i)
     return Record(at + size + -size % BLOCK, i + 1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections.abc import Callable
 from typing import NamedTuple
 
+from fastshard._core.npywrite import MemberBuffer
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
 from fastshard.columnar.growing import (
@@ -17,10 +20,11 @@ from fastshard.columnar.growing import (
     only_zeros,
     sync_file,
 )
-from fastshard.columnar.names import shard_name
+from fastshard.columnar.names import LARGEST_SHARD, shard_name
 
 __all__ = ["Column", "Record"]
 
+TOO_MANY = {errno.EMFILE, errno.ENFILE}  # open files
 WRITE_BYTES = 1 << 20  # what is gathered of a shard before it is written
 
 
@@ -64,6 +68,8 @@ class Column:
         Shards that nothing may be appended to.
     opened : set of int
         Shards that are being written as a whole.
+    is_used : callable
+        Says whether rows refer to a shard; it may read them all.
     highest : int
         The last number that is taken, -1 for none.
     new_files : bool
@@ -89,6 +95,7 @@ class Column:
         self.unsound: set[int] = set()
         self.scanned: dict[int, Record] = {}
         self.opened: set[int] = set()
+        self.is_used: Callable[[int], bool] = lambda number: False
         self.highest = -1
         self.new_files = False
         self.num_shards = self.new_count = -1  # as committed, and to be; not known yet
@@ -104,7 +111,12 @@ class Column:
         last = self.highest
         if last >= 0 and not self.has_shard(last):  # it has a record, of nothing
             last -= 1
-        return max(last, *self.opened, -1) + 1
+        number = max(last, *self.opened, -1) + 1
+        while self.has_shard(number):  # another program was here
+            number += 1
+        if number > LARGEST_SHARD:
+            raise ValueError(f"the field {self.name!r} has no more numbers of shards")
+        return number
 
     def has_shard(self, number: int) -> bool:
         """Say whether there is a shard; what a crash has left is none."""
@@ -115,7 +127,9 @@ class Column:
         record = self.records.get(number)
         if record is not None:
             return record != Record(0, 0)
-        return not self.records and os.path.lexists(self.path(number))
+        if not os.path.lexists(self.path(number)):
+            return False
+        return not self.records or self.is_used(number)
 
     def next_shard(self) -> None:
         """Make room: go on in the last shard if it has some, else begin another.
@@ -141,10 +155,20 @@ class Column:
     def begin(self, number: int, at: Record = Record(0, 0)) -> Growing:  # noqa: B008
         """Open a shard at the place that a record says."""
         path = self.path(number)
-        growing = Growing(path, number, self.buffer, at.nbytes)
+        growing = self.open(path, number, self.buffer, at.nbytes)
         self.new_files = self.new_files or growing.is_new
         self.highest = max(self.highest, number)
         return growing
+
+    def open(self, path: str, number: int, buffer: MemberBuffer, at: int) -> Growing:
+        """Open a shard file; if too many are open, when those are closed."""
+        try:
+            return Growing(path, number, buffer, at)
+        except OSError as error:
+            if error.errno not in TOO_MANY:
+                raise
+        self._syncing.finish()
+        return Growing(path, number, buffer, at)
 
     def take_over(self, number: int) -> None:
         """Let another program's shard be one of ours, if more may be appended to it.
@@ -177,7 +201,7 @@ class Column:
             return
         growing.complete()
         self.pending[growing.number] = record
-        self._syncing.add(growing.fd, growing.path, close=False)
+        self._syncing.add(growing, close=False)
 
     def finish(self) -> None:
         """Complete the shard that grows, and let it go."""
@@ -187,11 +211,12 @@ class Column:
         growing.complete()
         members = self.limit - self.buffer.left
         self.pending[growing.number] = Record(self.buffer.end, members)
-        self.growing = None
+        # In this order, for an interrupt may come between: nothing is added to what
+        # is let go, and what is pending is synced.
         self.buffer.left = 0
+        self._syncing.add(growing, close=True)
+        self.growing = None
         self.buffer.begin(0)
-        fd, growing.fd = growing.fd, -1
-        self._syncing.add(fd, growing.path, close=True)
 
     def settle(self) -> None:
         """Take the pending records for committed."""
@@ -217,8 +242,9 @@ class Column:
                 growing.discard(self.safe(growing.number, records).nbytes)
         if records is None:
             return
-        for number in self.pending:
-            if growing is None or number != growing.number:
+        for number, record in self.pending.items():
+            condemned = record.nbytes < 0  # and not written to
+            if not condemned and (growing is None or number != growing.number):
                 self._cut(number, self.safe(number, records))
 
     def _cut(self, number: int, record: Record) -> None:
@@ -237,7 +263,7 @@ class Column:
             record = self._scan(number)
         if record is None or record.nbytes < 0:
             return None
-        if record.nbytes and not self._may_grow(number, record.nbytes):
+        if record.nbytes and not self.may_grow(number, record.nbytes):
             return None
         return record
 
@@ -250,7 +276,7 @@ class Column:
         """Return what of a shard must stay."""
         return records.get(number) or self.scanned.get(number) or Record(0, 0)
 
-    def _may_grow(self, number: int, nbytes: int) -> bool:
+    def may_grow(self, number: int, nbytes: int) -> bool:
         """Say whether a file is there, is a file of its own, and of that size."""
         try:
             status = os.lstat(self.path(number))

@@ -16,12 +16,11 @@ from fastshard.columnar.fields import savepoint
 from fastshard.columnar.growing import Growing, Syncing, new_buffer
 from fastshard.columnar.names import check_sample_id
 from fastshard.columnar.schema import quoted
-from fastshard.columnar.writing import WriterConnection
 from fastshard.errors import FastshardError, FormatError
 from fastshard.files import sync_directory
 
 if TYPE_CHECKING:
-    from fastshard.columnar.storing import Storing
+    from fastshard.columnar.adding import Adding
 
 __all__ = ["Compaction", "compact_columns"]
 
@@ -82,7 +81,7 @@ class Places(NamedTuple):
     records: dict[int, Record]  # of the shards
 
 
-def compact_columns(writer: Storing) -> Compaction:
+def compact_columns(writer: Adding) -> Compaction:
     """Rewrite the shards of those fields that have dead space.
 
     New shards take numbers of their own. Until the commit that lets them count,
@@ -138,7 +137,7 @@ def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
     return found == members and all(aligned for _, _, aligned in rows)
 
 
-def _compact(writer: Storing, column: Column) -> None:
+def _compact(writer: Adding, column: Column) -> None:
     column.finish()
     writer.flush()
     shard = quoted(f"{column.name}_shard")
@@ -150,18 +149,16 @@ def _compact(writer: Storing, column: Column) -> None:
     column.pending.update(dict.fromkeys(new, CONDEMNED))
     writer.flush()
     try:
-        places = _copy(writer._conn, column, new)
-        _switch(writer._conn, column, places)
+        with writer.withdrawing(column):
+            places = _copy(writer._conn, column, new)
+            _switch(writer, column, places, old)
+            writer.flush()
     except BaseException:
-        with suppress(OSError, FastshardError):
-            _remove(writer, column, new)
+        if not writer.closed:  # else the next writer sees what counts
+            undone = all(column.records.get(number) == CONDEMNED for number in new)
+            with suppress(OSError, FastshardError):
+                _remove(writer, column, new if undone else old)
         raise
-    # From here on the open transaction says that the new ones count.
-    column.pending.update(places.records)
-    column.pending.update(dict.fromkeys(old, CONDEMNED))
-    column.foreign.clear()
-    column.highest = max([column.highest, *new])
-    writer.flush()
     _remove(writer, column, old)
 
 
@@ -201,8 +198,7 @@ def _copy(conn: sqlite3.Connection, column: Column, numbers: list[int]) -> Place
     finally:
         for members in shards.values():
             members.file.close()
-        for fd, _ in syncing.abandon():
-            os.close(fd)
+        syncing.abandon()
         if growing is not None:
             growing.close()
     return places
@@ -213,8 +209,7 @@ def _finish(growing: Growing, column: Column, places: Places, syncing: Syncing) 
     growing.complete()
     members = column.limit - growing.buffer.left
     places.records[growing.number] = Record(growing.buffer.end, members)
-    fd, growing.fd = growing.fd, -1
-    syncing.add(fd, growing.path, close=True)
+    syncing.add(growing, close=True)
 
 
 def _members(
@@ -242,17 +237,24 @@ def _name_of(sample_id: object, path: str) -> str:
         raise FormatError(str(error), path, 0) from error
 
 
-def _switch(conn: WriterConnection, column: Column, places: Places) -> None:
-    """Let rows refer to the new shards. The caller commits."""
+def _switch(writer: Adding, column: Column, places: Places, old: list[int]) -> None:
+    """Let rows refer to the new shards, which then count. The caller flushes."""
     offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
-    with savepoint(conn) as cursor:
-        cursor.executemany(
-            f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE rowid = ?",
-            zip(places.offsets, places.shards, places.rows, strict=True),
-        )
+    try:
+        with savepoint(writer._conn) as cursor:
+            cursor.executemany(
+                f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE rowid = ?",
+                zip(places.offsets, places.shards, places.rows, strict=True),
+            )
+            column.pending.update(places.records)
+            column.pending.update(dict.fromkeys(old, CONDEMNED))
+            column.foreign.clear()
+            column.highest = max([column.highest, *places.records])
+    except sqlite3.Error as error:
+        writer._failed(error)
 
 
-def _remove(writer: Storing, column: Column, numbers: list[int]) -> None:
+def _remove(writer: Adding, column: Column, numbers: list[int]) -> None:
     """Remove condemned files, and then what condemns them."""
     for number in numbers:
         with suppress(FileNotFoundError):

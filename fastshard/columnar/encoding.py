@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib import format as npy
 
+from fastshard.columnar.headers import MAX_HEADER
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["encode_array", "encode_object", "metadata_text"]
 
 DEEP = 400  # brackets in a text from which on it is asked how deep they nest
+
+MAX_METADATA = 63 << 20  # bytes; readers take rows of 64 MiB
 
 _encoder = json.JSONEncoder(allow_nan=False, check_circular=False)
 
@@ -71,7 +75,9 @@ def encode_array(value: Any) -> tuple[bytes, Buffer]:
             "only with allow_pickle=True"
         )
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    header = _header(array.dtype, array.shape, fortran)
+    # A dtype of several parts can change: it is no key.
+    header_of = _header if array.dtype.names is None else _new_header
+    header = header_of(array.dtype, array.shape, fortran)
     # What stands in the file in C order: of a Fortran array its transpose does.
     straight = array.T if fortran else array
     if straight.flags.c_contiguous:
@@ -116,6 +122,13 @@ def _as_array(value: Any) -> NDArray[Any]:
 
 def _new_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
     """Return what stands before an array's data; magic and version included."""
+    header = _any_header(dtype, shape, fortran)
+    if len(header) > MAX_HEADER:
+        raise ValueError(f"its dtype takes {len(header):,} bytes to say: too many")
+    return header
+
+
+def _any_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # metadata of dtypes, versions
         descr = npy.dtype_to_descr(dtype)
@@ -188,6 +201,10 @@ def metadata_text(metadata: object, conn: sqlite3.Connection) -> str:
         text = _json(metadata)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the metadata is no JSON: {error}") from error
+    if len(text) > MAX_METADATA:
+        raise ValueError(
+            f"metadata is JSON of {MAX_METADATA:,} bytes at most, not {len(text):,}"
+        )
     if (
         len(text) > DEEP
         and text.count("[") + text.count("{") > DEEP

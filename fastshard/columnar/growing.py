@@ -94,6 +94,13 @@ class Growing:
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path) from error
 
+    def let_go(self) -> None:
+        """Close the file, and leave it as it is."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
+
     def discard(self, nbytes: int) -> None:
         """Cut the file back to bytes that count, as far as that works; close it."""
         fd, self.fd = self.fd, -1
@@ -120,15 +127,16 @@ class Syncing:
     """Files on their way to the disk.
 
     Threads sync them while the writer goes on. The threads end when no file
-    waits.
+    waits. One whose sync an interrupt has stopped is synced again by `finish`.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, str, bool]] = deque()
+        self._waiting: deque[Growing] = deque()
+        self._left: dict[Growing, bool] = {}  # not synced yet; whether to close it
         self._threads: list[threading.Thread] = []
         self._error: OSError | None = None
 
-    def add(self, fd: int, path: str, *, close: bool) -> None:
+    def add(self, growing: Growing, *, close: bool) -> None:
         """Sync a file, and close it if so asked. It may take until `finish`.
 
         Raises
@@ -136,7 +144,10 @@ class Syncing:
         OSError
             This or an earlier one failed.
         """
-        self._waiting.append((fd, path, close))
+        if growing in self._left:
+            self.finish()
+        self._left[growing] = close
+        self._waiting.append(growing)
         if len(self._waiting) > WAITING:
             self._drain()
         elif len(self._waiting) > len(self._threads):
@@ -151,25 +162,24 @@ class Syncing:
         OSError
             One of them is not.
         """
-        while self._threads or self._waiting:
+        while self._threads or self._left:
             self._drain()
             for thread in self._threads:
                 thread.join()
             self._threads.clear()
+            self._waiting.extend(self._left)
         self._raise()
 
-    def abandon(self) -> list[tuple[int, str]]:
-        """Wait for the threads, and return the files that were not closed yet."""
-        left = []
-        with suppress(IndexError):
-            while True:
-                fd, path, close = self._waiting.popleft()
-                if close:
-                    left.append((fd, path))
+    def abandon(self) -> None:
+        """Wait for the threads, and close the files that were not closed yet."""
+        self._waiting.clear()
         for thread in self._threads:
             thread.join()
         self._threads.clear()
-        return left
+        for growing, close in self._left.items():
+            if close:
+                growing.let_go()
+        self._left.clear()
 
     def _start(self) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -183,17 +193,17 @@ class Syncing:
         """Sync files until none waits. In several threads at once."""
         while True:
             try:
-                fd, path, close = self._waiting.popleft()
+                growing = self._waiting.popleft()
             except IndexError:
                 return
             try:
-                try:
-                    sync_file(fd)
-                finally:
-                    if close:
-                        os.close(fd)
+                if growing.fd >= 0:
+                    sync_file(growing.fd)
             except OSError as error:
-                self._error = OSError(error.errno, error.strerror, path)
+                self._error = OSError(error.errno, error.strerror, growing.path)
+            if self._left.get(growing):
+                growing.let_go()
+            self._left.pop(growing, None)
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from fastshard.columnar.columns import WRITE_BYTES, Column, Record
 from fastshard.columnar.growing import Growing, new_buffer, sync_file
-from fastshard.columnar.names import check_sample_id
+from fastshard.columnar.names import LARGEST_SHARD, check_sample_id
 from fastshard.columnar.swapping import Swap, new_name
 from fastshard.errors import ClosedError
 
@@ -37,10 +37,11 @@ class ShardHandle:
     def __init__(
         self, writer: Adding, column: Column, shard_id: int | None, overwrite: bool
     ) -> None:
-        self._closed = True
+        self._closed = True  # until all is well
+        self._cut_off = False  # its writer has ended
         number = column.next_number() if shard_id is None else operator.index(shard_id)
-        if not 0 <= number < 1 << 31:
-            raise ValueError(f"a shard's number is 0 or above, not {number}")
+        if not 0 <= number <= LARGEST_SHARD:
+            raise ValueError(f"no number of a shard, 0 to {LARGEST_SHARD:,}: {number}")
         self.field_name = column.name
         self.shard_id = number
         self._writer = writer
@@ -51,12 +52,14 @@ class ShardHandle:
         if number in column.opened:
             reason = "the shard is being written"
             raise FileExistsError(errno.EEXIST, reason, path)
-        if column.has_shard(number) and not overwrite:
+        self._existed = column.has_shard(number)
+        if self._existed and not overwrite:
             reason = "the shard exists, and overwrite is not set"
             raise FileExistsError(errno.EEXIST, reason, path)
         self._growing = self._begin()
         column.opened.add(number)
         self._closed = False
+        writer._handles.add(self)
 
     def _begin(self) -> Growing:
         """Open the file that takes the members.
@@ -74,7 +77,7 @@ class ShardHandle:
             column.take_over(number)
             self._writer.flush()
         at: Record | None = Record(0, 0)
-        if column.has_shard(number):
+        if self._existed:
             at = None if number in column.foreign else column.end_of(number)
         self._new = None
         if at is None:
@@ -82,7 +85,7 @@ class ShardHandle:
             path = self._new = os.path.join(column.folder, new_name(number))
         self._before = at
         column.new_files = True
-        return Growing(path, number, buffer, at.nbytes)
+        return column.open(path, number, buffer, at.nbytes)
 
     def add_sample(self, sample_id: str, array: ArrayLike) -> None:
         """Add a sample's array. Of several for one sample the last one counts.
@@ -108,10 +111,13 @@ class ShardHandle:
                     f"there is no sample {sample_id!r:.200}: call register_samples() "
                     "first"
                 )
+            writer._busy = True  # an array's own code may call the writer
             try:
                 offset = self._growing.buffer.append(name, array)
             except ValueError as error:
                 raise ValueError(f"field {self.field_name!r}: {error}") from error
+            finally:
+                writer._busy = False
             self._rows[sample_id] = offset
             self._members += 1
             if len(self._growing.buffer) >= WRITE_BYTES:
@@ -132,9 +138,9 @@ class ShardHandle:
             It cannot be stored. If the shard itself could not be written, nothing
             has changed; else the writer is closed, as after its own `flush`.
         """
-        if self._closed:
-            return
         with self._writer._mutex:
+            if self._closed and not self._cut_off:
+                return
             self._check()
             try:
                 self._growing.complete()
@@ -149,7 +155,9 @@ class ShardHandle:
             column, number = self._column, self.shard_id
             swap = None if self._new is None else Swap(column, number, self._new)
             try:
-                self._writer.adopt(column, number, record, self._rows, swap)
+                self._writer.adopt(
+                    column, number, record, self._rows, swap, existed=self._existed
+                )
             finally:
                 column.opened.discard(number)
                 if self._new is not None:
@@ -157,10 +165,39 @@ class ShardHandle:
                         os.unlink(self._new)  # if it has not got its name
 
     def discard(self) -> None:
-        """Leave everything as it was before."""
-        self._closed = True
-        self._column.opened.discard(self.shard_id)
-        self._growing.discard(self._before.nbytes)
+        """Leave everything as it was before. Of a shard that is closed it is no error.
+
+        Raises
+        ------
+        RuntimeError
+            It is called by an array that is being added.
+        """
+        with self._writer._mutex:
+            if self._closed:
+                return
+            self._writer.check_idle()
+            self._let_go(cut=True)
+
+    def end(self, *, cut: bool) -> None:
+        """Discard it, as its writer ends: from then on the file is another's."""
+        if not self._closed:
+            self._cut_off = True
+            self._let_go(cut=cut)
+
+    def _let_go(self, *, cut: bool) -> None:
+        """Close the file; with `cut` it is as it was."""
+        if not self._closed:
+            self._closed = True
+            self._column.opened.discard(self.shard_id)
+            if cut:
+                self._growing.discard(self._before.nbytes)
+            else:
+                self._growing.let_go()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            with self._writer._mutex:
+                self._let_go(cut=not self._writer.closed)
 
     def __enter__(self) -> Self:
         return self
@@ -173,10 +210,10 @@ class ShardHandle:
     ) -> None:
         if exc_type is None:
             self.close()
-        elif not self._closed:
+        else:
             self.discard()
 
     def _check(self) -> None:
-        self._writer.check_open()
+        self._writer.check_idle()
         if self._closed:
             raise ClosedError(f"the shard {self._column.path(self.shard_id)} is closed")

@@ -12,7 +12,7 @@ from fastshard.errors import FormatError
 __all__ = ["HeaderCheck", "Kind"]
 
 GUESS = 256 + 64  # bytes that are read of each member at first
-MAX_HEADER = 64 << 10  # bytes
+MAX_HEADER = 1 << 20  # bytes
 MAGIC = b"\x93NUMPY"
 AT_ONCE = 4096  # members whose headers are read together
 MOST_KNOWN = 10_000  # headers that are remembered

@@ -5,24 +5,35 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
+import time
 import weakref
-from contextlib import suppress
-from typing import Protocol
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Protocol
 
 from fastshard._core.npywrite import keep_for_ever
 from fastshard.errors import WriterLockedError
 
-__all__ = ["LOCK", "Locked", "WriterLock", "register", "registered", "unregister"]
+__all__ = [
+    "LOCK",
+    "Locked",
+    "WriterLock",
+    "open_writers",
+    "opening",
+    "register",
+    "registered",
+    "unregister",
+]
 
 LOCK = "writer.lock"  # below a dataset's root; holds the writer's process id
 AGAIN = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # another process has the lock
+PATIENCE = 5.0  # seconds that a writer of this process may take to end
 
 
 class WriterLock:
     """The right to write to a dataset, until `release`.
 
-    Between processes only: one process may take it twice, and the first release
-    ends both. The system ends it when the process does.
+    The system ends it when the process does. A forked child has no part in it.
 
     Parameters
     ----------
@@ -41,7 +52,7 @@ class WriterLock:
         path = os.path.join(root, LOCK)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
         try:
-            _take(fd)
+            _take_soon(fd)
         except OSError as error:
             holder = _holder(fd)
             os.close(fd)
@@ -51,6 +62,7 @@ class WriterLock:
             reason = f"{who} writes to this dataset; there can be one writer at a time"
             raise WriterLockedError(errno.EAGAIN, reason, root) from None
         self._fd = fd
+        _held.add(self)
         with suppress(OSError):  # for messages only: a full disk is no reason to stop
             os.ftruncate(fd, 0)
             os.write(fd, b"%d\n" % os.getpid())
@@ -59,9 +71,21 @@ class WriterLock:
         """Give it back. Twice is no error."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            _held.discard(self)
             with suppress(OSError):
                 os.ftruncate(fd, 0)
+            with suppress(OSError):
+                _give_back(fd)
             os.close(fd)
+
+    def forked(self) -> None:
+        """Leave it to the parent, in a child process."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+_held: set[WriterLock] = set()
 
 
 if sys.platform == "win32":
@@ -75,11 +99,37 @@ if sys.platform == "win32":
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         finally:
             os.lseek(fd, 0, os.SEEK_SET)
+
+    def _give_back(fd: int) -> None:
+        os.lseek(fd, FAR, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
 else:
     import fcntl
 
     def _take(fd: int) -> None:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A lock of `lockf` would be lost when anything here closes the same file.
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in AGAIN:
+                raise
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _give_back(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # also where a child that starts has a copy
+
+
+def _take_soon(fd: int) -> None:
+    """Take the lock; wait a little for a writer of this process that is ending."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return _take(fd)
+        except OSError as error:
+            ours = error.errno in AGAIN and _holder(fd) == os.getpid()
+            if not ours or time.monotonic() > until:
+                raise
+        time.sleep(0.01)
 
 
 def _holder(fd: int) -> int | None:
@@ -103,6 +153,14 @@ class Locked(Protocol):
 _writers: weakref.WeakValueDictionary[tuple[int, int], Locked] = (
     weakref.WeakValueDictionary()
 )
+
+
+_opening = threading.RLock()
+
+
+def opening() -> AbstractContextManager[Any]:
+    """Return the lock that is held while a writer is opened in this process."""
+    return _opening
 
 
 def registered(root: str) -> Locked | None:
@@ -138,6 +196,11 @@ def _after_fork() -> None:
     A connection that a child closes takes back what the parent has not committed,
     in memory that both share; so it is never closed here.
     """
+    global _opening  # another thread may have held it
+    _opening = threading.RLock()
+    for lock in _held:
+        lock.forked()
+    _held.clear()
     for writer in open_writers():
         for thing in writer.forked():
             keep_for_ever(thing)

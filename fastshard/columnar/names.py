@@ -6,6 +6,7 @@ import re
 from collections.abc import Container
 
 __all__ = [
+    "LARGEST_SHARD",
     "check_column_name",
     "check_field_name",
     "check_sample_id",
@@ -14,7 +15,9 @@ __all__ = [
 ]
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SHARD = re.compile(r"shard_([0-9]{4,18})\.tar")
+SHARD = re.compile(r"shard_([0-9]{4,10})\.tar")
+LARGEST_SHARD = 10**9  # no number of a shard is larger
+MAX_ID = 64 << 10  # bytes of a sample's id
 # SQLite compares names without regard to case. The last three are its own.
 RESERVED = frozenset({"id", "meta_json", "rowid", "oid", "_rowid_"})
 SUFFIXES = ("_offset", "_shard")  # of the two columns of a field
@@ -83,7 +86,7 @@ def check_sample_id(sample_id: object) -> bytes:
     Raises
     ------
     ValueError
-        The id is empty, has a NUL, or cannot be encoded as UTF-8.
+        The id is empty, too long, has a NUL, or cannot be encoded as UTF-8.
     TypeError
         It is no str.
     """
@@ -93,11 +96,16 @@ def check_sample_id(sample_id: object) -> bytes:
         what = "has a NUL" if sample_id else "is empty"
         raise ValueError(f"a sample's id {what}: {sample_id!r:.200}")
     try:
-        return b"%b.npy" % sample_id.encode()
+        encoded = sample_id.encode()
     except UnicodeEncodeError:
         raise ValueError(
             f"a sample's id cannot be encoded as UTF-8: {sample_id!r:.200}"
         ) from None
+    if len(encoded) > MAX_ID:
+        raise ValueError(
+            f"a sample's id has {MAX_ID:,} bytes at most, not {len(encoded):,}"
+        )
+    return b"%b.npy" % encoded
 
 
 def shard_name(shard: int) -> str:
@@ -111,4 +119,5 @@ def shard_number(name: str) -> int | None:
     if found is None:
         return None
     number = int(found[1])
-    return number if shard_name(number) == name else None
+    known = number <= LARGEST_SHARD and shard_name(number) == name
+    return number if known else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 
+from fastshard.columnar.columns import Column
 from fastshard.columnar.compacting import Compaction
-from fastshard.columnar.schema import is_columnar
+from fastshard.columnar.schema import is_columnar, quoted
 from fastshard.columnar.writer import ShardedDatasetWriter
 
 __all__ = ["Compaction", "compact"]
@@ -28,12 +30,18 @@ def compact(root: str | os.PathLike[str]) -> Compaction:
     if not is_columnar(root):
         raise FileNotFoundError(errno.ENOENT, "no columnar dataset", os.fspath(root))
     with ShardedDatasetWriter(root) as writer:
-        held = [
-            record.members
-            for c in writer._columns.values()
-            for record in c.records.values()
-        ]
-        writer.samples_per_shard = max(held, default=writer.samples_per_shard)
-        for column in writer._columns.values():
+        columns = writer._columns.values()
+        fullest = max((_fullest(writer.conn, column) for column in columns), default=0)
+        writer.samples_per_shard = fullest or writer.samples_per_shard
+        for column in columns:
             column.limit = writer.samples_per_shard
         return writer.compact()
+
+
+def _fullest(conn: sqlite3.Connection, column: Column) -> int:
+    """Return how many members the fullest shard of a field has, or rows refer to."""
+    shard = quoted(f"{column.name}_shard")
+    sql = f"SELECT count(*) FROM samples WHERE {shard} IS NOT NULL GROUP BY {shard}"
+    counts = [count for (count,) in conn.execute(sql)]
+    counts += [record.members for record in column.records.values()]
+    return max(counts, default=0)

@@ -12,13 +12,15 @@ from fastshard._core.source import LocalFile
 from fastshard.columnar.adoption import take_over_tail
 from fastshard.columnar.columns import Column, Record
 from fastshard.columnar.growing import FLAGS, only_zeros, sync_file, write_at
-from fastshard.columnar.names import shard_number
+from fastshard.columnar.names import LARGEST_SHARD, shard_number
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.swapping import settle_swaps
 from fastshard.files import sync_directory
-from fastshard.formats.tarheader import END
+from fastshard.formats.tarheader import BLOCK, END
 
-__all__ = ["read_records", "recover", "shards_of_rows"]
+__all__ = ["has_rows", "read_records", "recover", "shards_of_rows"]
+
+MOST_BYTES = 1 << 62  # of a shard; offsets are int64 in SQLite
 
 
 def recover(conn: sqlite3.Connection, column: Column) -> None:
@@ -46,6 +48,7 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
     """
     settle_swaps(conn, column.folder)
     column.records = read_records(conn, column.name)
+    column.unsound |= _unsound_records(conn, column)
     _remove_condemned(conn, column)
     sizes = _sizes(column.folder)
     last = max(column.records, default=-1)
@@ -60,7 +63,7 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
     unrecorded = sizes.keys() - column.records.keys()
     if unrecorded or not column.records:
         column.foreign = shards_of_rows(conn, column.name) - column.records.keys()
-    known = column.records.keys() | column.foreign
+    known = column.records.keys() | column.foreign | column.unsound
     if not column.records:  # then these were not left by a writer of ours
         known |= unrecorded
     column.highest = max(known, default=-1)
@@ -69,14 +72,32 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
 
 
 def read_records(conn: sqlite3.Connection, field: str) -> dict[int, Record]:
-    """Return what the index knows of a field's shard files."""
+    """Return what the index knows of a field's shard files, where it can be so."""
     rows = conn.execute(
         "SELECT shard, nbytes, members FROM fastshard_shards WHERE field = ? "
         "AND typeof(shard) = 'integer' AND typeof(nbytes) = 'integer' "
-        "AND typeof(members) = 'integer' AND shard >= 0 AND members >= 0",
-        (field,),
+        "AND typeof(members) = 'integer' AND shard BETWEEN 0 AND ? AND members >= 0 "
+        f"AND (nbytes = -1 OR nbytes BETWEEN 0 AND {MOST_BYTES} "
+        f"AND nbytes % {BLOCK} = 0 AND members <= nbytes / {BLOCK})",
+        (field, LARGEST_SHARD),
     )
     return {number: Record(*record) for number, *record in rows}
+
+
+def _unsound_records(conn: sqlite3.Connection, column: Column) -> set[int]:
+    """Return the shards of which the index knows what cannot be."""
+    rows = conn.execute(
+        "SELECT shard FROM fastshard_shards WHERE field = ? "
+        "AND typeof(shard) = 'integer' AND shard BETWEEN 0 AND ?",
+        (column.name, LARGEST_SHARD),
+    )
+    return {number for (number,) in rows} - column.records.keys()
+
+
+def has_rows(conn: sqlite3.Connection, field: str, number: int) -> bool:
+    """Say whether rows refer to a shard. It may read them all."""
+    sql = f"SELECT 1 FROM samples WHERE {quoted(f'{field}_shard')} = ? LIMIT 1"
+    return conn.execute(sql, (number,)).fetchone() is not None
 
 
 def shards_of_rows(conn: sqlite3.Connection, field: str) -> set[int]:
@@ -84,7 +105,8 @@ def shards_of_rows(conn: sqlite3.Connection, field: str) -> set[int]:
     column = quoted(f"{field}_shard")
     rows = conn.execute(
         f"SELECT DISTINCT {column} FROM samples "
-        f"WHERE typeof({column}) = 'integer' AND {column} >= 0"
+        f"WHERE typeof({column}) = 'integer' AND {column} BETWEEN 0 AND ?",
+        (LARGEST_SHARD,),
     )
     return {number for (number,) in rows}
 
@@ -102,13 +124,14 @@ def _sizes(folder: str) -> dict[int, int]:
 
 
 def _warn_short(column: Column, number: int, size: int, record: Record) -> None:
+    reason = f"has {size:,} bytes of {record.nbytes:,} that were stored"
+    _warn(column, number, f"{column.path(number)} {reason}: arrays are lost")
+
+
+def _warn(column: Column, number: int, reason: str) -> None:
     column.unsound.add(number)
-    warnings.warn(
-        f"{column.path(number)} has {size:,} bytes of {record.nbytes:,} that were "
-        "stored: arrays are lost; nothing is appended to it",
-        RuntimeWarning,
-        stacklevel=5,
-    )
+    reason += "; nothing is appended to it"
+    warnings.warn(reason, RuntimeWarning, stacklevel=6)
 
 
 def _check_tail(
@@ -120,20 +143,19 @@ def _check_tail(
         with LocalFile(path) as file:
             has_end = file.nbytes >= record.nbytes + len(END)
             if only_zeros(file.fd, record.nbytes):
-                if not record.nbytes or not has_end:  # a full disk had no room for it
+                # A full disk had no room for the end.
+                unended = not (record.nbytes and has_end)
+                if unended and column.may_grow(number, record.nbytes):
                     _cut(path, record.nbytes)
                 return
             table, end, _ = scan_sound(file)
     except FileNotFoundError:  # and nothing was stored in it
         return
     if end < record.nbytes:
-        column.unsound.add(number)
-        warnings.warn(
-            f"{path} is damaged at byte {end:,}, before the end of what was stored: "
-            "nothing is appended to it",
-            RuntimeWarning,
-            stacklevel=5,
-        )
+        _warn(column, number, f"{path} is damaged at byte {end:,}, of what was stored")
+        return
+    if record.nbytes and not column.may_grow(number, record.nbytes):
+        _warn(column, number, f"{path} is a link, and more is in it than was stored")
         return
     taken = take_over_tail(conn, column, number, record, table)
     _cut(path, taken.nbytes)

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import atexit
 import operator
 import os
 import sqlite3
 import threading
 import time
-import warnings
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from fastshard._core.npywrite import MemberBuffer
 from fastshard.columnar.adoption import take_over_shard
 from fastshard.columnar.columns import Column, Record
+from fastshard.columnar.dropped import close_dropped
+from fastshard.columnar.folders import make_folder, make_root
 from fastshard.columnar.growing import Syncing
 from fastshard.columnar.lock import (
     WriterLock,
-    open_writers,
+    opening,
     register,
     registered,
     unregister,
 )
-from fastshard.columnar.recovery import read_records, recover
+from fastshard.columnar.recovery import has_rows, read_records, recover
 from fastshard.columnar.schema import NAME, create, read_fields
 from fastshard.columnar.swapping import Swaps
 from fastshard.columnar.writing import (
@@ -34,10 +35,14 @@ from fastshard.columnar.writing import (
     begin,
     error_of,
     is_fatal,
+    is_wrong,
     open_writer,
 )
 from fastshard.errors import ClosedError
 from fastshard.files import sync_directory
+
+if TYPE_CHECKING:
+    from fastshard.columnar.handle import ShardHandle
 
 __all__ = ["Storing"]
 
@@ -69,10 +74,11 @@ class Storing:
     ) -> None:
         self._state = CLOSED  # until all is well
         self.samples_per_shard = operator.index(samples_per_shard)
-        if self.samples_per_shard < 1:
+        if not 0 < self.samples_per_shard < 1 << 63:
             raise ValueError(f"samples_per_shard is above 0, not {samples_per_shard}")
         self.root = Path(os.fsdecode(root))
-        self._path = str(self.root / NAME)
+        self._home = os.path.abspath(self.root)  # whatever directory comes to be ours
+        self._path = os.path.join(self._home, NAME)
         self._allow_pickle = allow_pickle
         self._mutex = threading.RLock()
         self._columns: dict[str, Column] = {}
@@ -80,19 +86,18 @@ class Storing:
         self._syncing = Syncing()
         self._folders: set[str] = set()  # to be synced
         self._swaps = Swaps()
+        self._handles: weakref.WeakSet[ShardHandle] = weakref.WeakSet()
+        self._busy = False  # an array is being asked for its bytes
         self._committing = False
+        self._commits = 0
         self._flushed = time.monotonic()
-        self._make_root()
-        self._take_over()
-        self._lock = WriterLock(str(self.root))
-        try:
-            self._open()
-        except BaseException as error:
-            self._state = CLOSED
-            self._lock.release()
-            if isinstance(error, sqlite3.Error):
-                raise error_of(error, self._path) from error
-            raise
+        make_root(self._home)
+        with opening():
+            other = registered(self._home)
+            if other is not None:
+                other.close()
+            self._lock = WriterLock(self._home)
+            self._open_locked()
 
     @property
     def conn(self) -> WriterConnection:
@@ -117,18 +122,9 @@ class Storing:
         ClosedError
             The writer is closed.
         """
-        with self._mutex:
-            self.check_open()
-            try:
-                if self.prepare():
-                    begin(self._conn)
-                if self._conn.in_transaction:
-                    self._record()
-                    self._committing = True
-                    sqlite3.Cursor(self._conn).execute("COMMIT")
-            except (OSError, sqlite3.Error) as error:
-                self._failed(error)
-            self._settle()
+        with self.ending():
+            if self._conn.in_transaction:
+                sqlite3.Cursor(self._conn).execute("COMMIT")
 
     close_tars = flush
 
@@ -140,11 +136,11 @@ class Storing:
         OSError, WriterLockedError
             As for `flush`.
         """
-        if self._state != OPEN:
-            if self._state == FORKED:
-                self.check_open()
-            return
-        with self._mutex:
+        with self._mutex:  # another thread may be closing it
+            if self._state != OPEN:
+                if self._state == FORKED:
+                    self.check_open()
+                return
             self.flush()
             self._end(CLOSED)
 
@@ -161,7 +157,7 @@ class Storing:
 
     def __del__(self) -> None:
         if getattr(self, "_state", CLOSED) == OPEN:
-            _close_dropped(self)
+            close_dropped(self)
 
     # What a connection asks for: see `fastshard.columnar.writing.Guard`.
 
@@ -170,28 +166,58 @@ class Storing:
         if self._state != OPEN:
             raise ClosedError(WHY[self._state].format(root=self.root))
 
-    def prepare_commit(self) -> None:
-        """Store what rows refer to, so that they may be committed."""
+    def check_idle(self) -> None:
+        """Raise unless something may be added, or stored, now."""
+        self.check_open()
+        if self._busy:
+            raise RuntimeError(
+                f"the writer of {self.root} is used by an array that is being added"
+            )
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Store what rows refer to; then the statement in this context may commit."""
         with self._mutex:
+            self.check_idle()
             try:
                 if self.prepare():
                     begin(self._conn)
                 if self._conn.in_transaction:
                     self._record()
                 self._committing = True
+                yield
             except (OSError, sqlite3.Error) as error:
+                if self._committing and is_wrong(error) and not self._is_lost():
+                    raise  # a statement of the user's own
                 self._failed(error)
+            except BaseException:
+                if self._committing and not self._conn.in_transaction:
+                    self._settle()  # an interrupt came behind the commit
+                raise
+            finally:
+                self._committing = False
+            if not self._conn.in_transaction:
+                self._settle()
 
-    def after_statement(self) -> None:
-        """Take notice of a transaction that may have ended."""
-        if not self._conn.in_transaction:
-            self._settle()
-        self._committing = False
+    def check_transaction(self, error: sqlite3.Error) -> None:
+        """Raise what says that an error has ended the open transaction, if so."""
+        with self._mutex:
+            if self._is_lost():
+                self._failed(error)
 
     def forked(self) -> list[object]:
         """Become useless, in a child process; return what must not be finished."""
         self._state = FORKED
+        self._mutex = threading.RLock()  # another thread may have held it
+        for handle in list(self._handles):
+            handle.end(cut=False)
         return [self._conn, self]
+
+    def let_go(self) -> None:
+        """End without storing what was added since the last flush."""
+        with self._mutex:
+            if self._state == OPEN:
+                self._end(CLOSED)
 
     def prepare(self) -> bool:
         """Write and sync all arrays; say whether there is anything to record."""
@@ -236,15 +262,15 @@ class Storing:
         for column in self._columns.values():
             column.settle()
         self._swaps.commit()
-        self._committing = False
+        self._conn.begun = False
+        self._commits += 1
         self._flushed = time.monotonic()
 
     def _failed(self, error: OSError | sqlite3.Error) -> NoReturn:
         """Raise what a caller expects for an error; end the writer if it must be."""
         if isinstance(error, sqlite3.Error):
             shown = error_of(error, self._path)
-            if not is_fatal(error):
-                self._committing = False
+            if not is_fatal(error) and not self._is_lost():
                 raise shown from error
         else:
             shown = error
@@ -256,6 +282,10 @@ class Storing:
             )
             raise OSError(shown.errno, reason, shown.filename) from error
         raise shown from error
+
+    def _is_lost(self) -> bool:
+        """Say whether SQLite has ended a transaction that nobody meant to end."""
+        return self._conn.begun and not self._conn.in_transaction
 
     def _break(self) -> None:
         """End, and leave the files as they were acknowledged, as far as that works.
@@ -272,45 +302,41 @@ class Storing:
                 }
         if records is not None:
             self._swaps.undo()
-        left = self._syncing.abandon()
-        for fd, _ in left:
-            with suppress(OSError):
-                os.close(fd)
+        self._syncing.abandon()
         for name, column in self._columns.items():
             column.discard(None if records is None else records[name])
         self._end(BROKEN)
 
     def _end(self, state: int) -> None:
         """Close what is open. Nothing is written but what SQLite itself does."""
+        for handle in list(self._handles):
+            handle.end(cut=state == CLOSED)
         self._state = state
-        unregister(self)
-        with suppress(OSError):
-            for column in self._columns.values():
-                column.discard(None)
-        with suppress(sqlite3.Error):
-            self._conn.finish()
-        self._lock.release()
+        try:
+            with suppress(OSError):
+                for column in self._columns.values():
+                    column.discard(None)
+            with suppress(sqlite3.Error):
+                self._conn.finish()
+        finally:
+            self._lock.release()
+            unregister(self)
 
-    def _make_root(self) -> None:
-        """Make the directory, and those above it that are missing, on the disk."""
-        folder = os.path.abspath(self.root)
-        missing = []
-        while not os.path.isdir(folder):
-            missing.append(folder)
-            folder = os.path.dirname(folder)
-        os.makedirs(self.root, exist_ok=True)
-        for made in missing:
-            sync_directory(os.path.dirname(made))
-
-    def _take_over(self) -> None:
-        """Close this process's other writer of the dataset."""
-        other = registered(str(self.root))
-        if other is not None:
-            other.close()
+    def _open_locked(self) -> None:
+        """Open the index; give the lock back if that fails."""
+        try:
+            self._open()
+        except BaseException as error:
+            self._state = CLOSED
+            self._lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise error_of(error, self._path) from error
+            raise
 
     def _open(self) -> None:
         """Open the index, and make the files agree with it."""
         self._conn = open_writer(self._path)
+        self._cursor = sqlite3.Cursor(self._conn)
         try:
             begin(self._conn)  # the tables are all there, or none
             create(self._conn)
@@ -320,31 +346,32 @@ class Storing:
             self._record()
             self._conn.commit()
             self._settle()
-            sync_directory(str(self.root))
+            sync_directory(self._home)
         except BaseException:
             self._conn.finish()
             raise
         self._conn.guard = weakref.ref(self)
         self._state = OPEN
-        register(str(self.root), self)
+        register(self._home, self)
 
     def _add_column(self, name: str, folder: str) -> None:
         """Learn of a field, and of the shards that it has."""
         column = Column(
             name,
-            str(self.root / folder),
+            os.path.join(self._home, folder),
             self.samples_per_shard,
             self._syncing,
             allow_pickle=self._allow_pickle,
         )
+        conn = self._conn  # and not the writer, which would be kept
+        column.is_used = lambda number: has_rows(conn, name, number)
         recover(self._conn, column)
         row = self._conn.execute(
             "SELECT num_shards FROM fields WHERE name = ?", (name,)
         ).fetchone()
         column.num_shards = column.new_count = -1 if row is None else row[0]
-        if not os.path.isdir(column.folder):
-            os.mkdir(column.folder)
-            self._folders.add(str(self.root))
+        if make_folder(column.folder):
+            self._folders.add(self._home)
         self._columns[name] = column
         self._buffers[name] = column.buffer
 
@@ -354,26 +381,3 @@ class Storing:
         ).fetchone()
         value = row[0] if row else 0
         return value if isinstance(value, int) and value > 0 else 0
-
-
-def _close_dropped(writer: Storing) -> None:
-    """Close a writer that nobody closed, and say so."""
-    try:
-        writer.close()
-    finally:
-        if writer._state == OPEN:  # its samples cannot be stored, for now
-            writer._end(CLOSED)
-        warnings.warn(
-            f"the writer of {writer.root} was dropped without close()",
-            ResourceWarning,
-            stacklevel=3,
-        )
-
-
-def _close_all() -> None:
-    for writer in open_writers():
-        if isinstance(writer, Storing):
-            _close_dropped(writer)
-
-
-atexit.register(_close_all)

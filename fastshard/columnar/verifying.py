@@ -13,7 +13,7 @@ from typing import Any
 from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of, open_reader
 from fastshard.columnar.guard import longest_of
 from fastshard.columnar.headers import HeaderCheck
-from fastshard.columnar.names import check_sample_id, shard_name
+from fastshard.columnar.names import LARGEST_SHARD, check_sample_id, shard_name
 from fastshard.columnar.schema import NAME, Field, read_fields
 from fastshard.columnar.tars import Members, members_of
 from fastshard.errors import FastshardError, FormatError, QueryError
@@ -22,7 +22,6 @@ from fastshard.verify import Fault
 __all__ = ["verify"]
 
 MOST = 100  # complaints of SQLite's own that are passed on
-LARGEST_SHARD = 10**9  # no number of a shard is larger
 Row = tuple[Any, Any, Any]  # shard, offset, id
 
 

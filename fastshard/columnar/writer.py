@@ -86,21 +86,20 @@ class ShardedDatasetWriter(Adding):
         ------
         ValueError
             A name is no identifier, or a column of it is taken. None is added.
+        OSError
+            A directory cannot be made, or a file is in its place. None is added.
         """
         if isinstance(names, str):
             raise TypeError(f"names of fields are a list, not the str {names!r:.80}")
         with self._mutex:
-            self.check_open()
+            self.check_idle()
             columns = fields.columns_of(self._conn)
             new = fields.check_new_fields(list(names), dict(self._columns), columns)
-            taken = {os.path.basename(c.folder).lower() for c in self._columns.values()}
+            self._make_folders(new)
             try:
                 with fields.savepoint(self._conn) as cursor:
                     for name in new:
-                        folder = f"{name}_shards"
-                        if folder.lower() in taken:
-                            raise ValueError(f"another field has the folder {folder}")
-                        base = os.path.abspath(self.root / folder)
+                        base = os.path.join(self._home, f"{name}_shards")
                         fields.new_field(cursor, name, base)
                 for name in new:
                     self._add_column(name, f"{name}_shards")
@@ -144,9 +143,9 @@ class ShardedDatasetWriter(Adding):
             The writer is closed.
         """
         with self._mutex:
-            if self._state:
-                self.check_open()
-            text = "{}" if not metadata else metadata_text(metadata, self._conn)
+            if self._state or self._busy:
+                self.check_idle()
+            text = "{}" if metadata is None else metadata_text(metadata, self._conn)
             if sample_id is not None:
                 if not self._insert(
                     arrays, sample_id, check_sample_id(sample_id), text
@@ -190,7 +189,7 @@ class ShardedDatasetWriter(Adding):
             As for `add_sample`.
         """
         with self._mutex:
-            self.check_open()
+            self.check_idle()
             text = None if metadata is None else metadata_text(metadata, self._conn)
             name = check_sample_id(sample_id)
             if not self._update(arrays, sample_id, name, text):
@@ -220,7 +219,7 @@ class ShardedDatasetWriter(Adding):
         if isinstance(sample_ids, str):
             raise TypeError(f"ids are a list, not the str {sample_ids!r:.80}")
         with self._mutex:
-            self.check_open()
+            self.check_idle()
             ids = list(sample_ids)
             every = [None] * len(ids) if metadata is None else list(metadata)
             if len(every) != len(ids):
@@ -269,6 +268,8 @@ class ShardedDatasetWriter(Adding):
         ValueError
             As for `open_shard`; or the numbers of ids and arrays differ.
         """
+        if isinstance(samples, (str, bytes)):
+            raise TypeError(f"samples are a list of ids, not {samples!r:.80}")
         if len(samples) != len(arrays):
             raise ValueError(f"{len(samples):,} samples, and {len(arrays):,} arrays")
         with self.open_shard(field_name, shard_id, overwrite=overwrite) as shard:
@@ -307,7 +308,7 @@ class ShardedDatasetWriter(Adding):
             There is such a shard, and `overwrite` is not set.
         """
         with self._mutex:
-            self.check_open()
+            self.check_idle()
             return ShardHandle(self, self._column(field_name), shard_id, overwrite)
 
     def add_metadata_column(self, name: str, path: str, type: str = "TEXT") -> None:  # noqa: A002
@@ -334,7 +335,7 @@ class ShardedDatasetWriter(Adding):
             metadata is no JSON. Nothing is changed.
         """
         with self._mutex:
-            self.check_open()
+            self.check_idle()
             try:
                 with fields.savepoint(self._conn) as cursor:
                     fields.new_metadata_column(cursor, name, path, type)

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import weakref
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
@@ -22,6 +23,7 @@ __all__ = [
     "check_plain",
     "error_of",
     "is_fatal",
+    "is_wrong",
     "open_writer",
 ]
 
@@ -29,12 +31,12 @@ BUSY_SECONDS = 30.0
 OURS = ("samples", "fields", "counters", "fastshard_shards")
 # What ends a transaction, behind blanks and comments.
 ENDING = re.compile(
-    r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*(commit|end|release)\b",
+    r"(?:\s|;|\ufeff|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*(commit|end|release)\b",
     re.IGNORECASE | re.DOTALL,
 )
 FULL = getattr(sqlite3, "SQLITE_FULL", 13)
 IOERR, CORRUPT, NOTADB, BUSY, LOCKED, READONLY, CANTOPEN = 10, 11, 26, 5, 6, 8, 14
-CONSTRAINT, NOMEM = 19, 7
+ERROR, NOMEM, INTERRUPT, TOOBIG, CONSTRAINT, MISMATCH = 1, 7, 9, 18, 19, 20
 SETTINGS = (
     "PRAGMA cell_size_check=ON",
     "PRAGMA synchronous=FULL",  # each commit is on the disk when it returns
@@ -49,16 +51,19 @@ class Guard(Protocol):
 
     def flush(self) -> None: ...
 
-    def prepare_commit(self) -> None:
-        """Store all that the open transaction refers to."""
+    def ending(self) -> AbstractContextManager[None]:
+        """Give a context for a statement that may commit."""
 
-    def after_statement(self) -> None:
-        """Take notice of a transaction that may have ended."""
+    def check_transaction(self, error: sqlite3.Error) -> None:
+        """Raise what says that an error has ended the open transaction, if so."""
 
     def check_open(self) -> None:
         """Raise what says that the writer is closed, or another process's."""
 
     def close(self) -> None: ...
+
+
+PLAIN_LEVEL: Any = sqlite3.Connection.isolation_level
 
 
 class WriterConnection(sqlite3.Connection):
@@ -72,6 +77,25 @@ class WriterConnection(sqlite3.Connection):
 
     guard: weakref.ref[Guard] | None = None
     finished = False
+    begun = False  # a transaction, of whose end we do not know
+
+    @property  # type: ignore[override]
+    def isolation_level(self) -> str | None:
+        """How transactions begin; to change it commits, as `commit` does."""
+        level: str | None = PLAIN_LEVEL.__get__(self)
+        return level
+
+    @isolation_level.setter
+    def isolation_level(self, level: str | None) -> None:
+        guard = self._check()
+        if guard is not None:
+            guard.flush()
+        PLAIN_LEVEL.__set__(self, level)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "autocommit":  # it commits without asking
+            raise sqlite3.NotSupportedError("a writer's connection has transactions")
+        super().__setattr__(name, value)
 
     def cursor(self, factory: Any = None) -> Any:
         """Return a cursor that does the same."""
@@ -106,6 +130,7 @@ class WriterConnection(sqlite3.Connection):
         """Take back the rows that were not committed."""
         self._check()
         super().rollback()
+        self.begun = False
 
     def close(self) -> None:
         """Close the writer, which flushes first."""
@@ -150,18 +175,27 @@ class WriterCursor(sqlite3.Cursor):
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
         """Execute one statement, as `sqlite3.Cursor.execute`."""
         guard = self._guard()
-        if guard is None or ENDING.match(sql) is None:
-            super().execute(sql, parameters)
+        if guard is not None and ENDING.match(sql) is not None:
+            with guard.ending():
+                super().execute(sql, parameters)
             return self
-        guard.prepare_commit()
-        super().execute(sql, parameters)
-        guard.after_statement()
+        try:
+            super().execute(sql, parameters)
+        except sqlite3.Error as error:
+            self._check_transaction(guard, error)
+            raise
+        self._note(guard)
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Self:
         """Execute one statement many times, as `sqlite3.Cursor.executemany`."""
-        self._guard()
-        super().executemany(sql, parameters)
+        guard = self._guard()
+        try:
+            super().executemany(sql, parameters)
+        except sqlite3.Error as error:
+            self._check_transaction(guard, error)
+            raise
+        self._note(guard)
         return self
 
     def executescript(self, sql_script: str, /) -> Self:
@@ -171,6 +205,15 @@ class WriterCursor(sqlite3.Cursor):
             guard.flush()
         super().executescript(sql_script)
         return self
+
+    def _note(self, guard: Guard | None) -> None:
+        if guard is not None:
+            self.connection.begun = self.connection.in_transaction  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _check_transaction(guard: Guard | None, error: sqlite3.Error) -> None:
+        if guard is not None:
+            guard.check_transaction(error)
 
     def _guard(self) -> Guard | None:
         conn = self.connection
@@ -244,6 +287,7 @@ def begin(conn: WriterConnection) -> None:
     """
     if not conn.in_transaction:
         sqlite3.Cursor(conn).execute("BEGIN IMMEDIATE")
+    conn.begun = True
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -253,6 +297,11 @@ def _code(error: sqlite3.Error) -> int:
 def is_fatal(error: sqlite3.Error) -> bool:
     """Say whether the transaction may be gone, not just the statement."""
     return _code(error) in (FULL, IOERR, CORRUPT, NOTADB, READONLY, CANTOPEN, NOMEM)
+
+
+def is_wrong(error: Exception) -> bool:
+    """Say whether a statement was refused for what it says."""
+    return isinstance(error, sqlite3.Error) and _code(error) == ERROR
 
 
 def error_of(error: sqlite3.Error, path: str) -> Exception:
@@ -268,6 +317,12 @@ def error_of(error: sqlite3.Error, path: str) -> Exception:
     if code in numbers:
         number = numbers[code]
         return OSError(number, f"{os.strerror(number)} ({error})", path)
+    if code in (CONSTRAINT, TOOBIG, MISMATCH):
+        return ValueError(f"the index does not take it: {error}")
+    if code == ERROR:
+        return FormatError(f"the index is not as it was: {error}", path, 0)
+    if code == INTERRUPT:
+        return OSError(errno.EINTR, f"{os.strerror(errno.EINTR)} ({error})", path)
     if code == NOMEM:
         return MemoryError(str(error))
     if isinstance(error, sqlite3.ProgrammingError):

@@ -123,7 +123,7 @@ def split_name(name: bytes) -> tuple[bytes, bytes]:
     if len(name) <= NAME_WIDTH:
         return b"", name
     slash = name.rfind(b"/", 0, PREFIX_WIDTH + 1)
-    if slash < 0 or len(name) - slash - 1 > NAME_WIDTH:
+    if slash <= 0 or len(name) - slash - 1 > NAME_WIDTH:
         return b"", b""
     return name[:slash], name[slash + 1 :]
 
