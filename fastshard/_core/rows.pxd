@@ -2,7 +2,6 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport ExtentTable
-from fastshard._core.samples cimport SamplesBase
 from fastshard._core.shard cimport Shard
 
 cdef enum:                         # slots of rows that have no array of a field
@@ -62,10 +61,3 @@ cdef class Rows:
 cdef class ColumnShard(Shard):
     cdef readonly ColumnFile file
     cdef Cells cells
-
-
-cdef class ColumnSamples(SamplesBase):
-    cdef readonly ExtentTable names
-    cdef readonly list columns     # of Rows
-    cdef dict by_field
-    cdef readonly object owner

@@ -12,7 +12,7 @@ from fastshard.errors import FieldNotFoundError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard._core.rows import ColumnSamples
+    from fastshard._core.columnsamples import ColumnSamples
 
 __all__ = ["ArraySequence"]
 

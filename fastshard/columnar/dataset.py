@@ -20,7 +20,7 @@ from fastshard.state import Identity
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fastshard._core.rows import ColumnSamples
+    from fastshard._core.columnsamples import ColumnSamples
     from fastshard.decoders import Decoder
 
 __all__ = ["ColumnSet", "open_columnar"]

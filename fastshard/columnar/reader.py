@@ -28,7 +28,7 @@ from fastshard.sizes import parse_size
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard._core.rows import ColumnSamples
+    from fastshard._core.columnsamples import ColumnSamples
 
 __all__ = ["ShardedDatasetReader"]
 

@@ -11,7 +11,7 @@ from fastshard.columnar.snapshot import Snapshot
 from fastshard.formats.columnar import samples_of
 
 if TYPE_CHECKING:
-    from fastshard._core.rows import ColumnSamples
+    from fastshard._core.columnsamples import ColumnSamples
 
 __all__ = ["load_samples", "some_samples"]
 

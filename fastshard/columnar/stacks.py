@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard._core.rows import ColumnSamples, Rows
+    from fastshard._core.columnsamples import ColumnSamples
+    from fastshard._core.rows import Rows
 
 __all__ = ["stacks_of"]
 

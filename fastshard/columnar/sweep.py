@@ -10,7 +10,7 @@ from fastshard.gathering import Ragged
 from fastshard.reading import Reading
 
 if TYPE_CHECKING:
-    from fastshard._core.rows import ColumnSamples
+    from fastshard._core.columnsamples import ColumnSamples
 
 __all__ = ["sweep"]
 

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastshard._core.columnfile import ColumnFile
+from fastshard._core.columnsamples import ColumnSamples, read_rows
 from fastshard._core.extents import ExtentTable
-from fastshard._core.rows import ColumnSamples, read_rows
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile, MappedSource
 from fastshard.decoders import DECODERS, Decoder, decode_field, decoder_for

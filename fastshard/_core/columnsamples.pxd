@@ -1,0 +1,9 @@
+from fastshard._core.extents cimport ExtentTable
+from fastshard._core.samples cimport SamplesBase
+
+
+cdef class ColumnSamples(SamplesBase):
+    cdef readonly ExtentTable names
+    cdef readonly list columns     # of Rows
+    cdef dict by_field
+    cdef readonly object owner
