@@ -271,7 +271,6 @@ cdef class ColumnShard(Shard):
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1:
         cdef uint64_t found
-        cdef uint64_t nbytes = source.nbytes
         size[0] = fs_get(self.cells.sizes + i)  # first: it is written last
         offset[0] = fs_get(self.cells.offsets + i)
         if size[0] == UNKNOWN:
@@ -279,12 +278,7 @@ cdef class ColumnShard(Shard):
             offset[0] = found
             fs_put(self.cells.offsets + i, found)
             fs_put(self.cells.sizes + i, size[0])
-        if offset[0] > nbytes or size[0] > nbytes - offset[0]:
-            raise FormatError(
-                f"an extent of {size[0]:,} bytes reaches beyond the file",
-                self.path, offset[0], self.table.name(i),
-            )
-        return 0
+        return self.check_extent(source, i, offset[0], size[0])
 
     cdef bint guess(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size

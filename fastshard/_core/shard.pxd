@@ -19,6 +19,9 @@ cdef class Shard:
     cdef Source open_source(self)
     cdef Py_ssize_t find(self, object key) except -1
     cdef int extent(self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size) except -1
+    cdef int check_extent(
+        self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
+    ) except -1
     cdef bint guess(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) noexcept

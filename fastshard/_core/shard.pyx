@@ -324,14 +324,19 @@ cdef class Shard:
     cdef int extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1:
-        """Load an extent once and check it: the one place where that is done."""
-        cdef uint64_t nbytes = source.nbytes
+        """Load an extent once and check it."""
         offset[0] = fs_load(self.table.columns.offsets + i)
         size[0] = fs_load(self.table.columns.sizes + i)
-        if offset[0] > nbytes or size[0] > nbytes - offset[0]:
+        return self.check_extent(source, i, offset[0], size[0])
+
+    cdef int check_extent(
+        self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
+    ) except -1:
+        """Complain of an extent beyond the file: the one place where that is done."""
+        if offset > source.nbytes or size > source.nbytes - offset:
             raise FormatError(
-                f"an extent of {size[0]:,} bytes reaches beyond the file",
-                self.path, offset[0], self.table.name(i),
+                f"an extent of {size:,} bytes reaches beyond the file",
+                self.path, offset, self.table.name(i),
             )
         return 0
 
