@@ -14,7 +14,10 @@ import pytest
 
 from fastshard.cli import main
 
+from conftest import not_sanitized
 from originals import OriginalReader, shard_path
+
+pytestmark = not_sanitized  # Python and SQLite
 
 COUNT = 7
 

@@ -15,6 +15,10 @@ from fastshard.columnar.query import query, query_ids
 from fastshard.columnar.schema import Field, is_columnar, read_fields
 from fastshard.errors import FormatError, QueryError
 
+from conftest import not_sanitized
+
+pytestmark = not_sanitized  # Python and SQLite
+
 COUNT = 100
 SLOW = 20.0  # seconds: far more than any query below may take
 

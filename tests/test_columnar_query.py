@@ -17,6 +17,10 @@ from fastshard.columnar.query import query, query_ids, select
 from fastshard.columnar.sql import ids_sql, split
 from fastshard.errors import QueryError, QueryTimeoutError
 
+from conftest import not_sanitized
+
+pytestmark = not_sanitized  # Python and SQLite
+
 COUNT = 100
 SLOW = 20.0  # seconds: far more than any query below may take
 

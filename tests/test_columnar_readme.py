@@ -16,8 +16,11 @@ import pytest
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 
 from columnarchecks import assert_original_reads, assert_same_array, assert_same_arrays
+from conftest import not_sanitized
 from originals import OriginalReader
 from scripts import run_script
+
+pytestmark = not_sanitized  # Python and SQLite
 
 COUNT = 10_000
 

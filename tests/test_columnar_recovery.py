@@ -15,6 +15,9 @@ from fastshard.columnar.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError
 
 from columnar_stored import members_of, read_all, sql
+from conftest import not_sanitized
+
+pytestmark = not_sanitized  # Python and SQLite
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 

@@ -14,7 +14,10 @@ from fastshard.columnar.figures import stat
 from fastshard.columnar.verifying import verify
 from fastshard.errors import FormatError
 
+from conftest import not_sanitized
 from originals import npy, shard_path
+
+pytestmark = not_sanitized  # Python and SQLite
 
 SLOW = 60.0  # seconds
 
