@@ -30,8 +30,9 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not
 
 
 def environment() -> dict[str, str]:
-    """Return what a process of the same fastshard takes."""
-    return os.environ | {"PYTHONPATH": str(Path(fastshard.__file__).parents[1])}
+    """Return what a process of the same fastshard takes, and of these modules."""
+    paths = [str(Path(fastshard.__file__).parents[1]), str(HERE)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def start(*command: object, **options) -> subprocess.Popen:
