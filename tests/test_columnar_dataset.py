@@ -126,6 +126,7 @@ def test_pickles(ds):
     assert_is(sample, 9)
     assert sample.metadata["i"] == 9
     assert bytes(sample.view("y")) == bytes(ds[9].view("y"))
+    assert sample.open("y").read() == bytes(ds[9].view("y"))
     assert_is(pickle.loads(pickle.dumps(sample)), 9)
     assert_is(copy.copy(sample), 9)
     batch = fastshard.collate([sample, ds[8]])

@@ -46,6 +46,17 @@ class Sample(SampleBase):
 
     __slots__ = ()
 
+    def view(self, field: str) -> memoryview:
+        """Return the stored bytes of a field, in every format.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The sample has no such field.
+        """
+        shard, member = self.place(field)
+        return shard[member]
+
     def array(
         self,
         field: str,
@@ -153,8 +164,11 @@ class Sample(SampleBase):
         return f"<Sample {self.key!r}: {', '.join(self.keys())}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {field: bytes(self[field]) for field in self.keys()}
-        return CopiedSample, (self.key, self.position, fields)
+        return CopiedSample, (self.key, self.position, self._copied())
+
+    def _copied(self) -> dict[str, bytes]:
+        """Return copies of the stored bytes of the fields that it shows."""
+        return {field: bytes(self.view(field)) for field in self.keys()}
 
 
 class CopiedSample(Sample):
@@ -191,6 +205,9 @@ class CopiedSample(Sample):
         return field in self._fields
 
     def __getitem__(self, field: str) -> memoryview:
+        return self.view(field)
+
+    def view(self, field: str) -> memoryview:
         try:
             return memoryview(self._fields[field])
         except KeyError:
@@ -205,16 +222,16 @@ class CopiedSample(Sample):
     ) -> NDArray[Any]:
         from fastshard._core.arrays import array_of
 
-        data = self[field].obj
+        data = self.view(field).obj
         assert isinstance(data, bytes)
         return array_of(data, dtype, shape, f"{self.key}.{field}")
 
     def open(self, field: str) -> BinaryIO:
-        return cast(BinaryIO, ViewFile(self[field], f"{self.key}.{field}"))
+        return cast(BinaryIO, ViewFile(self.view(field), f"{self.key}.{field}"))
 
     def _decoded(self, decoder: Decoder, field: str) -> Any:
         name = f"{self.key}.{field}"
-        return decode_field(decoder, self[field], name, 0, name)
+        return decode_field(decoder, self.view(field), name, 0, name)
 
 
 class Infos(collections.abc.Mapping[str, dict[str, Any]]):

@@ -7,21 +7,18 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fastshard._core.columnfile import ColumnFile
 from fastshard._core.columnsamples import ColumnSamples, read_rows
 from fastshard._core.extents import ExtentTable
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile, MappedSource
-from fastshard.decoders import DECODERS, Decoder, decode_field, decoder_for
+from fastshard.decoders import DECODERS, Decoder, decoder_for
 from fastshard.errors import ClosedError
 from fastshard.formats.base import CopiedSample, Sample
 from fastshard.formats.local import Mode, source_of
 from fastshard.formats.tarheader import BLOCK, END, is_marked
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
 
 __all__ = ["ColumnFiles", "ColumnSample", "Owner", "open_column", "samples_of"]
 
@@ -219,11 +216,29 @@ def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Owner) -> ColumnS
     return ColumnSamples(columns, names, ColumnSample, owner)
 
 
-class ColumnSample(Sample):
+class OfArrays:
+    """What samples have in common whose fields are arrays, whatever they are called."""
+
+    __slots__ = ()
+
+    decoders: Any
+
+    def is_array(self, field: str) -> bool:
+        return True
+
+    def decoder_of(self, field: str) -> Decoder | None:
+        """Return a decoder of the caller's own, or the one of arrays."""
+        own = decoder_for(field, self.decoders)
+        if own is None or any(own is one for one in DECODERS.values()):
+            return DECODERS["npy"]
+        return own
+
+
+class ColumnSample(OfArrays, Sample):
     """One sample of a columnar dataset: its fields are arrays.
 
     ``sample["history"]`` is an array on the shard's own memory, read-only unless the
-    dataset is ``mode="private"``; `view` gives the stored bytes.
+    dataset is ``mode="private"``; `view` gives the stored bytes, an ``.npy`` file.
     """
 
     __slots__ = ()
@@ -242,34 +257,17 @@ class ColumnSample(Sample):
         FieldNotFoundError
             The sample has no such field.
         """
-        shard, member = self.place(field)
-        return shard.array(member)
+        return self.array(field)
 
     def infos(self) -> Mapping[str, dict[str, Any]]:
         """Return the metadata, as what the index says."""
         return {"metadata": self.metadata}
 
-    def view(self, field: str) -> memoryview:
-        """Return the stored bytes of a field, an ``.npy`` file."""
-        shard, member = self.place(field)
-        return shard[member]
-
-    def is_array(self, field: str) -> bool:
-        return True
-
-    def decoder_of(self, field: str) -> Decoder | None:
-        """Return a decoder of the caller's own, or the one of arrays."""
-        own = decoder_for(field, self.decoders)
-        if own is None or any(own is one for one in DECODERS.values()):
-            return DECODERS["npy"]
-        return own
-
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {field: bytes(self.view(field)) for field in self.keys()}
-        return CopiedArrays, (self.key, self.position, fields, self.metadata)
+        return CopiedArrays, (self.key, self.position, self._copied(), self.metadata)
 
 
-class CopiedArrays(CopiedSample):
+class CopiedArrays(OfArrays, CopiedSample):
     """A sample of arrays that has its own bytes; what a pickled one becomes."""
 
     __slots__ = ("metadata",)
@@ -284,36 +282,8 @@ class CopiedArrays(CopiedSample):
         super().__init__(key, position, fields)
         self.metadata = metadata
 
-    def view(self, field: str) -> memoryview:
-        """Return the stored bytes of a field, an ``.npy`` file."""
-        return super().__getitem__(field)
-
     def __getitem__(self, field: str) -> Any:
         return self.array(field)
 
-    def array(
-        self,
-        field: str,
-        dtype: DTypeLike | None = None,
-        shape: int | tuple[int, ...] | None = None,
-    ) -> NDArray[Any]:
-        """Return a field as an array on the sample's own bytes."""
-        from fastshard._core.arrays import array_of
-
-        data = self.view(field).obj
-        assert isinstance(data, bytes)
-        return array_of(data, dtype, shape, f"{self.key}.{field}")
-
-    def is_array(self, field: str) -> bool:
-        return True
-
-    def decoder_of(self, field: str) -> Decoder | None:
-        return ColumnSample.decoder_of(self, field)  # type: ignore[arg-type]
-
-    def _decoded(self, decoder: Decoder, field: str) -> Any:
-        name = f"{self.key}.{field}"
-        return decode_field(decoder, self.view(field), name, 0, name)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {field: bytes(self.view(field)) for field in self.keys()}
-        return CopiedArrays, (self.key, self.position, fields, self.metadata)
+        return CopiedArrays, (self.key, self.position, self._copied(), self.metadata)
