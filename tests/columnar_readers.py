@@ -14,7 +14,10 @@ import numpy as np
 from columnar_found import need
 
 READERS = 8
-SECONDS = 3
+SECONDS = 3  # of reading, and until a reader has seen this many states:
+STATES = 4
+LATEST = 100  # seconds later
+DONE = "done"
 FIELDS = ["a", "b", "c"]
 
 
@@ -26,13 +29,13 @@ def arrays(number: int, version: int) -> dict[str, np.ndarray]:
     }
 
 
-def write(root: Path, rng: random.Random, until: float) -> None:
-    """Add and update until the time is over."""
+def write(root: Path, rng: random.Random) -> None:
+    """Add and update until the readers are done."""
     from fastshard.columnar import ShardedDatasetWriter
 
     writer = ShardedDatasetWriter(root, samples_per_shard=20)
     versions = writer.conn.execute("SELECT count(*) FROM samples").fetchone()[0] * [0]
-    while time.monotonic() < until:
+    while not (root.parent / DONE).exists():
         for _ in range(rng.randrange(1, 20)):
             number = rng.randrange(len(versions) + 3)
             if number < len(versions):
@@ -89,13 +92,15 @@ def look(reader, rng: random.Random) -> dict[int, int]:
     return seen
 
 
-def read(root: Path, rng: random.Random, until: float) -> int:
-    """Read until the time is over; return how many states were seen."""
+def read(root: Path, rng: random.Random) -> None:
+    """Read until the time is over and the dataset was seen to change."""
     from fastshard.columnar import ShardedDatasetReader
 
     last: dict[int, int] = {}
     states = 0
-    while time.monotonic() < until:
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until or states < STATES:
+        need(time.monotonic() < until + LATEST, f"{states} states are too few")
         with ShardedDatasetReader(root) as reader:
             for _ in range(rng.randrange(1, 10)):
                 try:
@@ -111,7 +116,6 @@ def read(root: Path, rng: random.Random, until: float) -> int:
                 states += seen != last
                 last = seen
                 reader.refresh()
-    return states
 
 
 def forked(work, *args) -> int:
@@ -120,13 +124,18 @@ def forked(work, *args) -> int:
     if child == 0:
         code = 1
         try:
-            found = work(*args)
-            code = 0 if found is None or found > 3 else 3
+            work(*args)
+            code = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
     return child
+
+
+def code_of(child: int) -> int:
+    """Wait for a child; return its exit code, negative where a signal ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def reading(rng: random.Random, folder: Path, done: Counter[str]) -> None:
@@ -137,11 +146,10 @@ def reading(rng: random.Random, folder: Path, done: Counter[str]) -> None:
     with ShardedDatasetWriter(root, samples_per_shard=20) as writer:
         writer.add_fields(FIELDS)
         writer.add_sample(arrays(0, 0), "0", {"version": 0})
-    until = time.monotonic() + SECONDS
-    children = {forked(write, root, random.Random(rng.random()), until): "writer"}
-    for i in range(READERS):
-        own = random.Random(rng.random())
-        children[forked(read, root, own, until)] = f"reader {i}"
-    ended = {name: os.waitpid(child, 0)[1] >> 8 for child, name in children.items()}
-    need(not any(ended.values()), f"exit codes {ended}; 3: it saw too few states")
+    writer_id = forked(write, root, random.Random(rng.random()))
+    readers = [forked(read, root, random.Random(rng.random())) for _ in range(READERS)]
+    codes = [code_of(child) for child in readers]
+    (folder / DONE).touch()
+    codes.append(code_of(writer_id))
+    need(not any(codes), f"exit codes {codes}, of the writer the last")
     done["readers"] += READERS

@@ -69,3 +69,9 @@ def read_all(root, *, ended=True, whole=True):
             assert len(members_of(path)) == count
         assert num_shards == sum(1 for _, _, count in records if count)
     return found
+
+
+def lengths(root, **options):
+    """Return the number of items of each sample's array of the field `a`."""
+    found = read_all(root, **options).items()
+    return {id_: len(arrays["a"]) for id_, (_, arrays) in found if "a" in arrays}

@@ -121,3 +121,12 @@ def assert_true_offsets(root: Path, field: str) -> None:
         if offset is not None:
             path = shard_path(root / f"{field}_shards", shard)
             assert dict(members_in(path))[f"{sample_id}.npy"] == offset
+
+
+def rewrite(root: Path, *statements: str) -> None:
+    """Change an index by hand, whatever SQLite thinks of it."""
+    connection = sqlite3.connect(root / "index.sqlite", isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.execute("PRAGMA journal_mode=DELETE")
+    connection.close()

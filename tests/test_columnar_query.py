@@ -17,6 +17,7 @@ from fastshard.columnar.query import query, query_ids, select
 from fastshard.columnar.sql import ids_sql, split
 from fastshard.errors import QueryError, QueryTimeoutError
 
+from columnarchecks import rewrite
 from conftest import not_sanitized
 
 pytestmark = not_sanitized  # Python and SQLite
@@ -39,15 +40,6 @@ def root(make_original):
 def conn(root):
     connection = open_reader(root / "index.sqlite")
     yield connection
-    connection.close()
-
-
-def rewrite(root, *statements):
-    """Change an index by hand, whatever SQLite thinks of it."""
-    connection = sqlite3.connect(root / "index.sqlite", isolation_level=None)
-    for statement in statements:
-        connection.execute(statement)
-    connection.execute("PRAGMA journal_mode=DELETE")
     connection.close()
 
 

@@ -15,7 +15,7 @@ from fastshard.columnar import (
     compact,
 )
 
-from columnar_stored import members_of, read_all, sql
+from columnar_stored import lengths, members_of, read_all, sql
 
 
 @pytest.fixture
@@ -28,12 +28,6 @@ def writer(root):
     with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
         writer.add_fields(["a", "b"])
         yield writer
-
-
-def lengths(root, **options):
-    """Return the number of items of each sample's array of the field `a`."""
-    found = read_all(root, **options).items()
-    return {id_: len(arrays["a"]) for id_, (_, arrays) in found if "a" in arrays}
 
 
 # ------------------------------------------------------------- what is refused

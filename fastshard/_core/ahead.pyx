@@ -326,7 +326,7 @@ cdef class Ahead(Taking):
         if not isinstance(source, MappedSource):
             return False
         device = (<MappedSource> source).residency.device
-        if device != self.device or self.prefetcher is None:
+        if device != self.device:
             self.device = device
             self.long_readahead = readahead_of(device) >= LONG_READAHEAD
         return self.long_readahead

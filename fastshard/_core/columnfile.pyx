@@ -15,7 +15,7 @@ from fastshard._core.extents cimport text_from, text_to
 from fastshard._core.mapped cimport View
 from fastshard._core.npyheader cimport Seen
 from fastshard._core.source cimport MappedSource, Source
-from fastshard._core.span cimport span_of, span_t
+from fastshard._core.span cimport span_t
 from fastshard._core.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
@@ -93,7 +93,8 @@ cdef bint is_extended(
             if status != TAR_MORE:
                 break
         same = (
-            status == TAR_MEMBER and tar.size > 0 and tar.offset == offset and tar.name.left == name.left
+            status == TAR_MEMBER and tar.size > 0 and tar.offset == offset
+            and tar.name.left == name.left
             and memcmp(tar.name.at, name.at, name.left) == 0
         )
         size[0] = tar.size

@@ -2,16 +2,16 @@
 """The samples of a columnar dataset: rows of its index, whose fields lie in shards."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from fastshard._core.arrays cimport array_at
 from fastshard._core.extents cimport (
-    ExtentTable, checked_position, columns_add, columns_free, columns_t, name_at,
-    table_of, text_before, text_to,
+    ExtentTable, checked_position, columns_add, columns_free, columns_t,
+    table_of, text_to,
 )
 from fastshard._core.platform cimport fs_prefetch_line
-from fastshard._core.rows cimport Rows
+from fastshard._core.rows cimport Rows, key_of
 from fastshard._core.samples cimport FAR, NEARER, SampleBase, SamplesBase
 from fastshard._core.shard cimport Shard
 from fastshard._core.span cimport span_t
@@ -20,9 +20,6 @@ from fastshard._core.lookup import find_all
 from fastshard.errors import (
     ClosedError, FieldNotFoundError, FormatError, SampleNotFoundError,
 )
-
-cdef enum:
-    SUFFIX = 4                     # bytes of ".npy"
 
 
 @cython.final
@@ -110,7 +107,7 @@ cdef class ColumnSamples(SamplesBase):
         return self.names.columns.count
 
     cdef str key(self, Py_ssize_t i):
-        return text_before(name_at(&self.names.columns, <uint32_t> i), SUFFIX)
+        return key_of(self.names, i)
 
     cdef Py_ssize_t search(self, object key) except -2:
         return self.names.find(f"{key}.npy")

@@ -34,7 +34,9 @@ cdef class Pieces:
     cdef bint near
     cdef int turn_to(self, Shard shard, Py_ssize_t member) except -1
     cdef Shard shard_of(self, size_t i)
-    cdef int drop_last(self) except -1
+    cdef piece_t *append(
+        self, Py_ssize_t member, uint64_t offset, uint64_t size
+    ) except NULL
     cdef int find_staged(self, piece_t *piece) except -1
     cdef int fetch(self) except -1
     cdef int grow(self) except -1

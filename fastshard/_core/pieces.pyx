@@ -156,6 +156,7 @@ cdef class Pieces:
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL:
         """Add a member; the caller says where to."""
         cdef piece_t *piece
+        cdef uint64_t offset, size
         if not 0 <= member < <Py_ssize_t> shard.table.columns.count:
             raise IndexError(
                 f"position {member} is out of range: {shard.path} has "
@@ -163,21 +164,31 @@ cdef class Pieces:
             )
         if shard is not self.last:
             self.turn_to(shard, member)
+        shard.extent(self.source, member, &offset, &size)
+        piece = self.append(member, offset, size)
+        if self.remote is not None:
+            self.find_staged(piece)
+        else:
+            piece.far = not self.near and not self.source.has(offset, size)
+        return piece
+
+    cdef piece_t *append(
+        self, Py_ssize_t member, uint64_t offset, uint64_t size
+    ) except NULL:
+        """Append a part of the source whose turn it is."""
+        cdef piece_t *piece
         if self.count == self.room:
             self.grow()
         piece = &self.at[self.count]
         memset(piece, 0, sizeof(piece_t))
-        shard.extent(self.source, member, &piece.offset, &piece.size)
+        piece.offset = offset
+        piece.size = size
         piece.base = self.source.base
         piece.fd = self.source.fd
-        if self.remote is not None:
-            self.find_staged(piece)
-        else:
-            piece.far = not self.near and not self.source.has(piece.offset, piece.size)
         piece.owner = len(self.shards) - 1
         piece.member = member
         self.count += 1
-        self.nbytes += piece.size
+        self.nbytes += size
         return piece
 
     cdef int add_guess(self, Shard shard, Py_ssize_t member) except -1:
@@ -190,19 +201,8 @@ cdef class Pieces:
             return 0               # raises when it is read
         if self.near or self.source.has(offset, size):
             return 0
-        if self.count == self.room:
-            self.grow()
-        piece = &self.at[self.count]
-        memset(piece, 0, sizeof(piece_t))
-        piece.offset = offset
-        piece.size = min(size, <uint64_t> MOST_BROUGHT)
-        piece.base = self.source.base
-        piece.fd = self.source.fd
+        piece = self.append(member, offset, min(size, <uint64_t> MOST_BROUGHT))
         piece.far = True
-        piece.owner = len(self.shards) - 1
-        piece.member = member
-        self.count += 1
-        self.nbytes += piece.size
         return 0
 
     cdef int bring(self) except -1:
@@ -268,11 +268,6 @@ cdef class Pieces:
 
     cdef Shard shard_of(self, size_t i):
         return self.shards[self.at[i].owner]
-
-    cdef int drop_last(self) except -1:
-        self.count -= 1
-        self.nbytes -= self.at[self.count].size
-        return 0
 
     cdef int grow(self) except -1:
         cdef size_t room = 2 * self.room + 64

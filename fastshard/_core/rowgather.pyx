@@ -22,7 +22,9 @@ from fastshard._core.pages cimport fs_now
 from fastshard._core.pieces cimport Pieces
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.residency cimport LOOK_EVERY
-from fastshard._core.rows cimport UNKNOWN, Cells, ColumnShard, Places, Rows, place_t
+from fastshard._core.rows cimport (
+    UNKNOWN, Cells, ColumnShard, Places, Rows, key_of, place_t,
+)
 from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_get, fs_put
 
@@ -35,7 +37,7 @@ cdef enum:
     LINE = 64                      # bytes
     MOST_LINES = 10                # of a row that are asked for
 
-cdef uint64_t MOST_BROUGHT = 1 << 30  # bytes that are asked for at once
+cdef uint64_t MOST_AT_ONCE = 1 << 30  # bytes that are asked for
 
 cdef struct fill_t:
     const int64_t *positions
@@ -252,7 +254,7 @@ cdef class Filling:
             shard = self.rows.shard_of(i)
             if states[slot] == 0:
                 states[slot] = 1 if shard.open_source().is_near() else 2
-            if states[slot] == 2 and pieces.nbytes < MOST_BROUGHT:
+            if states[slot] == 2 and pieces.nbytes < MOST_AT_ONCE:
                 pieces.add_guess(shard, i)
         pieces.bring()
         if all_near(self.places):
@@ -268,7 +270,9 @@ cdef class Filling:
         if not 0 <= i < self.fill.rows:
             raise IndexError(f"position {i} is out of range: there are {self.fill.rows:,}")
         if not self.rows.has(i):
-            raise FieldNotFoundError(self.rows.field, f"sample {self.rows.key(i)!r}")
+            raise FieldNotFoundError(
+                self.rows.field, f"sample {key_of(self.rows.table, i)!r}"
+            )
         shard = self.rows.shard_of(i)
         owner = shard.hold(i, &at, &size)
         if size != self.fill.size or memcmp(at, self.fill.header, self.fill.header_size):
@@ -310,7 +314,7 @@ def layout_of_row(Rows rows not None, Py_ssize_t i):
     if not 0 <= i < <Py_ssize_t> rows.cells.count:
         raise IndexError(f"position {i} is out of range: there are {rows.cells.count:,}")
     if not rows.has(i):
-        raise FieldNotFoundError(rows.field, f"sample {rows.key(i)!r}")
+        raise FieldNotFoundError(rows.field, f"sample {key_of(rows.table, i)!r}")
     shard = rows.shard_of(i)
     array = shard.array(i)         # checks all that there is
     owner = shard.hold(i, &at, &size)

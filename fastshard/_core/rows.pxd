@@ -17,6 +17,9 @@ cdef struct place_t:               # a shard
     bint believed
 
 
+cdef str key_of(ExtentTable names, Py_ssize_t i)
+
+
 cdef class Places:
     cdef place_t *at               # by slot
     cdef size_t count
@@ -52,7 +55,6 @@ cdef class Rows:
     cdef int add(self, object offset, object shard, dict slots) except -1
     cdef int finish(self, ExtentTable names) except -1
     cdef object open(self, int32_t slot)
-    cdef str key(self, Py_ssize_t i)
     cdef bint has(self, Py_ssize_t i) except -1
     cdef ColumnShard shard_of(self, Py_ssize_t i)
     cdef void expect(self, Py_ssize_t i, int away) noexcept

@@ -90,6 +90,11 @@ cdef class Cells:
         free(self.layouts)
 
 
+cdef str key_of(ExtentTable names, Py_ssize_t i):
+    """The key of a sample, which its members are called by."""
+    return text_before(name_at(&names.columns, <uint32_t> i), SUFFIX)
+
+
 cdef bint is_same(ColumnFile file, tuple first) except -1:
     """Whether a file is the one that was opened first, which has at most grown."""
     identity, believed = first
@@ -194,9 +199,6 @@ cdef class Rows:
         self.shards = [None] * len(self.numbers)
         self.firsts = [None] * len(self.numbers)
         return 0
-
-    cdef str key(self, Py_ssize_t i):
-        return text_before(name_at(&self.table.columns, <uint32_t> i), SUFFIX)
 
     cdef bint has(self, Py_ssize_t i) except -1:
         return self.cells.slots[i] != ABSENT

@@ -148,7 +148,7 @@ cdef class Sweep:
         cdef Rows rows
         batch.runs = []
         batch.sources = []
-        end = min(end, self.end_of(start, end))
+        end = self.end_of(start, end)
         for rows in self.columns:
             try:
                 self.ask_rows(rows, start, end, batch)

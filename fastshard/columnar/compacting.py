@@ -9,13 +9,12 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastshard._core.scan import scan_tar
-from fastshard._core.source import LocalFile
 from fastshard.columnar.columns import WRITE_BYTES, Column, Record
 from fastshard.columnar.fields import savepoint
 from fastshard.columnar.growing import Growing, Syncing, new_buffer
 from fastshard.columnar.names import check_sample_id
 from fastshard.columnar.schema import quoted
+from fastshard.columnar.tars import Members, members_of
 from fastshard.errors import FastshardError, FormatError
 from fastshard.files import sync_directory
 
@@ -35,41 +34,6 @@ class Compaction(NamedTuple):
     bytes_after: int
     shards_before: int
     shards_after: int
-
-
-class Members:
-    """Where the members of a shard are, and their bytes."""
-
-    def __init__(self, path: str, is_foreign: bool) -> None:
-        self.file = LocalFile(path)
-        self._is_foreign = is_foreign
-        try:
-            table = scan_tar(self.file)[0]
-        except BaseException:
-            self.file.close()
-            raise
-        self._sizes: dict[int, int] = {}  # by the data's offset
-        self._names: dict[int, str] = {}
-        self._last: dict[str, int] = {}  # offset of the last one of each name
-        for i in range(len(table)):
-            offset, size = table.extent(i)
-            name = table.name_of(i)
-            self._sizes[offset] = size
-            self._names[offset] = name
-            self._last[name] = offset
-
-    def read(self, name: str, offset: object) -> bytes:
-        """Return the bytes of a sample's array.
-
-        Where others wrote the offset says nothing, nor does one that is not that of
-        a member of this name: then the last of the name counts.
-        """
-        at = offset if isinstance(offset, int) and not self._is_foreign else -1
-        if self._names.get(at) != name:
-            if name not in self._last:
-                raise FormatError("no such member", self.file.path, max(at, 0), name)
-            at = self._last[name]
-        return self.file.read_many([(at, self._sizes[at])])[0]
 
 
 class Places(NamedTuple):
@@ -184,7 +148,8 @@ def _copy(conn: sqlite3.Connection, column: Column, numbers: list[int]) -> Place
                 growing = Growing(column.path(number_of_new), number_of_new, buffer, 0)
                 buffer.left = column.limit
             name = _name_of(sample_id, column.path(0))
-            data = _members(shards, column, number).read(name, at)
+            at = None if number in column.foreign else at  # others' say nothing
+            data = _read(_members(shards, column, number), name, at)
             places.rows.append(rowid)
             places.offsets.append(buffer.append_bytes(name.encode(), data))
             places.shards.append(growing.number)
@@ -222,12 +187,23 @@ def _members(
             raise FormatError(f"no number of a shard: {number!r:.80}", column.folder, 0)
         if len(shards) >= OPEN_SHARDS:
             shards.popitem(last=False)[1].file.close()
-        members = shards[number] = Members(
-            column.path(number), number in column.foreign
-        )
+        members = members_of(column.path(number))
+        if members.error is not None:
+            members.file.close()
+            raise members.error
+        shards[number] = members
     else:
         shards.move_to_end(number)
     return members
+
+
+def _read(members: Members, name: str, offset: object) -> bytes:
+    """Return the bytes of a sample's array; without an offset the last of the name."""
+    extent = members.find(name, offset)
+    if extent is None:
+        at = offset if isinstance(offset, int) else 0
+        raise FormatError("no such member", members.file.path, max(at, 0), name)
+    return members.file.read_many([extent])[0]
 
 
 def _name_of(sample_id: object, path: str) -> str:
