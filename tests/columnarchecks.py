@@ -102,9 +102,14 @@ def assert_reads(root: str | Path, put: Mapping[str, Arrays], **options: Any) ->
         assert reader.query_ids() == ids
         for sample_id in ids:
             assert_same_arrays(reader.get_sample(sample_id)[0], put[sample_id])
-        for (found, _), sample_id in zip(reader.get_many(ids), ids, strict=True):
+        by_sql = reader.get_many(ids)
+        for (found, _), sample_id in zip(by_sql, ids, strict=True):
             assert_same_arrays(found, put[sample_id])
-        assert len(reader.samples) == len(ids)
+        assert len(reader.samples) == len(ids)  # all rows are read
+        by_rows = [*reader.get_many(ids), *map(reader.get_sample, ids)]
+        for k, (found, metadata) in enumerate(by_rows):
+            assert_same_arrays(found, put[ids[k % len(ids)]])
+            assert metadata == by_sql[k % len(ids)][1]
         for found, sample_id in zip(reader.samples, ids, strict=True):
             assert_same_arrays(found, put[sample_id])
         scanned = {found.pop("__key__"): found for found in reader.scan()}

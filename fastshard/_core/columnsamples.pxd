@@ -7,3 +7,5 @@ cdef class ColumnSamples(SamplesBase):
     cdef readonly list columns     # of Rows
     cdef dict by_field
     cdef readonly object owner
+    cdef readonly bint has_metadata  # the infos of the names
+    cpdef metadata_text(self, Py_ssize_t i)

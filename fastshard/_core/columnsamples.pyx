@@ -2,12 +2,13 @@
 """The samples of a columnar dataset: rows of its index, whose fields lie in shards."""
 
 cimport cython
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from fastshard._core.arrays cimport array_at
 from fastshard._core.extents cimport (
-    ExtentTable, checked_position, columns_add, columns_free, columns_t,
+    ExtentTable, checked_position, columns_add, columns_free, columns_t, info_at,
     table_of, text_to,
 )
 from fastshard._core.platform cimport fs_prefetch_line
@@ -20,6 +21,9 @@ from fastshard._core.lookup import find_all
 from fastshard.errors import (
     ClosedError, FieldNotFoundError, FormatError, SampleNotFoundError,
 )
+
+cdef enum:
+    COMING = 4                     # samples until one is read
 
 
 @cython.final
@@ -34,16 +38,20 @@ cdef class ColumnSamples(SamplesBase):
     sample_type : type
     owner : object
         What they belong to: ``path`` for messages, ``closed``.
+    has_metadata : bool
+        Whether the names' infos are the samples' metadata.
     """
 
     def __cinit__(
-        self, list columns not None, ExtentTable names not None, type sample_type, owner
+        self, list columns not None, ExtentTable names not None, type sample_type, owner,
+        bint has_metadata=False,
     ):
         self.columns = columns
         self.by_field = {column.field: column for column in columns}
         self.names = names
         self.sample_type = sample_type
         self.owner = owner
+        self.has_metadata = has_metadata
 
     @property
     def field_names(self):
@@ -165,8 +173,56 @@ cdef class ColumnSamples(SamplesBase):
             if rows.has(at):
                 found[rows.field] = array_at(rows.shard_of(at), at, None, None)
         if copy:
-            return {field: array.copy() for field, array in found.items()}
+            return {field: array.copy("K") for field, array in found.items()}
         return found
+
+    def read(self, str key not None, list columns not None, bint copy=False):
+        """Return the arrays of a sample by field, and the text of its metadata.
+
+        None where there is no such sample. Needs `has_metadata`.
+
+        Raises
+        ------
+        FormatError, OSError
+            An array cannot be read.
+        """
+        cdef Py_ssize_t i = self.search(key)
+        if i < 0:
+            return None
+        return self.arrays(i, columns, copy), self.metadata_text(i)
+
+    def read_many(self, list keys not None, list columns not None, bint copy=False):
+        """Return what `read` does, of many; each is looked for before its turn."""
+        cdef Py_ssize_t i, k
+        cdef list found = []
+        cdef object places = find_all(self.names, keys, ".npy")
+        cdef int64_t[::1] positions = places
+        cdef Py_ssize_t count = positions.shape[0]
+        cdef int away
+        cdef Rows rows
+        for k in range(count):
+            for away in (FAR, NEARER):
+                i = k + (COMING if away == NEARER else 2 * COMING)
+                if i < count and positions[i] >= 0:
+                    for rows in columns:
+                        rows.expect(positions[i], away)
+            i = positions[k]
+            found.append(
+                None if i < 0
+                else (self.arrays(i, columns, copy), self.metadata_text(i))
+            )
+        return found
+
+    cpdef metadata_text(self, Py_ssize_t i):
+        """Return the text of a sample's metadata, maybe empty; None: it is no UTF-8."""
+        cdef span_t text
+        if not 0 <= i < <Py_ssize_t> self.names.columns.count:
+            raise IndexError(f"position {i} is out of range")
+        text = info_at(&self.names.columns, i)
+        try:
+            return PyUnicode_DecodeUTF8(<const char *> text.at, text.left, NULL)
+        except UnicodeDecodeError:
+            return None
 
     def columns_of(self, fields):
         """Return the columns of some fields.

@@ -16,6 +16,8 @@ cdef struct columns_t:             # what a table holds, one value a member
     uint64_t *info_ends            # NULL where no member has more to say
     uint8_t *infos                 # JSON objects, as an index has them; or nothing
     size_t infos_size
+    size_t info_ends_room          # members
+    size_t infos_room              # bytes
     double expected                # times what is there: a guess at the whole
 
 cdef bint resized(void **column, size_t count, size_t width) noexcept nogil
@@ -23,6 +25,7 @@ cdef size_t more_room(size_t used, double expected) noexcept nogil
 cdef bint columns_add(
     columns_t *columns, uint64_t offset, uint64_t size, span_t name
 ) noexcept nogil
+cdef bint columns_add_info(columns_t *columns, span_t text) noexcept nogil
 cdef void columns_free(columns_t *columns) noexcept nogil
 cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil
 

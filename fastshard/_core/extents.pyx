@@ -10,7 +10,7 @@ from cpython.number cimport PyIndex_Check, PyNumber_AsSsize_t
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from fastshard._core.hashing cimport (
     MAX_ENTRIES, slot_entry, slots_find, slots_free, slots_init, slots_t,
@@ -86,6 +86,28 @@ cdef bint columns_add(
     return True
 
 
+cdef bint columns_add_info(columns_t *columns, span_t text) noexcept nogil:
+    """Say more of the last member; False: no memory."""
+    cdef bint none_before = columns.info_ends == NULL
+    cdef size_t wanted
+    if columns.info_ends_room < columns.count:
+        if not resized(<void **> &columns.info_ends, columns.room, sizeof(uint64_t)):
+            return False
+        columns.info_ends_room = columns.room
+    if none_before:
+        memset(columns.info_ends, 0, columns.count * sizeof(uint64_t))
+    if columns.infos == NULL or text.left > columns.infos_room - columns.infos_size:
+        wanted = more_room(columns.infos_size, columns.expected) + text.left
+        if not resized(<void **> &columns.infos, wanted, 1):
+            return False
+        columns.infos_room = wanted
+    if text.left > 0:
+        memcpy(columns.infos + columns.infos_size, text.at, text.left)
+    columns.infos_size += text.left
+    columns.info_ends[columns.count - 1] = columns.infos_size
+    return True
+
+
 cdef void columns_free(columns_t *columns) noexcept nogil:
     free(columns.offsets)
     free(columns.sizes)
@@ -128,6 +150,13 @@ cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil:
     return text_at(columns.info_ends, columns.infos, columns.infos_size, i)
 
 
+cdef bint trim_infos(columns_t *columns) noexcept nogil:
+    return columns.info_ends == NULL or (
+        resized(<void **> &columns.info_ends, columns.count, sizeof(uint64_t))
+        and resized(<void **> &columns.infos, columns.infos_size, 1)
+    )
+
+
 cdef ExtentTable table_of(columns_t *columns):
     """Make a table that owns the columns; trims the room they do not use."""
     cdef ExtentTable table = ExtentTable.__new__(ExtentTable)
@@ -136,6 +165,7 @@ cdef ExtentTable table_of(columns_t *columns):
     if not (
         make_room(&table.columns, table.columns.count)
         and make_names_room(&table.columns, table.columns.names_size)
+        and trim_infos(&table.columns)
     ):
         raise MemoryError
     return table

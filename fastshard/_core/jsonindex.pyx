@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from fastshard._core.extents cimport (
-    columns_add, columns_free, columns_t, more_room, name_at, resized, table_of,
+    columns_add, columns_add_info, columns_free, columns_t, name_at, resized, table_of,
     text_from,
 )
 from fastshard._core.hashing cimport slots_find, slots_free, slots_init, slots_t
@@ -58,8 +58,6 @@ cdef struct member_t:
 cdef struct index_t:
     json_t json
     columns_t columns
-    size_t info_ends_room          # members
-    size_t infos_room              # bytes
     columns_t keys                 # at the top level: only names
     slots_t seen                   # the same, hashed
     uint8_t *unescaped             # the last string that was not plain
@@ -174,28 +172,6 @@ cdef int check_member(index_t *index, const member_t *member) noexcept nogil:
     return JSON_OK
 
 
-cdef bint add_info(index_t *index, span_t text) noexcept nogil:
-    """Keep the text of the last member's object; False: no memory."""
-    cdef columns_t *columns = &index.columns
-    cdef bint none_before = columns.info_ends == NULL
-    cdef size_t wanted
-    if index.info_ends_room < columns.count:
-        if not resized(<void **> &columns.info_ends, columns.room, sizeof(uint64_t)):
-            return False
-        index.info_ends_room = columns.room
-    if none_before:
-        memset(columns.info_ends, 0, columns.count * sizeof(uint64_t))
-    if text.left > index.infos_room - columns.infos_size:
-        wanted = more_room(columns.infos_size, columns.expected) + text.left
-        if not resized(<void **> &columns.infos, wanted, 1):
-            return False
-        index.infos_room = wanted
-    memcpy(columns.infos + columns.infos_size, text.at, text.left)
-    columns.infos_size += text.left
-    columns.info_ends[columns.count - 1] = columns.infos_size
-    return True
-
-
 cdef bint add_member(
     index_t *index, const member_t *member, span_t text
 ) noexcept nogil:
@@ -212,7 +188,7 @@ cdef bint add_member(
         text.left = 0
         if columns.info_ends == NULL:
             return True
-    return add_info(index, text)
+    return columns_add_info(columns, text)
 
 
 cdef inline bint read_usual(index_t *index, member_t *member) noexcept nogil:
@@ -343,19 +319,6 @@ cdef int read_index(index_t *index) noexcept nogil:
     return JSON_OK
 
 
-cdef int finish(index_t *index) noexcept nogil:
-    """Put the members in order, and give unused room back."""
-    cdef columns_t *columns = &index.columns
-    if index.disordered and not columns_sort(columns):
-        return JSON_NO_MEMORY
-    if columns.info_ends != NULL and not (
-        resized(<void **> &columns.info_ends, columns.count, sizeof(uint64_t))
-        and resized(<void **> &columns.infos, columns.infos_size, 1)
-    ):
-        return JSON_NO_MEMORY
-    return JSON_OK
-
-
 cdef object fault_of(const index_t *index, int status, str path):
     member = None
     if status == JSON_NO_MEMORY:
@@ -409,8 +372,9 @@ def parse_index(text, str path not None, nbytes=None):
             with nogil:
                 if slots_init(&index.seen, MAX_KEYS):
                     status = read_index(index)
-                if status == JSON_OK:
-                    status = finish(index)
+                if status == JSON_OK and index.disordered:
+                    if not columns_sort(&index.columns):
+                        status = JSON_NO_MEMORY
             if status != JSON_OK:
                 raise fault_of(index, status, path)
         finally:

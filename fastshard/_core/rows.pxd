@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport ExtentTable
@@ -53,6 +53,10 @@ cdef class Rows:
     cdef int tags                  # that layouts have
     cdef object __weakref__
     cdef int add(self, object offset, object shard, dict slots) except -1
+    cdef int32_t slot_of(self, object shard, dict slots) except? -1
+    cdef int adopt(
+        self, uint64_t **offsets, const int64_t *shards, ExtentTable names
+    ) except -1
     cdef int finish(self, ExtentTable names) except -1
     cdef object open(self, int32_t slot)
     cdef bint has(self, Py_ssize_t i) except -1

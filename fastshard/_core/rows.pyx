@@ -171,7 +171,6 @@ cdef class Rows:
     cdef int add(self, object offset, object shard, dict slots) except -1:
         cdef int overflow = 0
         cdef int64_t at
-        cdef object slot
         if offset is None and shard is None:
             return self.cells.add(0, ABSENT)
         if type(offset) is not int or type(shard) is not int:
@@ -179,11 +178,36 @@ cdef class Rows:
         at = PyLong_AsLongLongAndOverflow(offset, &overflow)
         if overflow != 0 or at < 0 or shard < 0:
             return self.cells.add(0, BROKEN)
-        slot = slots.get(shard)
+        return self.cells.add(<uint64_t> at, self.slot_of(shard, slots))
+
+    cdef int32_t slot_of(self, object shard, dict slots) except? -1:
+        """The slot of a shard, a new one if it has none yet."""
+        cdef object slot = slots.get(shard)
         if slot is None:
             slot = slots[shard] = len(self.numbers)
             self.numbers.append(shard)
-        return self.cells.add(<uint64_t> at, slot)
+        return slot
+
+    cdef int adopt(
+        self, uint64_t **offsets, const int64_t *shards, ExtentTable names
+    ) except -1:
+        """Take the places of all samples, and the memory of their offsets."""
+        cdef dict slots = {}
+        cdef size_t count = names.columns.count
+        cdef int32_t slot = ABSENT
+        cdef int64_t last = ABSENT
+        cdef size_t i
+        self.cells.offsets = offsets[0]
+        offsets[0] = NULL
+        if not resized(<void **> &self.cells.slots, count, sizeof(int32_t)):
+            raise MemoryError
+        for i in range(count):
+            if shards[i] != last:
+                last = shards[i]
+                slot = <int32_t> last if last < 0 else self.slot_of(last, slots)
+            self.cells.slots[i] = slot
+        self.cells.count = count
+        return self.finish(names)
 
     cdef int finish(self, ExtentTable names) except -1:
         cdef ExtentTable table = ExtentTable.__new__(ExtentTable)

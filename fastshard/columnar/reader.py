@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from fastshard._core.gather import positions_of
-from fastshard._core.rowreader import RowReader
 from fastshard.columnar.arrays import ArraySequence
-from fastshard.columnar.asking import TIMEOUT, Asking
-from fastshard.columnar.connect import FAULTS, fault_of
+from fastshard.columnar.asking import TIMEOUT
+from fastshard.columnar.connect import FAULTS
+from fastshard.columnar.looking import Looking
 from fastshard.columnar.metadata import parse_metadata
-from fastshard.columnar.rows import load_samples, some_samples
 from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
-from fastshard.errors import (
-    ClosedError,
-    FormatError,
-    SampleNotFoundError,
-)
+from fastshard.errors import FormatError, SampleNotFoundError
 from fastshard.formats.local import Mode
 from fastshard.sizes import parse_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard._core.columnsamples import ColumnSamples
-
 __all__ = ["ShardedDatasetReader"]
 
 Arrays = dict[str, "NDArray[Any]"]
-AT_ONCE = 1024  # ids that are looked up by one query
-WORTH_ALL = 8  # rows are all read once one part in so many was asked for one by one
 
 
-class Reading(NamedTuple):
-    """How samples are read of which only some fields are wanted."""
-
-    sql: str  # of the row of an id
-    many_sql: str  # of the rows of a JSON array of ids
-    rows: RowReader
-
-
-class ShardedDatasetReader(Asking):
+class ShardedDatasetReader(Looking):
     """Read a columnar dataset: a snapshot of it, until `refresh`.
 
     >>> reader = ShardedDatasetReader("my_dataset")
@@ -92,23 +72,18 @@ class ShardedDatasetReader(Asking):
     ) -> None:
         if mode not in ("mmap", "private", "pread"):
             raise ValueError(f'mode is "mmap", "private" or "pread", not {mode!r}')
-        super().__init__(root, mode)
-        self.cache_tars = cache_tars
+        super().__init__(root, mode, cache_tars, allow_pickle)
         self._options: dict[str, Any] = {
             "mode": mode,
             "max_memory": max_memory,
             "allow_pickle": allow_pickle,
         }
         self._max_memory = None if max_memory is None else parse_size(max_memory)
-        self._allow_pickle = allow_pickle
         self._forget()
 
     def _forget(self) -> None:
         super()._forget()
-        self._readings: dict[tuple[str, ...] | None, Reading] = {}
-        self._all: ColumnSamples | None = None
         self._arrays: ArraySequence | None = None
-        self._asked = 0  # rows, one by one
 
     def get_sample(
         self, sample_id: str, fields: Iterable[str] | None = None, *, copy: bool = False
@@ -141,23 +116,30 @@ class ShardedDatasetReader(Asking):
         OSError
             A shard cannot be read.
         """
+        if type(sample_id) is not str:
+            sample_id = self._plain(sample_id)
         connection = self._snapshot.open or self._connection()
         reading = self._readings.get(None) if fields is None else None
         if reading is None:
             reading = self._reading(fields)
+        if reading.known is not None:
+            found = reading.known.one(sample_id, copy)
+            if found is not None:
+                self._let_go()
+                return found
         try:
             with connection.lock:
                 row = connection.rows.execute(reading.sql, (sample_id,)).fetchone()
         except (*FAULTS, UnicodeEncodeError) as error:
             raise self._fault(error, sample_id) from error
         if row is None:
-            raise self._missing(sample_id)
+            raise SampleNotFoundError(sample_id, self.root)
         try:
             arrays = reading.rows.arrays(row, sample_id, copy)
         except FormatError as error:
             arrays = self._with_objects(reading, row, sample_id, copy, error)
-        if not self.cache_tars:
-            self._snapshot.files.forget()
+        self._let_go()
+        self._note_looked_up(1)
         return arrays, parse_metadata(row[-1], sample_id, self._snapshot.path)
 
     def get_many(
@@ -169,7 +151,12 @@ class ShardedDatasetReader(Asking):
     ) -> list[tuple[Arrays, dict[str, Any]]]:
         """Return what `get_sample` does, of many samples, in the order given."""
         reading = self._reading(fields)
-        ids = list(sample_ids)
+        ids = self._ids(sample_ids)
+        if reading.known is not None:
+            known = reading.known.many(ids, copy)
+            if known is not None:
+                self._let_go()
+                return known
         path = self._snapshot.path
         make = reading.rows.arrays
         found = []
@@ -179,8 +166,8 @@ class ShardedDatasetReader(Asking):
             except FormatError as error:
                 arrays = self._with_objects(reading, row, sample_id, copy, error)
             found.append((arrays, parse_metadata(row[-2], sample_id, path)))
-        if not self.cache_tars:
-            self._snapshot.files.forget()
+        self._let_go()
+        self._note_looked_up(len(ids))
         return found
 
     def columns(
@@ -223,8 +210,7 @@ class ShardedDatasetReader(Asking):
         wanted = self._fields(fields)
         samples, order = self._placed(sample_ids)
         found = stacks_of(samples, order, samples.columns_of(wanted), ragged)
-        if not self.cache_tars:
-            self._snapshot.files.forget()
+        self._let_go()
         return found
 
     def scan(
@@ -295,95 +281,6 @@ class ShardedDatasetReader(Asking):
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
         return _again, (os.path.abspath(self.root), self.cache_tars, self._options)
-
-    def _reading(self, fields: Iterable[str] | None) -> Reading:
-        key = None if fields is None else tuple(self._fields(fields))
-        found = self._readings.get(key)
-        if found is None:
-            wanted = self._fields(None) if key is None else list(key)
-            found = Reading(
-                self._snapshot.row_sql(wanted),
-                self._snapshot.rows_sql(wanted),
-                RowReader(wanted, self._snapshot.files.file, self._snapshot.path),
-            )
-            self._readings[key] = found
-        return found
-
-    def _rows(self, reading: Reading, ids: list[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of some ids; in each the metadata and the id come last."""
-        connection = self._connection()
-        rows: list[tuple[Any, ...]] = []
-        for start in range(0, len(ids), AT_ONCE):
-            some = ids[start : start + AT_ONCE]
-            if not all(isinstance(sample_id, str) for sample_id in some):
-                raise self._missing(next(i for i in some if not isinstance(i, str)))
-            try:
-                with connection.lock:
-                    wanted = (json.dumps(some),)
-                    rows += connection.execute(reading.many_sql, wanted).fetchall()
-            except FAULTS as error:
-                raise self._fault(error, "") from error
-        for row, sample_id in zip(rows, ids, strict=True):
-            if row[-1] != sample_id:  # NULL: there is none
-                raise self._missing(sample_id)
-        return rows
-
-    def _missing(self, sample_id: Any) -> Exception:
-        if isinstance(sample_id, str):
-            return SampleNotFoundError(sample_id, self.root)
-        return TypeError(f"an id is a str, not {type(sample_id).__name__}")
-
-    def _fault(self, error: Exception, sample_id: Any) -> Exception:
-        """Return what is raised instead of an error of looking up an id."""
-        if isinstance(error, UnicodeEncodeError) or not isinstance(sample_id, str):
-            return self._missing(sample_id)  # half a surrogate pair
-        if self._closed:
-            return ClosedError(f"the reader of {self.root} is closed")
-        assert isinstance(error, FAULTS)
-        return fault_of(error, self._snapshot.path)
-
-    def _with_objects(
-        self,
-        reading: Reading,
-        row: tuple[Any, ...],
-        sample_id: str,
-        copy: bool,
-        error: FormatError,
-    ) -> Arrays:
-        """Return arrays some of which are of objects, if that is allowed."""
-        from fastshard.columnar.pickled import arrays_with_objects, is_of_objects
-
-        if self._allow_pickle:
-            return arrays_with_objects(reading.rows, row, sample_id, copy)
-        if is_of_objects(error):
-            reason = f"{error.reason}: allow_pickle=True reads it, and runs its code"
-            raise FormatError(reason, error.path, error.offset, error.member)
-        raise error
-
-    def _loaded(self) -> ColumnSamples:
-        """Return all samples; reads all rows of the index, once."""
-        self._check_open()
-        if self._all is None:
-            self._all = load_samples(self._snapshot)
-        return self._all
-
-    def _placed(self, wanted: Iterable[Any]) -> tuple[ColumnSamples, array[int]]:
-        """Return samples that have those wanted, and the positions of these."""
-        keys: Any = wanted if hasattr(wanted, "dtype") else list(wanted)
-        if getattr(keys, "ndim", 1) != 1:
-            raise ValueError("ids or positions have one dimension")
-        if not len(keys) or not isinstance(keys[0], str):
-            samples = self._loaded()
-            return samples, positions_of(keys, len(samples))
-        keys = keys if type(keys) is list else [str(key) for key in keys]
-        if self._all is None:
-            self._asked += len(keys)
-            if self._asked * WORTH_ALL < len(self):
-                rows = self._rows(self._reading(None), keys)
-                order = array("q", range(len(keys)))
-                return some_samples(self._snapshot, rows, keys), order
-        samples = self._loaded()
-        return samples, samples.find_keys(keys)
 
 
 def _again(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar.connect import FAULTS, fault_of
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.snapshot import Snapshot
-from fastshard.formats.columnar import samples_of
+from fastshard.formats.columnar import samples_of, samples_of_image
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from fastshard._core.columnsamples import ColumnSamples
 
-__all__ = ["load_samples", "some_samples"]
+__all__ = ["load_samples", "load_whole", "some_samples"]
 
 AT_ONCE = 4096  # rows
+MOST_BYTES = 1 << 29  # of an index that is copied into memory to be read
+TABLE = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = 'samples'"
+VIRTUAL = 2  # of PRAGMA table_xinfo: a generated column that is not stored
 
 
 def load_samples(snapshot: Snapshot) -> ColumnSamples:
@@ -26,6 +31,9 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
     FormatError
         An id is no text, or the index is damaged.
     """
+    found = load_whole(snapshot)
+    if found is not None:
+        return found
     columns = ["id"] + [
         quoted(f"{field}_{what}")
         for field in snapshot.folders
@@ -33,6 +41,51 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
     ]
     sql = f"SELECT {', '.join(columns)} FROM samples ORDER BY rowid"
     return samples_of(_chunks(snapshot, sql), snapshot)
+
+
+def load_whole(snapshot: Snapshot) -> ColumnSamples | None:
+    """Return all samples and their metadata, read from a copy of the index.
+
+    None where it is too large for that, or where only SQL can tell what it holds.
+    """
+    connection = snapshot.connection()
+    try:
+        with connection.lock:
+            places = _places(connection, snapshot.folders)
+            roots = connection.execute(TABLE).fetchall()
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+            if places is None or pages * size > MOST_BYTES:
+                return None
+            image = connection.serialize()
+    except (*FAULTS, MemoryError):
+        return None
+    ((root,),) = roots if len(roots) == 1 else [(None,)]
+    if type(root) is not int or not 0 < root <= pages:
+        return None
+    return samples_of_image(image, root, places, snapshot)
+
+
+def _places(connection: sqlite3.Connection, fields: Iterable[str]) -> list[int] | None:
+    """Return which values of a stored row those of `read_image` are.
+
+    None where SQLite would change what is stored: another type, a default.
+    """
+    stored: dict[str, tuple[int, str | None]] = {}
+    for _, name, type_, _, default, is_key, kind in connection.execute(
+        "PRAGMA table_xinfo(samples)"
+    ):
+        if kind != VIRTUAL:
+            plain = default is None and not (is_key and type_.upper() == "INTEGER")
+            stored[name.lower()] = len(stored), type_.upper() if plain else None
+    wanted = [("id", "TEXT"), ("meta_json", "TEXT")]
+    for field in fields:
+        wanted.append((f"{field.lower()}_offset", "INTEGER"))
+        wanted.append((f"{field.lower()}_shard", "INTEGER"))
+    found = [stored.get(name, (0, None)) for name, _ in wanted]
+    if any(type_ != kind for (_, type_), (_, kind) in zip(found, wanted, strict=True)):
+        return None
+    return [place for place, _ in found]
 
 
 def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:

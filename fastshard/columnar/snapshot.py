@@ -176,8 +176,10 @@ class Snapshot:
             "LEFT JOIN samples ON samples.id = wanted.value"
         )
 
-    def metadata(self, sample_id: str) -> Any:
-        """Return the metadata of a sample."""
+    def metadata(self, sample_id: str, text: str | None = None) -> Any:
+        """Return the metadata of a sample, whose text may be known."""
+        if text is not None:
+            return parse_metadata(text, sample_id, self.path)
         connection = self.connection()
         try:
             with connection.lock:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from fastshard._core.columnfile import ColumnFile
 from fastshard._core.columnsamples import ColumnSamples, read_rows
 from fastshard._core.extents import ExtentTable
+from fastshard._core.image import read_image
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile, MappedSource
 from fastshard.decoders import DECODERS, Decoder, decoder_for
@@ -20,7 +21,14 @@ from fastshard.formats.base import CopiedSample, Sample
 from fastshard.formats.local import Mode, source_of
 from fastshard.formats.tarheader import BLOCK, END, is_marked
 
-__all__ = ["ColumnFiles", "ColumnSample", "Owner", "open_column", "samples_of"]
+__all__ = [
+    "ColumnFiles",
+    "ColumnSample",
+    "Owner",
+    "open_column",
+    "samples_of",
+    "samples_of_image",
+]
 
 
 def open_column(path: str, mode: Mode, recorded: int | None) -> ColumnFile:
@@ -192,8 +200,8 @@ class Owner(Protocol):
     closed: bool
     files: ColumnFiles
 
-    def metadata(self, sample_id: str) -> Any:
-        """Return a sample's metadata."""
+    def metadata(self, sample_id: str, text: str | None) -> Any:
+        """Return a sample's metadata; None: their text is not known yet."""
 
 
 def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Owner) -> ColumnSamples:
@@ -214,6 +222,30 @@ def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Owner) -> ColumnS
     files = owner.files
     columns, names = read_rows(chunks, list(files.folders), files.opener, owner.path)
     return ColumnSamples(columns, names, ColumnSample, owner)
+
+
+def samples_of_image(
+    image: bytes, root: int, places: list[int], owner: Owner
+) -> ColumnSamples | None:
+    """Return the samples of the image of an index, with their metadata.
+
+    Parameters
+    ----------
+    image, root, places
+        As for `read_image`.
+    owner : Owner
+        Stays as long as they do.
+
+    Returns
+    -------
+    ColumnSamples, or None where they are to be read by SQL.
+    """
+    files = owner.files
+    fields = list(files.folders)
+    found = read_image(image, root, places, fields, files.opener, owner.path)
+    if found is None:
+        return None
+    return ColumnSamples(*found, ColumnSample, owner, has_metadata=True)
 
 
 class OfArrays:
@@ -245,8 +277,12 @@ class ColumnSample(OfArrays, Sample):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the index says of the sample, read anew each time."""
-        found: dict[str, Any] = self.samples.owner.metadata(self.key)
+        """What the index says of the sample, parsed anew each time."""
+        samples: Any = self.samples
+        text = None
+        if samples.has_metadata:
+            text = samples.metadata_text(self.position)
+        found: dict[str, Any] = samples.owner.metadata(self.key, text)
         return found
 
     def __getitem__(self, field: str) -> Any:

@@ -1,0 +1,193 @@
+"""Looking up samples of a columnar dataset: by SQL, or among all rows once read."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastshard._core.gather import positions_of
+from fastshard._core.rowreader import RowReader
+from fastshard.columnar.asking import Asking
+from fastshard.columnar.connect import FAULTS, fault_of
+from fastshard.columnar.known import Known
+from fastshard.columnar.rows import load_samples, load_whole, some_samples
+from fastshard.errors import ClosedError, FormatError, SampleNotFoundError
+from fastshard.formats.local import Mode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastshard._core.columnsamples import ColumnSamples
+
+__all__ = ["Looking", "Reading"]
+
+AT_ONCE = 1024  # ids that are looked up by one query
+FEW = 1000  # rows are looked up, however few there are; all are read
+WORTH_WHOLE = 32  # once one part in so many was looked up: from a copy of the index,
+WORTH_ALL = 8  # or by SQL
+
+
+class Reading(NamedTuple):
+    """How samples are read of which only some fields are wanted."""
+
+    sql: str  # of the row of an id
+    many_sql: str  # of the rows of a JSON array of ids
+    rows: RowReader
+    known: Known | None  # None: not all rows were read
+
+
+class Looking(Asking):
+    """A snapshot of a dataset in which samples are looked up.
+
+    Parameters
+    ----------
+    root, mode
+        As for `Asking`.
+    cache_tars, allow_pickle : bool
+        As for `ShardedDatasetReader`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        mode: Mode,
+        cache_tars: bool,
+        allow_pickle: bool,
+    ) -> None:
+        super().__init__(root, mode)
+        self.cache_tars = cache_tars
+        self._allow_pickle = allow_pickle
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._readings: dict[tuple[str, ...] | None, Reading] = {}
+        self._all: ColumnSamples | None = None
+        self._asked = 0  # rows, by their ids
+        self._enough = FEW  # of them that all may be worth it
+
+    def _reading(self, fields: Iterable[str] | None) -> Reading:
+        key = None if fields is None else tuple(self._fields(fields))
+        found = self._readings.get(key)
+        if found is None:
+            wanted = self._fields(None) if key is None else list(key)
+            whole, known = self._all, None
+            if whole is not None and whole.has_metadata:
+                known = Known(whole, whole.columns_of(wanted))
+            found = Reading(
+                self._snapshot.row_sql(wanted),
+                self._snapshot.rows_sql(wanted),
+                RowReader(wanted, self._snapshot.files.file, self._snapshot.path),
+                known,
+            )
+            self._readings[key] = found
+        return found
+
+    def _rows(self, reading: Reading, ids: list[str]) -> list[tuple[Any, ...]]:
+        """Return the rows of some ids; in each the metadata and the id come last."""
+        connection = self._connection()
+        rows: list[tuple[Any, ...]] = []
+        for start in range(0, len(ids), AT_ONCE):
+            some = ids[start : start + AT_ONCE]
+            try:
+                with connection.lock:
+                    wanted = (json.dumps(some),)
+                    rows += connection.execute(reading.many_sql, wanted).fetchall()
+            except FAULTS as error:
+                raise self._fault(error, "") from error
+        for row, sample_id in zip(rows, ids, strict=True):
+            if row[-1] != sample_id:  # NULL: there is none
+                raise SampleNotFoundError(sample_id, self.root)
+        return rows
+
+    def _ids(self, ids: Iterable[Any]) -> list[str]:
+        return [i if type(i) is str else self._plain(i) for i in ids]
+
+    def _plain(self, sample_id: Any) -> str:
+        """Return an id as a str of no subclass."""
+        if isinstance(sample_id, str):
+            return str.__str__(sample_id)
+        self._check_open()
+        raise TypeError(f"an id is a str, not {type(sample_id).__name__}")
+
+    def _fault(self, error: Exception, sample_id: str) -> Exception:
+        """Return what is raised instead of an error of looking up an id."""
+        if isinstance(error, UnicodeEncodeError):  # half a surrogate pair
+            return SampleNotFoundError(sample_id, self.root)
+        if self._closed:
+            return ClosedError(f"the reader of {self.root} is closed")
+        assert isinstance(error, FAULTS)
+        return fault_of(error, self._snapshot.path)
+
+    def _with_objects(
+        self,
+        reading: Reading,
+        row: tuple[Any, ...],
+        sample_id: str,
+        copy: bool,
+        error: FormatError,
+    ) -> dict[str, NDArray[Any]]:
+        """Return arrays some of which are of objects, if that is allowed."""
+        from fastshard.columnar.pickled import arrays_with_objects, is_of_objects
+
+        if self._allow_pickle:
+            return arrays_with_objects(reading.rows, row, sample_id, copy)
+        if is_of_objects(error):
+            reason = f"{error.reason}: allow_pickle=True reads it, and runs its code"
+            raise FormatError(reason, error.path, error.offset, error.member)
+        raise error
+
+    def _let_go(self) -> None:
+        if not self.cache_tars:
+            self._snapshot.files.forget()
+
+    def _loaded(self) -> ColumnSamples:
+        """Return all samples; reads all rows of the index, once."""
+        self._check_open()
+        if self._all is not None:
+            return self._all
+        generation = self._generation
+        return self._kept(load_samples(self._snapshot), generation)
+
+    def _note_looked_up(self, count: int) -> None:
+        """Read all rows once that would have taken no longer than the look-ups."""
+        self._asked += count
+        if self._asked < self._enough:
+            return
+        self._check_open()
+        self._enough = max(FEW, len(self) // WORTH_WHOLE)
+        if self._asked < self._enough or self._all is not None:
+            return
+        self._enough = sys.maxsize
+        generation = self._generation
+        whole = load_whole(self._snapshot)
+        if whole is not None:
+            self._kept(whole, generation)
+
+    def _kept(self, samples: ColumnSamples, generation: int) -> ColumnSamples:
+        """Keep the samples of a state, if that still is the reader's."""
+        if generation == self._snapshot.generation:
+            self._all = samples
+            self._readings = {}  # those of single samples need SQL no more
+        return samples
+
+    def _placed(self, wanted: Iterable[Any]) -> tuple[ColumnSamples, array[int]]:
+        """Return samples that have those wanted, and the positions of these."""
+        keys: Any = wanted if hasattr(wanted, "dtype") else list(wanted)
+        if getattr(keys, "ndim", 1) != 1:
+            raise ValueError("ids or positions have one dimension")
+        if not len(keys) or not isinstance(keys[0], str):
+            samples = self._loaded()
+            return samples, positions_of(keys, len(samples))
+        keys = self._ids(keys)
+        if self._all is None:
+            self._note_looked_up(len(keys))
+        if self._all is None and self._asked * WORTH_ALL < len(self):
+            rows = self._rows(self._reading(None), keys)
+            order = array("q", range(len(keys)))
+            return some_samples(self._snapshot, rows, keys), order
+        samples = self._loaded()
+        return samples, samples.find_keys(keys)
