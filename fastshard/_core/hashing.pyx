@@ -86,9 +86,17 @@ cdef void slots_free(slots_t *table) noexcept nogil:
     table.slots = NULL
 
 
-cdef const uint32_t *slots_home(const slots_t *table, span_t text) noexcept nogil:
-    """Return the slot where `text` is looked for first."""
-    return &table.slots[<size_t> hash_bytes(text, KEY) & table.mask]
+cdef uint64_t slots_hash(span_t text) noexcept nogil:
+    return hash_bytes(text, KEY)
+
+
+cdef uint32_t slots_likely(const slots_t *table, uint64_t hashed) noexcept nogil:
+    """Return the first slot that may be a text's, by its hash alone; 0: none is."""
+    cdef uint32_t tag = <uint32_t> (hashed >> 32) & ~table.entry_mask
+    cdef size_t at = <size_t> hashed & table.mask
+    while table.slots[at] != 0 and table.slots[at] & ~table.entry_mask != tag:
+        at = (at + 1) & table.mask
+    return table.slots[at]
 
 
 cdef uint32_t *slots_find(
@@ -99,7 +107,16 @@ cdef uint32_t *slots_find(
 
     To put entry `e` there, store ``filling[0] | (e + 1)``.
     """
-    cdef uint64_t hashed = hash_bytes(text, KEY)
+    return slots_find_hashed(
+        table, hash_bytes(text, KEY), text, text_at, context, filling
+    )
+
+
+cdef uint32_t *slots_find_hashed(
+    const slots_t *table, uint64_t hashed, span_t text, text_at_t text_at,
+    const void *context, uint32_t *filling,
+) noexcept nogil:
+    """The same for a text whose hash is known."""
     cdef uint32_t tag = <uint32_t> (hashed >> 32) & ~table.entry_mask
     cdef size_t at = <size_t> hashed & table.mask
     cdef uint32_t slot

@@ -1,26 +1,30 @@
 """Many names looked up at once: the memory that each needs is asked for before."""
 
-from cpython.list cimport PyList_GET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fastshard._core.extents cimport ExtentTable, columns_t, name_at
-from fastshard._core.hashing cimport slot_entry, slots_find, slots_home, slots_t
+from fastshard._core.hashing cimport (
+    slot_entry, slots_find_hashed, slots_hash, slots_home, slots_likely, slots_t,
+)
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.span cimport span_of, span_t
 
 from array import array
 
+cdef extern from "Python.h":
+    void *PyList_GET_ITEM(list items, Py_ssize_t i)  # borrowed
+
 cdef enum:
     AT_ONCE = 128                  # names
     ROOM = 64 << 10                # bytes of them
-    COMING = 8                     # names until one is looked at
+    LINE = 64                      # bytes of memory that come together
 
 cdef struct wanted_t:
     span_t name
-    const uint32_t *home           # the slot where it is looked for first
+    uint64_t hashed
     size_t place                   # in the list
 
 
@@ -32,24 +36,36 @@ cdef void find_some(
     cdef size_t k
     cdef uint32_t slot
     cdef uint32_t filling = 0
+    cdef uint64_t start, end
     cdef uint32_t[<int> AT_ONCE] entries
     for k in range(count):
-        wanted[k].home = slots_home(slots, wanted[k].name)
-        fs_prefetch_line(wanted[k].home)
+        wanted[k].hashed = slots_hash(wanted[k].name)
+        fs_prefetch_line(slots_home(slots, wanted[k].hashed))
     for k in range(count):
-        slot = wanted[k].home[0]
+        slot = slots_likely(slots, wanted[k].hashed)
         entries[k] = 0 if slot == 0 else slot_entry(slots, slot)
         fs_prefetch_line(columns.name_ends + entries[k])
     for k in range(count):
-        slot = <uint32_t> min(
-            fs_load(columns.name_ends + entries[k]), <size_t> columns.names_size
-        )
-        fs_prefetch_line(columns.names + slot - min(<size_t> slot, wanted[k].name.left))
+        end = min(fs_load(columns.name_ends + entries[k]), <uint64_t> columns.names_size)
+        start = end - min(end, <uint64_t> wanted[k].name.left)
+        fs_prefetch_line(columns.names + start)
+        fs_prefetch_line(columns.names + end)
     for k in range(count):
-        slot = slots_find(slots, wanted[k].name, name_at, columns, &filling)[0]
+        slot = slots_find_hashed(
+            slots, wanted[k].hashed, wanted[k].name, name_at, columns, &filling
+        )[0]
         found[wanted[k].place] = (
             -1 if slot == 0 else <int64_t> slot_entry(slots, slot)
         )
+
+
+cdef void expect_texts(list texts, size_t start) noexcept:
+    """Ask for the next texts of a list, in a loop of its own: for many at once."""
+    cdef size_t k
+    cdef size_t end = min(start + AT_ONCE, <size_t> len(texts))
+    for k in range(start, end):
+        fs_prefetch_line(PyList_GET_ITEM(texts, k))
+        fs_prefetch_line(<char *> PyList_GET_ITEM(texts, k) + LINE)
 
 
 def find_all(ExtentTable names not None, list wanted not None, str suffix not None):
@@ -88,9 +104,9 @@ def find_all(ExtentTable names not None, list wanted not None, str suffix not No
         raise MemoryError
     try:
         for place in range(<size_t> len(wanted)):
+            if place % AT_ONCE == 0:
+                expect_texts(wanted, place)
             name = wanted[place]
-            if place + COMING < <size_t> len(wanted):
-                fs_prefetch_line(<void *> PyList_GET_ITEM(wanted, place + COMING))
             if not isinstance(name, str):
                 raise TypeError(f"names are str, not {type(name).__name__}")
             try:

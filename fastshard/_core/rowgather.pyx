@@ -23,7 +23,7 @@ from fastshard._core.pieces cimport Pieces
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.residency cimport LOOK_EVERY
 from fastshard._core.rows cimport (
-    UNKNOWN, Cells, ColumnShard, Places, Rows, key_of, place_t,
+    UNKNOWN, Cells, ColumnShard, Places, Rows, key_of, mark_t, place_t,
 )
 from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_get, fs_put
@@ -33,20 +33,23 @@ from fastshard.errors import FieldNotFoundError
 cdef enum:
     HEADER = 512                   # bytes before a member's data
     FAR = 24                       # rows ahead: its numbers are asked for
-    NEAR = 10                      # its bytes
+    NEAR = 4                       # its bytes
+    AT_ONCE = 64                   # rows whose pages are looked for
     LINE = 64                      # bytes
+    HEADER_LINES = 3               # of a header: what `is_plain` looks at
     MOST_LINES = 10                # of a row that are asked for
 
 cdef uint64_t MOST_AT_ONCE = 1 << 30  # bytes that are asked for
+
+ctypedef const uint8_t *bytes_t
 
 cdef struct fill_t:
     const int64_t *positions
     size_t count
     Py_ssize_t rows                # that the dataset has
-    const int32_t *slots
+    mark_t *marks
     uint64_t *offsets
     uint64_t *sizes
-    uint8_t *layouts
     uint8_t tag                    # of the header that all rows have; 0: none
     const place_t *places          # by slot
     const uint8_t *header
@@ -56,31 +59,54 @@ cdef struct fill_t:
     size_t row_size                # bytes of data
 
 
-cdef void expect(const fill_t *fill, size_t r) noexcept nogil:
-    """Ask for the memory of a row that comes."""
-    cdef int64_t i
+cdef const uint8_t *row_at(const fill_t *fill, size_t r) noexcept nogil:
+    """Where a row's member should be; NULL: nobody knows yet."""
+    cdef int64_t i = fill.positions[r]
     cdef uint64_t offset
-    cdef size_t k, lines
     cdef const place_t *place
-    if r + NEAR >= fill.count:
-        return
-    i = fill.positions[r + NEAR]
-    if not 0 <= i < fill.rows or fill.slots[i] < 0:
-        return
-    place = &fill.places[fill.slots[i]]
+    if not 0 <= i < fill.rows or fill.marks[i].slot < 0:
+        return NULL
+    place = &fill.places[fill.marks[i].slot]
     offset = fs_load(fill.offsets + i)
     if place.base == NULL or offset < HEADER or offset > place.nbytes or (
         fill.size > place.nbytes - offset
     ):
+        return NULL
+    return place.base + offset
+
+
+cdef void expect_pages(
+    const fill_t *fill, size_t r, bytes_t *rows
+) noexcept nogil:
+    """Ask for where rows are, and for a line of each: finding its page takes longest.
+
+    In a loop of its own, so that many pages are looked for at once.
+    """
+    cdef size_t k
+    cdef size_t count = min(fill.count - r, <size_t> AT_ONCE)
+    for k in range(count):
+        rows[k] = row_at(fill, r + k)
+        if rows[k] != NULL:
+            fs_prefetch_line(rows[k] + fill.header_size)
+
+
+cdef void expect(const fill_t *fill, size_t r, const uint8_t *at) noexcept nogil:
+    """Ask for the memory of a row that comes."""
+    cdef size_t size = fill.row_size
+    cdef size_t k, lines
+    cdef int64_t i = fill.positions[r]
+    if at == NULL:
         return
-    if fs_load(fill.sizes + i) == UNKNOWN:
-        fs_prefetch_line(place.base + offset - HEADER)
-        fs_prefetch_line(place.base + offset - HEADER + 2 * LINE)
-    if fill.tag != 0 and fill.layouts[i] == fill.tag:
-        offset += fill.header_size
-    lines = min(fill.row_size // LINE + 1, <size_t> MOST_LINES)
+    if fill.tag != 0 and fill.marks[i].layout == fill.tag:
+        at += fill.header_size
+    else:
+        size += fill.header_size
+        fs_prefetch_line(fill.sizes + i)
+        for k in range(<size_t> HEADER_LINES):
+            fs_prefetch_line(at - HEADER + k * LINE)
+    lines = min(size // LINE + 1, <size_t> MOST_LINES)
     for k in range(lines):
-        fs_prefetch_line(place.base + offset + k * LINE)
+        fs_prefetch_line(at + k * LINE)
 
 
 cdef inline void expect_numbers(const fill_t *fill, size_t r) noexcept nogil:
@@ -89,9 +115,8 @@ cdef inline void expect_numbers(const fill_t *fill, size_t r) noexcept nogil:
     if r + FAR < fill.count:
         i = fill.positions[r + FAR]
         if 0 <= i < fill.rows:
-            fs_prefetch_line(fill.slots + i)
+            fs_prefetch_line(fill.marks + i)
             fs_prefetch_line(fill.offsets + i)
-            fs_prefetch_line(fill.sizes + i)
 
 
 cdef bint all_near(Places places) except -1:
@@ -103,36 +128,52 @@ cdef bint all_near(Places places) except -1:
     return True
 
 
+cdef bint is_alike(
+    fill_t *fill, int64_t i, const place_t *place, uint64_t offset, void *columns
+) noexcept nogil:
+    """Whether a row has the header and the size that are looked for."""
+    cdef uint64_t size = fs_get(fill.sizes + i)
+    if size == UNKNOWN:
+        if offset % HEADER != 0 or not place.believed or not is_plain(
+            place.base + offset - HEADER, name_at(columns, <uint32_t> i), &size
+        ):
+            return False
+        if size <= place.nbytes - offset:
+            fs_put(fill.sizes + i, size)
+    if size != fill.size or size > place.nbytes - offset:
+        return False
+    return memcmp(place.base + offset, fill.header, fill.header_size) == 0
+
+
 cdef size_t copy_rows(fill_t *fill, size_t r, void *columns) noexcept nogil:
     """Copy rows from the r-th on; returns the first that is not as the others are."""
     cdef int64_t i
-    cdef uint64_t offset, size
+    cdef uint64_t offset
+    cdef size_t k
     cdef const place_t *place
+    cdef bytes_t[<int> AT_ONCE] rows
+    cdef size_t start = r
     while r < fill.count:
-        expect(fill, r)
+        if (r - start) % AT_ONCE == 0:
+            expect_pages(fill, r, rows)
+            for k in range(min(fill.count - r, <size_t> NEAR)):
+                expect(fill, r + k, rows[k])
+        k = (r - start) % AT_ONCE + NEAR
+        if k < AT_ONCE and r + NEAR < fill.count:
+            expect(fill, r + NEAR, rows[k])
         i = fill.positions[r]
-        if not 0 <= i < fill.rows or fill.slots[i] < 0:
+        if not 0 <= i < fill.rows or fill.marks[i].slot < 0:
             return r
-        place = &fill.places[fill.slots[i]]
-        if place.base == NULL:
-            return r
-        size = fs_get(fill.sizes + i)
+        place = &fill.places[fill.marks[i].slot]
         offset = fs_get(fill.offsets + i)
-        if offset < HEADER or offset > place.nbytes:
+        if place.base == NULL or offset < HEADER or offset > place.nbytes:
             return r
-        if size == UNKNOWN:
-            if offset % HEADER != 0 or not place.believed or not is_plain(
-                place.base + offset - HEADER, name_at(columns, <uint32_t> i), &size
-            ):
+        if fill.tag == 0 or fill.marks[i].layout != fill.tag:
+            if not is_alike(fill, i, place, offset, columns):
                 return r
-            if size <= place.nbytes - offset:
-                fs_put(fill.sizes + i, size)
-        if size != fill.size or size > place.nbytes - offset:
+            fill.marks[i].layout = fill.tag
+        elif fill.size > place.nbytes - offset:
             return r
-        if fill.tag == 0 or fill.layouts[i] != fill.tag:
-            if memcmp(place.base + offset, fill.header, fill.header_size) != 0:
-                return r
-            fill.layouts[i] = fill.tag
         memcpy(
             fill.to + r * fill.row_size, place.base + offset + fill.header_size,
             fill.row_size,
@@ -167,10 +208,9 @@ cdef class Filling:
         self.fill.positions = <const int64_t *> self.positions.buf
         self.fill.count = self.positions.len // 8
         self.fill.rows = <Py_ssize_t> cells.count
-        self.fill.slots = cells.slots
+        self.fill.marks = cells.marks
         self.fill.offsets = cells.offsets
         self.fill.sizes = cells.sizes
-        self.fill.layouts = cells.layouts
         self.fill.tag = tag
         self.fill.header = <const uint8_t *> PyBytes_AS_STRING(header)
         self.fill.header_size = header_size
@@ -214,7 +254,7 @@ cdef class Filling:
             i = self.fill.positions[r]
             if not 0 <= i < self.fill.rows:
                 continue           # raises in its turn
-            slot = self.fill.slots[i]
+            slot = self.fill.marks[i].slot
             if slot >= 0 and self.places.at[slot].base == NULL:
                 self.open_place(slot, rows.shard_of(i))
                 sure = brought
@@ -248,7 +288,7 @@ cdef class Filling:
             i = self.fill.positions[r]
             if not 0 <= i < self.fill.rows:
                 continue
-            slot = self.fill.slots[i]
+            slot = self.fill.marks[i].slot
             if slot < 0 or states[slot] == 1:
                 continue
             shard = self.rows.shard_of(i)

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport ExtentTable
@@ -17,6 +17,11 @@ cdef struct place_t:               # a shard
     bint believed
 
 
+cdef struct mark_t:                # of a row
+    int32_t slot                   # of its shard; or ABSENT or BROKEN
+    uint32_t layout                # which of the column's it surely has; 0: not seen
+
+
 cdef str key_of(ExtentTable names, Py_ssize_t i)
 
 
@@ -31,8 +36,7 @@ cdef class Cells:
     cdef ExtentTable names
     cdef uint64_t *offsets
     cdef uint64_t *sizes
-    cdef int32_t *slots
-    cdef uint8_t *layouts          # which of the column's a row surely has; 0: not seen
+    cdef mark_t *marks
     cdef size_t count
     cdef size_t room
     cdef int add(self, uint64_t offset, int32_t slot) except -1

@@ -60,12 +60,13 @@ cdef class Cells:
         if self.count == self.room:
             if not (
                 resized(<void **> &self.offsets, room, sizeof(uint64_t))
-                and resized(<void **> &self.slots, room, sizeof(int32_t))
+                and resized(<void **> &self.marks, room, sizeof(mark_t))
             ):
                 raise MemoryError
             self.room = room
         self.offsets[self.count] = offset
-        self.slots[self.count] = slot
+        self.marks[self.count].slot = slot
+        self.marks[self.count].layout = 0
         self.count += 1
         return 0
 
@@ -73,12 +74,10 @@ cdef class Cells:
         """Give back room that is not used; no header was read yet."""
         if not (
             resized(<void **> &self.offsets, self.count, sizeof(uint64_t))
-            and resized(<void **> &self.slots, self.count, sizeof(int32_t))
+            and resized(<void **> &self.marks, self.count, sizeof(mark_t))
             and resized(<void **> &self.sizes, self.count, sizeof(uint64_t))
-            and resized(<void **> &self.layouts, self.count, 1)
         ):
             raise MemoryError
-        memset(self.layouts, 0, self.count)
         memset(self.sizes, 0xff, self.count * sizeof(uint64_t))
         self.names = names
         return 0
@@ -86,8 +85,7 @@ cdef class Cells:
     def __dealloc__(self):
         free(self.offsets)
         free(self.sizes)
-        free(self.slots)
-        free(self.layouts)
+        free(self.marks)
 
 
 cdef str key_of(ExtentTable names, Py_ssize_t i):
@@ -146,7 +144,7 @@ cdef class Rows:
         cdef size_t i
         cdef size_t found = 0
         for i in range(self.cells.count):
-            found += self.cells.slots[i] != ABSENT
+            found += self.cells.marks[i].slot != ABSENT
         return found
 
     def data_bytes(self):
@@ -199,13 +197,14 @@ cdef class Rows:
         cdef size_t i
         self.cells.offsets = offsets[0]
         offsets[0] = NULL
-        if not resized(<void **> &self.cells.slots, count, sizeof(int32_t)):
+        if not resized(<void **> &self.cells.marks, count, sizeof(mark_t)):
             raise MemoryError
         for i in range(count):
             if shards[i] != last:
                 last = shards[i]
                 slot = <int32_t> last if last < 0 else self.slot_of(last, slots)
-            self.cells.slots[i] = slot
+            self.cells.marks[i].slot = slot
+            self.cells.marks[i].layout = 0
         self.cells.count = count
         return self.finish(names)
 
@@ -225,11 +224,11 @@ cdef class Rows:
         return 0
 
     cdef bint has(self, Py_ssize_t i) except -1:
-        return self.cells.slots[i] != ABSENT
+        return self.cells.marks[i].slot != ABSENT
 
     cdef ColumnShard shard_of(self, Py_ssize_t i):
         """The shard that holds the member of a sample that has one."""
-        cdef int32_t slot = self.cells.slots[i]
+        cdef int32_t slot = self.cells.marks[i].slot
         cdef object shard
         if slot < 0:
             raise FormatError(
@@ -266,11 +265,11 @@ cdef class Rows:
         cdef object shard
         cdef Source source
         if away == FAR:
-            fs_prefetch_line(self.cells.slots + i)
+            fs_prefetch_line(self.cells.marks + i)
             fs_prefetch_line(self.cells.offsets + i)
             fs_prefetch_line(self.cells.sizes + i)
             return
-        slot = self.cells.slots[i]
+        slot = self.cells.marks[i].slot
         if away != NEARER or slot < 0:
             return
         shard = self.shards[slot]
@@ -319,7 +318,7 @@ cdef class ColumnShard(Shard):
             size[0] = max(self.file.likely, <uint64_t> FEW)
             if <size_t> i + 1 < self.cells.count:
                 end = fs_load(self.cells.offsets + i + 1)
-                if self.cells.slots[i + 1] == self.cells.slots[i] and end > at + HEADER:
+                if self.cells.marks[i + 1].slot == self.cells.marks[i].slot and end > at + HEADER:
                     size[0] = end - HEADER - at
         offset[0] = at - HEADER
         size[0] = min(size[0], source.nbytes - at) + HEADER

@@ -8,7 +8,7 @@ from libc.string cimport memset
 from fastshard._core.pages cimport fs_drop_pages
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT
-from fastshard._core.rows cimport ColumnShard, Rows
+from fastshard._core.rows cimport ColumnShard, Rows, mark_t
 from fastshard._core.source cimport MappedSource, Source
 
 from collections import deque
@@ -172,7 +172,7 @@ cdef class Sweep:
         for k in range(start, end):
             i = self.positions[k]
             for rows in self.columns:
-                if rows.cells.slots[i] < 0:
+                if rows.cells.marks[i].slot < 0:
                     continue
                 try:
                     shard = rows.shard_of(i)
@@ -200,7 +200,7 @@ cdef class Sweep:
         cdef int64_t i
         for k in range(start, end):
             i = self.positions[k]
-            slot = rows.cells.slots[i]
+            slot = rows.cells.marks[i].slot
             if slot < 0:
                 continue
             if slot != last_slot:
@@ -305,7 +305,7 @@ def file_order(list columns not None, order not None):
     cdef Py_ssize_t k
     cdef int64_t i
     cdef int32_t slot
-    cdef const int32_t *slots
+    cdef const mark_t *marks
     cdef int64_t[::1] ranks
     cdef int64_t[::1] shards
     cdef int64_t[::1] offsets
@@ -314,7 +314,7 @@ def file_order(list columns not None, order not None):
     for rows in columns:
         find_offsets(rows, positions)
     rows = columns[0]
-    slots = rows.cells.slots
+    marks = rows.cells.marks
     by_slot = numpy.array([*rows.numbers, LAST], numpy.int64)
     ranks = by_slot
     numbers = numpy.empty(count, numpy.int64)
@@ -324,7 +324,7 @@ def file_order(list columns not None, order not None):
     with nogil:
         for k in range(count):
             i = positions[k]
-            slot = slots[i]
+            slot = marks[i].slot
             shards[k] = ranks[slot] if slot >= 0 else ranks[ranks.shape[0] - 1]
             offsets[k] = <int64_t> rows.cells.offsets[i] if slot >= 0 else k
             if k > 0 and (
@@ -344,7 +344,7 @@ cdef int find_offsets(Rows rows, const int64_t[::1] positions) except -1:
     cdef bytearray states = bytearray(len(rows.numbers))  # 0: not seen
     cdef unsigned char[::1] known = states
     for k in range(positions.shape[0]):
-        slot = rows.cells.slots[positions[k]]
+        slot = rows.cells.marks[positions[k]].slot
         if slot < 0 or known[slot] == TRUE_ONES:
             continue
         try:

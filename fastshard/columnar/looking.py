@@ -182,10 +182,11 @@ class Looking(Asking):
         if not len(keys) or not isinstance(keys[0], str):
             samples = self._loaded()
             return samples, positions_of(keys, len(samples))
-        keys = self._ids(keys)
+        keys = keys if type(keys) is list else self._ids(keys)
         if self._all is None:
             self._note_looked_up(len(keys))
         if self._all is None and self._asked * WORTH_ALL < len(self):
+            keys = self._ids(keys)
             rows = self._rows(self._reading(None), keys)
             order = array("q", range(len(keys)))
             return some_samples(self._snapshot, rows, keys), order
