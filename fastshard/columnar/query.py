@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Any, SupportsIndex, TypeAlias
 
 from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of
@@ -77,8 +78,8 @@ def query_ids(
     FormatError
         The index is damaged, or an id is no text.
     """
-    ids = [row[0] for row in select(conn, ids_sql(where, limit), params, timeout)]
-    if not all(type(found) is str for found in ids):
+    ids = [found for (found,) in select(conn, ids_sql(where, limit), params, timeout)]
+    if set(map(type, ids)) - {str}:
         raise FormatError("an id is no text", conn.path, 0)
     return ids
 
@@ -232,14 +233,18 @@ class Run:
             if self._stopped:
                 raise QueryError("stopped")
             self.rows += rows
-            most -= sum(
-                len(value)
-                for row in rows
-                for value in row
-                if isinstance(value, str | bytes)
-            )
+            most -= _length_of(rows)
             if most < 0:
                 raise QueryError("the answer is larger than the index")
+
+
+def _length_of(rows: list[tuple[Any, ...]]) -> int:
+    """Return how much text, and how many bytes, rows have."""
+    try:
+        return sum(map(len, chain.from_iterable(rows)))  # of texts alone, as ids are
+    except TypeError:
+        values = chain.from_iterable(rows)
+        return sum(len(value) for value in values if isinstance(value, str | bytes))
 
 
 def _bytes_of(conn: sqlite3.Connection) -> int:
