@@ -35,6 +35,7 @@ cdef enum:
     FAR = 24                       # rows ahead: its numbers are asked for
     NEAR = 10                      # its bytes
     LINE = 64                      # bytes
+    HEADER_LINES = 3               # of a header: what `is_plain` looks at
     MOST_LINES = 10                # of a row that are asked for
 
 cdef uint64_t MOST_AT_ONCE = 1 << 30  # bytes that are asked for
@@ -60,7 +61,7 @@ cdef void expect(const fill_t *fill, size_t r) noexcept nogil:
     """Ask for the memory of a row that comes."""
     cdef int64_t i
     cdef uint64_t offset
-    cdef size_t k, lines
+    cdef size_t k, lines, size
     cdef const place_t *place
     if r + NEAR >= fill.count:
         return
@@ -74,11 +75,14 @@ cdef void expect(const fill_t *fill, size_t r) noexcept nogil:
     ):
         return
     if fs_load(fill.sizes + i) == UNKNOWN:
-        fs_prefetch_line(place.base + offset - HEADER)
-        fs_prefetch_line(place.base + offset - HEADER + 2 * LINE)
+        for k in range(HEADER_LINES):
+            fs_prefetch_line(place.base + offset - HEADER + k * LINE)
+    size = fill.row_size
     if fill.tag != 0 and fill.layouts[i] == fill.tag:
         offset += fill.header_size
-    lines = min(fill.row_size // LINE + 1, <size_t> MOST_LINES)
+    else:
+        size += fill.header_size
+    lines = min(size // LINE + 1, <size_t> MOST_LINES)
     for k in range(lines):
         fs_prefetch_line(place.base + offset + k * LINE)
 
