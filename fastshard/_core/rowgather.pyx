@@ -75,7 +75,7 @@ cdef void expect(const fill_t *fill, size_t r) noexcept nogil:
     ):
         return
     if fs_load(fill.sizes + i) == UNKNOWN:
-        for k in range(HEADER_LINES):
+        for k in range(<size_t> HEADER_LINES):
             fs_prefetch_line(place.base + offset - HEADER + k * LINE)
     size = fill.row_size
     if fill.tag != 0 and fill.layouts[i] == fill.tag:
