@@ -6,7 +6,8 @@ import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.gather import positions_of
 from fastshard._core.rowreader import RowReader
@@ -15,6 +16,7 @@ from fastshard.columnar.asking import TIMEOUT, Asking
 from fastshard.columnar.connect import FAULTS, fault_of
 from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.rows import load_samples, some_samples
+from fastshard.columnar.snapshot import Snapshot, row_sql, rows_sql
 from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
 from fastshard.errors import (
@@ -37,12 +39,17 @@ AT_ONCE = 1024  # ids that are looked up by one query
 WORTH_ALL = 8  # rows are all read once one part in so many was asked for one by one
 
 
-class Reading(NamedTuple):
+class Reading:
     """How samples are read of which only some fields are wanted."""
 
-    sql: str  # of the row of an id
-    many_sql: str  # of the rows of a JSON array of ids
-    rows: RowReader
+    def __init__(self, fields: list[str], snapshot: Snapshot) -> None:
+        self.sql = row_sql(fields)  # of the row of an id
+        self.rows = RowReader(fields, snapshot.files.file, snapshot.path)
+
+    @cached_property
+    def many_sql(self) -> str:
+        """The query of the rows of a JSON array of ids."""
+        return rows_sql(self.rows.fields)
 
 
 class ShardedDatasetReader(Asking):
@@ -301,12 +308,7 @@ class ShardedDatasetReader(Asking):
         found = self._readings.get(key)
         if found is None:
             wanted = self._fields(None) if key is None else list(key)
-            found = Reading(
-                self._snapshot.row_sql(wanted),
-                self._snapshot.rows_sql(wanted),
-                RowReader(wanted, self._snapshot.files.file, self._snapshot.path),
-            )
-            self._readings[key] = found
+            found = self._readings[key] = Reading(wanted, self._snapshot)
         return found
 
     def _rows(self, reading: Reading, ids: list[str]) -> list[tuple[Any, ...]]:
