@@ -26,7 +26,7 @@ from fastshard._core.rows cimport (
     UNKNOWN, Cells, ColumnShard, Places, Rows, key_of, place_t,
 )
 from fastshard._core.source cimport MappedSource, Source
-from fastshard._core.threads cimport fs_get, fs_put
+from fastshard._core.threads cimport fs_get, fs_publish
 
 from fastshard.errors import FieldNotFoundError
 
@@ -130,7 +130,7 @@ cdef size_t copy_rows(fill_t *fill, size_t r, void *columns) noexcept nogil:
             ):
                 return r
             if size <= place.nbytes - offset:
-                fs_put(fill.sizes + i, size)
+                fs_publish(fill.sizes + i, size)
         if size != fill.size or size > place.nbytes - offset:
             return r
         if fill.tag == 0 or fill.layouts[i] != fill.tag:
