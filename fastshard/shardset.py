@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -45,6 +46,7 @@ class Counts(NamedTuple):
     members: int
 
 
+@cache
 def mapping_limit() -> int:
     """Return how many shards may be mapped at a time.
 

@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 
 import numpy as np
@@ -151,6 +152,56 @@ except FormatError as error:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
+
+
+@not_sanitized
+def test_a_shard_in_memory_that_is_cut_before_a_scan(tmp_path):
+    """The thread that looks at headers ahead of the scan touches nothing of it."""
+    ids = write(tmp_path / "d", 2000, per_shard=2000)
+    code = f"""
+import os
+from fastshard.columnar import ShardedDatasetReader
+from fastshard.errors import FormatError
+reader = ShardedDatasetReader({os.fspath(tmp_path / "d")!r})
+reader.get_sample({ids[0]!r})
+os.truncate({os.fspath(tmp_path / "d" / "a_shards" / "shard_0000.tar")!r}, 1 << 20)
+try:
+    for _ in reader.scan("a"):
+        pass
+except FormatError as error:
+    print("shard_0000.tar" in str(error))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
+
+
+@pytest.mark.parametrize("batch_size", [None, 50])
+def test_a_scan_over_headers_that_are_not_the_rows_own(tmp_path, batch_size):
+    """Two members that changed places, headers and all, are found by their names."""
+    ids = write(tmp_path / "d", 200, per_shard=200)
+    shard = tmp_path / "d" / "a_shards" / "shard_0000.tar"
+    with tarfile.open(shard) as tar:
+        places = [(m.offset, m.offset_data, m.size) for m in tar]
+    (first, _, size), (second, at, _) = places[20], places[120]
+    whole = bytearray(shard.read_bytes())
+    length = at - second + size
+    one, other = whole[first:][:length], whole[second:][:length]
+    whole[first : first + length], whole[second : second + length] = other, one
+    shard.write_bytes(whole)
+    with ShardedDatasetReader(tmp_path / "d") as reader:
+        found = list(reader.scan("a", batch_size=batch_size))
+        expected = [reader.get_sample(key)[0]["a"] for key in ids]
+    keys, arrays = [], []
+    for part in found:
+        keys += part["__key__"] if batch_size else [part["__key__"]]
+        arrays += list(part["a"]) if batch_size else [part["a"]]
+    by_key = dict(zip(keys, arrays, strict=True))
+    assert len(keys) == 200
+    for i, key in enumerate(ids):
+        np.testing.assert_array_equal(by_key[key], expected[i])
+        assert by_key[key][0] == i
 
 
 @needs_fork

@@ -97,8 +97,24 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 
 #endif
 
-/* A file's size and the time of its last write, as os.fstat has them; 0 or -1. */
+typedef struct {
+    uint64_t nbytes, device, inode, owner;
+    int64_t mtime_ns;
+    uint32_t mode;
+} fs_file_t;
+
+/* fs_describe: what os.fstat says of a file; 0 or -1. On Windows it has no answer:
+ * its numbers of devices and files are for Python to find.
+ * fs_status: the size and the time of the last write alone.
+ * fs_user: whom this process acts for; -1: nobody knows. */
 #if defined(_WIN32)
+static inline int fs_describe(int fd, fs_file_t *file)
+{
+    (void)fd; (void)file;
+    errno = ENOSYS;
+    return -1;
+}
+
 static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
 {
     BY_HANDLE_FILE_INFORMATION found;
@@ -114,21 +130,47 @@ static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
     *mtime_ns = (ticks - 116444736000000000) * 100;
     return 0;
 }
+
+static inline int64_t fs_user(void)
+{
+    return -1;
+}
 #else
-static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
+static inline int fs_describe(int fd, fs_file_t *file)
 {
     struct stat found;
 
     if (fstat(fd, &found) != 0)
         return -1;
-    *nbytes = (uint64_t)found.st_size;
+    file->nbytes = (uint64_t)found.st_size;
+    file->device = (uint64_t)found.st_dev;
+    file->inode = (uint64_t)found.st_ino;
+    file->owner = (uint64_t)found.st_uid;
+    file->mode = (uint32_t)found.st_mode;
 #if defined(__APPLE__)
-    *mtime_ns = (int64_t)found.st_mtimespec.tv_sec * 1000000000 +
-                found.st_mtimespec.tv_nsec;
+    file->mtime_ns = (int64_t)found.st_mtimespec.tv_sec * 1000000000 +
+                     found.st_mtimespec.tv_nsec;
 #else
-    *mtime_ns = (int64_t)found.st_mtim.tv_sec * 1000000000 + found.st_mtim.tv_nsec;
+    file->mtime_ns =
+        (int64_t)found.st_mtim.tv_sec * 1000000000 + found.st_mtim.tv_nsec;
 #endif
     return 0;
+}
+
+static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
+{
+    fs_file_t file;
+
+    if (fs_describe(fd, &file) != 0)
+        return -1;
+    *nbytes = file.nbytes;
+    *mtime_ns = file.mtime_ns;
+    return 0;
+}
+
+static inline int64_t fs_user(void)
+{
+    return (int64_t)geteuid();
 }
 #endif
 

@@ -3,9 +3,18 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "platform.h" nogil:
+    ctypedef struct fs_file_t:
+        uint64_t nbytes
+        uint64_t device
+        uint64_t inode
+        uint64_t owner
+        int64_t mtime_ns
+        uint32_t mode
     bint FS_HAVE_MMAP
     void *fs_map(int fd, size_t nbytes, bint writable)
     void fs_unmap(void *base, size_t nbytes)
+    int fs_describe(int fd, fs_file_t *file)
+    int64_t fs_user()
     int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
     void fs_close(int fd)
     int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)

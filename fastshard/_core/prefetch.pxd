@@ -4,7 +4,12 @@ from fastshard._core.source cimport Source
 from fastshard._core.threads cimport fs_bell_t, fs_lock_t, fs_thread_t
 
 
+ctypedef void (*work_t)(const void *) noexcept nogil
+
+
 cdef struct task_t:
+    work_t work                    # something else to do, with `what`; or NULL
+    const void *what
     const uint8_t *at              # pages to bring, or NULL
     int fd                         # a file to read ahead of, or to forget part of
     uint64_t offset

@@ -57,8 +57,12 @@ cdef void ask(const task_t *task) noexcept nogil:
         fs_will_need(task.fd, task.offset, task.size)
 
 
-cdef bint do(const task_t *task) noexcept nogil:
-    if task.forget:
+cdef bint do(const task_t *task, bint sure) noexcept nogil:
+    """Do a task; without being `sure` that all was brought none that touches it."""
+    if task.work != NULL:
+        if sure:
+            task.work(task.what)
+    elif task.forget:
         fs_forget_cached(task.fd, task.offset, task.size)
     elif task.at != NULL:
         return fs_bring_pages(task.at, task.size) == 0
@@ -67,7 +71,7 @@ cdef bint do(const task_t *task) noexcept nogil:
 
 cdef void step(line_t *line) noexcept nogil:
     """Do the next task."""
-    if not do(&line.tasks[line.finished & (line.room - 1)]):
+    if not do(&line.tasks[line.finished & (line.room - 1)], line.failed == 0):
         fs_put(&line.failed, line.failed + 1)
     fs_put(&line.finished, line.finished + 1)
 

@@ -18,7 +18,9 @@ from fastshard._core.mapped cimport MappedFile
 from fastshard._core.pages cimport (
     fs_bring_pages, fs_ask_pages, fs_file_cached, fs_exact_now, fs_now, fs_pages_cached,
 )
-from fastshard._core.platform cimport fs_close, fs_count, fs_glance, fs_status
+from fastshard._core.platform cimport (
+    fs_close, fs_count, fs_glance, fs_status, fs_user,
+)
 
 import os
 
@@ -74,14 +76,17 @@ cdef class Residency:
 
     def __cinit__(self, MappedFile file not None, uint64_t device, uint64_t inode,
                   uint64_t owner, *, int fd=-1):
+        cdef int64_t user
         self.file = file
         self.device = device
         self.inode = inode
         if fd >= 0:
             self.checked = Descriptor.__new__(Descriptor)
             self.checked.fd = os.dup(fd)
-        user = os.geteuid() if hasattr(os, "geteuid") else -1
-        self.told = user in (0, owner) or os.access(file.path, os.W_OK)
+        user = fs_user()
+        self.told = user == 0 or (user > 0 and <uint64_t> user == owner) or (
+            os.access(file.path, os.W_OK)
+        )
 
     def handle(self, MappedFile file not None):
         """Return the same for another handle onto the mapping."""

@@ -26,7 +26,7 @@ from fastshard._core.rows cimport (
     UNKNOWN, Cells, ColumnShard, Places, Rows, key_of, mark_t, place_t,
 )
 from fastshard._core.source cimport MappedSource, Source
-from fastshard._core.threads cimport fs_get, fs_put
+from fastshard._core.threads cimport fs_get, fs_publish
 
 from fastshard.errors import FieldNotFoundError
 
@@ -139,7 +139,7 @@ cdef bint is_alike(
         ):
             return False
         if size <= place.nbytes - offset:
-            fs_put(fill.sizes + i, size)
+            fs_publish(fill.sizes + i, size)
     if size != fill.size or size > place.nbytes - offset:
         return False
     return memcmp(place.base + offset, fill.header, fill.header_size) == 0

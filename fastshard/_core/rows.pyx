@@ -18,7 +18,7 @@ from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.samples cimport FAR, NEARER
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport Source
-from fastshard._core.threads cimport fs_get, fs_put
+from fastshard._core.threads cimport fs_get, fs_publish
 
 from fastshard.errors import FormatError
 
@@ -301,8 +301,8 @@ cdef class ColumnShard(Shard):
         if size[0] == UNKNOWN:
             self.file.find(offset[0], name_at(&self.table.columns, i), &found, size)
             offset[0] = found
-            fs_put(self.cells.offsets + i, found)
-            fs_put(self.cells.sizes + i, size[0])
+            fs_publish(self.cells.offsets + i, found)
+            fs_publish(self.cells.sizes + i, size[0])
         return self.check_extent(source, i, offset[0], size[0])
 
     cdef bint guess(

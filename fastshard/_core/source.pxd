@@ -16,6 +16,7 @@ cdef class LocalFile:
     cdef uint64_t seen_nbytes      # its size and time of writing, when last looked
     cdef int64_t seen_mtime_ns
     cdef object __weakref__
+    cdef object describe(self)
     cdef int check(self) except -1
 
 

@@ -9,12 +9,14 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
+from fastshard._core cimport platform
 from fastshard._core.mapped cimport MappedFile
 from fastshard._core.pages cimport fs_file_cached, fs_now
 from fastshard._core.platform cimport (
-    PY_SSIZE_T_MAX, fs_close, fs_glance, fs_note, fs_pread, fs_status,
+    PY_SSIZE_T_MAX, fs_close, fs_describe, fs_file_t, fs_glance, fs_note, fs_pread,
+    fs_status,
 )
 from fastshard._core.residency cimport (
     LOOK_EVERY, MOST_ASKED, SETTLE, TRUSTED_READS, Residency,
@@ -98,20 +100,41 @@ cdef class LocalFile:
 
     def __cinit__(self, path):
         self.fd = -1
-        self.path = os.fsdecode(path)
+        self.path = path if type(path) is str else os.fsdecode(path)
         if os.name == "nt" and os.path.isdir(self.path):
             raise FormatError("a directory is not a shard", self.path, 0)
         self.fd = open_quietly(self.path)
-        status = os.fstat(self.fd)
-        if not stat.S_ISREG(status.st_mode):
-            kind = KINDS_OF_FILE.get(stat.S_IFMT(status.st_mode), "such a file")
+        mode = self.describe()
+        if not stat.S_ISREG(mode):
+            kind = KINDS_OF_FILE.get(stat.S_IFMT(mode), "such a file")
             self.close()
             raise FormatError(f"{kind} is not a shard", self.path, 0)
-        self.nbytes = self.seen_nbytes = status.st_size
-        self.mtime_ns = self.seen_mtime_ns = status.st_mtime_ns
-        self.device = status.st_dev
-        self.inode = status.st_ino
-        self.owner = status.st_uid
+        self.seen_nbytes = self.nbytes
+        self.seen_mtime_ns = self.mtime_ns
+
+    cdef object describe(self):
+        """Note what the system says of the file, and return its mode."""
+        cdef fs_file_t file
+        cdef int code
+        if not platform.FS_HAVE_MMAP:
+            status = os.fstat(self.fd)
+            self.nbytes = status.st_size
+            self.mtime_ns = status.st_mtime_ns
+            self.device = status.st_dev
+            self.inode = status.st_ino
+            self.owner = status.st_uid
+            return status.st_mode
+        memset(&file, 0, sizeof(file))
+        with nogil:
+            code = 0 if fs_describe(self.fd, &file) == 0 else errno
+        if code != 0:
+            raise OSError(code, os.strerror(code), self.path)
+        self.nbytes = file.nbytes
+        self.mtime_ns = file.mtime_ns
+        self.device = file.device
+        self.inode = file.inode
+        self.owner = file.owner
+        return file.mode
 
     def watch(self, appended):
         """From now on raise where it is read after it was written to.

@@ -8,6 +8,7 @@ from libc.string cimport memset
 from fastshard._core.pages cimport fs_drop_pages
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT
+from fastshard._core.rowcheck cimport Checking, check_rows, checking_of
 from fastshard._core.rows cimport ColumnShard, Rows, mark_t
 from fastshard._core.source cimport MappedSource, Source
 
@@ -19,6 +20,7 @@ cdef enum:
     GAP = 64 << 10                 # bytes between members of one run
     RUN = 1 << 20                  # bytes of a run, at most
     MOST_BATCHES = 64              # ahead
+    WORTH_CHECKING = 8             # rows of a shard
     AROUND = 64 << 10              # bytes that a fault may map around a page
     TRUE_ONES = 1                  # offsets of a shard
     OTHERS = 2
@@ -196,6 +198,7 @@ cdef class Sweep:
         cdef uint64_t offset, size
         cdef uint64_t run_start = 0
         cdef uint64_t run_end = 0
+        cdef Py_ssize_t first = start
         cdef Py_ssize_t k
         cdef int64_t i
         for k in range(start, end):
@@ -204,6 +207,9 @@ cdef class Sweep:
             if slot < 0:
                 continue
             if slot != last_slot:
+                if near:
+                    self.check(rows, shard, first, k)
+                first = k
                 last_slot = slot
                 shard = rows.shard_of(i)
                 source = shard.open_source()
@@ -226,6 +232,35 @@ cdef class Sweep:
                 run_start = run_end = offset
             run_end = max(run_end, offset + size)
         self.push(last, run_start, run_end, near, batch)
+        if near:
+            self.check(rows, shard, first, end)
+        return 0
+
+    cdef int check(
+        self, Rows rows, ColumnShard shard, Py_ssize_t start, Py_ssize_t end
+    ) except -1:
+        """Have the thread look at the headers of rows of a shard that is in memory.
+
+        Nobody waits for that: who comes first looks at them.
+        """
+        cdef task_t task
+        cdef Checking checking
+        cdef Source source
+        if self.drops or shard is None or end - start < WORTH_CHECKING:
+            return 0
+        source = shard.open_source()
+        if source.base == NULL or not shard.file.believed:
+            return 0
+        source.prepare()           # its bytes are touched
+        memset(&task, 0, sizeof(task))
+        checking = checking_of(
+            rows, source, self.order, &self.positions[0], start, end
+        )
+        task.work = check_rows
+        task.what = &checking.check
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher()
+        self.prefetcher.push(task, checking)
         return 0
 
     cdef int map_pages(self, Source source) except -1:

@@ -125,13 +125,19 @@ static inline int fs_watch_forks(void)
 
 #endif
 
-/* Numbers that threads share; each is written by one of them, or counted up. */
+/* Numbers that threads share; each is written by one of them, or counted up.
+ * fs_publish: whoever sees it sees what was written before. It waits for nothing,
+ * and does not keep what is read after it from being read before. */
 #if defined(_MSC_VER)
 static inline uint64_t fs_get(uint64_t *at)
 {
     return (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)at, 0, 0);
 }
 static inline void fs_put(uint64_t *at, uint64_t value)
+{
+    _InterlockedExchange64((volatile __int64 *)at, (__int64)value);
+}
+static inline void fs_publish(uint64_t *at, uint64_t value)
 {
     _InterlockedExchange64((volatile __int64 *)at, (__int64)value);
 }
@@ -147,6 +153,10 @@ static inline uint64_t fs_get(uint64_t *at)
 static inline void fs_put(uint64_t *at, uint64_t value)
 {
     __atomic_store_n(at, value, __ATOMIC_SEQ_CST);
+}
+static inline void fs_publish(uint64_t *at, uint64_t value)
+{
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 static inline uint64_t fs_next(uint64_t *at)
 {

@@ -24,4 +24,5 @@ cdef extern from "threads.h" nogil:
     int fs_watch_forks()
     uint64_t fs_get(uint64_t *at)
     void fs_put(uint64_t *at, uint64_t value)
+    void fs_publish(uint64_t *at, uint64_t value)
     uint64_t fs_next(uint64_t *at)

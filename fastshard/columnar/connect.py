@@ -24,6 +24,7 @@ __all__ = [
     "fault_of",
     "json_is_trusted",
     "open_reader",
+    "open_readers",
 ]
 
 BUSY_SECONDS = 5.0  # that a lock of another process is waited for
@@ -78,7 +79,12 @@ class ReaderConnection(sqlite3.Connection):
 
 
 def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
-    """Open an index to read, in a transaction that sees one state of it.
+    """Open an index to read, in a transaction; see `open_readers`."""
+    return open_readers(path, 1)[0]
+
+
+def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnection]:
+    """Open an index to read some times, in transactions that see one state of it.
 
     No file is changed but by SQLite's own bookkeeping: where another process
     was killed while it wrote, an ``-shm`` file may stay. Where the directory
@@ -89,11 +95,12 @@ def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
     ----------
     path : str or path-like
         The file.
+    count : int
 
     Returns
     -------
-    ReaderConnection
-        For any thread, one at a time. It commits nothing by itself.
+    list of ReaderConnection
+        Each for any thread, one at a time. They commit nothing by themselves.
 
     Raises
     ------
@@ -112,11 +119,11 @@ def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
         raise FormatError("not a file", name, 0)
     written = bool(_size(real + "-wal") or _size(real + "-journal"))
     if written:  # the last to close would change the index, were it writable
-        return _opened(name, real, "mode=ro")
+        return _opened(name, real, "mode=ro", count)
     try:
-        return _opened(name, real, "mode=rw")  # which alone removes -wal and -shm
+        return _opened(name, real, "mode=rw", count)  # it alone removes -wal and -shm
     except PermissionError:
-        return _opened(name, real, "mode=ro&immutable=1")
+        return _opened(name, real, "mode=ro&immutable=1", count)
 
 
 def begin(*connections: sqlite3.Connection) -> None:
@@ -217,42 +224,51 @@ def _begin(connection: sqlite3.Connection) -> int:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
     connection.execute("BEGIN")
-    connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    connection.execute("PRAGMA schema_version").fetchone()  # reads, but no schema
     version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     return version
 
 
-def _opened(path: str, real: str, options: str) -> ReaderConnection:
+def _opened(path: str, real: str, options: str, count: int) -> list[ReaderConnection]:
+    connections: list[ReaderConnection] = []
     try:
-        connection = sqlite3.connect(
-            f"{_uri(real)}?{options}",
-            timeout=BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-            factory=ReaderConnection,
-            cached_statements=CACHED,
-            uri=True,
-        )
-    except FAULTS as error:
-        raise fault_of(error, path) from error
+        for _ in range(count):
+            connections.append(_connected(path, f"{_uri(real)}?{options}"))
+            _settle(connections[-1])
+        begin(*connections)
+    except BaseException as error:
+        for connection in connections:
+            connection.close()
+        if isinstance(error, FAULTS):
+            raise fault_of(error, path) from error
+        raise
+    return connections
+
+
+def _connected(path: str, uri: str) -> ReaderConnection:
+    connection = sqlite3.connect(
+        uri,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=ReaderConnection,
+        cached_statements=CACHED,
+        uri=True,
+    )
     connection.path = path
     connection.lock = threading.RLock()
     connection.rows = connection.cursor()
-    try:
-        for category, most in LIMITS.items():
-            connection.setlimit(category, most)
-        for setting in SETTINGS:
-            connection.execute(f"PRAGMA {setting}")
-        if json_is_trusted():
-            connection.execute("PRAGMA trusted_schema = OFF")
-        begin(connection)
-    except FAULTS as error:
-        connection.close()
-        raise fault_of(error, path) from error
-    except BaseException:
-        connection.close()
-        raise
     return connection
+
+
+def _settle(connection: ReaderConnection) -> None:
+    """Keep what is read from taking more than it should, or doing more than that."""
+    for category, most in LIMITS.items():
+        connection.setlimit(category, most)
+    for setting in SETTINGS:
+        connection.execute(f"PRAGMA {setting}")
+    if json_is_trusted():
+        connection.execute("PRAGMA trusted_schema = OFF")
 
 
 def _uri(path: str) -> str:

@@ -7,7 +7,8 @@ import os
 import sys
 from array import array
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from fastshard._core.gather import positions_of
 from fastshard._core.rowreader import RowReader
@@ -15,6 +16,7 @@ from fastshard.columnar.asking import Asking
 from fastshard.columnar.connect import FAULTS, fault_of
 from fastshard.columnar.known import Known
 from fastshard.columnar.rows import load_samples, load_whole, some_samples
+from fastshard.columnar.snapshot import Snapshot, row_sql, rows_sql
 from fastshard.errors import ClosedError, FormatError, SampleNotFoundError
 from fastshard.formats.local import Mode
 
@@ -31,13 +33,29 @@ WORTH_WHOLE = 32  # once one part in so many was looked up: from a copy of the i
 WORTH_ALL = 8  # or by SQL
 
 
-class Reading(NamedTuple):
-    """How samples are read of which only some fields are wanted."""
+class Reading:
+    """How samples are read of which only some fields are wanted.
 
-    sql: str  # of the row of an id
-    many_sql: str  # of the rows of a JSON array of ids
-    rows: RowReader
-    known: Known | None  # None: not all rows were read
+    Attributes
+    ----------
+    sql : str
+        The query of the row of an id.
+    rows : RowReader
+    known : Known or None
+        What needs no query; None: not all rows were read.
+    """
+
+    def __init__(
+        self, fields: list[str], snapshot: Snapshot, known: Known | None
+    ) -> None:
+        self.sql = row_sql(fields)
+        self.rows = RowReader(fields, snapshot.files.file, snapshot.path)
+        self.known = known
+
+    @cached_property
+    def many_sql(self) -> str:
+        """The query of the rows of a JSON array of ids."""
+        return rows_sql(self.rows.fields)
 
 
 class Looking(Asking):
@@ -77,13 +95,7 @@ class Looking(Asking):
             whole, known = self._all, None
             if whole is not None and whole.has_metadata:
                 known = Known(whole, whole.columns_of(wanted))
-            found = Reading(
-                self._snapshot.row_sql(wanted),
-                self._snapshot.rows_sql(wanted),
-                RowReader(wanted, self._snapshot.files.file, self._snapshot.path),
-                known,
-            )
-            self._readings[key] = found
+            found = self._readings[key] = Reading(wanted, self._snapshot, known)
         return found
 
     def _rows(self, reading: Reading, ids: list[str]) -> list[tuple[Any, ...]]:

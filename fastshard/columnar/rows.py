@@ -102,6 +102,6 @@ def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
 def some_samples(
     snapshot: Snapshot, rows: list[tuple[Any, ...]], ids: list[str]
 ) -> ColumnSamples:
-    """Return the samples of rows that `Snapshot.rows_sql` of all fields gave."""
+    """Return the samples of rows that `rows_sql` of all fields gave."""
     whole = [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
     return samples_of([whole], snapshot)

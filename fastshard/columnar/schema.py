@@ -126,18 +126,21 @@ def _field(name: Any, base_dir: Any, path: str) -> Field:
 
 def _columns(conn: sqlite3.Connection, path: str) -> dict[str, int]:
     """Check the tables; return the columns of `samples`, lower-cased, and kinds."""
-    _check_kind(conn, "fastshard_shards", OURS, path)
+    _kinds_of(conn, "fastshard_shards", OURS, path)
+    found: dict[str, dict[str, int]] = {}
     for table, names in TABLES.items():
-        if not _check_kind(conn, table, names, path):
+        kinds = _kinds_of(conn, table, names, path)
+        if kinds is None:
             raise FormatError(f"there is no table {table!r}", path, 0)
         conn.execute(f"SELECT rowid FROM {table} LIMIT 0")
-    return _info(conn, "samples")
+        found[table] = kinds
+    return found["samples"]
 
 
-def _check_kind(
+def _kinds_of(
     conn: sqlite3.Connection, table: str, names: tuple[str, ...], path: str
-) -> bool:
-    """Say whether there is a table; refuse one that is none, or lacks a column.
+) -> dict[str, int] | None:
+    """Return a table's columns, or None; refuse one that is none, or lacks a column.
 
     What ``sqlite_master`` says of a table need not be true, and most ways to ask
     SQLite make it work out every view, which can take minutes. Making an index
@@ -145,10 +148,10 @@ def _check_kind(
     """
     probe = f"EXPLAIN CREATE INDEX main.{PROBE} ON {table} ({names[0]})"
     try:
-        conn.execute(probe).fetchall()
+        conn.execute(probe).close()  # nobody reads what it explains
     except sqlite3.OperationalError as error:
         if str(error).startswith("no such table"):
-            return False
+            return None
         if "may not be indexed" in str(error):
             reason = f"{table!r} is no table of its own: {error}"
             raise FormatError(reason, path, 0) from error
@@ -159,7 +162,7 @@ def _check_kind(
             raise FormatError(f"the table {table!r} has no column {name!r}", path, 0)
     if "rowid" in kinds:
         raise FormatError(f"the table {table!r} has a column 'rowid'", path, 0)
-    return True
+    return kinds
 
 
 def _info(conn: sqlite3.Connection, table: str) -> dict[str, int]:

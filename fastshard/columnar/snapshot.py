@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterable
 from threading import Lock
 from typing import Any
@@ -13,7 +14,7 @@ from fastshard.columnar.connect import (
     ReaderConnection,
     begin,
     fault_of,
-    open_reader,
+    open_readers,
 )
 from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.schema import NAME, quoted, read_fields
@@ -22,7 +23,7 @@ from fastshard.formats.columnar import ColumnFiles
 from fastshard.formats.local import Mode
 from fastshard.shardset import mapping_limit
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "row_sql", "rows_sql"]
 
 WORTH_ALL = 16  # shards that are asked about one by one
 CACHED = "PRAGMA cache_size = -65536"  # KiB: of a large index, most of its pages
@@ -110,7 +111,7 @@ class Snapshot:
         self.folders = {field.name: field.folder for field in fields}
         self.files.folders = self.folders
         self._records = None  # until shards are opened
-        self._has_records: bool | None = None
+        self._has_records = True  # until they are asked for
         self._asked = 0
 
     def connection(self) -> ReaderConnection:
@@ -122,15 +123,13 @@ class Snapshot:
             if self.closed:
                 raise ClosedError(f"the reader of {self.root} is closed")
             if self.open is None:
-                connection, asking = open_reader(self.path), None
+                connection, asking = open_readers(self.path, 2)
                 try:
-                    asking = open_reader(self.path)
                     connection.execute(CACHED)
-                    begin(connection, asking)
                     self._read(connection)
                 except BaseException as error:
-                    for opened in filter(None, (connection, asking)):
-                        opened.close()
+                    connection.close()
+                    asking.close()
                     if isinstance(error, FAULTS):
                         raise fault_of(error, self.path) from error
                     raise
@@ -161,20 +160,6 @@ class Snapshot:
                     raise fault_of(error, self.path) from error
                 raise
         self.files.forget()  # those that are mapped may have grown
-
-    def row_sql(self, fields: Iterable[str]) -> str:
-        """Return the query of an id's row: offset and shard of fields, metadata."""
-        return f"SELECT {_columns(fields)} FROM samples WHERE id = ?"
-
-    def rows_sql(self, fields: Iterable[str]) -> str:
-        """Return the same for a JSON array of ids; of one not there all is NULL.
-
-        The row's own id comes last. One query takes less than one for each id.
-        """
-        return (
-            f"SELECT {_columns(fields)}, samples.id FROM json_each(?) AS wanted "
-            "LEFT JOIN samples ON samples.id = wanted.value"
-        )
 
     def metadata(self, sample_id: str, text: str | None = None) -> Any:
         """Return the metadata of a sample, whose text may be known."""
@@ -207,14 +192,17 @@ class Snapshot:
 
     def _read_records(self, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
         connection = self.connection()
+        if not self._has_records:
+            return []
         try:
             with connection.lock:
-                if self._has_records is None:
-                    found = connection.execute(HAS_RECORDS).fetchone()
-                    self._has_records = found is not None
-                if not self._has_records:
+                try:
+                    return connection.execute(sql, params).fetchall()
+                except sqlite3.OperationalError:
+                    if connection.execute(HAS_RECORDS).fetchone() is not None:
+                        raise
+                    self._has_records = False
                     return []
-                return connection.execute(sql, params).fetchall()
         except FAULTS as error:
             raise fault_of(error, self.path) from error
 
@@ -232,6 +220,22 @@ class Snapshot:
     def __del__(self) -> None:
         if getattr(self, "open", None) is not None:
             self.close()
+
+
+def row_sql(fields: Iterable[str]) -> str:
+    """Return the query of an id's row: offset and shard of fields, metadata."""
+    return f"SELECT {_columns(fields)} FROM samples WHERE id = ?"
+
+
+def rows_sql(fields: Iterable[str]) -> str:
+    """Return the same for a JSON array of ids; of one not there all is NULL.
+
+    The row's own id comes last. One query takes less than one for each id.
+    """
+    return (
+        f"SELECT {_columns(fields)}, samples.id FROM json_each(?) AS wanted "
+        "LEFT JOIN samples ON samples.id = wanted.value"
+    )
 
 
 def _columns(fields: Iterable[str]) -> str:
