@@ -13,6 +13,7 @@ cdef bint is_plain(const uint8_t *block, span_t name, uint64_t *size) noexcept n
 cdef class ColumnFile:
     cdef readonly Source source
     cdef readonly str path
+    cdef readonly object number
     cdef readonly bint believed             # offsets are true ones, if there is such a member
     cdef object scan               # makes the table of what a walk over it finds
     cdef ExtentTable scanned       # that table, once it was needed

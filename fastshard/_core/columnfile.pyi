@@ -1,8 +1,8 @@
 from collections.abc import Callable
-from typing import Self, final
+from typing import Literal, Self, final
 
 from fastshard._core.extents import ExtentTable
-from fastshard._core.source import Source
+from fastshard._core.source import LocalFile, Source
 
 @final
 class ColumnFile:
@@ -10,6 +10,8 @@ class ColumnFile:
     def source(self) -> Source: ...
     @property
     def path(self) -> str: ...
+    @property
+    def number(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     @property
@@ -22,10 +24,19 @@ class ColumnFile:
         cls,
         source: Source,
         path: str,
-        scan: Callable[[], ExtentTable],
-        *,
+        number: int,
+        scan: Callable[[str], ExtentTable],
         believed: bool,
         identity: tuple[int, int, int, int],
     ) -> Self: ...
     def let_go(self) -> None: ...
     def locate(self, offset: int, member: str) -> tuple[int, int]: ...
+
+def open_column(
+    path: str,
+    number: int,
+    mode: Literal["mmap", "private", "pread"],
+    recorded: int | None,
+    believes: Callable[[LocalFile, int], bool],
+    scan: Callable[[str], ExtentTable],
+) -> ColumnFile: ...

@@ -12,9 +12,10 @@ from libc.string cimport memcmp
 
 from fastshard._core.arrays cimport make_array
 from fastshard._core.extents cimport text_from, text_to
+from fastshard._core.localsource cimport local_source
 from fastshard._core.mapped cimport View
 from fastshard._core.npyheader cimport Seen
-from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.source cimport LocalFile, MappedSource, Source
 from fastshard._core.span cimport span_t
 from fastshard._core.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
@@ -112,8 +113,10 @@ cdef class ColumnFile:
     ----------
     source : Source
     path : str
+    number : int
+        Of the shard, among those of its field.
     scan : callable
-        ``scan()`` returns an `ExtentTable` of all that the file holds.
+        ``scan(path)`` returns an `ExtentTable` of all that the file holds.
     believed : bool
         Offsets come from who writes true ones. Others' may lead to an earlier member
         of the same name, so that all headers are walked over before any is used.
@@ -122,14 +125,15 @@ cdef class ColumnFile:
     """
 
     def __cinit__(
-        self, Source source not None, str path not None, scan not None, *,
-        bint believed, tuple identity not None
+        self, Source source not None, str path not None, number, scan not None,
+        bint believed, tuple identity not None,
     ):
         self.source = source
         self.believed = believed
         self.identity = identity
         self.scanning = Lock()
         self.path = path
+        self.number = number
         self.scan = scan
         self.likely = BLOCK
         self.seen = Seen.__new__(Seen)
@@ -171,7 +175,7 @@ cdef class ColumnFile:
         """What a walk over all headers finds; one thread walks, others wait for it."""
         with self.scanning:
             if self.scanned is None:
-                self.scanned = self.scan()
+                self.scanned = self.scan(self.path)
             return self.scanned
 
     def locate(self, uint64_t offset, str member not None):
@@ -295,3 +299,45 @@ cdef class ColumnFile:
         if size[0] > nbytes - offset or size[0] > self.likely:
             return None            # not all of it was brought
         return source.file.window(offset, size[0])
+
+
+def open_column(
+    str path not None, number, str mode not None, recorded, believes not None,
+    scan not None,
+):
+    """Open a tar of one field.
+
+    Parameters
+    ----------
+    path, number, scan
+        As `ColumnFile` takes them.
+    mode : {"mmap", "private", "pread"}
+    recorded : int or None
+        Bytes of the members that the index has true offsets of; None: it has not.
+    believes : callable
+        ``believes(file, recorded)``: whether that is so of the file that is there.
+
+    Raises
+    ------
+    FormatError
+        It is no regular file.
+    OSError
+        It cannot be opened or mapped.
+    """
+    cdef LocalFile file = LocalFile.__new__(LocalFile, path)
+    cdef Source source
+    cdef bint believed
+    try:
+        believed = recorded is not None and believes(file, recorded)
+        source = local_source(file, mode, True, False)
+        if isinstance(source, MappedSource):
+            (<MappedSource> source).residency.look(file.fd)  # it is read at once
+    except BaseException:
+        file.close()
+        raise
+    if source.fd < 0:
+        file.close()               # a mapping needs no descriptor
+    return ColumnFile.__new__(
+        ColumnFile, source, path, number, scan, believed,
+        (file.device, file.inode, file.nbytes, file.mtime_ns),
+    )

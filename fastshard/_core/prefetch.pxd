@@ -41,6 +41,7 @@ cdef class Prefetcher:
     cdef uint64_t released         # tasks whose owners were let go
     cdef uint64_t push(self, task_t task, object owner) except 0
     cdef bint wait(self, uint64_t task) except -1
+    cdef bint is_behind(self) noexcept
     cdef uint64_t failed(self) noexcept
     cdef int release(self) except -1
     cdef int stop(self) except -1

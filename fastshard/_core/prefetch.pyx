@@ -192,6 +192,10 @@ cdef class Prefetcher:
             fs_unlock(&line.lock)
         return True
 
+    cdef bint is_behind(self) noexcept:
+        """Whether so many tasks wait that one more, which nobody needs, is no help."""
+        return self.line.pushed - fs_get(&self.line.finished) > self.line.room // 2
+
     cdef uint64_t failed(self) noexcept:
         """How many tasks failed."""
         return fs_get(&self.line.failed)

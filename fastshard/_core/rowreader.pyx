@@ -108,9 +108,8 @@ cdef class RowReader:
     def let_go(self, ColumnFile file not None):
         """Forget a shard; who is at it goes on."""
         for files in self.files:
-            for shard, other in list(files.items()):
-                if other is file:
-                    files.pop(shard, None)
+            if files.get(file.number) is file:
+                files.pop(file.number, None)
 
     cdef object array(self, Py_ssize_t k, object offset, object shard, str member):
         cdef object file = (<dict> self.files[k]).get(shard)

@@ -47,6 +47,7 @@ cdef class Rows:
     cdef readonly str field
     cdef str path                  # of the index
     cdef readonly list numbers     # of shards, by slot
+    cdef dict by_number            # their slots; None until one is let go
     cdef list shards               # those that are open, by slot; or None
     cdef list firsts               # what each was when it was opened first, or None
     cdef object bring

@@ -128,9 +128,12 @@ cdef class Rows:
         """Forget a shard; who is at it goes on."""
         with cython.critical_section(self):
             self.places = None
-            for slot, shard in enumerate(self.shards):
-                if shard is not None and (<ColumnShard> shard).file is file:
-                    self.shards[slot] = None
+            if self.by_number is None:
+                self.by_number = {number: k for k, number in enumerate(self.numbers)}
+            slot = self.by_number.get(file.number)
+            shard = None if slot is None else self.shards[slot]
+            if shard is not None and (<ColumnShard> shard).file is file:
+                self.shards[slot] = None
 
     def next_tag(self):
         """Return a number that no other layout of the column has; 0: none is left."""

@@ -9,8 +9,9 @@ from fastshard._core.pages cimport fs_drop_pages
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT
 from fastshard._core.rowcheck cimport Checking, check_rows, checking_of
-from fastshard._core.rows cimport ColumnShard, Rows, mark_t
+from fastshard._core.rows cimport UNKNOWN, ColumnShard, Rows, mark_t
 from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.threads cimport fs_get
 
 from collections import deque
 
@@ -246,11 +247,19 @@ cdef class Sweep:
         cdef task_t task
         cdef Checking checking
         cdef Source source
-        if self.drops or shard is None or end - start < WORTH_CHECKING:
-            return 0
+        cdef uint64_t *sizes = rows.cells.sizes
+        if self.drops or shard is None or end - start < WORTH_CHECKING or (
+            fs_get(sizes + self.positions[start]) != UNKNOWN
+            and fs_get(sizes + self.positions[end - 1]) != UNKNOWN
+        ):
+            return 0               # another scan has gone before
         source = shard.open_source()
         if source.base == NULL or not shard.file.believed:
             return 0
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher()
+        if self.prefetcher.is_behind():
+            return 0               # a full line would be waited for
         source.prepare()           # its bytes are touched
         memset(&task, 0, sizeof(task))
         checking = checking_of(
@@ -258,8 +267,6 @@ cdef class Sweep:
         )
         task.work = check_rows
         task.what = &checking.check
-        if self.prefetcher is None:
-            self.prefetcher = Prefetcher()
         self.prefetcher.push(task, checking)
         return 0
 

@@ -9,63 +9,25 @@ from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
-from fastshard._core.columnfile import ColumnFile
+from fastshard._core.columnfile import ColumnFile, open_column
 from fastshard._core.columnsamples import ColumnSamples, read_rows
 from fastshard._core.extents import ExtentTable
 from fastshard._core.image import read_image
 from fastshard._core.scan import scan_sound
-from fastshard._core.source import LocalFile, MappedSource
+from fastshard._core.source import LocalFile
 from fastshard.decoders import DECODERS, Decoder, decoder_for
 from fastshard.errors import ClosedError
 from fastshard.formats.base import CopiedSample, Sample
-from fastshard.formats.local import Mode, source_of
+from fastshard.formats.local import Mode
 from fastshard.formats.tarheader import BLOCK, END, is_marked
 
 __all__ = [
     "ColumnFiles",
     "ColumnSample",
     "Owner",
-    "open_column",
     "samples_of",
     "samples_of_image",
 ]
-
-
-def open_column(path: str, mode: Mode, recorded: int | None) -> ColumnFile:
-    """Open a tar of one field.
-
-    Parameters
-    ----------
-    path : str
-    mode : {"mmap", "private", "pread"}
-    recorded : int or None
-        Bytes of the members that the index has true offsets of; None: it has not.
-
-    Raises
-    ------
-    FormatError
-        It is no regular file.
-    OSError
-        It cannot be opened or mapped.
-    """
-    file = LocalFile(path)
-    try:
-        believed = recorded is not None and _is_ours(file, recorded)
-        source = source_of(file, mode)
-        if isinstance(source, MappedSource) and source.residency is not None:
-            source.residency.look(file.fd)  # it is read at once
-    except BaseException:
-        file.close()
-        raise
-    if mode != "pread":
-        file.close()  # a mapping needs no descriptor
-    return ColumnFile(
-        source,
-        path,
-        partial(_scanned, path),
-        believed=believed,
-        identity=(file.device, file.inode, file.nbytes, file.mtime_ns),
-    )
 
 
 def _is_ours(file: LocalFile, recorded: int) -> bool:
@@ -151,8 +113,9 @@ class ColumnFiles:
 
     def _opened(self, field: str, shard: int) -> ColumnFile:
         path = self.path_of(field, shard)
+        recorded = self._recorded(field, shard)
         try:
-            return open_column(path, self.mode, self._recorded(field, shard))
+            return open_column(path, shard, self.mode, recorded, _is_ours, _scanned)
         except FileNotFoundError:
             reason = "a shard that the index names is not there (compacted? refresh())"
             raise FileNotFoundError(errno.ENOENT, reason, path) from None

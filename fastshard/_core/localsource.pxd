@@ -1,0 +1,4 @@
+from fastshard._core.source cimport LocalFile, Source
+
+
+cdef Source local_source(LocalFile file, str mode, bint prefetch, bint check_size)
