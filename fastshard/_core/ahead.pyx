@@ -2,18 +2,17 @@
 
 While all of a shard is in the page cache its items are handed out as they come.
 Otherwise the members of coming items are joined into runs, which a `Prefetcher`
-brings; an item is handed out when its bytes are there. What lies behind is given
-back where a bound on memory asks for that.
+brings; an item is handed out when its bytes are there.
 """
 
 cimport cython
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from fastshard._core.pages cimport fs_drop_pages, fs_exact_now, fs_now, fs_pause
-from fastshard._core.platform cimport fs_load
+from fastshard._core.behind cimport Behind
+from fastshard._core.pages cimport fs_exact_now, fs_now, fs_pause
 from fastshard._core.prefetch cimport Prefetcher, task_t
-from fastshard._core.residency cimport MOST_BROUGHT, SETTLE, Descriptor
+from fastshard._core.residency cimport MOST_BROUGHT, SETTLE
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.taking cimport Taking
@@ -30,8 +29,6 @@ cdef enum:
     MOST_ITEMS = 32768             # that wait, however small they are
     AT_ONCE = 256                  # items taken at a time: the GIL is held meanwhile
     LONG_READAHEAD = 1 << 20       # bytes: the kernel itself reads ahead far enough
-    AROUND = 64 << 10              # bytes that a fault may map around a page
-    FOLIOS = 4 << 20               # bytes that hold a whole piece of the page cache
 
 cdef uint64_t HELD_AT_MOST = 500_000  # ns
 cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -95,17 +92,6 @@ cdef class Waiting:
 
 
 @cython.final
-@cython.no_gc
-cdef class Behind:
-    """What was read of a source and not yet given back."""
-
-    cdef MappedSource source
-    cdef uint64_t start
-    cdef uint64_t end
-    cdef uint64_t item             # that was passed by last
-
-
-@cython.final
 cdef class Ahead(Taking):
     """An iterator over a feed.
 
@@ -137,19 +123,14 @@ cdef class Ahead(Taking):
     cdef uint64_t device           # of the last run, and whether its readahead is long
     cdef bint long_readahead
     cdef object current            # the item handed out last
-    cdef dict behind               # what was read and not yet given back, by source
-    cdef uint64_t passed_so_far    # items
-    cdef Descriptor descriptor     # of one of them, to forget by
-    cdef MappedSource descriptor_of
-    cdef list forgotten            # tasks that forget
+    cdef Behind behind             # what was read and not yet given back
 
     def __cinit__(self, *args, bint drops=False, bint forgets=False, **options):
         self.window = min(self.window, <Py_ssize_t> MOST_ITEMS)
         self.drops = drops
         self.forgets = forgets
-        self.forgotten = []
         self.runs = {}
-        self.behind = {}
+        self.behind = Behind(self.window_bytes // 4)
 
     cdef object advance(self):
         cdef Waiting waiting
@@ -390,82 +371,17 @@ cdef class Ahead(Taking):
 
     cdef int pass_by(self, object item) except -1:
         """Note that an item was read: its memory may be given back."""
-        cdef Shard shard
-        cdef Source source
-        cdef Behind behind
-        cdef uint64_t offset, size
-        self.passed_so_far += 1
-        for shard, member in self.feed.places_of(item):
-            if shard.closed:
-                continue
-            source = shard.open_source()
-            if not isinstance(source, MappedSource) or source.writable:
-                continue           # what was written to a private mapping stays
-            if not shard.guess(source, member, &offset, &size):
-                continue
-            behind = self.behind.get(source)
-            if behind is None or offset < behind.end or offset - behind.end > GAP:
-                behind = self.begin_behind(behind, source, offset)
-            behind.end = offset + size
-            behind.item = self.passed_so_far
-            if (
-                behind.end - behind.start
-                >= self.window_bytes // 4 // <uint64_t> len(self.behind)
-            ):
-                self.give_back(behind)
-        return 0
+        return self.behind.pass_by(self.feed.places_of(item), self.forgetter())
 
-    cdef Behind begin_behind(self, Behind last, MappedSource source, uint64_t offset):
-        """Begin another extent, and give back what the items have left."""
-        cdef Behind behind
-        for behind in list(self.behind.values()):
-            if behind is last or behind.item + 1 < self.passed_so_far:
-                self.give_back(behind)
-                del self.behind[behind.source]
-        behind = Behind.__new__(Behind)
-        behind.source = source
-        behind.start = offset
-        self.behind[source] = behind
-        return behind
-
-    cdef int give_back(self, Behind behind) except -1:
-        """Give back what was read: views of it that are alive fault it in again."""
-        cdef MappedSource source = behind.source
-        cdef uint64_t start = behind.start
-        cdef uint64_t end = behind.end
-        if end == start:
-            return 0
-        behind.start = end
-        start -= min(start % AROUND + AROUND, start)
-        with nogil:                # faults map what lies around too
-            fs_drop_pages(source.base + start, min(end + AROUND, source.nbytes) - start)
-        if self.forgets and source.residency is not None:
-            self.forget(source, start, end)
-        return 0
-
-    cdef int forget(self, MappedSource source, uint64_t start, uint64_t end) except -1:
-        cdef task_t task
-        if self.descriptor_of is not source:
-            self.descriptor = source.residency.open_again()
-            self.descriptor_of = source
-        if self.descriptor is None:
-            return 0               # the file is not there any more
-        memset(&task, 0, sizeof(task))
-        task.forget = True
-        task.fd = self.descriptor.fd
-        task.offset = start - min(start, <uint64_t> FOLIOS)
-        task.size = end - task.offset
-        if self.prefetcher is None:
+    cdef Prefetcher forgetter(self):
+        """The thread that has the page cache forget what was read; None: nobody."""
+        if self.forgets and self.prefetcher is None:
             self.prefetcher = Prefetcher()
-        self.forgotten.append(self.prefetcher.push(task, self.descriptor))
-        if len(self.forgotten) > 4:  # a window was read since
-            self.prefetcher.wait(self.forgotten.pop(0))
-        return 0
+        return self.prefetcher if self.forgets else None
 
     cdef int finish(self) except -1:
         """Give back the rest, and end the thread."""
         cdef Waiting waiting
-        cdef Behind behind
         if self.feed is None:
             return 0
         try:
@@ -474,18 +390,13 @@ cdef class Ahead(Taking):
             for waiting in self.queue:
                 if self.drops and not isinstance(waiting.item, Exception):
                     self.pass_by(waiting.item)
-            for behind in self.behind.values():
-                self.give_back(behind)
-            if self.forgotten:
-                self.prefetcher.wait(self.forgotten[len(self.forgotten) - 1])
+            self.behind.finish(self.forgetter())
         finally:
             self.queue.clear()
             self.ahead = 0
-            self.forgotten = []
             self.current = None
             self.runs = {}
-            self.behind = {}
-            self.descriptor = self.descriptor_of = None
+            self.behind = None
             if self.prefetcher is not None:
                 self.prefetcher.stop()
             self.prefetcher = None
