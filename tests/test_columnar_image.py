@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sqlite3
+import struct
 from contextlib import closing
 
 import pytest
@@ -36,8 +38,8 @@ def image_of(conn):
     return conn.serialize(), root
 
 
-def read(image, root, places=PLACES):
-    return read_image(image, root, places, FIELDS, bring, "index.sqlite")
+def read(image, root, places=PLACES, most=1 << 30):
+    return read_image(image, root, places, FIELDS, bring, "index.sqlite", most)
 
 
 def seen(found, count):
@@ -310,10 +312,14 @@ def test_a_page_made_by_hand():
         [page(13, [511], b"\x81")],
         [page(13, [512 - len(CELL)] * 240, CELL)],  # one row many times
         [page(13, [510], bytes([0x7F, 1]))],
+        [page(13, [9, 512 - len(CELL)], CELL)],  # a cell in the header
+        [page(5, [508], bytes([0, 0, 0, 3]), 3), page(13, [])],  # an empty leaf
+        [page(5, [], right=3), page(13, [512 - len(CELL)], CELL)],  # a page of no cells
+        [page(13, [511 - len(CELL)], bytes([len(RECORD) + 1]) + CELL[1:] + b"x")],
         [page(10, [])],  # a page of an index
         [page(5, [], right=k) for k in range(3, 40)] + [page(13, [])],  # too deep
     ],
-    ids=range(9),
+    ids=range(13),
 )
 def test_trees_that_are_none(pages):
     assert read(database(*pages), 2) is None
@@ -336,3 +342,25 @@ def test_overflow_pages_in_a_circle():
     for following in (0, 2, 3, 9):
         over = following.to_bytes(4, "big") + bytes(508)
         assert read(database(leaf, over), 2) is None
+
+
+def test_numbers_that_are_none_are_left_to_sql(conn):
+    """To SQLite a NaN that a file has is NULL."""
+    conn.execute(SCHEMA)
+    conn.execute("INSERT INTO samples VALUES ('x', '{}', 0.3, 1, 1, 1)")
+    image, root = image_of(conn)
+    stored = struct.pack(">d", 0.3)
+    assert image.count(stored) == 1
+    assert read(image, root) is not None
+    for bits in (0x7FF8 << 48, (0xFFF0 << 48) + 1):
+        assert read(image.replace(stored, struct.pack(">Q", bits)), root) is None
+    assert read(image.replace(stored, struct.pack(">d", -math.inf)), root) is not None
+
+
+def test_memory_that_rows_may_take(conn):
+    conn.execute(SCHEMA)
+    fill(conn, random.Random(5), 1000)
+    image, root = image_of(conn)
+    assert read(image, root, most=1000 * 2 * 32) is not None
+    assert read(image, root, most=1000 * 2 * 32 - 1) is None
+    assert read(image, root, most=0) is None

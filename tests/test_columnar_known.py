@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 
 import numpy as np
@@ -21,9 +22,6 @@ from fastshard.errors import (
 )
 
 from columnarchecks import assert_same_arrays, rewrite
-from conftest import not_sanitized
-
-pytestmark = not_sanitized  # Python and SQLite
 
 COUNT = 30
 PUT = {
@@ -40,6 +38,23 @@ def root(tmp_path):
             some = arrays if i % 5 else {"a": arrays["a"]}
             writer.add_sample(some, sample_id, {"i": i} if i % 3 else None)
     return tmp_path / "data"
+
+
+TABLE = (
+    "CREATE TABLE other ({}, meta_json TEXT, a_offset INTEGER, {}, "
+    "b_offset INTEGER, b_shard INTEGER)"
+)
+
+
+def rebuild(root, id_column, place="a_shard INTEGER"):
+    """Make the table of samples anew, with other columns."""
+    rewrite(
+        root,
+        TABLE.format(id_column, place),
+        "INSERT INTO other SELECT * FROM samples ORDER BY rowid",
+        "DROP TABLE samples",
+        "ALTER TABLE other RENAME TO samples",
+    )
 
 
 @pytest.fixture
@@ -90,7 +105,7 @@ def test_get_many_counts_each_sample(root, asked):
 
 
 def test_a_large_dataset_is_asked_more(root, asked, monkeypatch):
-    monkeypatch.setattr(looking, "WORTH_WHOLE", 2)
+    monkeypatch.setattr(looking, "WORTH_IMAGE", 2)
     with ShardedDatasetReader(root) as reader:
         for sample_id in list(PUT)[: COUNT // 2 - 1]:
             reader.get_sample(sample_id)
@@ -135,7 +150,8 @@ def test_what_is_not_there(root, known):
     with ShardedDatasetReader(root) as reader:
         if known:
             assert len(reader.samples) == COUNT
-        for nothing in ("s/é30", "", "s/é4.npy", "\0", "\udc80", "s/é"):
+        spelled = "s/\udcc3\udca94"  # the bytes of s/é4, which no text has
+        for nothing in ("s/é30", "", "s/é4.npy", "\0", "\udc80", "s/é", spelled):
             with pytest.raises(SampleNotFoundError):
                 reader.get_sample(nothing)
             with pytest.raises(SampleNotFoundError):
@@ -152,8 +168,9 @@ def test_what_is_not_there(root, known):
         assert reader.get_many([]) == []
     with pytest.raises(ClosedError):
         reader.get_sample("s/é4")
-    with pytest.raises(ClosedError):
-        reader.get_many(["s/é4"])
+    for ids in (["s/é4"], []):
+        with pytest.raises(ClosedError):
+            reader.get_many(ids)
 
 
 @pytest.mark.parametrize(
@@ -208,19 +225,9 @@ def test_arrays_of_objects(tmp_path, allow):
     ["a_shard REAL", "a_shard TEXT", "a_shard", "a_shard INTEGER DEFAULT 0"],
 )
 def test_columns_of_other_types_are_left_to_sql(root, column):
-    table = (
-        "CREATE TABLE other (id TEXT PRIMARY KEY, meta_json TEXT, a_offset INTEGER, "
-        f"{column}, b_offset INTEGER, b_shard INTEGER)"
-    )
-    rewrite(
-        root,
-        table,
-        "INSERT INTO other SELECT * FROM samples ORDER BY rowid",
-        "DROP TABLE samples",
-        "ALTER TABLE other RENAME TO samples",
-    )
+    rebuild(root, "id TEXT PRIMARY KEY", place=column)
     with ShardedDatasetReader(root) as reader:
-        assert rows.load_whole(reader._snapshot) is None
+        assert rows.load_image(reader._snapshot) is None
         assert len(reader.samples) == COUNT
         if column in ("a_shard", "a_shard INTEGER DEFAULT 0"):
             assert len(reader.samples[4]["a"]) == 4
@@ -256,4 +263,157 @@ def test_an_image_that_sqlite_does_not_give(root, monkeypatch):
     )
     with ShardedDatasetReader(root) as reader:
         assert len(reader.samples) == COUNT
+        assert reader.get_sample("s/é4")[1] == {"i": 4}
+
+
+def test_where_sqlite_cannot_give_an_image(root, monkeypatch):
+    monkeypatch.setattr(rows, "hasattr", lambda *_: False, raising=False)
+    with ShardedDatasetReader(root) as reader:
+        assert rows.load_image(reader._snapshot) is None
+        assert len(reader.samples) == COUNT
+        assert reader.get_sample("s/é4")[1] == {"i": 4}
+
+
+def test_rows_that_would_take_too_much_memory_are_looked_up(root, monkeypatch):
+    with ShardedDatasetWriter(root) as writer:
+        writer.add_fields([f"later_{i}" for i in range(100)])
+    size = (root / "index.sqlite").stat().st_size
+    assert size < COUNT * 102 * 32
+    monkeypatch.setattr(rows, "MOST_BYTES", size)
+    with ShardedDatasetReader(root) as reader:
+        assert rows.load_image(reader._snapshot) is None
+        for i, sample_id in enumerate(PUT):
+            assert len(reader.get_sample(sample_id)[0]["a"]) == i
+
+
+def test_a_fault_of_other_rows_is_not_said_of_one_that_was_found(
+    root, asked, monkeypatch
+):
+    def damaged(self):
+        raise FormatError("not an index", "index.sqlite", 0)
+
+    monkeypatch.setattr(ShardedDatasetReader, "__len__", damaged)
+    with ShardedDatasetReader(root) as reader:
+        for _ in range(2):
+            for sample_id in PUT:
+                reader.get_sample(sample_id)
+        assert sum("WHERE id" in text for text in asked) == 2 * COUNT
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_equal_ids_are_told_apart_by_sql(root, known):
+    rebuild(root, "id TEXT")
+    rewrite(root, "UPDATE samples SET id = 's/é4' WHERE id = 's/é7'")
+    with ShardedDatasetReader(root) as reader:
+        if known:
+            assert len(reader.samples) == COUNT
+        assert reader.get_sample("s/é4")[1] == {"i": 4}
+        with pytest.raises(FormatError, match="samples have the same id"):
+            reader.get_many(["s/é4"])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_ids_whose_case_does_not_count(root, known):
+    rebuild(root, "id TEXT COLLATE NOCASE")
+    rewrite(root, "UPDATE samples SET id = 'A' WHERE id = 's/é4'")
+    with ShardedDatasetReader(root) as reader:
+        if known:
+            assert len(reader.samples) == COUNT
+        for sample_id in ("a", "A"):
+            assert reader.get_sample(sample_id, [])[1] == {"i": 4}
+
+
+def test_equal_ids_under_an_index_that_does_not_know(root):
+    """What the index of ids says of the two is not looked at: they are in the table."""
+    with ShardedDatasetReader(root) as reader:
+        assert not reader._looked.samples
+        reader.samples  # noqa: B018
+        assert reader._looked.samples.has_metadata
+        assert not reader._looked.samples.names.has_duplicates
+        assert reader._reading(None).known is not None
+    data = (root / "index.sqlite").read_bytes()
+    assert data.count("s/é14".encode()) == 2  # of the table, and of its index
+    at = data.index("s/é14".encode())
+    (root / "index.sqlite").write_bytes(
+        data[:at] + "s/é15".encode() + data[at + len("s/é14".encode()) :]
+    )
+    with ShardedDatasetReader(root) as reader:
+        reader.samples  # noqa: B018
+        if reader._looked.samples.has_metadata:
+            assert reader._looked.samples.names.has_duplicates
+        assert reader._reading(None).known is None
+
+
+def test_a_column_that_only_unicode_takes_for_another(root):
+    with ShardedDatasetWriter(root) as writer:
+        writer.add_field("k")
+        writer.add_sample({"k": [1, 2]}, "with k")
+    rewrite(
+        root,
+        'ALTER TABLE samples ADD COLUMN "\u212a_offset" TEXT',
+        'UPDATE samples SET "\u212a_offset" = "x"',
+    )
+    for known in (False, True):
+        with ShardedDatasetReader(root) as reader:
+            if known:
+                assert len(reader.samples) == COUNT + 1
+            assert reader.get_sample("with k")[0]["k"].tolist() == [1, 2]
+
+
+def test_no_shard_stays_open_after_an_error(root):
+    rewrite(root, "UPDATE samples SET meta_json = '{' WHERE id = 's/é4'")
+    with ShardedDatasetReader(root, cache_tars=False) as reader:
+        assert len(reader.samples) == COUNT
+        for read in (reader.get_sample, lambda key: reader.get_many([key])):
+            with pytest.raises(FormatError):
+                read("s/é4")
+            assert reader._snapshot.files.sources() == []
+        with pytest.raises(SampleNotFoundError):
+            reader.get_many([*PUT, "s/é99"])
+        assert reader._snapshot.files.sources() == []
+
+
+def test_a_state_that_is_over_is_not_put_back(root, monkeypatch):
+    """Another thread refreshes while all rows are read."""
+    load = looking.load_samples
+
+    def slow(snapshot):
+        samples = load(snapshot)
+        with ShardedDatasetWriter(root) as writer:
+            writer.update_sample("s/é4", {}, {"new": True})
+        reader.refresh()
+        return samples
+
+    with ShardedDatasetReader(root) as reader:
+        monkeypatch.setattr(looking, "load_samples", slow)
+        reader.samples  # noqa: B018
+        monkeypatch.undo()
+        assert reader.get_sample("s/é4")[1] == {"new": True}
+        assert reader.get_many(["s/é4"])[0][1] == {"new": True}
+        assert len(reader.samples) == COUNT
+        assert reader.get_sample("s/é4")[1] == {"new": True}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("first", ["get_many", "samples", "get_sample"])
+def test_a_child_of_fork_sees_its_own_state(root, first):
+    with ShardedDatasetReader(root) as reader:
+        samples = reader.samples
+        reader.get_many(["s/é4"])
+        with ShardedDatasetWriter(root) as writer:
+            writer.update_sample("s/é4", {}, {"new": True})
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if first == "get_many":
+                    reader.get_many(["s/é5"])
+                elif first == "samples":
+                    samples[5]["a"].sum()
+                found = [reader.get_sample("s/é4"), *reader.get_many(["s/é4"])]
+                code = 0 if [m for _, m in found] == 2 * [{"new": True}] else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert reader.get_sample("s/é4")[1] == {"i": 4}

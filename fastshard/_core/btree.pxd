@@ -20,14 +20,14 @@ cdef enum kind_t:
 cdef struct value_t:               # of a column of a row
     int kind                       # a kind_t
     int64_t number
-    span_t text                    # borrowed until the next row
+    span_t text                    # borrowed: of the image, or until the next row
 
 cdef struct level_t:
     const uint8_t *page
     size_t cells                   # where the offsets of its cells are
     uint32_t count
     uint32_t next                  # that is looked at
-    size_t room                    # bytes that its cells may still take
+    size_t room                    # bytes that rows which are left may take
     bint leaf
 
 cdef struct tree_t:
@@ -37,7 +37,7 @@ cdef struct tree_t:
     size_t count                   # pages there are
     size_t budget                  # pages that may still be looked at
     int depth
-    level_t[20] levels
+    level_t[<int> MOST_LEVELS] levels
     uint8_t *scratch               # owned: a row that lies in several pages
     size_t scratch_size
 

@@ -16,6 +16,7 @@ cdef enum:
     ENCODING_AT = 56
     UTF_8 = 1
     LEAST_USABLE = 480
+    MOST_ROW = 64 << 20            # bytes; nor does SQLite read a longer one for readers
     INNER_PAGE = 5                 # kinds of pages of a table's tree
     LEAF_PAGE = 13
     INNER_HEADER = 12              # bytes
@@ -54,7 +55,7 @@ cdef const uint8_t *page_at(tree_t *tree, size_t number) noexcept nogil:
     """A page, of those that may still be looked at; NULL: there is none."""
     if not 0 < number <= tree.count or tree.budget == 0:
         return NULL
-    tree.budget -= 1               # no page has two parents
+    tree.budget -= 1               # a sound tree looks at each once
     return tree.pages + (number - 1) * tree.page_size
 
 
@@ -75,6 +76,8 @@ cdef bint descend(tree_t *tree, size_t number) noexcept nogil:
     level.next = 0
     level.room = tree.usable
     tree.depth += 1
+    if level.count == 0 and (tree.depth > 1 or not level.leaf):
+        return False               # only a root may be empty
     return level.count <= (tree.usable - level.cells) // 2
 
 
@@ -107,7 +110,7 @@ cdef void tree_free(tree_t *tree) noexcept nogil:
 cdef span_t cell_at(const tree_t *tree, const level_t *level, size_t i) noexcept nogil:
     """What is from a cell on to the end of its page; nothing, if it is outside."""
     cdef size_t at = number_at(level.page + level.cells + 2 * i, 2)
-    if at >= tree.usable:
+    if not level.cells + 2 * level.count <= at < tree.usable:
         return span_of(level.page, 0)
     return span_of(level.page + at, tree.usable - at)
 
@@ -148,15 +151,16 @@ cdef size_t local_size(const tree_t *tree, uint64_t size) noexcept nogil:
     return found if found <= most else least
 
 
-cdef int gather_row(tree_t *tree, span_t rest, span_t *row) noexcept nogil:
-    """Copy a row that goes on in other pages: `row` is its size, and then the copy."""
-    cdef size_t size = row.left
+cdef int gather_row(
+    tree_t *tree, span_t rest, size_t size, span_t *row
+) noexcept nogil:
+    """Copy a row of so many bytes that goes on in other pages."""
     cdef size_t done = local_size(tree, size)
     cdef size_t part
     cdef const uint8_t *at = take(&rest, done)
     cdef const uint8_t *next = take(&rest, 4)
     cdef void *moved
-    if at == NULL or next == NULL or size > tree.count * tree.page_size:
+    if at == NULL or next == NULL:
         return TREE_ODD
     if size > tree.scratch_size:
         moved = realloc(tree.scratch, 2 * size)
@@ -172,7 +176,7 @@ cdef int gather_row(tree_t *tree, span_t rest, span_t *row) noexcept nogil:
         part = min(size - done, tree.usable - 4)
         memcpy(tree.scratch + done, next + 4, part)
         done += part
-    row.at = tree.scratch
+    row[0] = span_of(tree.scratch, size)
     return TREE_ROW
 
 
@@ -189,6 +193,14 @@ cdef inline bint take_number(span_t *body, int width, int64_t *found) noexcept n
         bits = bits << 8 | at[k]
     found[0] = <int64_t> bits
     return True
+
+
+cdef bint take_real(span_t *body) noexcept nogil:
+    """Step over a number with a fraction; False: it is none (SQLite: NULL)."""
+    cdef int64_t bits
+    if not take_number(body, 8, &bits):
+        return False
+    return <uint64_t> bits << 1 <= <uint64_t> 0x7ff << 53
 
 
 cdef bint take_value(span_t *body, uint64_t serial, value_t *value) noexcept nogil:
@@ -209,7 +221,7 @@ cdef bint take_value(span_t *body, uint64_t serial, value_t *value) noexcept nog
         return False
     value.kind = KIND_OTHER
     if serial == 7:
-        return take(body, 8) != NULL
+        return take_real(body)
     if serial & 1:
         value.kind = KIND_TEXT
     serial = (serial - 12) // 2
@@ -245,7 +257,7 @@ cdef bint read_record(
             &other if wanted[column] < 0 else &values[wanted[column]],
         ):
             return False
-    return True
+    return header.left > 0 or row.left == 0
 
 
 cdef int tree_next(
@@ -254,6 +266,7 @@ cdef int tree_next(
     """Read the next row; returns a tree_status_t.
 
     wanted: for each of the first `columns` of a row which of `values` it becomes, or -1.
+    They are values of a row after TREE_ROW alone, and until the next call.
     """
     cdef span_t cell, row
     cdef uint64_t size, rowid
@@ -266,16 +279,16 @@ cdef int tree_next(
         return TREE_END
     if not take_varint(&cell, &size) or not take_varint(&cell, &rowid):
         return TREE_ODD
-    if size > tree.count * tree.page_size:
+    if size > min(tree.count * tree.page_size, <size_t> MOST_ROW):
         return TREE_ODD
     level = &tree.levels[tree.depth - 1]
     local = local_size(tree, size)
     if local > level.room or local > cell.left:
         return TREE_ODD
-    level.room -= local            # no two cells lie over each other
-    row = span_of(cell.at, <size_t> size)
+    level.room -= local            # all together take no more than a page has
+    row = span_of(cell.at, local)
     if local < size:
-        status = gather_row(tree, cell, &row)
+        status = gather_row(tree, cell, <size_t> size, &row)
     if status == TREE_ROW and not read_record(row, values, wanted, columns):
         return TREE_ODD
     return status

@@ -2,7 +2,7 @@
 """The samples of a columnar dataset: rows of its index, whose fields lie in shards."""
 
 cimport cython
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
@@ -118,6 +118,11 @@ cdef class ColumnSamples(SamplesBase):
         return key_of(self.names, i)
 
     cdef Py_ssize_t search(self, object key) except -2:
+        cdef Py_ssize_t size
+        try:
+            PyUnicode_AsUTF8AndSize(key, &size)
+        except UnicodeEncodeError:  # ids are UTF-8; half a surrogate pair is in none
+            return -1
         return self.names.find(f"{key}.npy")
 
     cdef str where(self):
@@ -179,7 +184,8 @@ cdef class ColumnSamples(SamplesBase):
     def read(self, str key not None, list columns not None, bint copy=False):
         """Return the arrays of a sample by field, and the text of its metadata.
 
-        None where there is no such sample. Needs `has_metadata`.
+        None where there is no such sample, and as a text that is no UTF-8. Needs
+        `has_metadata`.
 
         Raises
         ------
@@ -192,7 +198,7 @@ cdef class ColumnSamples(SamplesBase):
         return self.arrays(i, columns, copy), self.metadata_text(i)
 
     def read_many(self, list keys not None, list columns not None, bint copy=False):
-        """Return what `read` does, of many; each is looked for before its turn."""
+        """Return what `read` does, of many; None where one of them is not there."""
         cdef Py_ssize_t i, k
         cdef list found = []
         cdef object places = find_all(self.names, keys, ".npy")
@@ -201,16 +207,16 @@ cdef class ColumnSamples(SamplesBase):
         cdef int away
         cdef Rows rows
         for k in range(count):
+            if positions[k] < 0:
+                return None
+        for k in range(count):
             for away in (FAR, NEARER):
                 i = k + (COMING if away == NEARER else 2 * COMING)
-                if i < count and positions[i] >= 0:
+                if i < count:      # its memory is asked for before its turn
                     for rows in columns:
                         rows.expect(positions[i], away)
             i = positions[k]
-            found.append(
-                None if i < 0
-                else (self.arrays(i, columns, copy), self.metadata_text(i))
-            )
+            found.append((self.arrays(i, columns, copy), self.metadata_text(i)))
         return found
 
     cpdef metadata_text(self, Py_ssize_t i):

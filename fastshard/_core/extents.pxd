@@ -34,6 +34,7 @@ cdef class ExtentTable:
     cdef columns_t columns
     cdef slots_t by_name           # built on the first look-up
     cdef int hashed                # it is built
+    cdef bint repeats              # and has met a name twice
     cdef object keeper             # owns the columns where the table does not
     cdef object __weakref__
     cdef Py_ssize_t find(self, object name) except -2

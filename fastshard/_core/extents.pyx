@@ -171,7 +171,9 @@ cdef ExtentTable table_of(columns_t *columns):
     return table
 
 
-cdef int build_by_name(const columns_t *columns, slots_t *by_name) noexcept nogil:
+cdef int build_by_name(
+    const columns_t *columns, slots_t *by_name, bint *repeats
+) noexcept nogil:
     """Hash every name; of equal ones the last stays. -1: no memory."""
     cdef uint32_t filling = 0
     cdef uint32_t *slot
@@ -182,6 +184,7 @@ cdef int build_by_name(const columns_t *columns, slots_t *by_name) noexcept nogi
         slot = slots_find(
             by_name, name_at(columns, <uint32_t> i), name_at, columns, &filling
         )
+        repeats[0] = repeats[0] or slot[0] != 0
         slot[0] = filling | <uint32_t> (i + 1)
     return 0
 
@@ -265,6 +268,13 @@ cdef class ExtentTable:
                 total += fs_load(self.columns.sizes + i)
         return total
 
+    @property
+    def has_duplicates(self):
+        """Whether two members have the same name."""
+        if not fs_is_set(&self.hashed):
+            self.hash_names()
+        return self.repeats
+
     def duplicates(self):
         """Return the positions of members whose name a later one has too."""
         cdef Py_ssize_t i
@@ -290,16 +300,18 @@ cdef class ExtentTable:
 
     cdef hash_names(self):
         cdef slots_t built
+        cdef bint repeats = False
         cdef int status
         if self.columns.count > MAX_ENTRIES:
             raise MemoryError("too many members to look up by name")
         with nogil:
-            status = build_by_name(&self.columns, &built)
+            status = build_by_name(&self.columns, &built, &repeats)
         if status != 0:
             raise MemoryError
         with cython.critical_section(self):
             if not fs_is_set(&self.hashed):
                 self.by_name = built
+                self.repeats = repeats
                 fs_set(&self.hashed)
                 return
         slots_free(&built)         # another thread was faster

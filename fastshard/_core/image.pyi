@@ -11,4 +11,5 @@ def read_image(
     fields: list[str],
     bring: Callable[[str], Callable[[int], ColumnFile]],
     path: str,
+    most: int,
 ) -> tuple[list[Rows], ExtentTable] | None: ...

@@ -26,6 +26,9 @@ cdef enum:
     METADATA
     FIRST_PLACE                    # the offset and the shard of each field follow
 
+cdef enum:
+    EACH = 32                      # bytes that a place takes, while it is read
+
 cdef struct field_t:
     uint64_t *offsets
     int64_t *shards                # or ABSENT or BROKEN
@@ -33,10 +36,13 @@ cdef struct field_t:
 cdef struct rows_t:
     tree_t tree
     columns_t columns              # ids, as members are called; metadata
+    int *wanted                    # of each column of a row, as `tree_next` takes it
+    size_t columns_there           # of a row that are looked at
     value_t *values                # of the last row
     field_t *fields
     size_t width
     size_t room                    # rows that the fields have room for
+    size_t most_rows
     uint8_t *name                  # of the last row
     size_t name_room
 
@@ -53,23 +59,26 @@ cdef bint add_name(rows_t *rows, span_t key) noexcept nogil:
     return columns_add(&rows.columns, 0, 0, span_of(rows.name, size))
 
 
-cdef bint make_room(rows_t *rows) noexcept nogil:
-    cdef size_t room = more_room(rows.room, 2.0)
+cdef int make_room(rows_t *rows) noexcept nogil:
+    """Have room for the places of one more row; returns a tree_status_t."""
+    cdef size_t room = min(more_room(rows.room, 2.0), rows.most_rows)
     cdef size_t k
     if rows.columns.count < rows.room:
-        return True
+        return TREE_ROW
+    if rows.columns.count == rows.most_rows:
+        return TREE_ODD
     for k in range(rows.width):
         if not (
             resized(<void **> &rows.fields[k].offsets, room, sizeof(uint64_t))
             and resized(<void **> &rows.fields[k].shards, room, sizeof(int64_t))
         ):
-            return False
+            return TREE_NO_MEMORY
     rows.room = room
-    return True
+    return TREE_ROW
 
 
 cdef void add_places(rows_t *rows) noexcept nogil:
-    """Say where the arrays of a row are, which has a name but is not counted."""
+    """Say where the arrays of the row are that was named last."""
     cdef size_t k
     cdef size_t i = rows.columns.count - 1
     cdef const value_t *offset
@@ -90,19 +99,22 @@ cdef void add_places(rows_t *rows) noexcept nogil:
             rows.fields[k].shards[i] = BROKEN
 
 
-cdef int read_all(rows_t *rows, const int *wanted, size_t columns) noexcept nogil:
+cdef int read_all(rows_t *rows) noexcept nogil:
     """Read all rows; returns a tree_status_t."""
     cdef const value_t *metadata = &rows.values[METADATA]
     cdef int status
     while True:
-        status = tree_next(&rows.tree, rows.values, wanted, columns)
+        status = tree_next(&rows.tree, rows.values, rows.wanted, rows.columns_there)
         if status != TREE_ROW:
             return status
         if rows.values[ID].kind != KIND_TEXT:
             return TREE_ODD
         if metadata.kind != KIND_TEXT and metadata.kind != KIND_NULL:
             return TREE_ODD
-        if not make_room(rows) or not add_name(rows, rows.values[ID].text):
+        status = make_room(rows)
+        if status != TREE_ROW:
+            return status
+        if not add_name(rows, rows.values[ID].text):
             return TREE_NO_MEMORY
         add_places(rows)
         if not columns_add_info(
@@ -121,9 +133,43 @@ cdef bint is_text(const columns_t *columns) except -1:
     return True
 
 
+cdef void rows_free(rows_t *rows) noexcept nogil:
+    """Free what nobody has taken over."""
+    cdef size_t k
+    if rows.fields != NULL:
+        for k in range(rows.width):
+            free(rows.fields[k].offsets)
+            free(rows.fields[k].shards)
+    free(rows.fields)
+    free(rows.values)
+    free(rows.wanted)
+    free(rows.name)
+    columns_free(&rows.columns)
+    tree_free(&rows.tree)
+
+
+cdef int prepare(rows_t *rows, list places, size_t width) except -1:
+    """Note which values of a row are wanted."""
+    cdef size_t k
+    if len(places) != <Py_ssize_t> (FIRST_PLACE + 2 * width) or min(places) < 0:
+        raise ValueError("the places are of other fields")
+    rows.width = width
+    rows.columns_there = max(places) + 1
+    rows.wanted = <int *> malloc(rows.columns_there * sizeof(int))
+    rows.values = <value_t *> calloc(FIRST_PLACE + 2 * width, sizeof(value_t))
+    rows.fields = <field_t *> calloc(width + 1, sizeof(field_t))
+    if rows.wanted == NULL or rows.values == NULL or rows.fields == NULL:
+        raise MemoryError
+    for k in range(rows.columns_there):
+        rows.wanted[k] = -1
+    for k in range(<size_t> len(places)):
+        rows.wanted[<size_t> places[k]] = k
+    return 0
+
+
 def read_image(
     bytes image not None, int64_t root, list places not None, list fields not None,
-    bring, str path not None,
+    bring, str path not None, size_t most,
 ):
     """Read the samples of an index.
 
@@ -138,6 +184,9 @@ def read_image(
         of each field the offset and the shard.
     fields, bring, path
         As for `read_rows`.
+    most : int
+        Bytes that may be taken for where arrays are. A row that has none of a field
+        says so in no byte, and here in 32.
 
     Returns
     -------
@@ -145,37 +194,24 @@ def read_image(
     names : ExtentTable
         With the text of the metadata as what is said of a member.
     or None
-        It is not as SQLite would leave it, or a value is not what it should be:
-        reading by SQL tells.
+        It is not as SQLite would leave it, a value is not what it should be, or it
+        takes too much: reading by SQL tells.
     """
     cdef rows_t rows
     cdef Rows column
     cdef ExtentTable names
     cdef size_t k
-    cdef size_t columns = max(places) + 1
-    cdef int status = TREE_NO_MEMORY
-    cdef int *wanted = <int *> malloc(columns * sizeof(int))
+    cdef int status
     cdef list found = []
+    cdef span_t span = span_of(<const uint8_t *> PyBytes_AS_STRING(image), len(image))
     memset(&rows, 0, sizeof(rows))
-    rows.width = len(fields)
-    rows.values = <value_t *> calloc(FIRST_PLACE + 2 * rows.width, sizeof(value_t))
-    rows.fields = <field_t *> calloc(rows.width + 1, sizeof(field_t))
     try:
-        if len(places) != <Py_ssize_t> (FIRST_PLACE + 2 * rows.width) or min(places) < 0:
-            raise ValueError("the places are of other fields")
-        if wanted == NULL or rows.values == NULL or rows.fields == NULL:
-            raise MemoryError
-        for k in range(columns):
-            wanted[k] = -1
-        for k in range(<size_t> len(places)):
-            wanted[<size_t> places[k]] = k
-        if not tree_open(
-            &rows.tree,
-            span_of(<const uint8_t *> PyBytes_AS_STRING(image), len(image)), root,
-        ):
+        prepare(&rows, places, len(fields))
+        rows.most_rows = most // (EACH * max(rows.width, <size_t> 1))
+        if not tree_open(&rows.tree, span, root):
             return None
         with nogil:
-            status = read_all(&rows, wanted, columns)
+            status = read_all(&rows)
         if status == TREE_NO_MEMORY:
             raise MemoryError
         if status != TREE_END or not is_text(&rows.columns):
@@ -188,17 +224,3 @@ def read_image(
         return found, names
     finally:
         rows_free(&rows)
-        free(wanted)
-
-
-cdef void rows_free(rows_t *rows) noexcept nogil:
-    cdef size_t k
-    if rows.fields != NULL:
-        for k in range(rows.width):
-            free(rows.fields[k].offsets)
-            free(rows.fields[k].shards)
-    free(rows.fields)
-    free(rows.values)
-    free(rows.name)
-    columns_free(&rows.columns)
-    tree_free(&rows.tree)

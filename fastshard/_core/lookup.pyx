@@ -74,6 +74,7 @@ def find_all(ExtentTable names not None, list wanted not None, str suffix not No
     Parameters
     ----------
     names : ExtentTable
+        All of UTF-8: half a surrogate pair stands for no byte of them.
     wanted : list of str
         Names without their end.
     suffix : str
@@ -112,7 +113,8 @@ def find_all(ExtentTable names not None, list wanted not None, str suffix not No
             try:
                 text = PyUnicode_AsUTF8AndSize(name, &size)
             except UnicodeEncodeError:
-                size = ROOM        # bytes that are not UTF-8: the way of single names
+                found[place] = -1
+                continue
             if <size_t> (size + end_size) > ROOM // 2:
                 found[place] = names.find(name + suffix)
                 continue

@@ -192,5 +192,7 @@ class Asking:
             with connection.lock:
                 rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
         except FAULTS as error:
+            if self._closed:  # by another thread, meanwhile
+                raise ClosedError(f"the reader of {self.root} is closed") from error
             raise fault_of(error, self._snapshot.path) from error
         return rows

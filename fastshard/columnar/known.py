@@ -36,7 +36,15 @@ class Known:
         self._path: str = samples.owner.path
 
     def one(self, sample_id: str, copy: bool) -> Found | None:
-        """Return a sample's arrays and metadata; None: look it up by SQL."""
+        """Return a sample's arrays and metadata; None: look it up by SQL.
+
+        Raises
+        ------
+        FormatError
+            The metadata is no JSON.
+        OSError
+            A shard cannot be read.
+        """
         try:
             found = self._read(sample_id, self._columns, copy)
         except FormatError:
@@ -47,14 +55,15 @@ class Known:
 
     def many(self, ids: list[str], copy: bool) -> list[Found] | None:
         """Return the same of many; None: one of them has to be looked up by SQL."""
-        samples = []
         try:
             found = self._samples.read_many(ids, self._columns, copy)
         except FormatError:
             return None
-        for one, sample_id in zip(found, ids, strict=True):
-            if one is None or one[1] is None:
+        if found is None:
+            return None
+        samples = []
+        for (arrays, text), sample_id in zip(found, ids, strict=True):
+            if text is None:
                 return None
-            metadata = parse_metadata(one[1], sample_id, self._path)
-            samples.append((one[0], metadata))
+            samples.append((arrays, parse_metadata(text, sample_id, self._path)))
         return samples

@@ -7,7 +7,6 @@ import os
 import sys
 from array import array
 from collections.abc import Iterable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.gather import positions_of
@@ -15,9 +14,14 @@ from fastshard._core.rowreader import RowReader
 from fastshard.columnar.asking import Asking
 from fastshard.columnar.connect import FAULTS, fault_of
 from fastshard.columnar.known import Known
-from fastshard.columnar.rows import load_samples, load_whole, some_samples
+from fastshard.columnar.rows import load_image, load_samples, some_samples
 from fastshard.columnar.snapshot import Snapshot, row_sql, rows_sql
-from fastshard.errors import ClosedError, FormatError, SampleNotFoundError
+from fastshard.errors import (
+    ClosedError,
+    FastshardError,
+    FormatError,
+    SampleNotFoundError,
+)
 from fastshard.formats.local import Mode
 
 if TYPE_CHECKING:
@@ -28,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Looking", "Reading"]
 
 AT_ONCE = 1024  # ids that are looked up by one query
-FEW = 1000  # rows are looked up, however few there are; all are read
-WORTH_WHOLE = 32  # once one part in so many was looked up: from a copy of the index,
-WORTH_ALL = 8  # or by SQL
+FEW = 1000  # look-ups before all rows may be read
+WORTH_IMAGE = 32  # all are, from a copy of the index, once so many parts make a whole
+WORTH_ALL = 8  # the same of columns, by SQL
 
 
 class Reading:
@@ -51,11 +55,42 @@ class Reading:
         self.sql = row_sql(fields)
         self.rows = RowReader(fields, snapshot.files.file, snapshot.path)
         self.known = known
+        self._many_sql: str | None = None
 
-    @cached_property
+    @property
     def many_sql(self) -> str:
         """The query of the rows of a JSON array of ids."""
-        return rows_sql(self.rows.fields)
+        if self._many_sql is None:
+            self._many_sql = rows_sql(self.rows.fields)
+        return self._many_sql
+
+
+class Looked:
+    """What was looked up of one state of a dataset.
+
+    Attributes
+    ----------
+    readings : dict
+        By the fields that are read; None: all.
+    samples : ColumnSamples or None
+        All of them, once they were read.
+    asked : int
+        Rows, by their ids.
+    enough : int
+        Rows that, once so many were asked for, all may be worth reading.
+    """
+
+    def __init__(self) -> None:
+        self.readings: dict[tuple[str, ...] | None, Reading] = {}
+        self.samples: ColumnSamples | None = None
+        self.asked = 0
+        self.enough = FEW
+
+    def keep(self, samples: ColumnSamples) -> ColumnSamples:
+        """Keep all samples: single ones need SQL no more."""
+        self.samples = samples
+        self.readings = {}
+        return samples
 
 
 class Looking(Asking):
@@ -82,20 +117,20 @@ class Looking(Asking):
 
     def _forget(self) -> None:
         super()._forget()
-        self._readings: dict[tuple[str, ...] | None, Reading] = {}
-        self._all: ColumnSamples | None = None
-        self._asked = 0  # rows, by their ids
-        self._enough = FEW  # of them that all may be worth it
+        self._looked = Looked()  # as a whole: another thread may be at the old one
 
     def _reading(self, fields: Iterable[str] | None) -> Reading:
+        self._check_open()
+        looked = self._looked
+        readings = looked.readings
         key = None if fields is None else tuple(self._fields(fields))
-        found = self._readings.get(key)
+        found = readings.get(key)
         if found is None:
             wanted = self._fields(None) if key is None else list(key)
-            whole, known = self._all, None
-            if whole is not None and whole.has_metadata:
+            whole, known = looked.samples, None
+            if whole is not None and _answers(whole):
                 known = Known(whole, whole.columns_of(wanted))
-            found = self._readings[key] = Reading(wanted, self._snapshot, known)
+            found = readings[key] = Reading(wanted, self._snapshot, known)
         return found
 
     def _rows(self, reading: Reading, ids: list[str]) -> list[tuple[Any, ...]]:
@@ -110,6 +145,8 @@ class Looking(Asking):
                     rows += connection.execute(reading.many_sql, wanted).fetchall()
             except FAULTS as error:
                 raise self._fault(error, "") from error
+        if len(rows) != len(ids):
+            raise FormatError("samples have the same id", self._snapshot.path, 0)
         for row, sample_id in zip(rows, ids, strict=True):
             if row[-1] != sample_id:  # NULL: there is none
                 raise SampleNotFoundError(sample_id, self.root)
@@ -159,32 +196,31 @@ class Looking(Asking):
     def _loaded(self) -> ColumnSamples:
         """Return all samples; reads all rows of the index, once."""
         self._check_open()
-        if self._all is not None:
-            return self._all
-        generation = self._generation
-        return self._kept(load_samples(self._snapshot), generation)
+        looked = self._looked
+        if looked.samples is not None:
+            return looked.samples
+        return looked.keep(load_samples(self._snapshot))
 
     def _note_looked_up(self, count: int) -> None:
-        """Read all rows once that would have taken no longer than the look-ups."""
-        self._asked += count
-        if self._asked < self._enough:
-            return
-        self._check_open()
-        self._enough = max(FEW, len(self) // WORTH_WHOLE)
-        if self._asked < self._enough or self._all is not None:
-            return
-        self._enough = sys.maxsize
-        generation = self._generation
-        whole = load_whole(self._snapshot)
-        if whole is not None:
-            self._kept(whole, generation)
+        """Read all rows once that would have taken no longer than the look-ups.
 
-    def _kept(self, samples: ColumnSamples, generation: int) -> ColumnSamples:
-        """Keep the samples of a state, if that still is the reader's."""
-        if generation == self._snapshot.generation:
-            self._all = samples
-            self._readings = {}  # those of single samples need SQL no more
-        return samples
+        What is wrong with others is not said to who has found what he looked for.
+        """
+        looked = self._looked
+        looked.asked += count
+        if looked.asked < looked.enough or looked.samples is not None:
+            return
+        looked.enough = sys.maxsize
+        try:
+            enough = max(FEW, len(self) // WORTH_IMAGE)
+            if looked.asked < enough:
+                looked.enough = enough
+                return
+            whole = load_image(self._snapshot)
+        except (FastshardError, OSError):
+            return
+        if whole is not None:
+            looked.keep(whole)
 
     def _placed(self, wanted: Iterable[Any]) -> tuple[ColumnSamples, array[int]]:
         """Return samples that have those wanted, and the positions of these."""
@@ -195,12 +231,17 @@ class Looking(Asking):
             samples = self._loaded()
             return samples, positions_of(keys, len(samples))
         keys = keys if type(keys) is list else self._ids(keys)
-        if self._all is None:
-            self._note_looked_up(len(keys))
-        if self._all is None and self._asked * WORTH_ALL < len(self):
+        looked = self._looked
+        self._note_looked_up(len(keys))
+        if looked.samples is None and looked.asked * WORTH_ALL < len(self):
             keys = self._ids(keys)
             rows = self._rows(self._reading(None), keys)
             order = array("q", range(len(keys)))
             return some_samples(self._snapshot, rows, keys), order
         samples = self._loaded()
         return samples, samples.find_keys(keys)
+
+
+def _answers(samples: ColumnSamples) -> bool:
+    """Whether samples say what SQL would; of equal ids that one counts it finds."""
+    return samples.has_metadata and not samples.names.has_duplicates

@@ -119,13 +119,15 @@ class ShardedDatasetReader(Looking):
         if type(sample_id) is not str:
             sample_id = self._plain(sample_id)
         connection = self._snapshot.open or self._connection()
-        reading = self._readings.get(None) if fields is None else None
-        if reading is None:
+        reading = self._looked.readings.get(None) if fields is None else None
+        if reading is None or self._generation != self._snapshot.generation:
             reading = self._reading(fields)
         if reading.known is not None:
-            found = reading.known.one(sample_id, copy)
-            if found is not None:
+            try:
+                found = reading.known.one(sample_id, copy)
+            finally:
                 self._let_go()
+            if found is not None:
                 return found
         try:
             with connection.lock:
@@ -153,9 +155,11 @@ class ShardedDatasetReader(Looking):
         reading = self._reading(fields)
         ids = self._ids(sample_ids)
         if reading.known is not None:
-            known = reading.known.many(ids, copy)
-            if known is not None:
+            try:
+                known = reading.known.many(ids, copy)
+            finally:
                 self._let_go()
+            if known is not None:
                 return known
         path = self._snapshot.path
         make = reading.rows.arrays

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar.connect import FAULTS, fault_of
-from fastshard.columnar.schema import quoted
+from fastshard.columnar.schema import folded, quoted
 from fastshard.columnar.snapshot import Snapshot
 from fastshard.formats.columnar import samples_of, samples_of_image
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
     from fastshard._core.columnsamples import ColumnSamples
 
-__all__ = ["load_samples", "load_whole", "some_samples"]
+__all__ = ["load_image", "load_samples", "some_samples"]
 
 AT_ONCE = 4096  # rows
-MOST_BYTES = 1 << 29  # of an index that is copied into memory to be read
+MOST_BYTES = 1 << 29  # of an index that is copied to be read (twice, for a moment),
+# and of what it says of where arrays are
 TABLE = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = 'samples'"
 VIRTUAL = 2  # of PRAGMA table_xinfo: a generated column that is not stored
 
@@ -31,7 +32,7 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
     FormatError
         An id is no text, or the index is damaged.
     """
-    found = load_whole(snapshot)
+    found = load_image(snapshot)
     if found is not None:
         return found
     columns = ["id"] + [
@@ -43,12 +44,15 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
     return samples_of(_chunks(snapshot, sql), snapshot)
 
 
-def load_whole(snapshot: Snapshot) -> ColumnSamples | None:
+def load_image(snapshot: Snapshot) -> ColumnSamples | None:
     """Return all samples and their metadata, read from a copy of the index.
 
-    None where it is too large for that, or where only SQL can tell what it holds.
+    None where that takes too much memory, or where only SQL can tell what the index
+    holds.
     """
     connection = snapshot.connection()
+    if not hasattr(connection, "serialize"):  # SQLite was built without it
+        return None
     try:
         with connection.lock:
             places = _places(connection, snapshot.folders)
@@ -58,18 +62,19 @@ def load_whole(snapshot: Snapshot) -> ColumnSamples | None:
             if places is None or pages * size > MOST_BYTES:
                 return None
             image = connection.serialize()
+        ((root,),) = roots if len(roots) == 1 else [(None,)]
+        if type(root) is not int or not 0 < root <= pages:
+            return None
+        return samples_of_image(image, root, places, snapshot, MOST_BYTES)
     except (*FAULTS, MemoryError):
         return None
-    ((root,),) = roots if len(roots) == 1 else [(None,)]
-    if type(root) is not int or not 0 < root <= pages:
-        return None
-    return samples_of_image(image, root, places, snapshot)
 
 
 def _places(connection: sqlite3.Connection, fields: Iterable[str]) -> list[int] | None:
     """Return which values of a stored row those of `read_image` are.
 
-    None where SQLite would change what is stored: another type, a default.
+    None where SQLite would change what is stored (another type, a default), or
+    where an id may be looked up otherwise than by its bytes.
     """
     stored: dict[str, tuple[int, str | None]] = {}
     for _, name, type_, _, default, is_key, kind in connection.execute(
@@ -77,7 +82,7 @@ def _places(connection: sqlite3.Connection, fields: Iterable[str]) -> list[int] 
     ):
         if kind != VIRTUAL:
             plain = default is None and not (is_key and type_.upper() == "INTEGER")
-            stored[name.lower()] = len(stored), type_.upper() if plain else None
+            stored[folded(name)] = len(stored), type_.upper() if plain else None
     wanted = [("id", "TEXT"), ("meta_json", "TEXT")]
     for field in fields:
         wanted.append((f"{field.lower()}_offset", "INTEGER"))
@@ -85,7 +90,19 @@ def _places(connection: sqlite3.Connection, fields: Iterable[str]) -> list[int] 
     found = [stored.get(name, (0, None)) for name, _ in wanted]
     if any(type_ != kind for (_, type_), (_, kind) in zip(found, wanted, strict=True)):
         return None
-    return [place for place, _ in found]
+    return [place for place, _ in found] if _has_plain_ids(connection) else None
+
+
+def _has_plain_ids(connection: sqlite3.Connection) -> bool:
+    """Whether no two ids have the same bytes, and others are others to SQLite too."""
+    indexes = connection.execute("PRAGMA index_list(samples)").fetchall()
+    for _, name, is_unique, _, is_partial in indexes:
+        if is_unique and not is_partial:
+            info = connection.execute(f"PRAGMA index_xinfo({quoted(name)})")
+            keys = [(str(row[2]).lower(), row[4]) for row in info if row[5]]
+            if len(keys) == 1 and keys[0] == ("id", "BINARY"):
+                return True
+    return False
 
 
 def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:

@@ -13,6 +13,7 @@ __all__ = [
     "NAME",
     "Field",
     "create",
+    "folded",
     "is_columnar",
     "quoted",
     "read_fields",
@@ -51,6 +52,11 @@ class Field(NamedTuple):
 def is_columnar(root: str | os.PathLike[str]) -> bool:
     """Say whether a path is a directory that holds an ``index.sqlite``."""
     return os.path.isdir(root) and os.path.isfile(os.path.join(root, NAME))
+
+
+def folded(name: str) -> str:
+    """Return a column's name as SQLite compares it, which folds ASCII alone."""
+    return name.lower() if name.isascii() else name
 
 
 def quoted(name: str) -> str:
@@ -167,4 +173,4 @@ def _kinds_of(
 
 def _info(conn: sqlite3.Connection, table: str) -> dict[str, int]:
     rows = conn.execute(f"PRAGMA table_xinfo({table})")
-    return {name.lower(): kind for _, name, _, _, _, _, kind in rows}
+    return {folded(name): kind for _, name, _, _, _, _, kind in rows}

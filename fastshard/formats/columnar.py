@@ -188,13 +188,13 @@ def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Owner) -> ColumnS
 
 
 def samples_of_image(
-    image: bytes, root: int, places: list[int], owner: Owner
+    image: bytes, root: int, places: list[int], owner: Owner, most: int
 ) -> ColumnSamples | None:
     """Return the samples of the image of an index, with their metadata.
 
     Parameters
     ----------
-    image, root, places
+    image, root, places, most
         As for `read_image`.
     owner : Owner
         Stays as long as they do.
@@ -205,7 +205,7 @@ def samples_of_image(
     """
     files = owner.files
     fields = list(files.folders)
-    found = read_image(image, root, places, fields, files.opener, owner.path)
+    found = read_image(image, root, places, fields, files.opener, owner.path, most)
     if found is None:
         return None
     return ColumnSamples(*found, ColumnSample, owner, has_metadata=True)
