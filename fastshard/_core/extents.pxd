@@ -19,6 +19,7 @@ cdef struct columns_t:             # what a table holds, one value a member
     size_t info_ends_room          # members
     size_t infos_room              # bytes
     double expected                # times what is there: a guess at the whole
+    size_t name_width              # of each name; 0: not known, or they differ
 
 cdef bint resized(void **column, size_t count, size_t width) noexcept nogil
 cdef size_t more_room(size_t used, double expected) noexcept nogil

@@ -140,6 +140,8 @@ cdef inline span_t text_at(
 cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil:
     """The name of member `i`, borrowed from the table."""
     cdef const columns_t *table = <const columns_t *> columns
+    if table.name_width != 0:
+        return span_of(table.names + i * table.name_width, table.name_width)
     return text_at(table.name_ends, table.names, table.names_size, i)
 
 
@@ -169,6 +171,18 @@ cdef ExtentTable table_of(columns_t *columns):
     ):
         raise MemoryError
     return table
+
+
+cdef size_t common_width(const columns_t *columns) noexcept nogil:
+    """How long each name is; 0: they differ, or there are none."""
+    cdef size_t i
+    cdef size_t width = columns.names_size // max(columns.count, <size_t> 1)
+    if width == 0 or width * columns.count != columns.names_size:
+        return 0
+    for i in range(columns.count):
+        if fs_load(columns.name_ends + i) != (i + 1) * width:
+            return 0
+    return width
 
 
 cdef int build_by_name(
@@ -301,10 +315,12 @@ cdef class ExtentTable:
     cdef hash_names(self):
         cdef slots_t built
         cdef bint repeats = False
+        cdef size_t width
         cdef int status
         if self.columns.count > MAX_ENTRIES:
             raise MemoryError("too many members to look up by name")
         with nogil:
+            width = common_width(&self.columns)
             status = build_by_name(&self.columns, &built, &repeats)
         if status != 0:
             raise MemoryError
@@ -312,6 +328,7 @@ cdef class ExtentTable:
             if not fs_is_set(&self.hashed):
                 self.by_name = built
                 self.repeats = repeats
+                self.columns.name_width = width
                 fs_set(&self.hashed)
                 return
         slots_free(&built)         # another thread was faster

@@ -28,6 +28,12 @@ cdef struct wanted_t:
     size_t place                   # in the list
 
 
+cdef inline void expect_name(const uint8_t *at, const wanted_t *wanted) noexcept nogil:
+    """Ask for the name that is compared with one that is wanted."""
+    fs_prefetch_line(at)
+    fs_prefetch_line(at + wanted.name.left - 1)
+
+
 cdef void find_some(
     const slots_t *slots, const columns_t *columns, wanted_t *wanted, size_t count,
     int64_t *found,
@@ -36,7 +42,7 @@ cdef void find_some(
     cdef size_t k
     cdef uint32_t slot
     cdef uint32_t filling = 0
-    cdef uint64_t start, end
+    cdef uint64_t end
     cdef uint32_t[<int> AT_ONCE] entries
     for k in range(count):
         wanted[k].hashed = slots_hash(wanted[k].name)
@@ -44,12 +50,16 @@ cdef void find_some(
     for k in range(count):
         slot = slots_likely(slots, wanted[k].hashed)
         entries[k] = 0 if slot == 0 else slot_entry(slots, slot)
-        fs_prefetch_line(columns.name_ends + entries[k])
-    for k in range(count):
-        end = min(fs_load(columns.name_ends + entries[k]), <uint64_t> columns.names_size)
-        start = end - min(end, <uint64_t> wanted[k].name.left)
-        fs_prefetch_line(columns.names + start)
-        fs_prefetch_line(columns.names + end)
+        if columns.name_width == 0:
+            fs_prefetch_line(columns.name_ends + entries[k])
+        else:
+            expect_name(columns.names + entries[k] * columns.name_width, &wanted[k])
+    if columns.name_width == 0:
+        for k in range(count):
+            end = fs_load(columns.name_ends + entries[k])
+            end = min(end, <uint64_t> columns.names_size)
+            end -= min(end, <uint64_t> wanted[k].name.left)
+            expect_name(columns.names + end, &wanted[k])
     for k in range(count):
         slot = slots_find_hashed(
             slots, wanted[k].hashed, wanted[k].name, name_at, columns, &filling

@@ -36,6 +36,9 @@ class ShardedDatasetReader(Looking):
     pickles by its path. Datasets that other writers of the format made are read
     without touching a file.
 
+    Once one id in 32 was asked for, all rows of the index are kept in memory, with
+    their metadata: some 200 bytes a sample. `samples` and `scan` keep them at once.
+
     Parameters
     ----------
     root : str or path-like
