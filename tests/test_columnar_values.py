@@ -259,3 +259,40 @@ def test_long_ids_begin_a_shard(make_original, n, form):
         for sample_id, arrays in put.items():
             writer.add_sample(arrays, sample_id=sample_id)
     assert_reads(writer.root, put)
+
+
+@pytest.mark.parametrize("mode", ["mmap", "private", "pread"])
+@pytest.mark.parametrize("first", ["samples", "columns", "scan"])
+def test_layouts_that_are_remembered_are_of_their_rows_alone(tmp_path, mode, first):
+    """A header that many rows have is read once; others stand between them."""
+    wide = np.dtype([(f"field_{i}", "f8") for i in range(40)])  # a header too long
+    kinds = [
+        lambda i: np.full(5, i, "f4"),
+        lambda i: np.full(5, i, "f4"),
+        lambda i: np.full((5, 1), i, "f4"),
+        lambda i: np.full(5, i, "i4"),  # as many bytes
+        lambda i: np.asfortranarray(np.full((5, 2), i, "f4")),
+        lambda i: np.zeros(i % 2, wide),
+        lambda i: np.float64(i),
+    ]
+    put = {f"{i}": {"a": kinds[i % 7](i), "b": kinds[0](-i)} for i in range(70)}
+    with ShardedDatasetWriter(tmp_path / "data", samples_per_shard=9) as writer:
+        writer.add_fields(["a", "b"])
+        for sample_id, arrays in put.items():
+            writer.add_sample(arrays, sample_id)
+    with ShardedDatasetReader(tmp_path / "data", mode=mode) as reader:
+        if first == "columns":
+            reader.columns([1, 0, 7, 8], ["b", "a"])
+            reader.columns([3, 10], "a")
+        elif first == "scan":
+            assert len(list(reader.scan())) == 70
+        for _ in range(3):
+            for i, arrays in enumerate(put.values()):
+                found = reader.samples[i]
+                assert_same_arrays(found, arrays)
+                assert found["b"].flags.writeable == (mode == "private")
+            stacks = reader.columns(range(70), ragged="list")
+            assert_same_arrays({"a": stacks["a"][3]}, {"a": put["3"]["a"]})
+            assert stacks["b"][:, 0].tolist() == [-i for i in range(70)]
+        found = reader.samples[1]["b"]
+    assert found.tolist() == [-1.0] * 5  # as long as it is referred to

@@ -1,10 +1,12 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.npyheader cimport Seen
+from fastshard._core.npyheader cimport Layout, Seen
 from fastshard._core.shard cimport Shard
 
 
 cdef Seen seen_of(Shard shard)
+
+cdef object array_as(Layout layout, uint8_t *at, object owner)
 
 cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape)
 

@@ -110,6 +110,14 @@ cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape):
         ) from None
 
 
+cdef object array_as(Layout layout, uint8_t *at, object owner):
+    """An array of a member that has a layout, and all of its bytes."""
+    cdef bint writable = type(owner) is View and (<View> owner).owner.writable
+    return new_array(
+        layout.dtype, &layout.shape, at + layout.header_size, writable, owner
+    )
+
+
 cdef Seen seen_of(Shard shard):
     """What is remembered of a shard: threads with handles of their own share none."""
     cdef Seen seen

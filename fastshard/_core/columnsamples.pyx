@@ -6,7 +6,6 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from fastshard._core.arrays cimport array_at
 from fastshard._core.extents cimport (
     ExtentTable, checked_position, columns_add, columns_free, columns_t, info_at,
     table_of, text_to,
@@ -173,10 +172,11 @@ cdef class ColumnSamples(SamplesBase):
         for rows in columns:
             rows.expect(at, FAR)
         for rows in columns:
-            rows.expect(at, NEARER)
+            if not rows.is_kept(at):
+                rows.expect(at, NEARER)
         for rows in columns:
             if rows.has(at):
-                found[rows.field] = array_at(rows.shard_of(at), at, None, None)
+                found[rows.field] = rows.array(at)
         if copy:
             return {field: array.copy("K") for field, array in found.items()}
         return found

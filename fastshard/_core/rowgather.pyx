@@ -363,7 +363,7 @@ def layout_of_row(Rows rows not None, Py_ssize_t i):
     if layout.header_size <= SEEN_BYTES:
         header = (<const char *> layout.header)[:layout.header_size]
     return (
-        array.dtype, array.shape, layout.shape.fortran, header, size, rows.next_tag()
+        array.dtype, array.shape, layout.shape.fortran, header, size, rows.tag_of(layout)
     )
 
 

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport ExtentTable
+from fastshard._core.npyheader cimport Layout
 from fastshard._core.shard cimport Shard
 
 cdef enum:                         # slots of rows that have no array of a field
@@ -56,6 +57,8 @@ cdef class Rows:
     cdef ExtentTable table
     cdef Places places             # of the shards that were seen; None: of none
     cdef int tags                  # that layouts have
+    cdef Layout kept               # one that many rows have; None: none was seen yet
+    cdef uint32_t kept_tag         # its own
     cdef object __weakref__
     cdef int add(self, object offset, object shard, dict slots) except -1
     cdef int32_t slot_of(self, object shard, dict slots) except? -1
@@ -66,6 +69,9 @@ cdef class Rows:
     cdef object open(self, int32_t slot)
     cdef bint has(self, Py_ssize_t i) except -1
     cdef ColumnShard shard_of(self, Py_ssize_t i)
+    cdef uint32_t tag_of(self, Layout layout) except? 0
+    cdef bint is_kept(self, Py_ssize_t i) noexcept
+    cdef object array(self, Py_ssize_t i)
     cdef void expect(self, Py_ssize_t i, int away) noexcept
 
 

@@ -10,10 +10,12 @@ cimport cython
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcmp, memset
 
+from fastshard._core.arrays cimport array_as, array_at, seen_of
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport ExtentTable, name_at, resized, text_before
+from fastshard._core.npyheader cimport SEEN_BYTES, Layout, layout_of
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.samples cimport FAR, NEARER
 from fastshard._core.shard cimport Shard
@@ -93,6 +95,13 @@ cdef str key_of(ExtentTable names, Py_ssize_t i):
     return text_before(name_at(&names.columns, <uint32_t> i), SUFFIX)
 
 
+cdef bint is_same_layout(Layout one, Layout other) noexcept:
+    return (
+        one.header_size == other.header_size and other.header_size <= SEEN_BYTES
+        and memcmp(one.header, other.header, one.header_size) == 0
+    )
+
+
 cdef bint is_same(ColumnFile file, tuple first) except -1:
     """Whether a file is the one that was opened first, which has at most grown."""
     identity, believed = first
@@ -135,10 +144,15 @@ cdef class Rows:
             if shard is not None and (<ColumnShard> shard).file is file:
                 self.shards[slot] = None
 
-    def next_tag(self):
-        """Return a number that no other layout of the column has; 0: none is left."""
+    cdef uint32_t tag_of(self, Layout layout) except? 0:
+        """A number that no other layout of the column has; 0: none is left."""
         with cython.critical_section(self):
+            if self.kept is not None and is_same_layout(self.kept, layout):
+                return self.kept_tag
             self.tags = min(self.tags + 1, MOST_TAGS)
+            if self.kept is None and layout.header_size <= SEEN_BYTES:
+                self.kept = layout  # once: it is read without a lock
+                self.kept_tag = self.tags
             return 0 if self.tags == MOST_TAGS else self.tags
 
     @property
@@ -243,6 +257,39 @@ cdef class Rows:
             shard = self.open(slot)
         return <ColumnShard> shard
 
+    cdef bint is_kept(self, Py_ssize_t i) noexcept:
+        """Whether a row surely has the layout that is kept."""
+        return self.kept_tag != 0 and self.cells.marks[i].layout == self.kept_tag
+
+    cdef object array(self, Py_ssize_t i):
+        """The array of a sample that has one; what is known of it is not read again."""
+        cdef ColumnShard shard = self.shard_of(i)
+        cdef Source source
+        cdef Layout kept = self.kept
+        cdef uint8_t *at
+        cdef uint64_t offset, size
+        if kept is not None and self.is_kept(i):
+            source = shard.open_source()
+            offset = fs_get(self.cells.offsets + i)
+            size = kept.header_size + kept.nbytes
+            shard.check_extent(source, i, offset, size)
+            try:
+                owner = source.hold(offset, size, &at)
+            except (FormatError, OSError) as error:
+                raise shard.of_member(error, i) from None
+            return array_as(kept, at, owner)
+        owner = shard.hold(i, &at, &size)
+        if kept is None:
+            array = array_at(shard, i, None, None)  # checks all that there is
+            self.tag_of(layout_of(at, size, seen_of(shard)))
+            return array
+        if size - kept.header_size != kept.nbytes or size < kept.header_size or (
+            memcmp(at, kept.header, kept.header_size) != 0
+        ):
+            return array_at(shard, i, None, None)
+        self.cells.marks[i].layout = self.kept_tag
+        return array_as(kept, at, owner)
+
     cdef object open(self, int32_t slot):
         cdef ColumnFile file = <ColumnFile?> self.bring(self.numbers[slot])
         cdef ColumnShard shard = ColumnShard.__new__(
@@ -270,7 +317,6 @@ cdef class Rows:
         if away == FAR:
             fs_prefetch_line(self.cells.marks + i)
             fs_prefetch_line(self.cells.offsets + i)
-            fs_prefetch_line(self.cells.sizes + i)
             return
         slot = self.cells.marks[i].slot
         if away != NEARER or slot < 0:
@@ -284,7 +330,8 @@ cdef class Rows:
             HEADER <= offset < source.nbytes
         ):
             return
-        if fs_load(self.cells.sizes + i) == UNKNOWN:
+        fs_prefetch_line(self.cells.sizes + i)
+        if self.cells.marks[i].layout == 0:  # nobody has looked at it yet
             fs_prefetch_line(source.base + offset - HEADER)
             fs_prefetch_line(source.base + offset - HEADER + 128)
         fs_prefetch_line(source.base + offset)
