@@ -10,6 +10,11 @@ cdef object array_as(Layout layout, uint8_t *at, object owner)
 
 cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape)
 
+cdef object array_held(
+    Shard shard, Py_ssize_t i, uint8_t *at, uint64_t size, object owner, object dtype,
+    object shape,
+)
+
 cdef object make_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
     object owner, Seen seen,

@@ -96,6 +96,14 @@ cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape):
     cdef uint8_t *at
     cdef uint64_t size
     cdef object owner = shard.hold(i, &at, &size)
+    return array_held(shard, i, at, size, owner, dtype, shape)
+
+
+cdef object array_held(
+    Shard shard, Py_ssize_t i, uint8_t *at, uint64_t size, object owner, object dtype,
+    object shape,
+):
+    """The same, of bytes that `Shard.hold` gave."""
     cdef bint writable = type(owner) is View and (<View> owner).owner.writable
     try:
         return make_array(at, size, dtype, shape, writable, owner, seen_of(shard))

@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset
 
-from fastshard._core.arrays cimport array_as, array_at, seen_of
+from fastshard._core.arrays cimport array_as, array_held, seen_of
 from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport ExtentTable, name_at, resized, text_before
 from fastshard._core.npyheader cimport SEEN_BYTES, Layout, layout_of
@@ -97,7 +97,7 @@ cdef str key_of(ExtentTable names, Py_ssize_t i):
 
 cdef bint is_same_layout(Layout one, Layout other) noexcept:
     return (
-        one.header_size == other.header_size and other.header_size <= SEEN_BYTES
+        one.header_size == other.header_size
         and memcmp(one.header, other.header, one.header_size) == 0
     )
 
@@ -145,12 +145,14 @@ cdef class Rows:
                 self.shards[slot] = None
 
     cdef uint32_t tag_of(self, Layout layout) except? 0:
-        """A number that no other layout of the column has; 0: none is left."""
+        """A number that no other layout of the column has; 0: there is none for it."""
+        if layout.header_size > SEEN_BYTES:
+            return 0
         with cython.critical_section(self):
             if self.kept is not None and is_same_layout(self.kept, layout):
                 return self.kept_tag
             self.tags = min(self.tags + 1, MOST_TAGS)
-            if self.kept is None and layout.header_size <= SEEN_BYTES:
+            if self.kept is None:
                 self.kept = layout  # once: it is read without a lock
                 self.kept_tag = self.tags
             return 0 if self.tags == MOST_TAGS else self.tags
@@ -279,14 +281,15 @@ cdef class Rows:
                 raise shard.of_member(error, i) from None
             return array_as(kept, at, owner)
         owner = shard.hold(i, &at, &size)
-        if kept is None:
-            array = array_at(shard, i, None, None)  # checks all that there is
-            self.tag_of(layout_of(at, size, seen_of(shard)))
-            return array
-        if size - kept.header_size != kept.nbytes or size < kept.header_size or (
-            memcmp(at, kept.header, kept.header_size) != 0
+        if (
+            kept is None or size < kept.header_size
+            or size - kept.header_size != kept.nbytes
+            or memcmp(at, kept.header, kept.header_size) != 0
         ):
-            return array_at(shard, i, None, None)
+            array = array_held(shard, i, at, size, owner, None, None)
+            if kept is None:       # now that all there is was checked
+                self.tag_of(layout_of(at, size, seen_of(shard)))
+            return array
         self.cells.marks[i].layout = self.kept_tag
         return array_as(kept, at, owner)
 
