@@ -35,6 +35,14 @@ def write(root, count=COUNT, per_shard=10, first=0):
         ]
 
 
+def assert_says_true(code):
+    """Assert that a process of its own says so, and lives to its end."""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
+
+
 def in_threads(task, count=4):
     wrong = []
 
@@ -148,10 +156,7 @@ try:
 except FormatError as error:
     print("shard_0000.tar" in str(error))
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
+    assert_says_true(code)
 
 
 @not_sanitized
@@ -171,10 +176,7 @@ try:
 except FormatError as error:
     print("shard_0000.tar" in str(error))
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
+    assert_says_true(code)
 
 
 @pytest.mark.parametrize("batch_size", [None, 50])

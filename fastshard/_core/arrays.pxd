@@ -8,8 +8,6 @@ cdef Seen seen_of(Shard shard)
 
 cdef object array_as(Layout layout, uint8_t *at, object owner)
 
-cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape)
-
 cdef object array_held(
     Shard shard, Py_ssize_t i, uint8_t *at, uint64_t size, object owner, object dtype,
     object shape,

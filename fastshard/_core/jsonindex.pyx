@@ -10,7 +10,7 @@ What a member's object holds beyond its extent and name is kept as text.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp
 
 from fastshard._core.extents cimport (
     columns_add, columns_add_info, columns_free, columns_t, name_at, resized, table_of,
