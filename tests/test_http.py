@@ -19,6 +19,7 @@ from fastshard.sources.http import HttpClient, client_for
 from fastshard.sources.remote import RemoteFile, fetch, open_remote
 from fastshard.sources.settings import settings_of
 
+from conftest import forks_beside_threads
 from servers import BEHAVIOURS, BROKEN, HARMLESS, Server, redirect_to
 
 DATA = bytes(i * 7 % 251 for i in range(50_000))
@@ -404,7 +405,8 @@ def test_threads_share_an_object(server):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the server's
+@forks_beside_threads  # the server's
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_reads_by_connections_of_its_own(server):
     file = opened(server, timeout=30.0)
     file.read_many([(20_000, 10), (40_000, 10)])

@@ -17,7 +17,7 @@ from fastshard.sources.http import client_for
 from fastshard.sources.remote import RemoteFile, open_remote
 from fastshard.sources.settings import settings_of
 
-from conftest import write_tar
+from conftest import forks_beside_threads, write_tar
 from scripts import run_script
 from servers import Server, redirect_to
 
@@ -198,6 +198,7 @@ def test_an_index_names_no_shards_of_others(tmp_path, server, name):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@forks_beside_threads  # the server's
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_that_drops_requests_leaves_the_parents_alone(server):
     file = opened(server)

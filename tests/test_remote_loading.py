@@ -6,6 +6,7 @@ import pytest
 
 import fastshard
 
+from conftest import forks_beside_threads
 from scripts import run_script
 from servers import Server
 
@@ -41,7 +42,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("fork", marks=forks_beside_threads), "forkserver", "spawn"]
+)
 def test_workers_read_over_http(tmp_path, how):
     if sys.platform == "win32" and how != "spawn":
         pytest.skip("this system does not fork")
