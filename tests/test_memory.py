@@ -65,7 +65,7 @@ def test_the_page_cache_is_left_as_small(folder, shuffled):
     evict(*folder.glob("*.tar"))
     most, most_cached = peaks(folder, order, max_memory="16MiB", keep_cache=False)
     assert most <= 16 * MB
-    assert most_cached <= 30 * MB
+    assert most_cached <= 45 * MB  # of 60: read-ahead around the pieces of 16
     gc.collect()
     assert total(folder, cached) <= 8 * MB
 
