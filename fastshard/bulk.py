@@ -150,7 +150,7 @@ class Bulk(Ordered):
 
         Raises
         ------
-        FastshardError
+        RaggedError
             A field is ragged; the error names the sample.
         FieldNotFoundError, FormatError, ValueError, IndexError, OSError
             As for `Sample.array`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.samples import first_of_other_width
 from fastshard.decoders import DECODERS
-from fastshard.errors import FastshardError
+from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.base import CopiedSample, Sample
 from fastshard.gathering import UnequalError, stacked
 
@@ -58,8 +58,10 @@ def collate(
 
     Raises
     ------
+    RaggedError
+        Ragged samples with ``"error"``.
     FastshardError
-        Samples with different fields, or ragged ones with ``"error"``.
+        Samples with different fields.
     ValueError
         No samples, or an array in `out` that does not fit.
     """
@@ -228,7 +230,7 @@ class Collation:
         fillable = alike and len({len(shape) for shape in shapes}) == 1
         if self.ragged == "error" or not fillable:
             found = sorted({f"{array.dtype} {array.shape}" for array in arrays})
-            raise FastshardError(
+            raise RaggedError(
                 f"field {field!r} is not the same in all samples: "
                 f"{', '.join(found[:4])}"
             )

@@ -18,6 +18,7 @@ __all__ = [
     "MemberNotFoundError",
     "QueryError",
     "QueryTimeoutError",
+    "RaggedError",
     "RemoteError",
     "RemoteNotFoundError",
     "SampleNotFoundError",
@@ -187,6 +188,10 @@ class RemoteNotFoundError(RemoteError, FileNotFoundError):
     """There is no such remote object."""
 
     code = errno.ENOENT
+
+
+class RaggedError(FastshardError, ValueError):
+    """Arrays of a field differ in shape or dtype, where one array of all is wanted."""
 
 
 class QueryError(FastshardError, ValueError):

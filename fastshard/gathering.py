@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.gather import gather, positions_of
 from fastshard._core.samples import members_of
-from fastshard.errors import FastshardError
+from fastshard.errors import RaggedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +81,7 @@ def column_of(
     except UnequalError as error:
         if ragged == "list":
             return [sample.array(field, dtype, shape) for sample in samples]
-        raise FastshardError(
+        raise RaggedError(
             f"field {field!r} of sample {samples[error.place].key!r} is "
             f"{error.found}, and of sample {samples[0].key!r} {error.first}; "
             'ragged="list" gives a list of arrays'

@@ -57,6 +57,7 @@ def open_dataset(
             raise ValueError(
                 "a columnar dataset takes no index, key, lower, check_size"
             )
+        settings_of(remote or {}, [])  # no argument that there is not
         reading = Reading(
             prefetch, None if max_memory is None else parse_size(max_memory), keep_cache
         )

@@ -167,7 +167,7 @@ def test_query_limit_and_columns(root, call):
 )
 def test_a_query_that_is_wrong(root, call, where):
     status, out, err = call("query", root, where)
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert err.startswith("fastshard: ")
 
 

@@ -13,6 +13,7 @@ import pytest
 from fastshard.columnar.connect import begin, open_reader
 from fastshard.columnar.query import query, query_ids
 from fastshard.columnar.schema import Field, is_columnar, read_fields
+from fastshard.columnar.writing import open_writer
 from fastshard.errors import FormatError, QueryError
 
 from columnarchecks import rewrite
@@ -389,3 +390,17 @@ def test_truncated_indexes(root):
                 FormatError("whole", "", 0) if n > len(whole) - 4096 else AssertionError
             )
         conn.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+@pytest.mark.parametrize("end", ["", "-wal", "-journal", "-shm"])
+def test_a_pipe_or_a_folder_beside_an_index(root, end):
+    rewrite(root)
+    path = root / f"index.sqlite{end}"
+    path.unlink(missing_ok=True)
+    for make, remove in [(os.mkfifo, os.unlink), (os.mkdir, os.rmdir)]:
+        make(path)
+        for call in (open_reader, open_writer):
+            with pytest.raises(FormatError, match=f"not a file.*index.sqlite{end},"):
+                call(str(root / "index.sqlite"))
+        remove(path)

@@ -499,7 +499,8 @@ def test_rows_that_cannot_be(tmp_path, offset, shard):
             (offset, shard, ids[0]),
         )
     conn.close()
-    found = type(offset) is int and shard == 0 and offset >= 0  # by its name
+    # By its name, unless it is beyond the file, which no writer's sums are.
+    found = type(offset) is int and shard == 0 and 0 <= offset < 5632
     found = found or offset == "512"  # the column's affinity makes a number of it
     with ShardedDatasetReader(root) as reader:
         for call in (

@@ -12,8 +12,10 @@ import pytest
 
 from fastshard.columnar.figures import stat
 from fastshard.columnar.verifying import verify
+from fastshard.columnar.writer import ShardedDatasetWriter
 from fastshard.errors import FormatError
 
+from columnar_stored import sql
 from conftest import not_sanitized
 from originals import npy, shard_path
 
@@ -375,3 +377,71 @@ def test_deep_stat(root):
 def test_stat_names_columns_of_metadata(root):
     run(root, "ALTER TABLE samples ADD COLUMN length INTEGER")
     assert stat(root)["columns"] == {"length": "INTEGER"}
+
+
+# ---------------------------------------------------------------- what fastshard wrote
+
+
+@pytest.fixture
+def ours(tmp_path):
+    with ShardedDatasetWriter(tmp_path / "ours", samples_per_shard=4) as writer:
+        writer.add_field("a")
+        for i in range(6):
+            writer.add_sample({"a": np.full(5, i, np.float32)}, f"s{i}")
+    assert verify(writer.root) == []
+    return writer.root
+
+
+@pytest.mark.parametrize("offset", [0, 1, 512, 1024, 1600, "(a_offset + 512)"])
+def test_true_offsets_that_are_not_the_members_own(ours, offset):
+    (before,) = sql(ours, "SELECT a_offset FROM samples WHERE id = 's1'")
+    run(ours, f"UPDATE samples SET a_offset = {offset} WHERE id = 's1'")
+    (after,) = sql(ours, "SELECT a_offset FROM samples WHERE id = 's1'")
+    (fault,) = verify(ours)
+    assert fault.member == "s1"
+    assert fault.reason == (
+        f"its field 'a' has the offset {after[0]:,}, and is at {before[0]:,}"
+    )
+
+
+def test_an_offset_of_a_tar_inside_of_an_array(ours, tmp_path):
+    """A reader believes what looks like the member; it is none of the shard's."""
+    inner = tmp_path / "inner.tar"
+    with tarfile.open(inner, "w") as tar:
+        data = io.BytesIO()
+        np.save(data, np.full(7, 66))
+        member = tarfile.TarInfo("s1.npy")
+        member.size = data.tell()
+        tar.addfile(member, io.BytesIO(data.getvalue()))
+    with ShardedDatasetWriter(ours) as writer:
+        aligned = b"\0" * 384 + inner.read_bytes()  # behind 128 bytes of header
+        writer.add_sample({"a": np.frombuffer(aligned, np.uint8)}, "outer")
+    ((at,),) = sql(ours, "SELECT a_offset FROM samples WHERE id = 'outer'")
+    run(ours, f"UPDATE samples SET a_offset = {at + 1024} WHERE id = 's5'")
+    run(ours, f"UPDATE samples SET a_offset = {at + 1024}, a_shard = 1 WHERE id = 's1'")
+    assert [fault.member for fault in verify(ours)] == ["s1", "s5"]
+
+
+def test_a_record_that_ends_where_no_member_does(ours):
+    run(ours, "UPDATE fastshard_shards SET nbytes = nbytes + 512 WHERE shard = 1")
+    (fault,) = verify(ours)
+    assert "ends a member: none does" in fault.reason
+    assert fault.path.endswith("shard_0001.tar")
+
+
+def test_places_of_no_field(ours):
+    run(ours, "DELETE FROM fields")
+    assert reasons(ours) == ["6 samples have a 'a_shard' of no field 'a'"]
+    run(ours, "UPDATE samples SET a_shard = NULL, a_offset = NULL")
+    assert verify(ours) == []
+
+
+def test_triggers_and_views_that_a_writer_refuses(ours):
+    run(
+        ours,
+        "CREATE TRIGGER t AFTER INSERT ON samples BEGIN DELETE FROM fields; END",
+        "UPDATE samples SET a_shard = 77 WHERE id = 's5'",
+    )
+    refused, other = reasons(ours)
+    assert refused.startswith("a trigger 't'")
+    assert other == "the shard is not there; samples of it: 1"

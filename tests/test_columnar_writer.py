@@ -273,6 +273,60 @@ def test_metadata_that_is_no_json(writer, metadata, error):
     assert writer.conn.execute("SELECT count(*) FROM samples").fetchone() == (1,)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "hint"),
+    [
+        ({"n": np.int64(1)}, r"of sample 'x' .* int64 .*\.item\(\)"),
+        ({"n": {"deep": [np.arange(3)]}}, r"ndarray .*\.tolist\(\)"),
+        ({"n": float("nan")}, "of sample 'x' is no JSON"),
+        ({1: "a", "1": "b"}, "keys that are one in JSON"),
+        ({True: 1, "true": 2, "x": 3}, "keys that are one in JSON"),
+    ],
+)
+def test_what_is_said_of_metadata(writer, metadata, hint):
+    with pytest.raises(ValueError, match=hint):
+        writer.add_sample({}, "x", metadata)
+    with pytest.raises(ValueError, match=hint):
+        writer.register_samples(["x"], [metadata])
+    assert writer.conn.execute("SELECT count(*) FROM samples").fetchone() == (0,)
+
+
+def test_samples_that_are_there_twice(writer, root):
+    with pytest.raises(ValueError, match="twice"):
+        writer.register_samples(["p", "p"], [{"a": 1}, {"a": 2}])
+    with pytest.raises(TypeError, match="a mapping for each id"):
+        writer.register_samples(["p"], {"a": 1})
+    writer.register_samples(["p", "p"])
+    with pytest.raises(ValueError, match="twice"):
+        writer.write_shard("a", 3, ["p", "p"], [np.arange(1), np.arange(2)])
+    assert [*read_all(root)] == ["p"]
+    assert not os.listdir(root / "a_shards")
+
+
+def test_a_sample_that_is_refused_takes_no_id(writer):
+    with pytest.raises(ValueError, match="not registered"):
+        writer.add_sample({"nope": np.arange(2)})
+    with pytest.raises(ValueError, match="metadata"):
+        writer.add_sample({}, metadata={"x": {1}})
+    assert writer.add_sample({}) == "sample_000000000001"
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_shards_whose_index_is_gone(writer, root, empty):
+    writer.add_sample({"a": np.arange(3)})
+    writer.close()
+    index = root / "index.sqlite"
+    index.write_bytes(b"") if empty else index.unlink()
+    before = (root / "a_shards" / "shard_0000.tar").read_bytes()
+    for _ in range(2):
+        with pytest.raises(FormatError, match="a_shards is gone: move them away"):
+            ShardedDatasetWriter(root)
+    assert (root / "a_shards" / "shard_0000.tar").read_bytes() == before
+    (root / "a_shards").rename(root / "away")
+    with ShardedDatasetWriter(root) as again:
+        again.add_field("a")
+
+
 def test_metadata_that_nests_deeply_is_refused_or_read(writer):
     circle = {}
     circle["x"] = circle
@@ -307,7 +361,7 @@ def test_metadata_is_the_text_of_json_dumps(writer, root):
 
 
 NAMES = ["", "1a", "a b", "a-b", 'a"; DROP TABLE samples', "é", "id", "ID", "Meta_Json"]
-NAMES += ["rowid", "_ROWID_", "oid", "a_offset", "A", "x" * 200, "a\n"]
+NAMES += ["a_offset", "A", "x" * 200, "a\n", "__key__"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -328,7 +382,7 @@ def test_field_names_that_are_none(writer, name):
 def test_fields_and_columns_that_collide(writer):
     writer.conn.execute("ALTER TABLE samples ADD COLUMN length_shard INTEGER")
     writer.conn.execute("ALTER TABLE samples ADD COLUMN width INTEGER")
-    for name in ("length", "width"):
+    for name in ("length", "a_shard"):
         with pytest.raises(ValueError, match="there is a column"):
             writer.add_field(name)
     with pytest.raises(TypeError):
@@ -336,6 +390,12 @@ def test_fields_and_columns_that_collide(writer):
     writer.add_fields(["a", "c", "c"])  # those that are there are passed over
     fields = writer.conn.execute("SELECT name FROM fields").fetchall()
     assert fields == [("a",), ("b",), ("c",)]
+    free = ["width", "rowid", "x_offset"]  # their columns have other names
+    writer.add_fields(free)
+    writer.add_sample({name: np.arange(i) for i, name in enumerate(free)}, "s")
+    writer.close()
+    _, found = read_all(writer.root)["s"]
+    assert [len(found[name]) for name in free] == [0, 1, 2]
 
 
 # ------------------------------------------------------------- going on
@@ -394,10 +454,11 @@ def test_a_metadata_column(writer, root):
     plan = sql(root, "EXPLAIN QUERY PLAN SELECT id FROM samples WHERE length > 6")
     assert "INDEX" in plan[0][-1]
     with ShardedDatasetWriter(root) as again:
+        again.add_metadata_column("typed", "$.length", int)
         with pytest.raises(ValueError, match="already"):
             again.add_metadata_column("length", "$.length")
-        with pytest.raises(ValueError, match="there is a column"):
-            again.add_field("length")
+        with pytest.raises(ValueError, match="type"):
+            again.add_metadata_column("other", "$.x", bytes)
         for bad in ["length", "$[", "$.a\0b"]:
             with pytest.raises(ValueError, match="path"):
                 again.add_metadata_column("other", bad)
@@ -543,14 +604,14 @@ def test_open_shard(writer, root):
         one.add_sample("x", np.arange(2))
         other.add_sample("y", np.arange(3))
         one.add_sample("x", np.arange(4))  # the last one counts
-        with pytest.raises(ValueError, match="register_samples"):
-            one.add_sample("z", np.arange(3))
+        other.add_sample("z", np.arange(6))  # it is registered
         with pytest.raises(ValueError, match="field 'a'"):
             one.add_sample("x", object())
         with pytest.raises(FileExistsError):
             writer.open_shard("a", 0)
         writer.add_sample({"a": np.arange(5)}, "w")
-    assert [len(s["a"]) for _, s in read_all(root).values()] == [4, 3, 5]
+    found = {i: len(sample["a"]) for i, (_, sample) in read_all(root).items()}
+    assert found == {"x": 4, "y": 3, "w": 5, "z": 6}
     with pytest.raises(ClosedError):
         one.add_sample("x", np.arange(2))
 
@@ -624,6 +685,20 @@ def test_compacting_what_has_no_arrays_left(writer, root):
     with ShardedDatasetWriter(root) as again:
         again.add_sample({"a": np.arange(3)})
     assert len(read_all(root)) == 3
+
+
+@pytest.mark.parametrize("lost", ["a_shard = NULL", "a_shard = 'x'", "a_shard = -1"])
+def test_compact_refuses_rows_that_have_lost_their_shard(writer, root, lost):
+    for i in range(6):
+        writer.add_sample({"a": np.full(3, i)}, str(i))
+    writer.conn.execute(f"UPDATE samples SET {lost} WHERE id = '1'")
+    writer.update_sample("0", {"a": np.arange(3)})
+    writer.flush()
+    path = root / "a_shards" / "shard_0000.tar"
+    before = path.read_bytes()
+    with pytest.raises(FormatError, match="shard"):
+        writer.compact()
+    assert path.read_bytes() == before
 
 
 def test_compact_refuses_what_it_cannot_find(writer, root):

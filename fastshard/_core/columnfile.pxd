@@ -17,6 +17,7 @@ cdef class ColumnFile:
     cdef readonly bint believed             # offsets are true ones, if there is such a member
     cdef object scan               # makes the table of what a walk over it finds
     cdef ExtentTable scanned       # that table, once it was needed
+    cdef object fault              # why the walk ended before the archive; or None
     cdef uint64_t likely           # bytes of the member that was found last
     cdef Seen seen
     cdef readonly tuple identity

@@ -1,8 +1,11 @@
 from collections.abc import Callable
-from typing import Literal, Self, final
+from typing import Literal, Self, TypeAlias, final
 
 from fastshard._core.extents import ExtentTable
 from fastshard._core.source import LocalFile, Source
+from fastshard.errors import FormatError
+
+_Scan: TypeAlias = Callable[[str], tuple[ExtentTable, FormatError | None]]
 
 @final
 class ColumnFile:
@@ -25,7 +28,7 @@ class ColumnFile:
         source: Source,
         path: str,
         number: int,
-        scan: Callable[[str], ExtentTable],
+        scan: _Scan,
         believed: bool,
         identity: tuple[int, int, int, int],
     ) -> Self: ...
@@ -38,5 +41,5 @@ def open_column(
     mode: Literal["mmap", "private", "pread"],
     recorded: int | None,
     believes: Callable[[LocalFile, int], bool],
-    scan: Callable[[str], ExtentTable],
+    scan: _Scan,
 ) -> ColumnFile: ...

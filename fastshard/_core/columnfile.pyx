@@ -116,7 +116,8 @@ cdef class ColumnFile:
     number : int
         Of the shard, among those of its field.
     scan : callable
-        ``scan(path)`` returns an `ExtentTable` of all that the file holds.
+        ``scan(path)`` returns an `ExtentTable` of all that the file holds, and the
+        fault that keeps more from being found, or None.
     believed : bool
         Offsets come from who writes true ones. Others' may lead to an earlier member
         of the same name, so that all headers are walked over before any is used.
@@ -175,7 +176,7 @@ cdef class ColumnFile:
         """What a walk over all headers finds; one thread walks, others wait for it."""
         with self.scanning:
             if self.scanned is None:
-                self.scanned = self.scan(self.path)
+                self.scanned, self.fault = self.scan(self.path)
             return self.scanned
 
     def locate(self, uint64_t offset, str member not None):
@@ -239,17 +240,22 @@ cdef class ColumnFile:
         if self.believed and self.check(offset, name, size):
             self.likely = size[0]
             return 0
-        table = self.walked()
+        source = self.source
         member = text_from(name)
+        if offset > source.nbytes:  # others' sums of sizes are below it too
+            raise FormatError(
+                f"the index names a byte beyond the {source.nbytes:,} of the shard",
+                self.path, offset, member,
+            )
+        table = self.walked()
         i = table.find(member)
         if i < 0:
-            raise FormatError(
-                "the index names a member that the shard has not", self.path, offset,
-                member,
-            )
+            reason = "the index names a member that the shard has not"
+            if self.fault is not None:
+                reason += f": {self.fault.reason} at byte {self.fault.offset:,}"
+            raise FormatError(reason, self.path, offset, member) from self.fault
         found[0] = table.columns.offsets[i]
         size[0] = table.columns.sizes[i]
-        source = self.source
         if found[0] > source.nbytes or size[0] > source.nbytes - found[0]:
             raise FormatError(  # what was mapped is older than the walk
                 "a member reaches beyond the file as it was opened", self.path,

@@ -61,7 +61,12 @@ def positions_of(positions, Py_ssize_t count):
     if kind in ("i", "u"):
         whole = array("q", positions.astype("q").tobytes())
     else:
-        whole = array("q", positions)
+        try:
+            whole = array("q", positions)
+        except OverflowError:
+            raise IndexError(
+                f"a position is out of range: there are {count:,}"
+            ) from None
     numbers = whole
     for k in range(len(whole)):
         i = numbers[k]

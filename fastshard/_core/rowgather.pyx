@@ -356,6 +356,10 @@ def layout_of_row(Rows rows not None, Py_ssize_t i):
     if not rows.has(i):
         raise FieldNotFoundError(rows.field, f"sample {key_of(rows.table, i)!r}")
     shard = rows.shard_of(i)
+    if rows.unpickle is not None:
+        array = rows.array(i)
+        if array.dtype.hasobject:  # it has no bytes that could be copied
+            return array.dtype, array.shape, False, None, 0, 0
     array = shard.array(i)         # checks all that there is
     owner = shard.hold(i, &at, &size)
     layout = layout_of(at, size, seen_of(shard))

@@ -52,6 +52,7 @@ cdef class Rows:
     cdef list shards               # those that are open, by slot; or None
     cdef list firsts               # what each was when it was opened first, or None
     cdef object bring
+    cdef public object unpickle    # makes arrays of objects; None: they are refused
     cdef public object layout      # of the arrays that were stacked last, or None
     cdef Cells cells
     cdef ExtentTable table

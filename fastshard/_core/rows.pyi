@@ -3,6 +3,7 @@ from typing import Any, Self, final
 
 from fastshard._core.columnfile import ColumnFile
 from fastshard._core.shard import Shard
+from fastshard.errors import FormatError
 
 @final
 class Places:
@@ -19,6 +20,7 @@ class Rows:
     def numbers(self) -> list[int]: ...
     @property
     def count(self) -> int: ...
+    unpickle: Callable[[bytes, FormatError], Any] | None
     layout: Any
     def let_go(self, file: ColumnFile) -> None: ...
     def __new__(

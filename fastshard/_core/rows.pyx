@@ -121,6 +121,12 @@ cdef class Rows:
         ``bring(number)`` returns the `ColumnFile` of a shard.
     path : str
         Of the index, for messages.
+
+    Attributes
+    ----------
+    unpickle : callable or None
+        ``unpickle(data, error)`` returns an array of Python objects, or raises the
+        error, which says why the member is no other array.
     """
 
     def __cinit__(self, str field not None, bring, str path not None):
@@ -286,7 +292,12 @@ cdef class Rows:
             or size - kept.header_size != kept.nbytes
             or memcmp(at, kept.header, kept.header_size) != 0
         ):
-            array = array_held(shard, i, at, size, owner, None, None)
+            try:
+                array = array_held(shard, i, at, size, owner, None, None)
+            except FormatError as error:
+                if self.unpickle is None:
+                    raise
+                return self.unpickle((<const char *> at)[:size], error)
             if kept is None:       # now that all there is was checked
                 self.tag_of(layout_of(at, size, seen_of(shard)))
             return array

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastshard.cli.common import Commands, UsageError, shown
+from fastshard.errors import QueryError, QueryTimeoutError
 
 __all__ = [
     "add_compact",
@@ -158,6 +159,10 @@ def cmd_query(args: argparse.Namespace) -> int:
             limit=args.limit,
             timeout=args.timeout,
         )
+    except QueryTimeoutError:
+        raise
+    except QueryError as error:
+        raise UsageError(str(error)) from error
     finally:
         conn.close()
     print_rows(rows, split(args.columns), args)

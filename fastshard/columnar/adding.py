@@ -41,11 +41,6 @@ class Adding(Storing):
         self._updates: dict[tuple[object, ...], str] = {}  # with metadata or not
         super().__init__(root, samples_per_shard, allow_pickle=allow_pickle)
 
-    def has_sample(self, sample_id: str) -> bool:
-        """Say whether there is a sample of this id."""
-        row = self._conn.execute("SELECT 1 FROM samples WHERE id = ?", (sample_id,))
-        return row.fetchone() is not None
-
     def adopt(
         self,
         column: Column,
@@ -233,13 +228,18 @@ def copied(arrays: Mapping[str, Any]) -> dict[str, Any]:
 def move_rows(
     cursor: sqlite3.Cursor, field: str, number: int, rows: dict[str, int], existed: bool
 ) -> None:
-    """Let a shard hold the arrays of these samples, and of no others."""
+    """Let a shard hold the arrays of these samples, new ones too, and of no others."""
     offset, shard = quoted(f"{field}_offset"), quoted(f"{field}_shard")
     if existed:
         cursor.execute(
             f"UPDATE samples SET {offset} = NULL, {shard} = NULL WHERE {shard} = ?",
             (number,),
         )
+    cursor.executemany(
+        "INSERT INTO samples (id, meta_json) VALUES (?, '{}') "
+        "ON CONFLICT (id) DO NOTHING",
+        ((sample_id,) for sample_id in rows),
+    )
     cursor.executemany(
         f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE id = ?",
         ((at, number, sample_id) for sample_id, at in rows.items()),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of
-from fastshard.columnar.query import query, query_ids
+from fastshard.columnar.query import Params, query, query_ids
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.snapshot import Snapshot
 from fastshard.errors import ClosedError, FieldNotFoundError
 from fastshard.formats.local import Mode
+
+if TYPE_CHECKING:
+    from fastshard.verify import Fault
 
 __all__ = ["TIMEOUT", "Asking"]
 
@@ -25,12 +28,18 @@ class Asking:
     ----------
     root : str or path-like
     mode : {"mmap", "private", "pread"}
+    allow_pickle : bool
+        As for `ShardedDatasetReader`.
     """
 
-    def __init__(self, root: str | os.PathLike[str], mode: Mode) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], mode: Mode, allow_pickle: bool
+    ) -> None:
         self._closed = True  # until all is well
-        self.root = os.fspath(root)
-        self._snapshot = Snapshot(self.root, mode)
+        self._allow_pickle = allow_pickle
+        self.root: str = os.fsdecode(root)
+        self._home = os.path.abspath(self.root)  # wherever the process goes
+        self._snapshot = Snapshot(self._home, mode)
         self._count: int | None = None
         self._generation = self._snapshot.generation
         self._closed = False
@@ -77,7 +86,7 @@ class Asking:
     def query_ids(
         self,
         where: str | None = None,
-        params: Sequence[Any] = (),
+        params: Params = (),
         limit: int | None = None,
         *,
         timeout: float | None = TIMEOUT,
@@ -90,8 +99,8 @@ class Asking:
             An SQL expression over the columns of ``samples``: ``"forecast_offset IS
             NOT NULL"``, ``"json_extract(meta_json, '$.length') > ?"``. It can read
             this index and nothing else, and change nothing.
-        params : sequence
-            What stands for its question marks.
+        params : sequence or mapping
+            What stands for its ``?``, or ``:name``.
         limit : int, optional
         timeout : float, optional
             Seconds; None: as long as it takes.
@@ -109,7 +118,7 @@ class Asking:
     def query(
         self,
         where: str | None = None,
-        params: Sequence[Any] = (),
+        params: Params = (),
         columns: Sequence[str] = ("id", "meta_json"),
         limit: int | None = None,
         *,
@@ -132,6 +141,20 @@ class Asking:
         """
         connection = self._query_connection()
         return query(connection, where, params, columns, limit, timeout=timeout)
+
+    def stat(self, *, deep: bool = False) -> dict[str, Any]:
+        """Count what the dataset holds now; see `fastshard.columnar.stat`."""
+        from fastshard.columnar.figures import stat
+
+        self._check_open()
+        return stat(self._home, deep=deep)
+
+    def verify(self) -> list[Fault]:
+        """Look for faults in the dataset as it is now; see `columnar.verify`."""
+        from fastshard.columnar.verifying import verify
+
+        self._check_open()
+        return verify(self._home, allow_pickle=self._allow_pickle)
 
     def refresh(self) -> None:
         """See the dataset as it is now."""
@@ -157,7 +180,7 @@ class Asking:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"the reader of {self.root} is closed")
+            raise ClosedError(f"the reader of {self.root} is closed: open another")
         if self._generation != self._snapshot.generation:  # this is a child of fork
             self._generation = self._snapshot.generation
             self._forget()
@@ -193,6 +216,8 @@ class Asking:
                 rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
         except FAULTS as error:
             if self._closed:  # by another thread, meanwhile
-                raise ClosedError(f"the reader of {self.root} is closed") from error
+                raise ClosedError(
+                    f"the reader of {self.root} is closed: open another"
+                ) from error
             raise fault_of(error, self._snapshot.path) from error
         return rows

@@ -100,6 +100,7 @@ class Column:
         self.new_files = False
         self.num_shards = self.new_count = -1  # as committed, and to be; not known yet
         self.growing: Growing | None = None
+        self._full: Growing | None = None  # complete, and to be synced and closed
         self._syncing = syncing
 
     def path(self, number: int) -> str:
@@ -193,6 +194,7 @@ class Column:
 
     def store(self) -> None:
         """Write what was added, with an end behind it, and have it synced."""
+        self._let_full_go()
         growing = self.growing
         if growing is None:
             return
@@ -205,6 +207,7 @@ class Column:
 
     def finish(self) -> None:
         """Complete the shard that grows, and let it go."""
+        self._let_full_go()
         growing = self.growing
         if growing is None:
             return
@@ -214,9 +217,15 @@ class Column:
         # In this order, for an interrupt may come between: nothing is added to what
         # is let go, and what is pending is synced.
         self.buffer.left = 0
-        self._syncing.add(growing, close=True)
-        self.growing = None
+        self._full, self.growing = growing, None
+        self._let_full_go()
         self.buffer.begin(0)
+
+    def _let_full_go(self) -> None:
+        """Have the shard that is full synced and closed, also once more."""
+        if self._full is not None:
+            self._syncing.add(self._full, close=True)
+            self._full = None
 
     def settle(self) -> None:
         """Take the pending records for committed."""
@@ -233,6 +242,9 @@ class Column:
 
     def discard(self, records: dict[int, Record] | None) -> None:
         """Cut what was written back to records; None: close the files only."""
+        full, self._full = self._full, None
+        if full is not None:
+            full.let_go()
         growing, self.growing = self.growing, None
         self.buffer.left = 0
         if growing is not None:

@@ -104,6 +104,7 @@ def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
 def _compact(writer: Adding, column: Column) -> None:
     column.finish()
     writer.flush()
+    _check_rows(writer._conn, column)
     shard = quoted(f"{column.name}_shard")
     count = f"SELECT count({shard}) FROM samples"
     (rows,) = writer._conn.execute(count).fetchone()
@@ -124,6 +125,16 @@ def _compact(writer: Adding, column: Column) -> None:
                 _remove(writer, column, new if undone else old)
         raise
     _remove(writer, column, old)
+
+
+def _check_rows(conn: sqlite3.Connection, column: Column) -> None:
+    """Refuse rows that have lost their shard: their arrays would be dead space."""
+    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    sql = f"SELECT id FROM samples WHERE {shard} IS NULL AND {offset} IS NOT NULL"
+    row = conn.execute(f"{sql} LIMIT 1").fetchone()
+    if row is not None:
+        reason = f"field {column.name!r} of sample {row[0]!r:.200} has no shard"
+        raise FormatError(reason, column.folder, 0)
 
 
 def _copy(conn: sqlite3.Connection, column: Column, numbers: list[int]) -> Places:

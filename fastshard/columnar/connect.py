@@ -17,16 +17,19 @@ from urllib.parse import quote
 from fastshard.errors import FormatError
 
 __all__ = [
+    "BESIDE",
     "BUSY_SECONDS",
     "FAULTS",
     "ReaderConnection",
     "begin",
     "fault_of",
+    "file_size",
     "json_is_trusted",
     "open_reader",
     "open_readers",
 ]
 
+BESIDE = ("-wal", "-journal", "-shm")  # ends of the names of SQLite's other files
 BUSY_SECONDS = 5.0  # that a lock of another process is waited for
 TRIES = 1000  # to find several connections at one state, while others write
 CACHED = 128  # statements
@@ -114,11 +117,11 @@ def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnect
         It cannot be read as it is; the text says why.
     """
     name = os.fspath(path)
-    real = os.path.realpath(name)  # SQLite's other files are beside it
+    real = os.path.realpath(name)
     if not stat.S_ISREG(os.stat(real).st_mode):
         raise FormatError("not a file", name, 0)
-    written = bool(_size(real + "-wal") or _size(real + "-journal"))
-    if written:  # the last to close would change the index, were it writable
+    wal, journal, _ = (file_size(name, real, end) for end in BESIDE)
+    if wal or journal:  # the last to close would change the index, were it writable
         return _opened(name, real, "mode=ro", count)
     try:
         return _opened(name, real, "mode=rw", count)  # it alone removes -wal and -shm
@@ -212,9 +215,10 @@ def _descriptor_error() -> OSError | None:
 
 
 def _why(error: Exception, path: str) -> str:
-    if _size(os.path.realpath(path) + "-journal"):
+    real = os.path.realpath(path)
+    if file_size(path, real, "-journal"):
         return "a write to it was cut off; open it once with a writer"
-    if _size(os.path.realpath(path) + "-wal"):
+    if file_size(path, real, "-wal"):
         return "its -wal has changes that cannot be read without writing beside it"
     return str(error)
 
@@ -276,8 +280,18 @@ def _uri(path: str) -> str:
     return "file://" + "/" * (name[:1] != b"/") + quote(name, safe="/:")
 
 
-def _size(path: str) -> int:
+def file_size(name: str, real: str, end: str) -> int:
+    """Return the bytes of an index, or of a file beside it; 0: it is not there.
+
+    Raises
+    ------
+    FormatError
+        It is no file: SQLite would wait for a pipe.
+    """
     try:
-        return os.stat(path).st_size
+        status = os.stat(real + end)
     except OSError:
         return 0
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError("not a file", name + end, 0)
+    return status.st_size

@@ -62,14 +62,14 @@ class ColumnSet(ShardSet):
             limit=limit,
             reading=reading,
         )
-        self.snapshot = Snapshot(root, mode, limit)
+        self.snapshot = Snapshot(os.path.abspath(root), mode, limit)
         self.kept = limit  # as it was given
         self.verifier = self._verify
 
     def bring(self, k: int) -> Any:
         """Read all rows of the index."""
         if self.closed:
-            raise ClosedError("the dataset is closed")
+            raise ClosedError("the dataset is closed: open it again")
         samples = load_samples(self.snapshot)
         self.open[k] = samples  # type: ignore[call-overload]
         return samples
@@ -89,7 +89,7 @@ class ColumnSet(ShardSet):
     def counts(self) -> list[Counts]:
         """Count the samples, and the arrays of all fields."""
         if self.closed:
-            raise ClosedError("the dataset is closed")
+            raise ClosedError("the dataset is closed: open it again")
         if self._counts is None:
             rows = self.rows()
             members = sum(column.count for column in rows.columns)
@@ -130,7 +130,7 @@ class ColumnSet(ShardSet):
     def _verify(self) -> list[Any]:
         from fastshard.columnar.verifying import verify
 
-        return list(verify(self.root))
+        return list(verify(self.snapshot.root))
 
     def identify(self) -> Identity:
         """Say what dataset it is: its fields, and its samples' ids."""
@@ -138,7 +138,7 @@ class ColumnSet(ShardSet):
         digest = blake2b("\n".join(rows.field_names).encode(), digest_size=8)
         for i in range(len(rows)):
             digest.update(f"\n{rows.key_at(i)}".encode())
-        name = os.path.basename(os.path.abspath(self.root))
+        name = os.path.basename(self.snapshot.root)
         return Identity(name, len(rows), digest.hexdigest())
 
     def mapped(self) -> list[tuple[int, int]]:
@@ -152,9 +152,9 @@ class ColumnSet(ShardSet):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
-            raise ClosedError("the dataset is closed")
+            raise ClosedError("the dataset is closed: open it again")
         mode = self.options["mode"]
-        return _again, (os.path.abspath(self.root), mode, self.kept, self.reading)
+        return _again, (self.snapshot.root, mode, self.kept, self.reading)
 
 
 def _again(root: str, mode: Mode, limit: int | None, reading: Reading) -> ColumnSet:

@@ -174,19 +174,24 @@ class _First:
         self.data = data
 
 
-def metadata_text(metadata: object, conn: sqlite3.Connection) -> str:
+def metadata_text(
+    metadata: object, sample_id: str | None, conn: sqlite3.Connection
+) -> str:
     """Return metadata as the JSON text that the index keeps.
 
     Parameters
     ----------
     metadata : mapping or None
+    sample_id : str or None
+        Whose, for errors.
     conn : sqlite3.Connection
         It is asked whether it can read a text that nests deeply.
 
     Raises
     ------
     ValueError
-        JSON cannot say it: it has a NaN, an object of another type, a circle.
+        JSON cannot say it: it has a NaN, an object of another type, a circle, or
+        keys that JSON would make one of.
     TypeError
         It is no mapping.
     """
@@ -200,15 +205,35 @@ def metadata_text(metadata: object, conn: sqlite3.Connection) -> str:
     try:
         text = _json(metadata)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the metadata is no JSON: {error}") from error
+        raise ValueError(
+            f"the metadata{_of(sample_id)} is no JSON: {error}{_hint(error)}"
+        ) from error
+    if not all(type(key) is str for key in metadata) and (
+        len(json.loads(text)) < len(metadata)
+    ):
+        raise ValueError(f"the metadata{_of(sample_id)} has keys that are one in JSON")
     if len(text) > MAX_METADATA:
         raise ValueError(
-            f"metadata is JSON of {MAX_METADATA:,} bytes at most, not {len(text):,}"
+            f"the metadata{_of(sample_id)} is JSON of {len(text):,} bytes: at most "
+            f"{MAX_METADATA:,}"
         )
     if (
         len(text) > DEEP
         and text.count("[") + text.count("{") > DEEP
         and not conn.execute("SELECT json_valid(?)", (text,)).fetchone()[0]
     ):
-        raise ValueError("the metadata nests too deeply for SQLite to read")
+        raise ValueError(
+            f"the metadata{_of(sample_id)} nests too deeply for SQLite to read"
+        )
     return text
+
+
+def _of(sample_id: str | None) -> str:
+    return "" if sample_id is None else f" of sample {sample_id!r:.200}"
+
+
+def _hint(error: Exception) -> str:
+    """Say what to do about an object that JSON has no word for."""
+    if not isinstance(error, TypeError):
+        return ""
+    return "; numbers of NumPy become Python's by .item(), arrays lists by .tolist()"

@@ -14,6 +14,7 @@ from fastshard.columnar.writing import WriterConnection, begin
 __all__ = ["columns_of", "new_field", "new_metadata_column", "savepoint"]
 
 TYPES = ("INTEGER", "REAL", "TEXT", "NUMERIC")
+OF_PYTHON = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT"}
 
 
 def columns_of(conn: sqlite3.Connection) -> set[str]:
@@ -96,13 +97,14 @@ def check_new_fields(
 
 
 def new_metadata_column(
-    cursor: sqlite3.Cursor, name: str, path: str, kind: str
+    cursor: sqlite3.Cursor, name: str, path: str, kind: str | type
 ) -> None:
     """Add a column that is computed from the metadata, and an SQL index over it."""
     name = check_column_name(name, columns_of(cursor.connection))
     if not isinstance(path, str) or not path.startswith("$") or "\0" in path:
         raise ValueError(f"a path into the metadata begins with $: {path!r:.200}")
-    if str(kind).upper() not in TYPES:
+    declared = (OF_PYTHON.get(kind) if isinstance(kind, type) else str(kind)) or ""
+    if declared.upper() not in TYPES:
         raise ValueError(f"a column's type is one of {', '.join(TYPES)}: {kind!r}")
     try:
         cursor.execute("SELECT json_extract('{}', ?)", (path,))
@@ -111,7 +113,7 @@ def new_metadata_column(
     text = "'" + path.replace("'", "''") + "'"
     try:
         cursor.execute(
-            f"ALTER TABLE samples ADD COLUMN {quoted(name)} {str(kind).upper()} "
+            f"ALTER TABLE samples ADD COLUMN {quoted(name)} {declared.upper()} "
             f"GENERATED ALWAYS AS (json_extract(meta_json, {text})) VIRTUAL"
         )
         cursor.execute(

@@ -47,7 +47,7 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
     OSError
         They cannot be read.
     """
-    name = os.fspath(root)
+    name = os.fsdecode(root)
     conn = open_reader(os.path.join(name, NAME))
     try:
         fields = read_fields(conn, conn.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -240,8 +241,19 @@ else:
 
 def only_zeros(fd: int, offset: int) -> bool:
     """Say whether a file holds nothing but zeros from a place on."""
-    os.lseek(fd, offset, os.SEEK_SET)
-    while data := os.read(fd, CHUNK):
+    while True:
+        if hasattr(os, "SEEK_DATA"):  # holes are passed over, which may be large
+            try:
+                offset = os.lseek(fd, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return True
+                os.lseek(fd, offset, os.SEEK_SET)  # this system does not know
+        else:
+            os.lseek(fd, offset, os.SEEK_SET)
+        data = os.read(fd, CHUNK)
         if data.count(0) != len(data):
             return False
-    return True
+        if not data:
+            return True
+        offset += len(data)

@@ -90,11 +90,12 @@ class ShardHandle:
     def add_sample(self, sample_id: str, array: ArrayLike) -> None:
         """Add a sample's array. Of several for one sample the last one counts.
 
+        A sample that there is not is registered when the shard is closed.
+
         Raises
         ------
         ValueError
-            There is no such sample: register it first. Or the array cannot be
-            stored. Nothing is added.
+            The array cannot be stored, or the id is none. Nothing is added.
         TypeError
             The id is no str.
         OSError
@@ -106,11 +107,6 @@ class ShardHandle:
         with writer._mutex:
             self._check()
             name = check_sample_id(sample_id)
-            if sample_id not in self._rows and not writer.has_sample(sample_id):
-                raise ValueError(
-                    f"there is no sample {sample_id!r:.200}: call register_samples() "
-                    "first"
-                )
             writer._busy = True  # an array's own code may call the writer
             try:
                 offset = self._growing.buffer.append(name, array)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fastshard._core.source import LocalFile
 from fastshard.errors import FormatError
 
-__all__ = ["HeaderCheck", "Kind"]
+__all__ = ["HeaderCheck", "Kind", "is_of_objects"]
 
 GUESS = 256 + 64  # bytes that are read of each member at first
 MAX_HEADER = 1 << 20  # bytes
@@ -28,9 +28,16 @@ class Kind(NamedTuple):
 
 
 class HeaderCheck:
-    """Checks members; one like another that was seen costs a look-up."""
+    """Checks members; one like another that was seen costs a look-up.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    allow_pickle : bool
+        Whether arrays of Python objects are arrays.
+    """
+
+    def __init__(self, *, allow_pickle: bool = False) -> None:
+        self._allow_pickle = allow_pickle
         # By header and size: what they make, or why they make nothing.
         self._known: dict[tuple[bytes, int], Kind | str] = {}
 
@@ -63,8 +70,16 @@ class HeaderCheck:
         if kind is None:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            kind = self._known[key] = kind_of(*key)
+            kind = kind_of(*key)
+            if self._allow_pickle and isinstance(kind, str) and is_of_objects(kind):
+                kind = Kind("object", ())
+            self._known[key] = kind
         return kind
+
+
+def is_of_objects(reason: str) -> bool:
+    """Say whether what is wrong with an array is that only a pickle holds it."""
+    return "Python objects" in reason
 
 
 def kind_of(header: bytes, size: int) -> Kind | str:

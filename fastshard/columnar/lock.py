@@ -69,13 +69,13 @@ class WriterLock:
 
     def release(self) -> None:
         """Give it back. Twice is no error."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if self._fd >= 0:  # until it is given back: an interrupt may come between
+            with suppress(OSError):
+                os.ftruncate(self._fd, 0)
+            with suppress(OSError):
+                _give_back(self._fd)
             _held.discard(self)
-            with suppress(OSError):
-                os.ftruncate(fd, 0)
-            with suppress(OSError):
-                _give_back(fd)
+            fd, self._fd = self._fd, -1
             os.close(fd)
 
     def forked(self) -> None:

@@ -98,9 +98,9 @@ class Looking(Asking):
 
     Parameters
     ----------
-    root, mode
+    root, mode, allow_pickle
         As for `Asking`.
-    cache_tars, allow_pickle : bool
+    cache_tars : bool
         As for `ShardedDatasetReader`.
     """
 
@@ -111,9 +111,12 @@ class Looking(Asking):
         cache_tars: bool,
         allow_pickle: bool,
     ) -> None:
-        super().__init__(root, mode)
+        super().__init__(root, mode, allow_pickle)
         self.cache_tars = cache_tars
-        self._allow_pickle = allow_pickle
+        if allow_pickle:
+            from fastshard.columnar.pickled import unpickled
+
+            self._snapshot.unpickle = unpickled
 
     def _forget(self) -> None:
         super()._forget()
@@ -153,6 +156,8 @@ class Looking(Asking):
         return rows
 
     def _ids(self, ids: Iterable[Any]) -> list[str]:
+        if isinstance(ids, str):
+            raise TypeError(f"ids are a list, not the str {ids!r:.80}")
         return [i if type(i) is str else self._plain(i) for i in ids]
 
     def _plain(self, sample_id: Any) -> str:
@@ -167,7 +172,7 @@ class Looking(Asking):
         if isinstance(error, UnicodeEncodeError):  # half a surrogate pair
             return SampleNotFoundError(sample_id, self.root)
         if self._closed:
-            return ClosedError(f"the reader of {self.root} is closed")
+            return ClosedError(f"the reader of {self.root} is closed: open another")
         assert isinstance(error, FAULTS)
         return fault_of(error, self._snapshot.path)
 
@@ -180,11 +185,12 @@ class Looking(Asking):
         error: FormatError,
     ) -> dict[str, NDArray[Any]]:
         """Return arrays some of which are of objects, if that is allowed."""
-        from fastshard.columnar.pickled import arrays_with_objects, is_of_objects
+        from fastshard.columnar.headers import is_of_objects
+        from fastshard.columnar.pickled import arrays_with_objects
 
         if self._allow_pickle:
             return arrays_with_objects(reading.rows, row, sample_id, copy)
-        if is_of_objects(error):
+        if is_of_objects(error.reason):
             reason = f"{error.reason}: allow_pickle=True reads it, and runs its code"
             raise FormatError(reason, error.path, error.offset, error.member)
         raise error
@@ -227,6 +233,10 @@ class Looking(Asking):
         keys: Any = wanted if hasattr(wanted, "dtype") else list(wanted)
         if getattr(keys, "ndim", 1) != 1:
             raise ValueError("ids or positions have one dimension")
+        if isinstance(wanted, str):
+            raise TypeError(f"ids are a list, not the str {wanted!r:.80}")
+        if len(keys) and type(keys[0]).__name__ in ("bool", "bool_"):  # NumPy's too
+            raise TypeError("a mask selects by numpy.flatnonzero(mask)")
         if not len(keys) or not isinstance(keys[0], str):
             samples = self._loaded()
             return samples, positions_of(keys, len(samples))

@@ -19,7 +19,8 @@ SHARD = re.compile(r"shard_([0-9]{4,10})\.tar")
 LARGEST_SHARD = 10**9  # no number of a shard is larger
 MAX_ID = 64 << 10  # bytes of a sample's id
 # SQLite compares names without regard to case. The last three are its own.
-RESERVED = frozenset({"id", "meta_json", "rowid", "oid", "_rowid_"})
+COLUMNS = frozenset({"id", "meta_json", "rowid", "oid", "_rowid_"})
+FIELDS = frozenset({"id", "meta_json", "__key__"})  # the last is the id's own, in dicts
 SUFFIXES = ("_offset", "_shard")  # of the two columns of a field
 MAX_NAME = 128  # characters: a folder's name is longer, and no file system's limit
 
@@ -36,12 +37,15 @@ def check_field_name(name: object, taken: Container[str]) -> str:
     Raises
     ------
     ValueError
-        It is no identifier, is too long, or it or a column of it is taken.
+        It is no identifier, is too long, or it is or has a column that is taken.
     TypeError
         It is no str.
     """
-    checked = _identifier(name, "a field")
-    for column in (checked, *(checked + suffix for suffix in SUFFIXES)):
+    checked = _identifier(name, "a field", FIELDS)
+    columns = [checked + suffix for suffix in SUFFIXES]
+    if checked.lower().endswith(SUFFIXES):  # as another field's columns are
+        columns.append(checked)
+    for column in columns:
         if column.lower() in taken:
             raise ValueError(
                 f"a field cannot be named {checked!r}: there is a column {column!r}"
@@ -59,7 +63,7 @@ def check_column_name(name: object, taken: Container[str]) -> str:
     TypeError
         It is no str.
     """
-    checked = _identifier(name, "a column")
+    checked = _identifier(name, "a column", COLUMNS)
     if checked.lower().endswith(SUFFIXES):
         raise ValueError(f"a column's name cannot end with _offset or _shard: {name!r}")
     if checked.lower() in taken:
@@ -67,7 +71,7 @@ def check_column_name(name: object, taken: Container[str]) -> str:
     return checked
 
 
-def _identifier(name: object, what: str) -> str:
+def _identifier(name: object, what: str, reserved: Container[str]) -> str:
     if not isinstance(name, str):
         raise TypeError(f"the name of {what} is a str, not {type(name).__name__}")
     if not IDENTIFIER.fullmatch(name) or len(name) > MAX_NAME:
@@ -75,7 +79,7 @@ def _identifier(name: object, what: str) -> str:
             f"{name!r:.200} names no {what[2:]}: letters, digits and _ only, "
             f"no digit first, at most {MAX_NAME}"
         )
-    if name.lower() in RESERVED:
+    if name.lower() in reserved:
         raise ValueError(f"{what} cannot be named {name!r}: the name is reserved")
     return str(name)
 

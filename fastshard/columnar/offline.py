@@ -27,9 +27,10 @@ def compact(root: str | os.PathLike[str]) -> Compaction:
     WriterLockedError
         Another process writes to it.
     """
-    if not is_columnar(root):
-        raise FileNotFoundError(errno.ENOENT, "no columnar dataset", os.fspath(root))
-    with ShardedDatasetWriter(root) as writer:
+    name = os.fsdecode(root)
+    if not is_columnar(name):
+        raise FileNotFoundError(errno.ENOENT, "no columnar dataset", name)
+    with ShardedDatasetWriter(name) as writer:
         columns = writer._columns.values()
         fullest = max((_fullest(writer.conn, column) for column in columns), default=0)
         writer.samples_per_shard = fullest or writer.samples_per_shard

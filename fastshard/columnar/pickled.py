@@ -6,17 +6,13 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.rowreader import RowReader
+from fastshard.columnar.headers import is_of_objects
 from fastshard.errors import FormatError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["arrays_with_objects", "is_of_objects"]
-
-
-def is_of_objects(error: FormatError) -> bool:
-    """Say whether what was wrong with an array is that only a pickle holds it."""
-    return "Python objects" in error.reason
+__all__ = ["arrays_with_objects", "unpickled"]
 
 
 def arrays_with_objects(
@@ -51,18 +47,37 @@ def _unpickled(
     error: FormatError,
 ) -> NDArray[Any]:
     """Return an array of objects; raise what was wrong if it is none."""
-    import numpy as np
-
     member = f"{sample_id}.npy"
     file, offset = reader.file(k, *place, member)
-    at, size = file.locate(offset, member)
-    data = io.BytesIO(file.source.read(at, size))
-    try:
-        array: NDArray[Any] = np.lib.format.read_array(data, allow_pickle=True)
-    except Exception as unreadable:
-        raise FormatError(
-            f"not a .npy array: {unreadable}", file.path, at, member
-        ) from unreadable
-    if not array.dtype.hasobject:
+    return unpickled(file.source.read(*file.locate(offset, member)), error)
+
+
+def unpickled(data: bytes, error: FormatError) -> NDArray[Any]:
+    """Return the array of objects that a member is.
+
+    Parameters
+    ----------
+    data : bytes
+        The member.
+    error : FormatError
+        Why it is no other array.
+
+    Raises
+    ------
+    FormatError
+        That error, or what is wrong with the pickle.
+    """
+    import numpy as np
+
+    if not is_of_objects(error.reason):
         raise error
+    try:
+        array: NDArray[Any] = np.lib.format.read_array(
+            io.BytesIO(data), allow_pickle=True
+        )
+    except Exception as unreadable:
+        reason = f"not a .npy array: {unreadable}"
+        raise FormatError(
+            reason, error.path, error.offset, error.member
+        ) from unreadable
     return array

@@ -290,4 +290,9 @@ def _said(error: Exception, guard: Guard, path: str) -> Exception:
     )
     if isinstance(error, FAULTS) and (decoding or code not in ITS_OWN):
         return fault_of(error, path)
+    if "malformed JSON" in str(error):
+        return QueryError(
+            "what JSON is asked of is none that SQLite reads, as metadata with NaN: "
+            "CASE WHEN json_valid(meta_json) THEN ... END passes it over"
+        )
     return QueryError(f"the query is wrong: {error}")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastshard.columnar.arrays import ArraySequence
 from fastshard.columnar.asking import TIMEOUT
 from fastshard.columnar.connect import FAULTS
 from fastshard.columnar.looking import Looking
 from fastshard.columnar.metadata import parse_metadata
+from fastshard.columnar.query import Params
 from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
-from fastshard.errors import FormatError, SampleNotFoundError
+from fastshard.errors import FastshardError, FormatError, SampleNotFoundError
 from fastshard.formats.local import Mode
 from fastshard.sizes import parse_size
 
@@ -51,8 +52,8 @@ class ShardedDatasetReader(Looking):
     max_memory : int or str, optional
         Bytes that a `scan` may keep in memory.
     allow_pickle : bool
-        Read arrays of Python objects too, with `get_sample` and `get_many`. That
-        runs code from the data: only of who you trust.
+        Read arrays of Python objects too. That runs code from the data: only of who
+        you trust.
 
     Raises
     ------
@@ -177,9 +178,25 @@ class ShardedDatasetReader(Looking):
         self._note_looked_up(len(ids))
         return found
 
+    @overload
     def columns(
         self,
-        sample_ids: Iterable[Any],
+        ids: Iterable[Any],
+        fields: str | Iterable[str] | None = None,
+        *,
+        ragged: Literal["error"] = "error",
+    ) -> Arrays: ...
+    @overload
+    def columns(
+        self,
+        ids: Iterable[Any],
+        fields: str | Iterable[str] | None = None,
+        *,
+        ragged: Literal["error", "list"],
+    ) -> dict[str, NDArray[Any] | list[NDArray[Any]]]: ...
+    def columns(
+        self,
+        ids: Iterable[Any],
         fields: str | Iterable[str] | None = None,
         *,
         ragged: Literal["error", "list"] = "error",
@@ -188,7 +205,7 @@ class ShardedDatasetReader(Looking):
 
         Parameters
         ----------
-        sample_ids : iterable of str or of int
+        ids : iterable of str or of int
             Ids, or positions in the order that samples were added in.
         fields : str or iterable of str, optional
             All of the dataset's without them.
@@ -198,13 +215,13 @@ class ShardedDatasetReader(Looking):
 
         Returns
         -------
-        dict of str to ndarray [sample_ids, *shape]
+        dict of str to ndarray [ids, *shape]
             Copies: they are the caller's own.
 
         Raises
         ------
-        FastshardError
-            A field is ragged; the error names the sample.
+        RaggedError
+            A field is ragged; the error names the sample (a `ValueError`).
         FieldNotFoundError
             The dataset, or one of the samples, has no such field.
         SampleNotFoundError, IndexError
@@ -215,7 +232,7 @@ class ShardedDatasetReader(Looking):
         if ragged not in ("error", "list"):
             raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
         wanted = self._fields(fields)
-        samples, order = self._placed(sample_ids)
+        samples, order = self._placed(ids)
         found = stacks_of(samples, order, samples.columns_of(wanted), ragged)
         self._let_go()
         return found
@@ -226,7 +243,7 @@ class ShardedDatasetReader(Looking):
         where: str | None = None,
         batch_size: int | None = None,
         *,
-        params: Sequence[Any] = (),
+        params: Params = (),
         ragged: Literal["error", "list"] = "error",
         timeout: float | None = TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
@@ -252,10 +269,14 @@ class ShardedDatasetReader(Looking):
 
         Raises
         ------
-        FormatError, OSError, FastshardError
+        FormatError, OSError, RaggedError
             As for `columns`, in the turn of the sample or batch; the iteration ends.
         """
         wanted = self._fields(fields)
+        if "__key__" in wanted:
+            raise FastshardError(
+                "a field is called '__key__', as the ids are: name other fields"
+            )
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"a batch has at least 1 sample, not {batch_size}")
         ids = None
@@ -277,7 +298,7 @@ class ShardedDatasetReader(Looking):
             return arrays
         self._check_open()
         if self._arrays is None:
-            again = (os.path.abspath(self.root), self.cache_tars, self._options)
+            again = (self._home, self.cache_tars, self._options)
             self._arrays = ArraySequence(self._loaded(), again)
         return self._arrays
 
@@ -287,7 +308,7 @@ class ShardedDatasetReader(Looking):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
-        return _again, (os.path.abspath(self.root), self.cache_tars, self._options)
+        return _again, (self._home, self.cache_tars, self._options)
 
 
 def _again(

@@ -15,6 +15,7 @@ __all__ = [
     "create",
     "folded",
     "is_columnar",
+    "named_fields",
     "quoted",
     "read_fields",
 ]
@@ -64,10 +65,12 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def create(conn: sqlite3.Connection) -> None:
-    """Make the tables that are missing. The caller commits."""
+def create(conn: sqlite3.Connection) -> bool:
+    """Make the tables that are missing; say whether all were. The caller commits."""
+    (tables,) = conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
     for statement in CREATE:
         conn.execute(statement)
+    return int(tables) == 0
 
 
 def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
@@ -94,15 +97,13 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
     """
     try:
         columns = _columns(conn, path)
-        rows = conn.execute(
-            "SELECT name, base_dir FROM fields ORDER BY rowid"
-        ).fetchall()
+        named = named_fields(conn, path)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise FormatError(f"not an index of samples: {error}", path, 0) from error
     fields: list[Field] = []
     seen: dict[str, str] = {}  # lower-cased names and folders: whose they are
-    for name, base_dir in rows:
-        field = _field(name, base_dir, path)
+    for field in named:
+        name = field.name
         for taken in (f"{field.name.lower()}_offset", f"{field.name.lower()}_shard"):
             if taken not in columns:
                 reason = f"samples has no column {taken!r} of the field {name!r}"
@@ -116,6 +117,13 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
             seen[key] = field.name
         fields.append(field)
     return fields
+
+
+def named_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
+    """Return the fields of an index whose tables are known to be right."""
+    sql = "SELECT name, base_dir FROM fields ORDER BY rowid"
+    rows = conn.execute(sql).fetchall()
+    return [_field(name, base_dir, path) for name, base_dir in rows]
 
 
 def _field(name: Any, base_dir: Any, path: str) -> Field:

@@ -19,7 +19,7 @@ from fastshard.columnar.connect import (
 from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.schema import NAME, quoted, read_fields
 from fastshard.errors import ClosedError, SampleNotFoundError
-from fastshard.formats.columnar import ColumnFiles
+from fastshard.formats.columnar import ColumnFiles, Unpickle
 from fastshard.formats.local import Mode
 from fastshard.shardset import mapping_limit
 
@@ -74,12 +74,15 @@ class Snapshot:
         The same for queries of users, which may take their time.
     generation : int
         Another one means another state.
+    unpickle : callable or None
+        What `Rows` take, to make arrays of Python objects.
     """
 
     def __init__(self, root: str, mode: Mode, limit: int | None = None) -> None:
         self.root = root
         self.path = os.path.join(root, NAME)
         self.generation = 0
+        self.unpickle: Unpickle | None = None
         recorded = WeakMethod(self._recorded)  # no cycle
         self.files = ColumnFiles(
             root,
@@ -121,7 +124,7 @@ class Snapshot:
             return connection
         with self._opening:
             if self.closed:
-                raise ClosedError(f"the reader of {self.root} is closed")
+                raise ClosedError(f"the reader of {self.root} is closed: open another")
             if self.open is None:
                 connection, asking = open_readers(self.path, 2)
                 try:
@@ -141,7 +144,7 @@ class Snapshot:
         self.connection()
         asking = self.asking
         if asking is None:
-            raise ClosedError(f"the reader of {self.root} is closed")
+            raise ClosedError(f"the reader of {self.root} is closed: open another")
         return asking
 
     def renew(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from fastshard.errors import FastshardError, FieldNotFoundError
+from fastshard.errors import FieldNotFoundError, RaggedError
 from fastshard.gathering import Ragged
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _odd_stack(
             continue
         if ragged == "list":
             return arrays
-        raise FastshardError(
+        raise RaggedError(
             f"field {rows.field!r} of sample {samples.key_at(i)!r} is {array_.dtype} "
             f"{array_.shape}, and of sample {samples.key_at(positions[0])!r} "
             f'{first.dtype} {first.shape}; ragged="list" gives a list of arrays'
@@ -112,5 +112,5 @@ def _odd_stack(
     if first.ndim == MOST_AXES:
         if ragged == "list":
             return arrays
-        raise FastshardError(f"field {rows.field!r} has {first.ndim} axes: no more fit")
+        raise RaggedError(f"field {rows.field!r} has {first.ndim} axes: no more fit")
     return np.stack(arrays)

@@ -27,8 +27,9 @@ from fastshard.columnar.lock import (
     registered,
     unregister,
 )
+from fastshard.columnar.names import shard_number
 from fastshard.columnar.recovery import has_rows, read_records, recover
-from fastshard.columnar.schema import NAME, create, read_fields
+from fastshard.columnar.schema import NAME, Field, create, read_fields
 from fastshard.columnar.swapping import Swaps
 from fastshard.columnar.writing import (
     WriterConnection,
@@ -38,7 +39,7 @@ from fastshard.columnar.writing import (
     is_wrong,
     open_writer,
 )
-from fastshard.errors import ClosedError
+from fastshard.errors import ClosedError, FormatError
 from fastshard.files import sync_directory
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ __all__ = ["Storing"]
 FLUSH_SECONDS = 60.0  # after which a full shard is a reason to flush
 OPEN, CLOSED, BROKEN, FORKED = range(4)
 WHY = {
-    CLOSED: "the writer of {root} is closed",
+    CLOSED: "the writer of {root} is closed: open another",
     BROKEN: "the writer of {root} is closed, for it could not store its samples: "
     "open another",
     FORKED: "the writer of {root} is another process's, which was forked: it can be "
@@ -140,6 +141,8 @@ class Storing:
             if self._state != OPEN:
                 if self._state == FORKED:
                     self.check_open()
+                self._lock.release()  # if an interrupt has stopped that
+                unregister(self)
                 return
             self.flush()
             self._end(CLOSED)
@@ -339,9 +342,9 @@ class Storing:
         self._cursor = sqlite3.Cursor(self._conn)
         try:
             begin(self._conn)  # the tables are all there, or none
-            create(self._conn)
-            for field in read_fields(self._conn, self._path):
-                self._add_column(field.name, field.folder)
+            if create(self._conn):
+                self._check_new()
+            self._learn(read_fields(self._conn, self._path))
             self._last_id = self._counter()
             self._record()
             self._conn.commit()
@@ -353,6 +356,12 @@ class Storing:
         self._conn.guard = weakref.ref(self)
         self._state = OPEN
         register(self._home, self)
+
+    def _learn(self, fields: list[Field]) -> None:
+        """Learn of fields that the index has, but for those that are known."""
+        for field in fields:
+            if field.name not in self._columns:
+                self._add_column(field.name, field.folder)
 
     def _add_column(self, name: str, folder: str) -> None:
         """Learn of a field, and of the shards that it has."""
@@ -374,6 +383,14 @@ class Storing:
             self._folders.add(self._home)
         self._columns[name] = column
         self._buffers[name] = column.buffer
+
+    def _check_new(self) -> None:
+        """Refuse to begin anew where shards are: their index is gone."""
+        for folder in sorted(Path(self._home).glob("*_shards")):
+            names = os.listdir(folder) if folder.is_dir() else []
+            if any(shard_number(name) is not None for name in names):
+                reason = f"the index of the shards in {folder} is gone: move them away"
+                raise FormatError(reason, self._path, 0)
 
     def _counter(self) -> int:
         row = self._conn.execute(

@@ -8,6 +8,8 @@ from typing import Self
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
 from fastshard.errors import FormatError
+from fastshard.formats.columnar import is_ours
+from fastshard.formats.tarheader import BLOCK
 
 __all__ = ["Members", "members_of"]
 
@@ -23,16 +25,22 @@ class Members:
         Of the file.
     error : FormatError or None
         Why the scan ended before the archive did.
+    is_ours : bool
+        Nobody but fastshard wrote to it: offsets are true ones.
+    ends : set of int
+        Where members end, with their padding, in bytes from the start.
     """
 
-    def __init__(self, file: LocalFile, recorded: int) -> None:
+    def __init__(self, file: LocalFile, recorded: int | None) -> None:
         self.file = file
         self.nbytes = file.nbytes
+        self.is_ours = recorded is not None and is_ours(file, recorded)
         error: FormatError | None
         table, _, error = scan_sound(file)
         # What comes after all that was acknowledged is cut off by the next writer.
-        cut = recorded > 0 and error is not None and error.offset >= recorded
+        cut = bool(recorded) and error is not None and error.offset >= (recorded or 0)
         self.error = None if cut else error
+        self.ends: set[int] = set()
         self._last: dict[str, tuple[int, int]] = {}
         self._sizes: dict[tuple[str, int], int] = {}
         for i in range(len(table)):
@@ -40,6 +48,7 @@ class Members:
             name = table.name_of(i)
             self._last[name] = offset, size
             self._sizes[name, offset] = size
+            self.ends.add(offset + size + -size % BLOCK)
 
     def find(self, name: str, offset: object) -> tuple[int, int] | None:
         """Return where a member's data are, and how many bytes.
@@ -68,14 +77,14 @@ class Members:
         return [(name, at, size) for (name, at), size in self._sizes.items()]
 
 
-def members_of(path: str, recorded: int = 0) -> Members:
+def members_of(path: str, recorded: int | None = None) -> Members:
     """Scan a shard.
 
     Parameters
     ----------
     path : str
-    recorded : int
-        Bytes that were acknowledged; a fault beyond them is none. 0: unknown.
+    recorded : int, optional
+        Bytes that the index has true offsets of; a fault beyond them is none.
 
     Raises
     ------

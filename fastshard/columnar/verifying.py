@@ -14,8 +14,9 @@ from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of, open_
 from fastshard.columnar.guard import longest_of
 from fastshard.columnar.headers import HeaderCheck
 from fastshard.columnar.names import LARGEST_SHARD, check_sample_id, shard_name
-from fastshard.columnar.schema import NAME, Field, read_fields
+from fastshard.columnar.schema import NAME, Field, quoted, read_fields
 from fastshard.columnar.tars import Members, members_of
+from fastshard.columnar.writing import check_plain
 from fastshard.errors import FastshardError, FormatError, QueryError
 from fastshard.verify import Fault
 
@@ -25,7 +26,7 @@ MOST = 100  # complaints of SQLite's own that are passed on
 Row = tuple[Any, Any, Any]  # shard, offset, id
 
 
-def verify(root: str | os.PathLike[str]) -> list[Fault]:
+def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[Fault]:
     """Check a columnar dataset: its index, and every row against its members.
 
     Each shard's headers are read once, and of each member that a row refers to
@@ -35,13 +36,16 @@ def verify(root: str | os.PathLike[str]) -> list[Fault]:
     ----------
     root : str or path-like
         The dataset's directory.
+    allow_pickle : bool
+        Arrays of Python objects are no fault; they are not unpickled.
 
     Returns
     -------
     list of Fault
         Empty for a sound dataset. Among others: shards that are not there or are
-        shorter than they were; rows without their member; members that are no
-        arrays, or arrays of Python objects; metadata that are no JSON object.
+        shorter than they were; rows without their member, or whose offset is not
+        its own in a shard that fastshard wrote; members that are no arrays, or
+        arrays of Python objects; metadata that are no JSON object; triggers.
         No faults are members that no row refers to any more, what a writer that
         was killed left behind, and offsets that the original's writer made.
 
@@ -50,27 +54,29 @@ def verify(root: str | os.PathLike[str]) -> list[Fault]:
     OSError
         The index cannot be read.
     """
-    path = os.path.join(root, NAME)
+    name = os.fsdecode(root)
     try:
-        conn = open_reader(path)
+        conn = open_reader(os.path.join(name, NAME))
     except FormatError as error:
         return [_fault_from(error)]
     try:
-        return _verify(conn, os.fspath(root))
+        return _verify(conn, name, HeaderCheck(allow_pickle=allow_pickle))
     finally:
         conn.close()
 
 
-def _verify(conn: ReaderConnection, root: str) -> list[Fault]:
+def _verify(conn: ReaderConnection, root: str, check: HeaderCheck) -> list[Fault]:
     faults = list(_integrity(conn))
     try:
         fields = read_fields(conn, conn.path)
+        faults += _actors(conn)
+        faults += _orphans(conn, fields)
         # Text that is none is found out below, a row at a time.
         conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         faults += _samples(conn)
         records = _records(conn)
         for field in fields:
-            faults += _field(conn, root, field, records)
+            faults += _field(conn, root, field, records, check)
     except FormatError as error:
         faults.append(_fault_from(error))
     except FAULTS as error:
@@ -119,6 +125,31 @@ def _samples(conn: ReaderConnection) -> Iterator[Fault]:
             yield Fault(conn.path, 0, sample_id, f"its id is there {count:,} times")
 
 
+def _actors(conn: ReaderConnection) -> Iterator[Fault]:
+    """Say what a writer refuses: an index that does more than to keep rows."""
+    try:
+        check_plain(conn, conn.path)
+    except FormatError as error:
+        yield _fault_from(error)
+
+
+def _orphans(conn: ReaderConnection, fields: list[Field]) -> Iterator[Fault]:
+    """Find places of arrays in columns that are no field's."""
+    known = {field.name.lower() for field in fields}
+    columns = [str(row[1]) for row in conn.execute("PRAGMA table_info(samples)")]
+    lowered = {name.lower() for name in columns}
+    for column in columns:
+        name = column.removesuffix("_shard")
+        if name == column or name.lower() in known:
+            continue
+        if f"{name}_offset".lower() in lowered:
+            sql = f"SELECT count({quoted(column)}) FROM samples"
+            (count,) = conn.execute(sql).fetchone()
+            if count:
+                reason = f"{count:,} samples have a {column!r} of no field {name!r}"
+                yield Fault(conn.path, 0, None, reason)
+
+
 def _is_object(text: Any) -> bool:
     """Say whether metadata are what `json.dumps` makes of a dict, or none."""
     if text is None or text == "":
@@ -146,8 +177,8 @@ def _field(
     root: str,
     field: Field,
     records: dict[tuple[Any, Any], Any],
+    check: HeaderCheck,
 ) -> Iterator[Fault]:
-    check = HeaderCheck()
     sql = (
         "SELECT {0}_shard, {0}_offset, id FROM samples "
         "WHERE {0}_shard IS NOT NULL OR {0}_offset IS NOT NULL "
@@ -185,7 +216,7 @@ def _shard(
     check: HeaderCheck,
 ) -> Iterator[Fault]:
     """Check the rows that refer to one shard."""
-    recorded = record if type(record) is int else 0
+    recorded = record if type(record) is int and record >= 0 else None
     try:
         members = members_of(path, recorded)
     except FileNotFoundError:
@@ -196,11 +227,14 @@ def _shard(
         yield Fault(path, 0, None, f"the shard cannot be read: {error}")
         return
     with members:
-        if members.nbytes < recorded:
+        if recorded is not None and members.nbytes < recorded:
             reason = f"the shard has {members.nbytes:,} bytes, it had {recorded:,}"
             yield Fault(path, members.nbytes, None, reason)
         if members.error is not None:
             yield _fault_from(members.error)
+        elif recorded and members.is_ours and recorded not in members.ends:
+            reason = f"the index says that byte {recorded:,} ends a member: none does"
+            yield Fault(path, recorded, None, reason)
         found: list[tuple[int, int, str]] = []
         for _, offset, sample_id in rows:
             extent = members.find(f"{sample_id}.npy", offset)
@@ -224,4 +258,6 @@ def _why_not(
         return f"its field {field!r} has the offset {offset!r:.40}"
     if extent is None:
         return f"its field {field!r} is not in {members.file.path}"
+    if members.is_ours and extent[0] != offset:
+        return f"its field {field!r} has the offset {offset:,}, and is at {extent[0]:,}"
     return None

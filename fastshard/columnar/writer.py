@@ -13,6 +13,7 @@ from fastshard.columnar.compacting import Compaction, compact_columns
 from fastshard.columnar.encoding import metadata_text
 from fastshard.columnar.handle import ShardHandle
 from fastshard.columnar.names import check_sample_id
+from fastshard.columnar.schema import named_fields
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -93,6 +94,8 @@ class ShardedDatasetWriter(Adding):
             raise TypeError(f"names of fields are a list, not the str {names!r:.80}")
         with self._mutex:
             self.check_idle()
+            # An interrupt may have kept some of the index's from us.
+            self._learn(named_fields(self._conn, self._path))
             columns = fields.columns_of(self._conn)
             new = fields.check_new_fields(list(names), dict(self._columns), columns)
             self._make_folders(new)
@@ -101,8 +104,7 @@ class ShardedDatasetWriter(Adding):
                     for name in new:
                         base = os.path.join(self._home, f"{name}_shards")
                         fields.new_field(cursor, name, base)
-                for name in new:
-                    self._add_column(name, f"{name}_shards")
+                self._learn(named_fields(self._conn, self._path))
             except (OSError, sqlite3.Error) as error:
                 self._failed(error)
             self.flush()
@@ -145,7 +147,11 @@ class ShardedDatasetWriter(Adding):
         with self._mutex:
             if self._state or self._busy:
                 self.check_idle()
-            text = "{}" if metadata is None else metadata_text(metadata, self._conn)
+            text = (
+                "{}"
+                if metadata is None
+                else metadata_text(metadata, sample_id, self._conn)
+            )
             if sample_id is not None:
                 if not self._insert(
                     arrays, sample_id, check_sample_id(sample_id), text
@@ -156,10 +162,12 @@ class ShardedDatasetWriter(Adding):
                     )
                 return sample_id
             while True:
-                self._last_id += 1
-                generated = f"sample_{self._last_id:012d}"
+                number = self._last_id + 1
+                generated = f"sample_{number:012d}"
                 name = b"%b.npy" % generated.encode()
-                if self._insert(arrays, generated, name, text):
+                is_new = self._insert(arrays, generated, name, text)
+                self._last_id = number
+                if is_new:
                     return generated
 
     def update_sample(
@@ -190,7 +198,11 @@ class ShardedDatasetWriter(Adding):
         """
         with self._mutex:
             self.check_idle()
-            text = None if metadata is None else metadata_text(metadata, self._conn)
+            text = (
+                None
+                if metadata is None
+                else metadata_text(metadata, sample_id, self._conn)
+            )
             name = check_sample_id(sample_id)
             if not self._update(arrays, sample_id, name, text):
                 raise ValueError(
@@ -221,18 +233,28 @@ class ShardedDatasetWriter(Adding):
         with self._mutex:
             self.check_idle()
             ids = list(sample_ids)
+            if isinstance(metadata, (str, bytes, Mapping)):
+                kind = type(metadata).__name__
+                raise TypeError(
+                    f"metadata is a list, a mapping for each id, not {kind}"
+                )
             every = [None] * len(ids) if metadata is None else list(metadata)
             if len(every) != len(ids):
                 raise ValueError(f"{len(ids):,} ids, and metadata of {len(every):,}")
             for sample_id in ids:
                 check_sample_id(sample_id)
-            texts = [metadata_text(one, self._conn) for one in every]
+            rows = [
+                (sample_id, metadata_text(one, sample_id, self._conn))
+                for sample_id, one in zip(ids, every, strict=True)
+            ]
+            if len(set(rows)) != len(set(ids)):
+                raise ValueError("an id is there twice, with other metadata")
             try:
                 with fields.savepoint(self._conn) as cursor:
                     cursor.executemany(
                         "INSERT INTO samples (id, meta_json) VALUES (?, ?) "
                         "ON CONFLICT (id) DO NOTHING",
-                        zip(ids, texts, strict=True),
+                        rows,
                     )
             except sqlite3.IntegrityError as error:
                 raise ValueError(f"the samples cannot be added: {error}") from error
@@ -257,7 +279,7 @@ class ShardedDatasetWriter(Adding):
         shard_id : int
             The shard's number.
         samples : sequence of str
-            Ids of samples that exist.
+            Ids, each once. Those of no sample are registered, without metadata.
         arrays : sequence of array_like
             One for each.
         overwrite : bool
@@ -266,12 +288,15 @@ class ShardedDatasetWriter(Adding):
         Raises
         ------
         ValueError
-            As for `open_shard`; or the numbers of ids and arrays differ.
+            As for `open_shard`; or the numbers of ids and arrays differ, or an id
+            is there twice.
         """
         if isinstance(samples, (str, bytes)):
             raise TypeError(f"samples are a list of ids, not {samples!r:.80}")
         if len(samples) != len(arrays):
             raise ValueError(f"{len(samples):,} samples, and {len(arrays):,} arrays")
+        if len(set(samples)) != len(samples):
+            raise ValueError("a sample is there twice")
         with self.open_shard(field_name, shard_id, overwrite=overwrite) as shard:
             for sample_id, array in zip(samples, arrays, strict=True):
                 shard.add_sample(sample_id, array)

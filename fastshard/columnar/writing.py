@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-from fastshard.columnar.connect import json_is_trusted
+from fastshard.columnar.connect import BESIDE, file_size, json_is_trusted
 from fastshard.errors import ClosedError, FormatError, WriterLockedError
 
 __all__ = [
@@ -162,7 +162,7 @@ class WriterConnection(sqlite3.Connection):
 
     def _check(self) -> Guard | None:
         if self.finished:
-            raise ClosedError("the writer that this connection is of is closed")
+            raise ClosedError("the writer of this connection is closed: open another")
         guard = None if self.guard is None else self.guard()
         if guard is not None:
             guard.check_open()
@@ -232,6 +232,9 @@ def open_writer(path: str) -> WriterConnection:
     WriterLockedError
         Another program is writing to it, and does not stop.
     """
+    real = os.path.realpath(path)
+    for end in ("", *BESIDE):
+        file_size(path, real, end)  # a pipe would be waited for
     try:
         conn = sqlite3.connect(
             path,

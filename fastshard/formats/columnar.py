@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from fastshard._core.columnfile import ColumnFile, open_column
 from fastshard._core.columnsamples import ColumnSamples, read_rows
@@ -16,7 +16,7 @@ from fastshard._core.image import read_image
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
 from fastshard.decoders import DECODERS, Decoder, decoder_for
-from fastshard.errors import ClosedError
+from fastshard.errors import ClosedError, FastshardError, FormatError
 from fastshard.formats.base import CopiedSample, Sample
 from fastshard.formats.local import Mode
 from fastshard.formats.tarheader import BLOCK, END, is_marked
@@ -25,12 +25,16 @@ __all__ = [
     "ColumnFiles",
     "ColumnSample",
     "Owner",
+    "Unpickle",
+    "is_ours",
     "samples_of",
     "samples_of_image",
 ]
 
+Unpickle: TypeAlias = Callable[[bytes, FormatError], Any]
 
-def _is_ours(file: LocalFile, recorded: int) -> bool:
+
+def is_ours(file: LocalFile, recorded: int) -> bool:
     """Say whether nobody else appended to a shard; its own writer may just do so.
 
     Others leave no file that ends where the archive's own end does.
@@ -40,10 +44,11 @@ def _is_ours(file: LocalFile, recorded: int) -> bool:
     return is_marked(file.read_many([(recorded, BLOCK)])[0])
 
 
-def _scanned(path: str) -> ExtentTable:
-    """Return what a tar holds; of one whose end is torn, what is before."""
+def _scanned(path: str) -> tuple[ExtentTable, FormatError | None]:
+    """Return what a tar holds, and why that is not all of it; None: it is."""
     with LocalFile(path) as file:
-        return scan_sound(file)[0]
+        table, _, fault = scan_sound(file)
+        return table, fault
 
 
 class ColumnFiles:
@@ -115,7 +120,7 @@ class ColumnFiles:
         path = self.path_of(field, shard)
         recorded = self._recorded(field, shard)
         try:
-            return open_column(path, shard, self.mode, recorded, _is_ours, _scanned)
+            return open_column(path, shard, self.mode, recorded, is_ours, _scanned)
         except FileNotFoundError:
             reason = "a shard that the index names is not there (compacted? refresh())"
             raise FileNotFoundError(errno.ENOENT, reason, path) from None
@@ -157,11 +162,14 @@ class Owner(Protocol):
         The index, for messages.
     closed : bool
     files : ColumnFiles
+    unpickle : callable or None
+        As for `Rows`.
     """
 
     path: str
     closed: bool
     files: ColumnFiles
+    unpickle: Unpickle | None
 
     def metadata(self, sample_id: str, text: str | None) -> Any:
         """Return a sample's metadata; None: their text is not known yet."""
@@ -184,6 +192,8 @@ def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Owner) -> ColumnS
     """
     files = owner.files
     columns, names = read_rows(chunks, list(files.folders), files.opener, owner.path)
+    for rows in columns:
+        rows.unpickle = owner.unpickle
     return ColumnSamples(columns, names, ColumnSample, owner)
 
 
@@ -208,6 +218,8 @@ def samples_of_image(
     found = read_image(image, root, places, fields, files.opener, owner.path, most)
     if found is None:
         return None
+    for rows in found[0]:
+        rows.unpickle = owner.unpickle
     return ColumnSamples(*found, ColumnSample, owner, has_metadata=True)
 
 
@@ -218,8 +230,19 @@ class OfArrays:
 
     decoders: Any
 
+    keys: Any
+
     def is_array(self, field: str) -> bool:
         return True
+
+    def decode(self, *fields: str) -> dict[str, Any]:
+        """See `Sample.decode`; a field that is called as the key is in its way."""
+        if "__key__" in (fields or self.keys()):
+            raise FastshardError(
+                "a field is called '__key__', as the key is: name other fields"
+            )
+        decoded: dict[str, Any] = super().decode(*fields)  # type: ignore[misc]
+        return decoded
 
     def decoder_of(self, field: str) -> Decoder | None:
         """Return a decoder of the caller's own, or the one of arrays."""

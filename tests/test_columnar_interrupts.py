@@ -1,0 +1,159 @@
+"""A Ctrl-C anywhere in a writer: what was acknowledged stays, and it goes on."""
+
+import errno
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fastshard.columnar import (
+    ShardedDatasetReader,
+    ShardedDatasetWriter,
+    growing,
+    lock,
+    storing,
+)
+from fastshard.columnar import fields as columns
+
+from columnar_stored import lengths, read_all
+from conftest import not_sanitized
+
+pytestmark = not_sanitized
+
+
+def interrupt(event, function, call):
+    """Make a call, and interrupt it where a function is called, or returns."""
+
+    def look(frame, now, _):
+        if now == event and frame.f_code is function.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    finally:
+        sys.setprofile(None)
+
+
+def test_the_lock_is_given_back_at_last(tmp_path):
+    root = tmp_path / "data"
+    writer = ShardedDatasetWriter(root)
+    writer.add_field("a")
+    writer.add_sample({"a": np.arange(3)}, "x")
+    interrupt("call", lock._give_back, writer.close)
+    with ShardedDatasetWriter(root) as other:  # closes the one before
+        other.add_sample({"a": np.arange(4)}, "y")
+    writer.close()
+    assert lengths(root) == {"x": 3, "y": 4}
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_full_shard_is_let_go_twice(tmp_path, waits):
+    root = tmp_path / "data"
+    with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
+        writer.add_field("a")
+        writer.add_sample({"a": np.arange(1)}, "0")
+        writer.flush()
+        writer.add_sample({"a": np.arange(2)}, "1")
+        add = growing.Syncing.add
+        interrupt("return", add, lambda: writer.add_sample({"a": np.arange(3)}, "2"))
+        if waits:  # until it is synced and closed
+            until = time.monotonic() + 60
+            while writer._syncing._left and time.monotonic() < until:
+                time.sleep(0.01)
+        for i in range(3, 8):
+            writer.add_sample({"a": np.arange(i + 1)}, f"{i}")
+    found = lengths(root)
+    assert found.pop("2", 3) == 3
+    assert found == {f"{i}": i + 1 for i in (0, 1, 3, 4, 5, 6, 7)}
+
+
+@pytest.mark.parametrize(
+    ("event", "function"),
+    [
+        ("call", columns.new_field),
+        ("return", columns.new_field),
+        ("call", storing.Storing._add_column),
+        ("return", storing.Storing._add_column),
+        ("call", storing.Storing.flush),
+    ],
+)
+def test_a_field_is_added_again(tmp_path, event, function):
+    root = tmp_path / "data"
+    with ShardedDatasetWriter(root) as writer:
+        writer.add_field("a")
+        interrupt(event, function, lambda: writer.add_field("b"))
+        writer.add_field("b")
+        writer.add_sample({"a": np.arange(1), "b": np.arange(2)}, "x")
+    assert [len(array) for array in read_all(root)["x"][1].values()] == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupts_at_every_call(tmp_path):
+    """The n-th call of one session is interrupted, for all n until none is."""
+    acknowledged = {}
+    for n in range(1, 5000, 7):
+        root = tmp_path / "data"
+        calls = 0
+
+        def look(frame, event, _, n=n):
+            nonlocal calls
+            if event == "call" and "columnar" in frame.f_code.co_filename:
+                calls += 1
+                if calls == n:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        told = False
+        sys.setprofile(look)
+        try:
+            with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
+                writer.add_fields(["a", "b"])
+                for i in range(3):
+                    writer.add_sample({"a": np.full(n, i)}, f"{n}/{i}")
+                writer.flush()
+                sys.setprofile(None)
+                acknowledged |= {f"{n}/{i}": (n, i) for i in range(3)}
+                told = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        if calls < n:
+            assert told
+            break
+    else:
+        pytest.fail("it never came to an end")
+    with ShardedDatasetReader(root) as reader:
+        assert reader.verify() == []
+        for sample_id, (size, value) in acknowledged.items():
+            found = reader.get_sample(sample_id)[0]["a"]
+            assert (found == np.full(size, value)).all()
+            assert len(found) == size
+    assert acknowledged
+
+
+@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="no holes are known here")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_holes_are_not_read(tmp_path):
+    path = tmp_path / "hole"
+    with path.open("wb") as file:
+        file.truncate(1 << 43)
+    fd = os.open(path, os.O_RDWR)
+    try:
+        assert growing.only_zeros(fd, 512)
+        assert growing.only_zeros(fd, (1 << 43) - 1)
+        os.pwrite(fd, b"\0" * 100, 1 << 30)
+        assert growing.only_zeros(fd, 0)
+        os.pwrite(fd, b"x", (1 << 43) - 1)
+        assert not growing.only_zeros(fd, 0)
+        assert not growing.only_zeros(fd, (1 << 43) - 1)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+    finally:
+        os.close(fd)
