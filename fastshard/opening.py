@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fastshard.columnar.dataset import open_columnar
-from fastshard.columnar.schema import is_columnar
 from fastshard.dataset import Dataset
 from fastshard.errors import FastshardError
 from fastshard.expand import Source, list_shards
+from fastshard.formats import format_of
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
 from fastshard.index.known import Known, find_known, find_remote_known
@@ -52,22 +51,18 @@ def open_dataset(
         raise ValueError(f"max_mapped is at least 1, not {max_mapped}")
     guard_collation()
     where = os.fspath(index)
-    if isinstance(source, str | os.PathLike) and is_columnar(source):
+    most = None if max_memory is None else parse_size(max_memory)
+    reading = Reading(prefetch, most, keep_cache)
+    other = format_of(source)
+    if other is not None:
         if index != "auto" or key != "first" or not lower or check_size:
             raise ValueError(
-                "a columnar dataset takes no index, key, lower, check_size"
+                f"a {other.name} dataset takes no index, key, lower, check_size"
             )
         settings_of(remote or {}, [])  # no argument that there is not
-        reading = Reading(
-            prefetch, None if max_memory is None else parse_size(max_memory), keep_cache
-        )
-        return open_columnar(
-            os.fspath(source),
-            mode=mode,
-            limit=max_mapped,
-            reading=reading,
-            decoders=decoders,
-        )
+        root = os.fspath(source)  # type: ignore[arg-type]
+        found = other.open_set(root, mode=mode, limit=max_mapped, reading=reading)
+        return Dataset(found, decoders=decoders)
     settings = settings_of(remote or {}, sources_in(source))
     paths = list_shards(source, remote=settings).paths
     away = is_remote(paths[0])
@@ -90,9 +85,7 @@ def open_dataset(
         key=key,
         lower=lower,
         limit=max_mapped,
-        reading=Reading(
-            prefetch, None if max_memory is None else parse_size(max_memory), keep_cache
-        ),
+        reading=reading,
         check_size=check_size,
         remote=settings if away else None,
     )

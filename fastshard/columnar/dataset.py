@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fastshard._core.source import MappedSource
 from fastshard.columnar.rows import load_samples
 from fastshard.columnar.snapshot import Snapshot
-from fastshard.dataset import Dataset
 from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.local import Mode
 from fastshard.reading import Reading
@@ -18,25 +17,16 @@ from fastshard.shardset import Counts, ShardSet
 from fastshard.state import Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fastshard._core.columnsamples import ColumnSamples
-    from fastshard.decoders import Decoder
 
-__all__ = ["ColumnSet", "open_columnar"]
+__all__ = ["ColumnSet", "open_set"]
 
 
-def open_columnar(
-    root: str,
-    *,
-    mode: Mode,
-    limit: int | None,
-    reading: Reading,
-    decoders: Mapping[str, Decoder] | None,
-) -> Dataset:
-    """Open a columnar dataset; see `fastshard.open`."""
-    shards = ColumnSet(root, mode=mode, limit=limit, reading=reading)
-    return Dataset(shards, decoders=decoders)
+def open_set(
+    root: str, *, mode: Mode, limit: int | None, reading: Reading
+) -> ColumnSet:
+    """Open what `fastshard.open` makes a dataset of."""
+    return ColumnSet(root, mode=mode, limit=limit, reading=reading)
 
 
 class ColumnSet(ShardSet):

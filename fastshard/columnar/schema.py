@@ -8,6 +8,7 @@ import sqlite3
 from typing import Any, NamedTuple
 
 from fastshard.errors import FormatError
+from fastshard.formats import format_of
 
 __all__ = [
     "NAME",
@@ -52,7 +53,8 @@ class Field(NamedTuple):
 
 def is_columnar(root: str | os.PathLike[str]) -> bool:
     """Say whether a path is a directory that holds an ``index.sqlite``."""
-    return os.path.isdir(root) and os.path.isfile(os.path.join(root, NAME))
+    found = format_of(root)
+    return found is not None and found.mark == NAME
 
 
 def folded(name: str) -> str:
