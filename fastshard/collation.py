@@ -61,7 +61,7 @@ def collate(
     RaggedError
         Ragged samples with ``"error"``.
     FastshardError
-        Samples with different fields.
+        Samples with different fields, or with one that is called ``"__key__"``.
     ValueError
         No samples, or an array in `out` that does not fit.
     """
@@ -129,6 +129,8 @@ class Collation:
         odd = first_of_other_width(samples)
         if odd >= 0:
             raise _of_other_fields(first.key, fields, samples[odd].key, samples[odd])
+        if KEYS in fields:
+            raise FastshardError(f"a field is called {KEYS!r}, as the keys are")
         batch: dict[str, Any] = {KEYS: [sample.key for sample in samples]}
         for field in fields:
             decoder = first.decoder_of(field)

@@ -37,7 +37,7 @@ def build_tar(folder: Path, samples: Samples) -> None:
 def build_columnar(folder: Path, samples: Samples) -> None:
     with ShardedDatasetWriter(folder, samples_per_shard=PER_SHARD) as writer:
         names = dict.fromkeys(name for _, arrays in samples for name in arrays)
-        writer.add_fields([f"{name}" for name in names])
+        writer.add_fields(list(names))
         for key, arrays in samples:
             writer.add_sample(dict(arrays), key)
 

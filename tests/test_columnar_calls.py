@@ -142,7 +142,11 @@ def test_a_field_that_is_called_as_the_ids(make_original):
     with fastshard.open(writer.root) as ds:
         with pytest.raises(FastshardError, match="other fields"):
             ds[0].decode()
+        for call in (lambda: fastshard.collate([ds[0]]), lambda: next(ds.batches(1))):
+            with pytest.raises(FastshardError, match="called '__key__'"):
+                call()
         assert ds[0].decode("x")["__key__"] == "s"
+        assert fastshard.collate([ds.select_fields("x")[0]])["__key__"] == ["s"]
         assert ds[0]["__key__"].tolist() == [0, 1]
 
 
@@ -201,6 +205,25 @@ def test_all_calls_unpickle_where_they_may(tmp_path):
         assert [item["o"][0]["i"] for item in items] == [3, 0]
         again = pickle.loads(pickle.dumps(reader.samples))
         assert again[2]["o"].tolist() == [{"i": 2}, None]
+
+
+def test_fields_of_plain_arrays_and_of_objects(tmp_path):
+    with ShardedDatasetWriter(tmp_path / "d", allow_pickle=True) as writer:
+        writer.add_field("a")
+        writer.add_sample({"a": np.arange(2.0)}, "plain")
+        writer.add_sample({"a": np.array([1, {}], object)}, "objects")
+    both = ["plain", "objects"]
+    for ids in (both, both[::-1], [0, 1], [1, 0]):
+        with ShardedDatasetReader(tmp_path / "d", allow_pickle=True) as reader:
+            for _ in range(2):
+                found = reader.columns(ids, ragged="list")["a"]
+                assert {array.dtype.kind for array in found} == {"f", "O"}
+                with pytest.raises(RaggedError):
+                    reader.columns(ids)
+                for one in ids:
+                    assert reader.columns([one])["a"].shape == (1, 2)
+            (batch,) = reader.scan(batch_size=5, ragged="list")
+            assert [array.dtype.kind for array in batch["a"]] == ["f", "O"]
 
 
 def test_a_pickle_that_is_none(tmp_path):

@@ -1,6 +1,7 @@
 """A Ctrl-C anywhere in a writer: what was acknowledged stays, and it goes on."""
 
 import errno
+import gc
 import os
 import sys
 import time
@@ -93,11 +94,13 @@ def test_a_field_is_added_again(tmp_path, event, function):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the writer is dropped
 def test_interrupts_at_every_call(tmp_path):
-    """The n-th call of one session is interrupted, for all n until none is."""
+    """The n-th call of a session is interrupted, for many n until none is."""
+    root = tmp_path / "data"
     acknowledged = {}
-    for n in range(1, 5000, 7):
-        root = tmp_path / "data"
+    interrupted = 0
+    for n in range(1, 5000, 13):
         calls = 0
 
         def look(frame, event, _, n=n):
@@ -108,43 +111,60 @@ def test_interrupts_at_every_call(tmp_path):
                     sys.setprofile(None)
                     raise KeyboardInterrupt
 
-        told = False
-        sys.setprofile(look)
         try:
-            with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
-                writer.add_fields(["a", "b"])
+            sys.setprofile(look)
+            writer = ShardedDatasetWriter(root, samples_per_shard=2)
+            writer.add_fields(["a", "b"])
+            for k in range(2):
                 for i in range(3):
-                    writer.add_sample({"a": np.full(n, i)}, f"{n}/{i}")
+                    writer.add_sample({"a": np.full(n, i)}, f"{n}/{k}/{i}")
                 writer.flush()
-                sys.setprofile(None)
-                acknowledged |= {f"{n}/{i}": (n, i) for i in range(3)}
-                told = True
+                acknowledged |= {f"{n}/{k}/{i}": (n, i) for i in range(3)}
+            writer.close()
         except KeyboardInterrupt:
-            pass
+            interrupted += 1
         finally:
             sys.setprofile(None)
+            writer = None
+            gc.collect()
         if calls < n:
-            assert told
             break
     else:
         pytest.fail("it never came to an end")
+    assert interrupted > 30
+    assert len(acknowledged) > 30
     with ShardedDatasetReader(root) as reader:
         assert reader.verify() == []
         for sample_id, (size, value) in acknowledged.items():
             found = reader.get_sample(sample_id)[0]["a"]
             assert (found == np.full(size, value)).all()
             assert len(found) == size
-    assert acknowledged
+
+
+def test_the_lock_of_a_writer_that_is_dropped(tmp_path):
+    def drop():
+        writer = ShardedDatasetWriter(tmp_path / "data")
+        interrupt("call", lock._give_back, writer.close)
+
+    drop()
+    gc.collect()
+    with ShardedDatasetWriter(tmp_path / "data") as writer:
+        writer.add_field("a")
 
 
 @pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="no holes are known here")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_holes_are_not_read(tmp_path):
     path = tmp_path / "hole"
-    with path.open("wb") as file:
-        file.truncate(1 << 43)
-    fd = os.open(path, os.O_RDWR)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
+        os.ftruncate(fd, 1 << 43)
+        try:
+            os.lseek(fd, 0, os.SEEK_DATA)
+        except OSError as error:
+            assert error.errno == errno.ENXIO
+        else:  # this file system knows of no holes
+            return
         assert growing.only_zeros(fd, 512)
         assert growing.only_zeros(fd, (1 << 43) - 1)
         os.pwrite(fd, b"\0" * 100, 1 << 30)

@@ -273,11 +273,19 @@ def test_metadata_that_is_no_json(writer, metadata, error):
     assert writer.conn.execute("SELECT count(*) FROM samples").fetchone() == (1,)
 
 
+DEEP = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
 @pytest.mark.parametrize(
     ("metadata", "hint"),
     [
         ({"n": np.int64(1)}, r"of sample 'x' .* int64 .*\.item\(\)"),
         ({"n": {"deep": [np.arange(3)]}}, r"ndarray .*\.tolist\(\)"),
+        ({"n": {1}}, "set is not JSON serializable$"),
+        ({(1, 2): 1}, "keys must be [^;]*$"),
+        ({1: DEEP}, "no JSON"),
         ({"n": float("nan")}, "of sample 'x' is no JSON"),
         ({1: "a", "1": "b"}, "keys that are one in JSON"),
         ({True: 1, "true": 2, "x": 3}, "keys that are one in JSON"),
@@ -322,6 +330,7 @@ def test_shards_whose_index_is_gone(writer, root, empty):
         with pytest.raises(FormatError, match="a_shards is gone: move them away"):
             ShardedDatasetWriter(root)
     assert (root / "a_shards" / "shard_0000.tar").read_bytes() == before
+    assert index.exists() == empty  # none is left behind, which would be taken for one
     (root / "a_shards").rename(root / "away")
     with ShardedDatasetWriter(root) as again:
         again.add_field("a")

@@ -21,6 +21,7 @@ from fastshard.errors import (
 from fastshard.formats import FORMATS
 
 from builders import BUILDERS
+from conftest import forks_beside_threads
 
 COUNT = 130
 LACKING = range(4, COUNT, 10)  # samples without the field y
@@ -268,6 +269,7 @@ def test_threads_share_a_dataset(built):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@forks_beside_threads  # of ours, which bring pages
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_reads_on(opened):
     ds, *_ = opened

@@ -242,7 +242,7 @@ cdef class ColumnFile:
             return 0
         source = self.source
         member = text_from(name)
-        if offset > source.nbytes:  # others' sums of sizes are below it too
+        if offset > source.nbytes:  # the sums that others write are smaller, too
             raise FormatError(
                 f"the index names a byte beyond the {source.nbytes:,} of the shard",
                 self.path, offset, member,

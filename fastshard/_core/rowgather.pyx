@@ -316,7 +316,7 @@ cdef class Filling:
         shard = self.rows.shard_of(i)
         owner = shard.hold(i, &at, &size)
         if size != self.fill.size or memcmp(at, self.fill.header, self.fill.header_size):
-            shard.array(i)         # raises if it is no array at all
+            self.rows.array(i)     # raises if it is no array at all
             return False
         memcpy(
             self.fill.to + r * self.fill.row_size, at + self.fill.header_size,

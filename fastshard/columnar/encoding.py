@@ -6,7 +6,7 @@ import io
 import json
 import sqlite3
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -190,8 +190,8 @@ def metadata_text(
     Raises
     ------
     ValueError
-        JSON cannot say it: it has a NaN, an object of another type, a circle, or
-        keys that JSON would make one of.
+        JSON cannot say it: it has a NaN, an object of another type, a circle; or
+        two of its own keys would be one.
     TypeError
         It is no mapping.
     """
@@ -204,13 +204,12 @@ def metadata_text(
         metadata = dict(metadata)
     try:
         text = _json(metadata)
+        collides = not _are_texts(metadata) and len(json.loads(text)) < len(metadata)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"the metadata{_of(sample_id)} is no JSON: {error}{_hint(error)}"
         ) from error
-    if not all(type(key) is str for key in metadata) and (
-        len(json.loads(text)) < len(metadata)
-    ):
+    if collides:
         raise ValueError(f"the metadata{_of(sample_id)} has keys that are one in JSON")
     if len(text) > MAX_METADATA:
         raise ValueError(
@@ -233,7 +232,19 @@ def _of(sample_id: str | None) -> str:
 
 
 def _hint(error: Exception) -> str:
-    """Say what to do about an object that JSON has no word for."""
-    if not isinstance(error, TypeError):
+    """Say what to do about an object of NumPy."""
+    kind = str(error).removeprefix("Object of type ").partition(" ")[0]
+    if kind == "ndarray":
+        return "; .tolist() makes a list of an array"
+    found = getattr(np, kind, None)
+    if not (isinstance(found, type) and issubclass(found, np.generic)):
         return ""
-    return "; numbers of NumPy become Python's by .item(), arrays lists by .tolist()"
+    return "; .item() makes a number of Python's of one of NumPy's"
+
+
+def _are_texts(keys: Iterable[object]) -> bool:
+    try:
+        "".join(keys)  # type: ignore[arg-type]  # which looks at them, and is fast
+    except TypeError:
+        return False
+    return True

@@ -18,6 +18,7 @@ __all__ = ["Growing", "Syncing", "new_buffer", "only_zeros", "sync_file", "write
 THREADS = 4  # that sync files, at most; they live while there are some
 WAITING = 32  # files that may wait for them, with a descriptor each
 CHUNK = 1 << 20  # bytes
+MOST_READ = 256 << 20  # bytes that may be a hole
 FLAGS = os.O_RDWR
 for _flag in ("O_CLOEXEC", "O_BINARY", "O_NOFOLLOW"):  # a link would lead elsewhere
     FLAGS |= getattr(os, _flag, 0)
@@ -165,18 +166,14 @@ class Syncing:
         """
         while self._threads or self._left:
             self._drain()
-            for thread in self._threads:
-                thread.join()
-            self._threads.clear()
-            self._waiting.extend(self._left)
+            self._join()
+            self._waiting.extend(tuple(self._left))
         self._raise()
 
     def abandon(self) -> None:
         """Wait for the threads, and close the files that were not closed yet."""
         self._waiting.clear()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        self._join()
         for growing, close in self._left.items():
             if close:
                 growing.let_go()
@@ -186,9 +183,17 @@ class Syncing:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         if len(self._threads) < THREADS:
             thread = threading.Thread(target=self._drain, daemon=True)
-            with suppress(RuntimeError):  # the interpreter ends: `finish` does it
+            self._threads.append(thread)  # first: an interrupt may come
+            try:
                 thread.start()
-                self._threads.append(thread)
+            except RuntimeError:  # the interpreter ends: `finish` does it
+                self._threads.remove(thread)
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            if thread.ident is not None:  # else an interrupt came before it began
+                thread.join()
+        self._threads.clear()
 
     def _drain(self) -> None:
         """Sync files until none waits. In several threads at once."""
@@ -240,17 +245,19 @@ else:
 
 
 def only_zeros(fd: int, offset: int) -> bool:
-    """Say whether a file holds nothing but zeros from a place on."""
+    """Say whether a file holds nothing but zeros from a place on.
+
+    Holes are passed over where much is left. Little is read: file systems have
+    taken what was just written for a hole.
+    """
     while True:
-        if hasattr(os, "SEEK_DATA"):  # holes are passed over, which may be large
+        os.lseek(fd, offset, os.SEEK_SET)
+        if hasattr(os, "SEEK_DATA") and os.fstat(fd).st_size - offset > MOST_READ:
             try:
                 offset = os.lseek(fd, offset, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:
                     return True
-                os.lseek(fd, offset, os.SEEK_SET)  # this system does not know
-        else:
-            os.lseek(fd, offset, os.SEEK_SET)
         data = os.read(fd, CHUNK)
         if data.count(0) != len(data):
             return False

@@ -130,6 +130,8 @@ class ShardHandle:
 
         Raises
         ------
+        ValueError
+            A constraint that a user gave the index refuses a new sample's row.
         OSError
             It cannot be stored. If the shard itself could not be written, nothing
             has changed; else the writer is closed, as after its own `flush`.

@@ -67,12 +67,10 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def create(conn: sqlite3.Connection) -> bool:
-    """Make the tables that are missing; say whether all were. The caller commits."""
-    (tables,) = conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
+def create(conn: sqlite3.Connection) -> None:
+    """Make the tables that are missing. The caller commits."""
     for statement in CREATE:
         conn.execute(statement)
-    return int(tables) == 0
 
 
 def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:

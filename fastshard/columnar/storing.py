@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from fastshard._core.npywrite import MemberBuffer
 from fastshard.columnar.adoption import take_over_shard
 from fastshard.columnar.columns import Column, Record
+from fastshard.columnar.connect import file_size
 from fastshard.columnar.dropped import close_dropped
 from fastshard.columnar.folders import make_folder, make_root
 from fastshard.columnar.growing import Syncing
@@ -161,6 +162,8 @@ class Storing:
     def __del__(self) -> None:
         if getattr(self, "_state", CLOSED) == OPEN:
             close_dropped(self)
+        elif hasattr(self, "_lock"):
+            self._lock.release()  # if an interrupt has stopped that
 
     # What a connection asks for: see `fastshard.columnar.writing.Guard`.
 
@@ -338,12 +341,12 @@ class Storing:
 
     def _open(self) -> None:
         """Open the index, and make the files agree with it."""
+        self._check_new()
         self._conn = open_writer(self._path)
         self._cursor = sqlite3.Cursor(self._conn)
         try:
             begin(self._conn)  # the tables are all there, or none
-            if create(self._conn):
-                self._check_new()
+            create(self._conn)
             self._learn(read_fields(self._conn, self._path))
             self._last_id = self._counter()
             self._record()
@@ -386,6 +389,9 @@ class Storing:
 
     def _check_new(self) -> None:
         """Refuse to begin anew where shards are: their index is gone."""
+        real = os.path.realpath(self._path)
+        if any(file_size(self._path, real, end) for end in ("", "-wal")):
+            return
         for folder in sorted(Path(self._home).glob("*_shards")):
             names = os.listdir(folder) if folder.is_dir() else []
             if any(shard_number(name) is not None for name in names):

@@ -13,7 +13,7 @@ from fastshard.columnar.compacting import Compaction, compact_columns
 from fastshard.columnar.encoding import metadata_text
 from fastshard.columnar.handle import ShardHandle
 from fastshard.columnar.names import check_sample_id
-from fastshard.columnar.schema import named_fields
+from fastshard.columnar.schema import named_fields, read_fields
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -62,7 +62,8 @@ class ShardedDatasetWriter(Adding):
     WriterLockedError
         Another process writes to the dataset.
     FormatError
-        The index is damaged, or none of such a dataset.
+        The index is damaged, or none of such a dataset; or it is gone, and its
+        shards are there.
     OSError
         It cannot be opened.
     """
@@ -94,8 +95,7 @@ class ShardedDatasetWriter(Adding):
             raise TypeError(f"names of fields are a list, not the str {names!r:.80}")
         with self._mutex:
             self.check_idle()
-            # An interrupt may have kept some of the index's from us.
-            self._learn(named_fields(self._conn, self._path))
+            self._learn_missed()
             columns = fields.columns_of(self._conn)
             new = fields.check_new_fields(list(names), dict(self._columns), columns)
             self._make_folders(new)
@@ -108,6 +108,14 @@ class ShardedDatasetWriter(Adding):
             except (OSError, sqlite3.Error) as error:
                 self._failed(error)
             self.flush()
+
+    def _learn_missed(self) -> None:
+        """Learn of fields that an interrupt kept back, or the user's own SQL added."""
+        if len(named_fields(self._conn, self._path)) > len(self._columns):
+            try:
+                self._learn(read_fields(self._conn, self._path))
+            except (OSError, sqlite3.Error) as error:
+                self._failed(error)
 
     def add_sample(
         self,
@@ -336,7 +344,12 @@ class ShardedDatasetWriter(Adding):
             self.check_idle()
             return ShardHandle(self, self._column(field_name), shard_id, overwrite)
 
-    def add_metadata_column(self, name: str, path: str, type: str = "TEXT") -> None:  # noqa: A002
+    def add_metadata_column(
+        self,
+        name: str,
+        path: str,
+        type: str | type[Any] = "TEXT",  # noqa: A002
+    ) -> None:
         """Add a column that is computed from the metadata, with an SQL index.
 
         >>> writer.add_metadata_column("length", "$.length", "INTEGER")
@@ -350,7 +363,7 @@ class ShardedDatasetWriter(Adding):
             Letters, digits and ``_``.
         path : str
             Where in the metadata, as SQLite's ``json_extract`` takes it.
-        type : {"TEXT", "INTEGER", "REAL", "NUMERIC"}
+        type : {"TEXT", "INTEGER", "REAL", "NUMERIC"}, or str, int, float, bool
             What values are turned into where that loses nothing.
 
         Raises
