@@ -5,6 +5,7 @@ import gc
 import os
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -21,7 +22,20 @@ from fastshard.columnar import fields as columns
 from columnar_stored import lengths, read_all
 from conftest import not_sanitized
 
-pytestmark = not_sanitized
+pytestmark = [
+    not_sanitized,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # writers are dropped
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    """What an interrupt kept open is collected here, and not in other tests."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def interrupt(event, function, call):
@@ -93,8 +107,6 @@ def test_a_field_is_added_again(tmp_path, event, function):
     assert [len(array) for array in read_all(root)["x"][1].values()] == [1, 2]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the writer is dropped
 def test_interrupts_at_every_call(tmp_path):
     """The n-th call of a session is interrupted, for many n until none is."""
     root = tmp_path / "data"
