@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import tarfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import hypothesis
 import pytest
 
 import fastshard
+from fastshard.columnar import ShardedDatasetWriter
 
 from originals import FIELDS, OriginalWriter, arrays_of
 
@@ -66,6 +68,25 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def in_threads(task: Callable[[int], object], count: int = 4) -> None:
+    """Run ``task(k)`` in a thread for each k; raise what the first one raised."""
+    wrong: list[BaseException] = []
+
+    def run(k: int) -> None:
+        try:
+            task(k)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise wrong[0]
+
+
 def write_tar(
     path: Path,
     members: Mapping[str, bytes],
@@ -92,6 +113,20 @@ def make_tar(tmp_path: Path) -> MakeTar:
         return write_tar(tmp_path / name, members, **options)
 
     return make
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a columnar dataset may be made."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def writer(root: Path) -> Iterator[ShardedDatasetWriter]:
+    """A writer of a new columnar dataset: two fields, four samples to a shard."""
+    with ShardedDatasetWriter(root, samples_per_shard=4) as writer:
+        writer.add_fields(["a", "b"])
+        yield writer
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from fastshard.errors import (
     SampleNotFoundError,
 )
 
-from conftest import not_sanitized
+from conftest import in_threads, not_sanitized
 
 COUNT = 250
 
@@ -389,28 +389,19 @@ def test_a_forked_child_reads_on(dataset):
 
 
 def test_many_threads_on_one_reader(dataset):
-    wrong = []
     with ShardedDatasetReader(dataset[0]) as reader:
 
         def work(seed):
             rng = np.random.default_rng(seed)
-            try:
-                for i in rng.integers(0, COUNT, 200).tolist():
-                    assert_is(reader.get_sample(dataset[1][i])[0], i)
-                    assert_is(reader.samples[i], i)
-                    column = reader.columns([i, 0], "b")["b"]
-                    np.testing.assert_array_equal(column[0], value(i, "b"))
-                    if i % 20 == 0:
-                        assert len(reader.query_ids("id > ?", ("",), 3)) == 3
-            except BaseException as error:
-                wrong.append(error)
+            for i in rng.integers(0, COUNT, 200).tolist():
+                assert_is(reader.get_sample(dataset[1][i])[0], i)
+                assert_is(reader.samples[i], i)
+                column = reader.columns([i, 0], "b")["b"]
+                np.testing.assert_array_equal(column[0], value(i, "b"))
+                if i % 20 == 0:
+                    assert len(reader.query_ids("id > ?", ("",), 3)) == 3
 
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not wrong
+        in_threads(work, 6)
 
 
 def test_few_shards_open_at_a_time(dataset):

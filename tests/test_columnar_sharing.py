@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import threading
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import FieldNotFoundError, FormatError
 
 from cold import evict
-from conftest import not_sanitized
+from conftest import in_threads, not_sanitized
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 COUNT = 120
@@ -41,24 +40,6 @@ def assert_says_true(code):
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
-
-
-def in_threads(task, count=4):
-    wrong = []
-
-    def run(k):
-        try:
-            task(k)
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if wrong:
-        raise wrong[0]
 
 
 def test_threads_that_walk_over_one_shard_first(make_original):

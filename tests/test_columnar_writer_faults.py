@@ -19,11 +19,6 @@ from columnar_stored import lengths, sql
 
 
 @pytest.fixture
-def root(tmp_path):
-    return tmp_path / "data"
-
-
-@pytest.fixture
 def writer(root):
     with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
         writer.add_fields(["a", "b"])

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import threading
 import warnings
 
 import numpy as np
@@ -16,7 +15,7 @@ import pytest
 import fastshard
 from fastshard.shardset import mapping_limit
 
-from conftest import mappings_of, write_tar
+from conftest import in_threads, mappings_of, write_tar
 
 SHARDS = 12  # so that natural order differs from that of text
 EACH = 5  # samples a shard
@@ -510,11 +509,7 @@ def test_threads_share_a_dataset(folder):
             if sample.key != keys[i] or sample.json("json")["i"] != i % EACH:
                 wrong.append(i)
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(read, 8)
     assert wrong == []
 
 

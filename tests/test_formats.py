@@ -5,7 +5,6 @@ import gc
 import os
 import pickle
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from fastshard.errors import (
 from fastshard.formats import FORMATS
 
 from builders import BUILDERS
-from conftest import forks_beside_threads
+from conftest import forks_beside_threads, in_threads
 
 COUNT = 130
 LACKING = range(4, COUNT, 10)  # samples without the field y
@@ -247,25 +246,16 @@ def test_views_outlive_the_dataset(built):
 
 def test_threads_share_a_dataset(built):
     folder, suffix = built
-    wrong = []
     with fastshard.open(folder, max_mapped=2) as ds:
 
         def read(seed):
-            try:
-                order = random.Random(seed).sample(range(COUNT), COUNT)
-                assert_are((ds[i] for i in order), order)
-                assert_are(ds.scan(order), order)
-                found = ds.columns(order, f"x{suffix}")[f"x{suffix}"]
-                assert (found[:, 0] == 100 * np.array(order)).all()
-            except BaseException as error:
-                wrong.append(error)
+            order = random.Random(seed).sample(range(COUNT), COUNT)
+            assert_are((ds[i] for i in order), order)
+            assert_are(ds.scan(order), order)
+            found = ds.columns(order, f"x{suffix}")[f"x{suffix}"]
+            assert (found[:, 0] == 100 * np.array(order)).all()
 
-        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not wrong
+        in_threads(read, 6)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -5,7 +5,6 @@ import os
 import pickle
 import shutil
 import socket
-import threading
 import time
 
 import pytest
@@ -19,7 +18,7 @@ from fastshard.sources.http import HttpClient, client_for
 from fastshard.sources.remote import RemoteFile, fetch, open_remote
 from fastshard.sources.settings import settings_of
 
-from conftest import forks_beside_threads
+from conftest import forks_beside_threads, in_threads
 from servers import BEHAVIOURS, BROKEN, HARMLESS, Server, redirect_to
 
 DATA = bytes(i * 7 % 251 for i in range(50_000))
@@ -396,11 +395,7 @@ def test_threads_share_an_object(server):
             if file.read(at, 700) != DATA[at : at + 700]:
                 wrong.append(at)
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(read, 8)
     assert not wrong
 
 

@@ -18,7 +18,7 @@ from fastshard.columnar.storing import FLUSH_SECONDS, Storing
 from fastshard.columnar.swapping import Swap
 from fastshard.columnar.writing import begin, is_fatal
 
-__all__ = ["Adding"]
+__all__ = ["Adding", "register_rows"]
 
 MOST_TEXTS = 256  # SQL that is kept, of each kind
 
@@ -235,14 +235,18 @@ def move_rows(
             f"UPDATE samples SET {offset} = NULL, {shard} = NULL WHERE {shard} = ?",
             (number,),
         )
-    cursor.executemany(
-        "INSERT INTO samples (id, meta_json) VALUES (?, '{}') "
-        "ON CONFLICT (id) DO NOTHING",
-        ((sample_id,) for sample_id in rows),
-    )
+    register_rows(cursor, ((sample_id, "{}") for sample_id in rows))
     cursor.executemany(
         f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE id = ?",
         ((at, number, sample_id) for sample_id, at in rows.items()),
+    )
+
+
+def register_rows(cursor: sqlite3.Cursor, rows: Iterable[tuple[str, str]]) -> None:
+    """Add samples (id, metadata) without arrays; those that exist stay as they are."""
+    cursor.executemany(
+        "INSERT INTO samples (id, meta_json) VALUES (?, ?) ON CONFLICT (id) DO NOTHING",
+        rows,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar import fields
-from fastshard.columnar.adding import Adding
+from fastshard.columnar.adding import Adding, register_rows
 from fastshard.columnar.compacting import Compaction, compact_columns
 from fastshard.columnar.encoding import metadata_text
 from fastshard.columnar.handle import ShardHandle
@@ -233,8 +233,8 @@ class ShardedDatasetWriter(Adding):
         Raises
         ------
         ValueError
-            An id or its metadata cannot be stored; or their numbers differ. None is
-            added.
+            An id or its metadata cannot be stored; or their numbers differ, or an id
+            is there twice with other metadata. None is added.
         """
         if isinstance(sample_ids, str):
             raise TypeError(f"ids are a list, not the str {sample_ids!r:.80}")
@@ -259,11 +259,7 @@ class ShardedDatasetWriter(Adding):
                 raise ValueError("an id is there twice, with other metadata")
             try:
                 with fields.savepoint(self._conn) as cursor:
-                    cursor.executemany(
-                        "INSERT INTO samples (id, meta_json) VALUES (?, ?) "
-                        "ON CONFLICT (id) DO NOTHING",
-                        rows,
-                    )
+                    register_rows(cursor, rows)
             except sqlite3.IntegrityError as error:
                 raise ValueError(f"the samples cannot be added: {error}") from error
             except sqlite3.Error as error:
