@@ -208,7 +208,7 @@ class Collation:
                 named = hasattr(first, "_fields")
                 return type(first)(*parts) if named else tuple(parts)
         elif hasattr(first, "__torch_function__") and len(kinds) == 1:
-            import torch
+            import torch  # type: ignore[import-not-found, unused-ignore]
 
             if len({tuple(value.shape) for value in values}) == 1:
                 return torch.stack(values)
