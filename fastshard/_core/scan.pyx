@@ -84,6 +84,7 @@ FAULTS = {
     TAR_LONE_ZEROS: "one block of zeros, and more data behind it",
     TAR_EXTENSION_CUT: "the archive ends inside an extension header",
     TAR_EXTENSION_LARGE: "an extension header of more than 1 MiB",
+    TAR_EXTENSIONS_LARGE: "extension headers of more than 64 MiB before one member",
     TAR_EXTENSION_ALONE: "an extension header without a member",
     TAR_BAD_PAX: "a malformed record in a pax header",
     TAR_BAD_NAME: "a name with a NUL in it",
