@@ -29,10 +29,11 @@ def run(*args, **env):
         [sys.executable, "-m", "fastshard", *map(str, args)],
         capture_output=True,
         env={**os.environ, "PYTHONUTF8": "1", **env},
-        errors="surrogateescape",
-        encoding="utf-8",
     )
-    assert "Traceback" not in done.stderr
+    assert b"Traceback" not in done.stderr
+    coding = env.get("PYTHONIOENCODING", "utf-8")
+    done.stdout = done.stdout.decode(coding)  # not by text=True, which reads \r as \n
+    done.stderr = done.stderr.decode(coding)
     return done
 
 

@@ -189,13 +189,14 @@ def print_rows(
 def write_csv(rows: Iterable[Iterable[Any]]) -> None:
     """Write CSV: escaped on a terminal, as it is into a file or a pipe."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\r\n")  # so that both get quotes
     is_seen = sys.stdout.isatty()
     for row in rows:
         if is_seen:
             row = [one_line(v) if isinstance(v, str) else v for v in row]
         writer.writerow(row)
-        sys.stdout.write(encodable(text.getvalue(), sys.stdout.encoding))
+        line = text.getvalue().removesuffix("\r\n") + "\n"
+        sys.stdout.write(encodable(line, sys.stdout.encoding))
         text.seek(0)
         text.truncate()
 
