@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Unpack
 
 from fastshard._core.source import LocalFile
 from fastshard.errors import FastshardError, FormatError
 from fastshard.expand import Source, list_shards
-from fastshard.formats.tar import IndexFormat, KeyRule, open_tar
+from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
 from fastshard.index import FORMATS, read_index, sidecar
 from fastshard.index.binary import read_header
 from fastshard.index.global_file import (
@@ -21,7 +22,7 @@ from fastshard.index.global_file import (
 )
 from fastshard.keys import key_table
 from fastshard.listing import sources_in
-from fastshard.progress import counted
+from fastshard.progress import byte_bar
 from fastshard.shardset import ShardSet, root_of
 from fastshard.sources.remote import RemoteFile, open_remote
 from fastshard.sources.settings import RemoteOptions, Settings, settings_of
@@ -31,6 +32,7 @@ __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
 
 DatasetFormat = IndexFormat | Literal["wids"]
 WIDS_NAME = "shardindex.json"
+POLL = 0.1  # seconds between looks at what is done
 
 
 class Part(NamedTuple):
@@ -94,7 +96,8 @@ def build_index(
     """Make an index for each shard of a dataset, and ``dataset.fsi`` for all.
 
     Shards whose index is fresh are passed over, so that a run that was stopped
-    goes on where it was. Shows its progress on a terminal.
+    goes on where it was. Shows its progress on a terminal, by bytes. An interrupt
+    ends it within a moment, also inside a large shard.
 
     Parameters
     ----------
@@ -149,7 +152,7 @@ def build_index(
     if folder is not None:
         for path in paths:
             os.makedirs(os.path.dirname(job.path(path)) or ".", exist_ok=True)
-    made = list(_in_threads(job, paths, threads))
+    made = _in_threads(job, paths, threads)
     if format == "fsi" and whole:
         made.append(merge_indexes(source, out=out, key=key, **remote))
     return made
@@ -170,29 +173,89 @@ def _shards_of(
     return paths, settings
 
 
-def _in_threads(job: Job, paths: Sequence[str], threads: int | None) -> Iterator[str]:
-    from concurrent.futures import ThreadPoolExecutor
+class _StoppedError(Exception):
+    """Another shard failed, or the user interrupted."""
 
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+
+class _Meter:
+    """How many bytes of each shard are done; ends the work on all of them.
+
+    Threads write to one place each, so that nothing is locked.
+    """
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.done = [0] * len(sizes)
+        self.stopped = False
+
+    def of(self, k: int, *, counts: bool) -> Progress:
+        """Return what is called with the bytes of shard `k` that are done.
+
+        Of several walks over a shard one counts, the longest.
+        """
+
+        def show(done: int) -> None:
+            if self.stopped:
+                raise _StoppedError
+            if counts:
+                self.done[k] = done
+
+        return show
+
+
+def _in_threads(job: Job, paths: Sequence[str], threads: int | None) -> list[str]:
+    """Make the indexes; an interrupt ends all work within a moment."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    local = job.remote is None
+    meter = _Meter([os.path.getsize(path) if local else 0 for path in paths])
+    with (
+        byte_bar(sum(meter.sizes) if local else None, "indexing") as bar,
+        ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool,
+    ):
+        shown = time.monotonic()
         try:
-            done = pool.map(lambda path: _build(job, path), paths)
-            yield from counted(done, len(paths), "indexing")
+            futures = [
+                pool.submit(_build, job, path, meter, k) for k, path in enumerate(paths)
+            ]
+            for future in futures:
+                while not wait([future], POLL).done:
+                    bar.update(sum(meter.done) - bar.n)
+                future.result()
+                if time.monotonic() - shown > POLL:
+                    bar.update(sum(meter.done) - bar.n)
+                    shown = time.monotonic()
+            return [future.result() for future in futures]
         except BaseException:
+            meter.stopped = True
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _build(job: Job, shard: str) -> str:
+def _build(job: Job, shard: str, meter: _Meter, k: int) -> str:
     """Make the index of a shard, unless a fresh one is there."""
     where = job.path(shard)
-    if not job.again and _is_fresh(job, shard, where):
+    if not job.again and _is_fresh(job, shard, where, meter.of(k, counts=False)):
+        meter.done[k] = meter.sizes[k]
         return where
-    with open_tar(shard, index="none", key=job.key, remote=job.remote) as opened:
+    with open_tar(
+        shard,
+        index="none",
+        key=job.key,
+        remote=job.remote,
+        progress=meter.of(k, counts=not job.hashes),
+    ) as opened:
         try:
-            opened.save_index(where, format=_format(job), hashes=job.hashes)
+            opened.save_index(
+                where,
+                format=_format(job),
+                hashes=job.hashes,
+                progress=meter.of(k, counts=job.hashes),
+            )
         except PermissionError as error:
             error.add_note("give another directory for indexes: out=, --out")
             raise
+    meter.done[k] = meter.sizes[k] or meter.done[k]
     return where
 
 
@@ -201,7 +264,7 @@ def _format(job: Job) -> IndexFormat:
     return kind
 
 
-def _is_fresh(job: Job, shard: str, where: str) -> bool:
+def _is_fresh(job: Job, shard: str, where: str, progress: Progress) -> bool:
     if not os.path.exists(where):
         return False
     last_dot = job.key == "last"
@@ -209,7 +272,9 @@ def _is_fresh(job: Job, shard: str, where: str) -> bool:
         if job.format == "fsi" and read_header(where).last_dot != last_dot:
             return False
         with _opened(job, shard) as file:
-            contents = read_index(where, file, last_dot=last_dot, lower=True)
+            contents = read_index(
+                where, file, last_dot=last_dot, lower=True, progress=progress
+            )
     except FormatError:
         return False
     if job.hashes and len(contents.table):

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import fastshard
+from fastshard.terminal import write_line
 
 SAMPLES = 2000
 ROUNDS = 5
@@ -169,7 +170,7 @@ def print_speed(path: Path, order: list[str]) -> None:
             ("view by name, no copy", view_fastshard, read_tarfile),
         ):
             a, b = members_a_second(ours), members_a_second(theirs)
-            print(
+            write_line(
                 f"  {what:<24} {a:>12,.0f} members/s, "
                 f"tarfile {b:>9,.0f}: {a / b:,.0f} times"
             )
@@ -225,7 +226,7 @@ def print_opening(folder: Path) -> None:
     beside = seconds()
     fastshard.build_index(folder)
     whole = seconds()
-    print(
+    write_line(
         f"  opened and counted in {without * 1e3:.2f} ms by a scan, "
         f"{beside * 1e3:.2f} with an index a shard, {whole * 1e3:.2f} with dataset.fsi"
     )
@@ -234,7 +235,7 @@ def print_opening(folder: Path) -> None:
 def run_demo() -> int:
     """Run the demonstration; it stops at a wrong read."""
     with tempfile.TemporaryDirectory(prefix="fastshard-demo-") as folder:
-        print("Two shards, made with tarfile; the page cache is warm.")
+        write_line("Two shards, made with tarfile; the page cache is warm.")
         for name, make, form, mtime in (
             ("images-0000.tar", make_images, tarfile.PAX_FORMAT, 1.5),
             ("arrays-0000.tar", make_arrays, tarfile.USTAR_FORMAT, 1),
@@ -247,8 +248,8 @@ def run_demo() -> int:
                 right += check_arrays(path, members)
             kind = "pax" if form == tarfile.PAX_FORMAT else "ustar"
             size = path.stat().st_size
-            print(f"{name} ({kind}): {len(members):,} members, {size:,} bytes")
-            print(f"  {right:,} reads, all equal to what was stored")
+            write_line(f"{name} ({kind}): {len(members):,} members, {size:,} bytes")
+            write_line(f"  {right:,} reads, all equal to what was stored")
             order = list(members)
             random.Random(0).shuffle(order)
             print_speed(path, order)
@@ -257,9 +258,9 @@ def run_demo() -> int:
         samples = write_dataset(data)
         right = check_dataset(data, samples)
         shards = len(list(data.glob("*.tar")))
-        print(
+        write_line(
             f"a dataset: {len(samples):,} samples, {shards} shards, written and indexed"
         )
-        print(f"  {right:,} reads, all equal to what was stored")
+        write_line(f"  {right:,} reads, all equal to what was stored")
         print_opening(data)
     return 0

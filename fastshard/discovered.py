@@ -18,6 +18,7 @@ from fastshard.paired import Files
 from fastshard.shardset import ShardSet
 from fastshard.sources.remote import open_if_there, open_remote
 from fastshard.sources.urls import is_remote
+from fastshard.terminal import write_line
 
 if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard
@@ -306,13 +307,18 @@ class DiscoveredDataset:
     def print_summary(self, detailed: bool | None = None) -> None:
         """Print the number of shards; with `detailed` a line for each too."""
         rule = "-" * 50
-        print(f"\nDataset Summary: {self.name}\n{'=' * 50}")
-        print(f"Total shards: {self.num_shards}")
+        write_line("")
+        write_line(f"Dataset Summary: {self.name}")
+        write_line("=" * 50)
+        write_line(f"Total shards: {self.num_shards}")
         if detailed:
-            print(f"\nShard Details:\n{rule}")
-            print(f"{'Shard Name':<30} {'Size (MB)':<12} {'Files':<10}\n{rule}")
+            write_line("")
+            write_line("Shard Details:")
+            write_line(rule)
+            write_line(f"{'Shard Name':<30} {'Size (MB)':<12} {'Files':<10}")
+            write_line(rule)
             for detail in self.get_detailed_stats()["shard_details"]:
-                print(
+                write_line(
                     f"{detail['name']:<30} {detail['size_mb']:<12.2f} "
                     f"{detail['num_files']:<10}"
                 )

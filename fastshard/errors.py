@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from fastshard.terminal import one_line
+
 __all__ = [
     "AmbiguousKeyError",
     "ClosedError",
@@ -30,7 +32,13 @@ __all__ = [
 
 
 class FastshardError(Exception):
-    """The base of every exception that fastshard raises on purpose."""
+    """The base of every exception that fastshard raises on purpose.
+
+    As text it is one line: control characters of names and paths are escaped.
+    """
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class FormatError(FastshardError, ValueError):
@@ -59,7 +67,7 @@ class FormatError(FastshardError, ValueError):
 
     def __str__(self) -> str:
         member = "" if self.member is None else f"member {self.member!r} of "
-        return f"{self.reason} - at {member}{self.path}, byte {self.offset:,}"
+        return one_line(f"{self.reason} - at {member}{self.path}, byte {self.offset:,}")
 
 
 class StateError(FastshardError, ValueError):
@@ -79,17 +87,21 @@ class MemberNotFoundError(FastshardError, KeyError):
         What was looked for.
     where : str
         Where it was looked for: the shard's path, for a field also the sample.
+    near : tuple of str
+        Names that resemble it, the best first; of samples alone.
     """
 
     kind = "member"
 
-    def __init__(self, name: str, where: str) -> None:
-        super().__init__(name, where)
+    def __init__(self, name: str, where: str, near: tuple[str, ...] = ()) -> None:
+        super().__init__(name, where, *([near] if near else []))
         self.name = name
         self.where = where
+        self.near = near
 
     def __str__(self) -> str:  # KeyError's own would show only the repr of args
-        return f"no {self.kind} {self.name!r} in {self.where}"
+        hint = f"; did you mean {' or '.join(map(repr, self.near))}?" * bool(self.near)
+        return one_line(f"no {self.kind} {self.name!r} in {self.where}{hint}")
 
 
 class SampleNotFoundError(MemberNotFoundError):
@@ -181,7 +193,7 @@ class RemoteError(FastshardError, OSError):
         member = "" if self.member is None else f"member {self.member!r} of "
         status = "" if self.status is None else f", status {self.status}"
         times = f", after {self.attempts} attempts" if self.attempts > 1 else ""
-        return f"{self.reason} - at {member}{self.url}{status}{times}"
+        return one_line(f"{self.reason} - at {member}{self.url}{status}{times}")
 
 
 class RemoteNotFoundError(RemoteError, FileNotFoundError):

@@ -102,9 +102,8 @@ def list_shards(
     if check:
         _refuse_missing(local)
     for shard in shards:
-        if not base_of(shard.path).endswith(SUFFIX) or (
-            local and not shard.path.endswith(SUFFIX)
-        ):
+        name = base_of(shard.path) if is_remote(shard.path) else shard.path
+        if not name.endswith(SUFFIX):
             raise FastshardError(
                 f"{shown(shard.path)} is no shard: shards are {SUFFIX} files, "
                 "not compressed"

@@ -7,8 +7,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
+from fastshard._core.keytable import plain_key
 from fastshard._core.orders import Order
 from fastshard.errors import AmbiguousKeyError, FormatError, SampleNotFoundError
+from fastshard.near import near_names
 from fastshard.shardset import ShardSet
 
 if TYPE_CHECKING:
@@ -17,11 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetKeys", "key_table"]
 
+SHARDS_NEAR = 64  # open remote shards in which resembling keys are looked for
 
-def key_table(shards: ShardSet, seed: bytes) -> NDArray[np.uint64]:
+
+def key_table(
+    shards: ShardSet, seed: bytes, *, older: bool = False
+) -> NDArray[np.uint64]:
     """Return a sorted row for each sample; see `fastshard._core.keytable`.
 
-    Opens every shard, in threads.
+    Opens every shard, in threads. With `older` a leading ``./`` is part of a key, as
+    in the tables of earlier releases.
     """
     import numpy as np
 
@@ -32,7 +39,8 @@ def key_table(shards: ShardSet, seed: bytes) -> NDArray[np.uint64]:
 
     def fill(k: int) -> None:
         grouping = shards.samples(k).grouping
-        key_rows(grouping, starts[k], seed, rows[starts[k] : starts[k + 1]])
+        part = rows[starts[k] : starts[k + 1]]
+        key_rows(grouping, starts[k], seed, part, older=older)
 
     for _ in shards.each(fill, "reading keys"):
         pass
@@ -80,8 +88,15 @@ class DatasetKeys(Sequence[str]):
         return self._set.samples(k).key_at(i - starts[k])
 
     def find(self, key: str) -> list[int]:
-        """Return the positions of all samples of this key."""
-        found = [i for i in self._candidates(key) if self._key_of(i) == key]
+        """Return the positions of all samples of this key.
+
+        Of tars a leading ``./`` is part of no key.
+        """
+        own = self._set.find_key(key)
+        if own is None:
+            key = plain_key(key)
+            own = self._candidates(key)
+        found = [i for i in own if self._key_of(i) == key]
         if self._order is None:
             return found
         places = map(self._order.find, found)  # of a sample chosen twice the first
@@ -90,9 +105,6 @@ class DatasetKeys(Sequence[str]):
     def _candidates(self, key: str) -> list[int]:
         from fastshard.index.global_file import candidates
 
-        own = self._set.find_key(key)
-        if own is not None:
-            return own
         known = self._set.known
         if known is not None and known.has_keys:
             found = known.candidates(key)
@@ -104,6 +116,17 @@ class DatasetKeys(Sequence[str]):
         if self._rows is None:
             self._rows = key_table(self._set, self._seed)
         return candidates(self._rows, key, self._seed)
+
+    def _near(self, key: str) -> tuple[str, ...]:
+        """Return keys that resemble one that is absent; opens no remote shard."""
+        key = plain_key(key)
+        if self._set.remote is None:
+            return near_names(key, len(self), self._key)
+        found: list[str] = []
+        for samples in self._set.open[:SHARDS_NEAR]:
+            if samples is not None:
+                found += near_names(key, len(samples), samples.key_at)
+        return near_names(key, len(found), found.__getitem__)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and bool(self.find(key))
@@ -120,7 +143,8 @@ class DatasetKeys(Sequence[str]):
         """
         found = [i for i in self.find(key) if i >= start and (stop is None or i < stop)]
         if not found:
-            raise SampleNotFoundError(key, f"the dataset below {self._set.root}")
+            where = f"the dataset below {self._set.root}"
+            raise SampleNotFoundError(key, where, self._near(key))
         if len(found) > 1:
             raise AmbiguousKeyError(key, found)
         return found[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["bar_type", "counted"]
+__all__ = ["bar_type", "byte_bar", "counted"]
 
 BAR_DELAY = 1  # seconds before a bar shows
 
@@ -19,6 +19,20 @@ def bar_type() -> Any:
     from tqdm import tqdm
 
     return type("Bar", (tqdm,), {"monitor_interval": 0})
+
+
+def byte_bar(total: int | None, doing: str) -> Any:
+    """Return a bar of bytes, a context; ``total=None`` where they are not known."""
+    return bar_type()(
+        total=total,
+        desc=doing,
+        unit="B",
+        unit_scale=True,
+        miniters=1,  # else a quick start delays what follows
+        delay=BAR_DELAY,
+        leave=False,
+        disable=None,  # on a terminal only
+    )
 
 
 def counted(things: Iterable[T], total: int, doing: str) -> Iterator[T]:

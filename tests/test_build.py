@@ -145,8 +145,8 @@ def test_a_killed_run_leaves_whole_indexes_and_goes_on(folder):
     code = (
         "import sys, time, fastshard, fastshard.build as build\n"
         "slow = build._build\n"
-        "def _build(job, shard):\n"
-        "    made = slow(job, shard)\n"
+        "def _build(job, shard, *more):\n"
+        "    made = slow(job, shard, *more)\n"
         "    time.sleep(0.3)\n"
         "    return made\n"
         "build._build = _build\n"

@@ -11,7 +11,7 @@ import pytest
 
 import fastshard
 from fastshard.cli import main
-from fastshard.cli.common import shown
+from fastshard.terminal import shown
 
 from conftest import write_tar
 

@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fastshard
 from fastshard import FastshardError
 from fastshard import globs as globs_module
 from fastshard.expand import Listing, expand, list_shards, natural_key
+
+from conftest import write_tar
 
 
 @pytest.fixture
@@ -458,3 +461,29 @@ def test_a_wids_index_is_held_to_the_same_rules(make, wids):
         wids(*shards)
         with pytest.raises(FastshardError, match=message):
             expand("d/index.json")
+
+
+ODD = [
+    "a?b.tar",
+    "[x].tar",
+    "a[0-9]*.tar",
+    "{a,b}.tar",
+    "x::y.tar",
+    "a#b.tar",
+    "%41.tar",
+]
+
+
+def test_a_directory_with_odd_names_opens_and_is_indexed(tmp_path):
+    for name in ODD:
+        write_tar(tmp_path / name, {f"{ODD.index(name)}.txt": name.encode()})
+    for _ in range(2):
+        with fastshard.open(tmp_path) as ds:
+            assert {sample.text("txt") for sample in ds} == set(ODD)
+            assert sorted(map(os.path.basename, ds.shards.paths)) == sorted(ODD)
+        assert len(fastshard.build_index(tmp_path)) == len(ODD) + 1
+    for source in (tmp_path / "**", tmp_path / "*.tar"):
+        assert len(fastshard.open(str(source))) == len(ODD)
+    for name in ODD:
+        with fastshard.open(tmp_path / name) as ds:
+            assert ds[0].text("txt") == name

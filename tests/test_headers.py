@@ -1,9 +1,13 @@
 """Single headers and pax records, built by hand."""
 
+import subprocess
+
 import pytest
 
+import fastshard
+
 from blocks import END, extension, header, padded, record
-from conftest import listed, listed_by_tarfile
+from conftest import listed, listed_by_tarfile, needs
 
 
 def test_the_builder_of_headers_is_right(opened, tmp_path):
@@ -107,6 +111,10 @@ def test_contiguous_files_are_files(opened):
     [
         (record(b"path", b"long/name"), "long/name", 3),
         (record(b"size", b"2"), "m.bin", 2),
+        (record(b"size", b"0002"), "m.bin", 2),
+        (record(b"size", b"0" * 5000 + b"2"), "m.bin", 2),
+        (record(b"size", b"000") + record(b"size", b"3"), "m.bin", 3),
+        (b"0" * 30 + b"40 path=p\n", "p", 3),
         (record(b"path", b"a") + record(b"path", b"b"), "b", 3),
         (record(b"path", b"a") + record(b"path", b""), "m.bin", 3),
         (record(b"size", b"1") + record(b"size", b""), "m.bin", 3),
@@ -181,22 +189,9 @@ def test_global_headers_count_until_the_next(opened):
     [
         [extension(b"L", b"gnu\0"), extension(b"x", record(b"path", b"pax"))],
         [extension(b"x", record(b"path", b"pax")), extension(b"L", b"gnu\0")],
-        [
-            extension(b"x", record(b"path", b"1")),
-            extension(b"x", record(b"path", b"2")),
-        ],
-        [extension(b"L", b"1\0"), extension(b"L", b"2\0")],
         [extension(b"K", b"target\0"), extension(b"L", b"gnu\0")],
         [extension(b"L", b"gnu")],
         [extension(b"L", b"gnu\0and more")],
-        [
-            extension(b"x", record(b"size", b"2")),
-            extension(b"x", record(b"path", b"p")),
-        ],
-        [
-            extension(b"x", record(b"mtime", b"2.5")),
-            extension(b"x", record(b"size", b"2")),
-        ],
     ],
 )
 def test_several_extension_headers_count_as_for_tarfile(opened, tmp_path, blocks):
@@ -204,3 +199,82 @@ def test_several_extension_headers_count_as_for_tarfile(opened, tmp_path, blocks
     path = tmp_path / "hand.tar"
     assert listed(path) == listed_by_tarfile(path)
     assert listed(path)[1][0] == "n"
+
+
+def pax(**values):
+    records = [record(key.encode(), value) for key, value in values.items()]
+    return extension(b"x", b"".join(records))
+
+
+def long_name(name):
+    return extension(b"L", name + b"\0")
+
+
+REPEATED = {
+    "two long names": ([long_name(b"one"), long_name(b"two")], "two", 3),
+    "three long names": ([long_name(b"%d" % i) for i in range(3)], "2", 3),
+    "a link's name between": (
+        [long_name(b"one"), extension(b"K", b"t\0"), long_name(b"two")],
+        "two",
+        3,
+    ),
+    "two paths": ([pax(path=b"one"), pax(path=b"two")], "two", 3),
+    "two sizes": ([pax(size=b"2"), pax(size=b"1")], "m.bin", 1),
+    "path, time": ([pax(path=b"one"), pax(mtime=b"1.5")], "m.bin", 3),
+    "size, path": ([pax(size=b"2"), pax(path=b"p")], "p", 3),
+    "time, size": ([pax(mtime=b"2.5"), pax(size=b"2")], "m.bin", 2),
+    "Solaris' type, then pax": (
+        [extension(b"X", record(b"path", b"one")), pax(path=b"two")],
+        "two",
+        3,
+    ),
+}
+
+
+def names_by(program, path):
+    """What another reader lists; bsdtar reads on after it has complained."""
+    command = [needs(program)] + ["tar"] * (program == "busybox") + ["-tf", path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 or program == "bsdtar"
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_of_repeated_extension_headers_the_last_counts(opened, tmp_path, case):
+    blocks, name, size = REPEATED[case]
+    shard = opened(*blocks, header(), padded(b"abc"), header(b"n"), padded(b"def"), END)
+    assert list(shard.names) == [name, "n"]
+    assert [bytes(view) for view in shard] == [b"abc"[:size], b"def"]
+    for program in ("tar", "bsdtar"):
+        assert names_by(program, tmp_path / "hand.tar") == [name, "n"]
+        out = tmp_path / program
+        out.mkdir()
+        command = [program, "-xf", tmp_path / "hand.tar", "-C", out]
+        subprocess.run(command, capture_output=True)
+        assert (out / name).read_bytes() == b"abc"[:size]
+    if case in ("two long names", "three long names", "two paths"):
+        assert names_by("busybox", tmp_path / "hand.tar") == [name, "n"]
+
+
+@pytest.mark.parametrize("size", [b"00000000003\t", b"3\n", b"\t3", b"3 \r"])
+def test_a_size_field_with_other_white_space_is_refused(opened, size):
+    with pytest.raises(fastshard.FormatError, match="no number") as caught:
+        opened(header(size=size), padded(b"abc"), END)
+    assert caught.value.offset == 124
+
+
+def test_leading_zeros_of_a_size_are_read_as_others_read_them(opened, tmp_path):
+    blocks = pax(size=b"0" * 40 + b"2"), header(), padded(b"abc"), END
+    assert opened(*blocks)[0] == b"ab"
+    path = tmp_path / "hand.tar"
+    assert listed(path) == listed_by_tarfile(path)
+    for program in ("tar", "bsdtar"):
+        command = [needs(program), "-xOf", path]
+        done = subprocess.run(command, capture_output=True, check=True)
+        assert done.stdout == b"ab"
+
+
+def test_what_was_refused_in_an_earlier_header_stays_refused(opened):
+    sparse = extension(b"x", record(b"GNU.sparse.major", b"1"))
+    with pytest.raises(fastshard.FormatError, match="sparse"):
+        opened(sparse, pax(mtime=b"1.5"), header(), padded(b"abc"), END)

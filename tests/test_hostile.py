@@ -309,6 +309,29 @@ def test_headers_of_many_megabytes_before_small_ones(opened):
     assert len(shard) == 10
 
 
+@pytest.mark.parametrize("kind", [b"L", b"K", b"x"])
+def test_the_extension_headers_of_one_member_have_a_limit(opened, kind):
+    data = b"n" * 1_000_000
+    one = extension(kind, record(b"comment", data) if kind == b"x" else data)
+    assert (
+        len(
+            opened(
+                one * 60,
+                header(),
+                padded(b"abc"),
+                one * 60,
+                header(b"n"),
+                padded(b"abc"),
+                END,
+            )
+        )
+        == 2
+    )
+    with pytest.raises(FormatError, match="64 MiB") as caught:
+        opened(one * 70, header(), padded(b"abc"), END)
+    assert caught.value.offset == 67 * len(one)
+
+
 def test_many_members_of_no_bytes(opened):
     shard = opened(header(b"same", size=b"") * 50_000, END)
     assert len(shard) == 50_000

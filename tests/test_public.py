@@ -21,6 +21,7 @@ TESTS = Path(__file__).parent
 
 # A module imports from layers below its own, and sideways inside its folder.
 LAYERS = {
+    "fastshard.terminal": -1,
     "fastshard.errors": 0,
     "fastshard.awaiting": 0,
     "fastshard.files": 0,
@@ -49,6 +50,7 @@ LAYERS = {
     "fastshard.members": 7,
     "fastshard.memory": 7,
     "fastshard.batches": 1,
+    "fastshard.near": 0,
     "fastshard.workers": 2,
     "fastshard.plan": 2,
     "fastshard.state": 4,

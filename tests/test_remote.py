@@ -14,6 +14,7 @@ import fastshard
 from fastshard import FastshardError, FormatError, RemoteError
 from fastshard.errors import StaleIndexError, StaleIndexWarning
 
+from blocks import END, extension, header, padded, record
 from conftest import write_tar
 from servers import Server
 
@@ -378,6 +379,39 @@ def test_a_remote_scan_finds_what_a_local_one_does(tmp_path, monkeypatch, kind):
     assert (shard.end, dict(shard.skipped)) == (expected.end, dict(expected.skipped))
     if kind in ("pax", "gnu"):
         assert moved < expected.nbytes / 3
+
+
+def test_repeated_headers_are_read_as_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr("fastshard.index.remote.WORTH_A_WALK", 1 << 20)
+    path = tmp_path / "a.tar"
+    blocks = []
+    for i in range(200):
+        for name in (b"first", b"%03d.bin" % i):
+            blocks.append(extension(b"L", name + b"\0" if i % 2 else name))
+        for value in (b"20", b"1", b"30000"):
+            blocks.append(extension(b"x", record(b"size", value)) * (i % 3))
+        blocks += [header(size=b"%011o\0" % 30_000), padded(bytes([i]) * 30_000)]
+    path.write_bytes(b"".join(blocks) + END)
+    expected = fastshard.open_shard(path, index="none")
+    assert list(expected.names) == [f"{i:03}.bin" for i in range(200)]
+
+    with Server({"/a.tar": path.read_bytes()}) as server:
+        shard = fastshard.open_shard(server.at("/a.tar"), index="none")
+        moved = server.bytes_sent
+
+    assert list(shard.names) == list(expected.names)
+    assert (shard.offsets == expected.offsets).all()
+    assert (shard.sizes == expected.sizes).all()
+    assert moved < expected.nbytes / 2
+
+
+def test_a_long_chain_of_headers_takes_few_requests(tmp_path):
+    chain = extension(b"L", b"other\0") * 2_000 + extension(b"L", b"name\0")
+    data = chain + header() + padded(b"abc") + END
+    with Server({"/a.tar": data}) as server:
+        shard = fastshard.open_shard(server.at("/a.tar"), index="none")
+        assert len(server.requests) < 40
+    assert list(shard.names) == ["name"]
 
 
 def test_every_cut_is_refused_as_on_this_machine(tmp_path, make_tar):

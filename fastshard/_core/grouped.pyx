@@ -116,8 +116,8 @@ cdef void expect_member(const groups_t *groups, uint32_t member) noexcept:
     fs_prefetch_line(groups.columns.offsets + member)
     fs_prefetch_line(groups.columns.sizes + member)
     fs_prefetch_line(groups.columns.name_ends + member)
-    if groups.key_sizes != NULL:
-        fs_prefetch_line(groups.key_sizes + member)
+    if groups.key_ends != NULL:
+        fs_prefetch_line(groups.key_ends + member)
 
 
 cdef void expect_bytes(

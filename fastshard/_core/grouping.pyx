@@ -144,7 +144,7 @@ cdef class Grouping:
         return text_from(key_at(self.built(), <uint32_t> sample))
 
     cdef Py_ssize_t find(self, object key) except -2:
-        """Return the sample of this key, or -1."""
+        """Return the sample of this key, or -1; a ``./`` before it is no part of it."""
         cdef groups_t *groups = self.built()
         cdef span_t text
         cdef uint32_t filling = 0
@@ -154,6 +154,7 @@ cdef class Grouping:
             return -1
         if not fs_is_set(&self.hashed):
             self.hash_keys()
+        text = plain_name(text)
         slot = slots_find(&self.by_key, text, key_at, groups, &filling)[0]
         return -1 if slot == 0 else <Py_ssize_t> slot_entry(&self.by_key, slot)
 

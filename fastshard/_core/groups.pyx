@@ -1,7 +1,7 @@
 """Which members make which sample, found in C and held as columns.
 
 A key ends at the first dot (or the last) of a name's last part, the field is
-what follows it. Names without a dot there, names whose last part begins with
+what follows it. A leading ``./`` is part of neither. Names without a dot there, names whose last part begins with
 one, and names below ``__x__`` belong to no sample. The convention is
 WebDataset's, but members of one sample need not be neighbours. The order of
 samples is that of their first members.
@@ -43,14 +43,13 @@ cdef bint is_meta(span_t name) noexcept nogil:
     return size >= 4 and name.at[size - 1] == c'_' and name.at[size - 2] == c'_'
 
 
-cdef uint32_t key_size_of(span_t name, bint last_dot) noexcept nogil:
-    cdef const uint8_t *slash = last_byte(name, c'/')
+cdef uint32_t key_end_of(span_t name, bint last_dot) noexcept nogil:
+    """Where the key of a name ends, in bytes from the name's start; or NO_KEY."""
+    cdef span_t part = plain_name(name)  # the last part of the name
+    cdef const uint8_t *slash = last_byte(part, c'/')
     cdef const uint8_t *dot
-    cdef span_t part = name        # the last part of the name
-    if is_meta(name):
-        return NO_KEY
     if slash != NULL:
-        take(&part, slash - name.at + 1)
+        take(&part, slash - part.at + 1)
     if part.left == 0 or part.at[0] == c'.':
         return NO_KEY
     if last_dot:
@@ -60,19 +59,19 @@ cdef uint32_t key_size_of(span_t name, bint last_dot) noexcept nogil:
     return NO_KEY if dot == NULL else <uint32_t> (dot - name.at)
 
 
-cdef uint32_t key_size_at(
+cdef uint32_t key_end_at(
     const groups_t *groups, uint32_t member, span_t name
 ) noexcept nogil:
-    if groups.key_sizes != NULL:
-        return groups.key_sizes[member]
-    return key_size_of(name, groups.last_dot)
+    if groups.key_ends != NULL:
+        return groups.key_ends[member]
+    return key_end_of(name, groups.last_dot)  # that it has a key, the index says
 
 
 cdef span_t member_key(const groups_t *groups, uint32_t member) noexcept nogil:
     """The key of a member that has one; never more than its name is now."""
     cdef span_t name = name_at(groups.columns, member)
-    cdef uint32_t size = key_size_at(groups, member, name)
-    return span_of(name.at, min(<size_t> size, name.left))
+    cdef uint32_t end = key_end_at(groups, member, name)
+    return plain_name(span_of(name.at, min(<size_t> end, name.left)))
 
 
 cdef span_t key_at(const void *context, uint32_t sample) noexcept nogil:
@@ -93,14 +92,14 @@ cdef span_t first_key_at(const void *context, uint32_t sample) noexcept nogil:
 
 cdef span_t field_at(const groups_t *groups, uint32_t member) noexcept nogil:
     cdef span_t name = name_at(groups.columns, member)
-    take(&name, <size_t> key_size_at(groups, member, name) + 1)
+    take(&name, <size_t> key_end_at(groups, member, name) + 1)
     return name
 
 
 cdef bint continues(const groups_t *groups, size_t i) noexcept nogil:
     """Whether a member has the key of the one before it."""
     cdef span_t key, other
-    if i == 0 or groups.key_sizes[i - 1] != groups.key_sizes[i]:
+    if i == 0 or groups.key_ends[i - 1] != groups.key_ends[i]:
         return False
     key = member_key(groups, <uint32_t> i)
     other = member_key(groups, <uint32_t> i - 1)
@@ -108,15 +107,17 @@ cdef bint continues(const groups_t *groups, size_t i) noexcept nogil:
 
 
 cdef size_t measure_keys(groups_t *groups, bint last_dot) noexcept nogil:
-    """Fill `key_sizes`; return the number of runs of neighbours with one key."""
+    """Fill `key_ends`; return the number of runs of neighbours with one key."""
     cdef size_t runs = 0
     cdef size_t i
+    cdef span_t name
     cdef size_t count = groups.columns.count
     for i in range(count):
-        groups.key_sizes[i] = key_size_of(
-            name_at(groups.columns, <uint32_t> i), last_dot
-        )
-        if groups.key_sizes[i] != NO_KEY and not continues(groups, i):
+        name = name_at(groups.columns, <uint32_t> i)
+        groups.key_ends[i] = NO_KEY
+        if not is_meta(plain_name(name)):
+            groups.key_ends[i] = key_end_of(name, last_dot)
+        if groups.key_ends[i] != NO_KEY and not continues(groups, i):
             runs += 1
     return runs
 
@@ -134,7 +135,7 @@ cdef uint32_t find_samples(
     cdef size_t i
     for i in range(groups.columns.count):
         sample_of[i] = NO_SAMPLE
-        if groups.key_sizes[i] == NO_KEY:
+        if groups.key_ends[i] == NO_KEY:
             continue
         if continues(groups, i):
             sample_of[i] = sample_of[i - 1]
@@ -232,7 +233,7 @@ cdef bint may_repeat(const groups_t *groups, uint32_t sample, bint lower) noexce
 
 
 cdef void free_groups(groups_t *groups) noexcept nogil:
-    free(groups.key_sizes)
+    free(groups.key_ends)
     free(groups.starts)
     free(groups.members)
     free(groups.doubtful)
@@ -243,9 +244,9 @@ cdef int build_groups(groups_t *groups, slots_t *by_key, bint lower) noexcept no
     cdef size_t count = groups.columns.count
     cdef size_t runs
     cdef uint32_t *sample_of = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
-    groups.key_sizes = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
+    groups.key_ends = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
     groups.members = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
-    if sample_of == NULL or groups.key_sizes == NULL or groups.members == NULL:
+    if sample_of == NULL or groups.key_ends == NULL or groups.members == NULL:
         free(sample_of)
         return -1
     runs = measure_keys(groups, groups.last_dot)

@@ -34,5 +34,5 @@ cdef struct pax_t:                 # what extension headers say of members
 cdef int pax_set_path(pax_t *pax, span_t path) noexcept nogil
 cdef void pax_clear(pax_t *pax) noexcept nogil
 cdef void pax_free(pax_t *pax) noexcept nogil
-cdef void pax_merge(pax_t *pax, pax_t *later) noexcept nogil
+cdef void pax_replace(pax_t *pax, pax_t *later) noexcept nogil
 cdef int pax_parse(pax_t *pax, span_t text, size_t *fault) noexcept nogil

@@ -25,9 +25,11 @@ cdef bint begins(span_t text, const char *word) noexcept nogil:
 
 
 cdef bint read_decimal(span_t text, size_t max_digits, uint64_t *value) noexcept nogil:
-    """Read a decimal number of digits alone, below 2**63."""
+    """Read a decimal number of digits alone, below 2**63; zeros may lead it."""
     cdef size_t i
     cdef uint64_t total = 0
+    while text.left > 1 and text.at[0] == c'0':
+        take(&text, 1)
     if not 0 < text.left <= max_digits:
         return False
     for i in range(text.left):
@@ -68,22 +70,16 @@ cdef void pax_free(pax_t *pax) noexcept nogil:
     pax.path_room = 0
 
 
-cdef void pax_merge(pax_t *pax, pax_t *later) noexcept nogil:
-    """Add what a second extension header of one member says; the first wins."""
-    cdef pax_t mine = pax[0]
-    if mine.path_state == PAX_UNSAID:      # swap, so that each frees its own
-        pax.path, later.path = later.path, mine.path
-        pax.path_room, later.path_room = later.path_room, mine.path_room
-        pax.path_size = later.path_size
-        pax.path_state = later.path_state
-    if mine.size_state == PAX_UNSAID:
-        pax.size = later.size
-        pax.size_state = later.size_state
-    if mine.real_size_state == PAX_UNSAID:
-        pax.real_size = later.real_size
-        pax.real_size_state = later.real_size_state
-    if mine.refused == PAX_NOT_REFUSED:
-        pax.refused = later.refused
+cdef void pax_replace(pax_t *pax, pax_t *later) noexcept nogil:
+    """Let a later header of the same member replace this one.
+
+    What was refused stays so: a reader that adds headers up would refuse it.
+    """
+    cdef pax_t earlier = pax[0]    # swap, so that each frees its own
+    pax[0] = later[0]
+    later[0] = earlier
+    if pax.refused == PAX_NOT_REFUSED:
+        pax.refused = earlier.refused
 
 
 cdef int set_number(span_t value, uint64_t *number, int *state) noexcept nogil:

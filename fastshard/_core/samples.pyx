@@ -69,7 +69,10 @@ cdef class SamplesBase:
             return checked_position(key, count)
         i = self.search(key)
         if i < 0:
-            raise SampleNotFoundError(key, self.where())
+            from fastshard.near import near_names
+
+            near = near_names(key, count, self.key_at)
+            raise SampleNotFoundError(key, self.where(), near)
         return i
 
     cdef object item(self, Py_ssize_t i):

@@ -17,6 +17,7 @@ from libc.string cimport memset
 from fastshard._core.extents cimport (
     ExtentTable, columns_add, columns_free, columns_t, table_of, text_from,
 )
+from fastshard._core.pages cimport fs_now
 from fastshard._core.platform cimport fs_pread, fs_pread_cached, fs_will_need
 from fastshard._core.source cimport LocalFile
 from fastshard._core.span cimport span_of
@@ -37,11 +38,11 @@ cdef enum:
     MISSED = 1 << 20               # bytes read at once from a disk
     AHEAD = 4 << 20                # bytes that a disk is asked for in advance
     SURE = 1 << 10                 # members from which their number can be guessed
-    STEPS = 1 << 17                # headers between looks at signals
-    READS = 1 << 9                 # and reads that waited
     SCAN_PAUSED = TAR_STATUSES + 1
     SCAN_OS_ERROR
     SCAN_SHRUNK
+
+cdef uint64_t PAUSE = 50 * 1000 * 1000  # ns between looks at signals
 
 cdef struct window_t:
     int fd
@@ -51,7 +52,6 @@ cdef struct window_t:
     uint64_t start                 # offset of the first byte held
     size_t held
     uint64_t asked_to              # offset up to which a disk was asked
-    size_t waits                   # reads that were not answered from the cache
     uint8_t *bytes
 
 cdef struct scan_t:
@@ -84,6 +84,7 @@ FAULTS = {
     TAR_LONE_ZEROS: "one block of zeros, and more data behind it",
     TAR_EXTENSION_CUT: "the archive ends inside an extension header",
     TAR_EXTENSION_LARGE: "an extension header of more than 1 MiB",
+    TAR_EXTENSIONS_LARGE: "extension headers of more than 64 MiB before one member",
     TAR_EXTENSION_ALONE: "an extension header without a member",
     TAR_BAD_PAX: "a malformed record in a pax header",
     TAR_BAD_NAME: "a name with a NUL in it",
@@ -109,7 +110,6 @@ cdef int read_window(
             window.held = got
             return 0
         window.asks_cache = got >= 0 or errno == EAGAIN
-        window.waits += 1
         if near:
             want = <size_t> min(<uint64_t> MISSED, left)
             if need.offset + want > window.asked_to:
@@ -153,15 +153,17 @@ cdef int add_member(scan_t *scan) noexcept nogil:
 
 
 cdef int walk(scan_t *scan) noexcept nogil:
-    """Step on until the end, a fault, or a while has passed."""
-    cdef size_t _
+    """Step on until the end, a fault, or a pause is due.
+
+    The clock is asked once a window: those hold all that takes time.
+    """
     cdef tar_t *tar = &scan.tar
     cdef window_t *window = &scan.window
     cdef need_t need
     cdef uint64_t skip
     cdef int status
-    cdef size_t waits = window.waits
-    for _ in range(<size_t> STEPS):
+    cdef uint64_t began = fs_now()
+    while True:
         skip = tar.at - window.start
         if skip > window.held:
             skip = window.held
@@ -172,7 +174,7 @@ cdef int walk(scan_t *scan) noexcept nogil:
             status = fill(scan, &need)
             if status != 0:
                 return status
-            if window.waits - waits > READS:
+            if fs_now() - began > PAUSE:
                 return SCAN_PAUSED
         elif status == TAR_MEMBER:
             if add_member(scan) != TAR_MORE:
@@ -185,7 +187,6 @@ cdef int walk(scan_t *scan) noexcept nogil:
             return status
         elif tar.extension == 0 and not tar.pending:
             scan.start = tar.at    # a global header is no member's own
-    return SCAN_PAUSED
 
 
 cdef object fault_of(scan_t *scan, int status, LocalFile file):
@@ -211,7 +212,8 @@ def scan_tar(LocalFile file not None, progress=None):
     ----------
     file : LocalFile
     progress : callable, optional
-        Called now and then with the bytes walked over so far.
+        Called some 20 times a second with the bytes walked over so far. What it
+        raises ends the scan.
 
     Returns
     -------
@@ -281,12 +283,14 @@ def scan_sound(LocalFile file not None):
         release(&scan)
 
 
-def header_starts(LocalFile file not None):
+def header_starts(LocalFile file not None, progress=None):
     """Return where the headers of each regular member begin.
 
     Parameters
     ----------
     file : LocalFile
+    progress : callable, optional
+        As for `scan_tar`.
 
     Returns
     -------
@@ -307,7 +311,7 @@ def header_starts(LocalFile file not None):
     memset(&starts, 0, sizeof(starts))
     scan.starts = &starts
     try:
-        run(&scan, file, None)
+        run(&scan, file, progress)
         return (
             PyBytes_FromStringAndSize(<const char *> starts.offsets, 8 * starts.count),
             scan.start,

@@ -14,6 +14,11 @@ cdef uint64_t MOST_AHEAD = 64 << 20  # bytes of a scan
 cdef array_maker_t array_maker = NULL  # set by arrays.pyx, when it is imported
 
 
+cdef object other_spelling(object name):
+    """A name with ``./`` before it, or without: what tars may call the same file."""
+    return name[2:] if name.startswith("./") else "./" + name
+
+
 cdef class Shard:
     """One open shard. See `fastshard.open_shard`.
 
@@ -83,7 +88,8 @@ cdef class Shard:
         ----------
         key : int, str or slice
             A position (negative ones count back) or a name, as tar stores it;
-            of members with one name the last. A slice gives a list of views.
+            of members with one name the last. A leading ``./`` may be left out,
+            or be given where tar stores none. A slice gives a list of views.
 
         Returns
         -------
@@ -114,7 +120,7 @@ cdef class Shard:
         self.open_source()
         if not isinstance(name, str):
             raise TypeError(f"names are str, not {type(name).__name__}")
-        return self.table.find(name) >= 0
+        return self.table.find(name) >= 0 or self.table.find(other_spelling(name)) >= 0
 
     def __iter__(self):
         return self.scan()
@@ -317,6 +323,8 @@ cdef class Shard:
         if not isinstance(key, str):
             return checked_position(key, self.table.columns.count)
         i = self.table.find(key)
+        if i < 0:
+            i = self.table.find(other_spelling(key))
         if i < 0:
             raise MemberNotFoundError(key, self.path)
         return i

@@ -19,6 +19,7 @@ cdef enum tar_status_t:
     TAR_LONE_ZEROS
     TAR_EXTENSION_CUT
     TAR_EXTENSION_LARGE
+    TAR_EXTENSIONS_LARGE
     TAR_EXTENSION_ALONE
     TAR_BAD_PAX
     TAR_BAD_NAME
@@ -51,11 +52,14 @@ cdef struct tar_t:                 # the state of a walk over the headers
     span_t name                    # of the member; valid until the next step
     int skipped                    # a tar_skipped_t
     uint8_t[257] joined            # prefix "/" name
-    pax_t next                     # from extension headers of this member: x, L
+    pax_t next                     # from this member's last pax header: x
+    pax_t gnu                      # from its last GNU long name: L
+    bint gnu_first                 # L came before any x that has a path
     pax_t every                    # from headers for all that follow: g
     pax_t fresh                    # of the header that is being read
     uint8_t extension              # type of the header whose payload is awaited
     size_t extension_size
+    uint64_t extensions            # bytes of this member's extension headers so far
     bint pending                   # an extension header waits for its member
 
 cdef void tar_init(tar_t *tar, uint64_t nbytes) noexcept nogil

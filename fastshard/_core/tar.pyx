@@ -4,6 +4,11 @@
 window it is given and says what it found, or which bytes it needs. It knows
 ustar (POSIX.1-1988), v7, GNU (long names, base-256 numbers) and pax
 (POSIX.1-2001); `tar(5)` of libarchive describes them all.
+
+Of repeated extension headers before one member the last of a kind counts, and
+replaces the earlier ones whole, as in GNU tar, Go and libarchive. Where both a
+pax path and a GNU long name are there, on which no two readers agree, the one
+that came first counts, as in Python's `tarfile`.
 """
 
 from libc.stdint cimport uint8_t, uint64_t
@@ -11,14 +16,15 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fastshard._core.pax cimport (
     PAX_BAD_NAME, PAX_BAD_NUMBER, PAX_INCREMENTAL, PAX_MULTI_VOLUME, PAX_NO_MEMORY,
-    PAX_OK, PAX_SAID, PAX_SPARSE, PAX_UNSAID, pax_clear, pax_free, pax_merge,
-    pax_parse, pax_set_path,
+    PAX_OK, PAX_SAID, PAX_SPARSE, PAX_UNSAID, pax_clear, pax_free, pax_parse,
+    pax_replace, pax_set_path, pax_t,
 )
 from fastshard._core.span cimport span_of, span_t, take, text_of
 
 cdef enum:
     BLOCK = 512                    # bytes; headers and padding come in these
     MAX_EXTENSION = 1 << 20        # bytes of one extension header's payload
+    MAX_EXTENSIONS = 64 << 20      # bytes of all extension headers of one member
     # Where a header's fields begin, and their widths in bytes.
     NAME = 0
     NAME_WIDTH = 100
@@ -42,6 +48,7 @@ cdef void tar_init(tar_t *tar, uint64_t nbytes) noexcept nogil:
 
 cdef void tar_free(tar_t *tar) noexcept nogil:
     pax_free(&tar.next)
+    pax_free(&tar.gnu)
     pax_free(&tar.every)
     pax_free(&tar.fresh)
 
@@ -132,15 +139,22 @@ cdef int need_bytes(tar_t *tar, size_t size, need_t *need) noexcept nogil:
     return TAR_NEED
 
 
+cdef pax_t *said_path(tar_t *tar) noexcept nogil:
+    """Return what has the member's name; its state may be that none has."""
+    cdef pax_t *first = &tar.gnu if tar.gnu_first else &tar.next
+    cdef pax_t *second = &tar.next if tar.gnu_first else &tar.gnu
+    if first.path_state != PAX_UNSAID:
+        return first
+    return &tar.every if second.path_state == PAX_UNSAID else second
+
+
 cdef void find_name(tar_t *tar, const uint8_t *block) noexcept nogil:
     """Set `name`: an extension's, or the header's own behind its prefix."""
     cdef span_t prefix, name
     cdef size_t width = PREFIX_WIDTH
-    if tar.next.path_state == PAX_SAID:
-        tar.name = span_of(tar.next.path, tar.next.path_size)
-        return
-    if tar.next.path_state == PAX_UNSAID and tar.every.path_state == PAX_SAID:
-        tar.name = span_of(tar.every.path, tar.every.path_size)
+    cdef pax_t *said = said_path(tar)
+    if said.path_state == PAX_SAID:
+        tar.name = span_of(said.path, said.path_size)
         return
     name = text_of(block + NAME, NAME_WIDTH)
     if memcmp(block + MAGIC, b"ustar\0", 6) != 0 or block[PREFIX] == 0:
@@ -232,6 +246,9 @@ cdef int begin_extension(tar_t *tar, const uint8_t *block) noexcept nogil:
         return fault(tar, TAR_EXTENSION_LARGE, tar.at)
     if padded(size) > tar.nbytes - tar.at - BLOCK:
         return fault(tar, TAR_EXTENSION_CUT, tar.at)
+    tar.extensions += BLOCK + padded(size)
+    if tar.extensions > MAX_EXTENSIONS:
+        return fault(tar, TAR_EXTENSIONS_LARGE, tar.at)
     tar.extension = block[TYPE]
     tar.extension_size = size
     tar.pending = tar.pending or tar.extension != c'g'
@@ -240,7 +257,7 @@ cdef int begin_extension(tar_t *tar, const uint8_t *block) noexcept nogil:
 
 
 cdef int read_payload(tar_t *tar, const uint8_t *payload) noexcept nogil:
-    """Read the payload of an extension header into `next` or `every`."""
+    """Read the payload of an extension header into `next`, `gnu` or `every`."""
     cdef uint8_t kind = tar.extension
     cdef size_t at = 0
     cdef int status = PAX_OK
@@ -249,14 +266,17 @@ cdef int read_payload(tar_t *tar, const uint8_t *payload) noexcept nogil:
             &tar.every, span_of(payload, tar.extension_size), &at
         )
     elif kind == c'L':
-        status = pax_set_path(&tar.fresh, text_of(payload, tar.extension_size))
+        if tar.gnu.path_state == PAX_UNSAID:
+            tar.gnu_first = tar.next.path_state == PAX_UNSAID
+        status = pax_set_path(&tar.gnu, text_of(payload, tar.extension_size))
     elif kind != c'K':             # K: the long name of a link's target
         status = pax_parse(
             &tar.fresh, span_of(payload, tar.extension_size), &at
         )
+        if status == PAX_OK:
+            pax_replace(&tar.next, &tar.fresh)
+            pax_clear(&tar.fresh)
     if status == PAX_OK:
-        pax_merge(&tar.next, &tar.fresh)
-        pax_clear(&tar.fresh)
         tar.at += padded(tar.extension_size)
         tar.extension = 0
         return TAR_MORE
@@ -317,6 +337,9 @@ cdef int tar_step(
     if tar.extension == 0:
         if not tar.pending:
             pax_clear(&tar.next)
+            pax_clear(&tar.gnu)
+            tar.gnu_first = False
+            tar.extensions = 0
         return read_header(tar, window, size, need)
     if size < tar.extension_size:
         return need_bytes(tar, tar.extension_size, need)

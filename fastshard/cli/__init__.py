@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import fastshard
 from fastshard.cli.columnar import add_compact, add_query
-from fastshard.cli.common import Commands, UsageError, complain, quietly_warned
+from fastshard.cli.common import Commands, Parser, UsageError, complain, quietly_warned
 from fastshard.cli.faults import add_verify
 from fastshard.cli.figures import add_stat
 from fastshard.cli.kept import add_cache
@@ -37,7 +37,7 @@ def add_demo(commands: Commands) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fastshard", description="Read sharded datasets at memory speed."
     )
     version = f"fastshard {fastshard.__version__}"

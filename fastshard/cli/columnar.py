@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fastshard.cli.common import Commands, UsageError, shown
+from fastshard.cli.common import Commands, UsageError
 from fastshard.errors import QueryError, QueryTimeoutError
+from fastshard.terminal import encodable, one_line, shown, write_line
 
 __all__ = [
     "add_compact",
@@ -49,7 +51,7 @@ def stat_columnar(root: str, args: argparse.Namespace) -> int:
     from fastshard.columnar.figures import stat
 
     figures = stat(root, deep=args.deep)
-    print(json.dumps(figures)) if args.json else print_figures(figures)
+    write_line(json.dumps(figures)) if args.json else print_figures(figures)
     return 0
 
 
@@ -58,27 +60,27 @@ def print_figures(figures: dict[str, Any]) -> None:
         f"{shown(name)} {shown(kind)}".strip()
         for name, kind in figures["columns"].items()
     )
-    print(figures["dataset"])
-    print(f"  bytes    {figures['bytes']:,}, index {figures['index_bytes']:,}")
-    print(f"  samples  {figures['samples']:,}")
-    print(f"  columns  {columns or 'none'}")
+    write_line(figures["dataset"])
+    write_line(f"  bytes    {figures['bytes']:,}, index {figures['index_bytes']:,}")
+    write_line(f"  samples  {figures['samples']:,}")
+    write_line(f"  columns  {columns or 'none'}")
     for name, of in figures["fields"].items():
         shards, samples = f"{of['shards']:,} shards", f"{of['samples']:,} samples"
-        print(f"  {name}: {samples} in {shards} of {of['bytes']:,} bytes")
+        write_line(f"  {shown(name)}: {samples} in {shards} of {of['bytes']:,} bytes")
         if of["missing"]:
             numbers = ", ".join(map(str, of["missing"][:8]))
-            print(f"    {len(of['missing']):,} shards are not there: {numbers}")
+            write_line(f"    {len(of['missing']):,} shards are not there: {numbers}")
         if "live_bytes" in of:
             dead = f"{of['dead_bytes']:,} in {of['dead_members']:,} members"
-            print(f"    live {of['live_bytes']:,} bytes, dead {dead}")
+            write_line(f"    live {of['live_bytes']:,} bytes, dead {dead}")
         for kind in of.get("arrays", ()):
             shape = tuple(kind["shape"])
-            print(f"    {kind['count']:>12,}  {shown(kind['dtype'])} {shape}")
+            write_line(f"    {kind['count']:>12,}  {shown(kind['dtype'])} {shape}")
 
 
 def ls_columnar(root: str, args: argparse.Namespace) -> int:
     for line in lines_of(root, args.long, args.json):
-        print(line)
+        write_line(line)
     return 0
 
 
@@ -101,7 +103,7 @@ def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
                 line = {"id": plain(sample_id), "shards": each_plain(there)}
                 yield json.dumps(line)
             else:
-                fields = f"  {' '.join(there)}" if long else ""
+                fields = f"  {' '.join(map(shown, there))}" if long else ""
                 yield shown(str(sample_id)) + fields
     except FAULTS as error:
         raise fault_of(error, conn.path) from error
@@ -117,7 +119,7 @@ def verify_columnar(root: str, args: argparse.Namespace) -> int:
     for fault in faults:
         print_fault(fault, args.json)
     if not faults and not args.json:
-        print(f"{root}: ok")
+        write_line(f"{root}: ok")
     return 1 if faults else 0
 
 
@@ -127,11 +129,11 @@ def cmd_compact(args: argparse.Namespace) -> int:
 
     done = compact(needed_root(args.root))._asdict()
     if args.json:
-        print(json.dumps(done))
+        write_line(json.dumps(done))
         return 0
     freed = done["bytes_before"] - done["bytes_after"]
     shards = f"{done['shards_before']:,} shards, now {done['shards_after']:,}"
-    print(f"{freed:,} bytes freed of {done['bytes_before']:,}; {shards}")
+    write_line(f"{freed:,} bytes freed of {done['bytes_before']:,}; {shards}")
     return 0
 
 
@@ -173,17 +175,30 @@ def print_rows(
     rows: list[dict[str, Any]], columns: list[str], args: argparse.Namespace
 ) -> None:
     if args.csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(each_plain(row).values() for row in rows)
+        write_csv([columns, *(each_plain(row).values() for row in rows)])
         return
     for row in rows:
         values = each_plain(row)
         if args.json:
-            print(json.dumps(values))
+            write_line(json.dumps(values))
         else:
             texts = ("" if value is None else str(value) for value in values.values())
-            print("\t".join(map(shown, texts)))
+            write_line(*map(shown, texts))
+
+
+def write_csv(rows: Iterable[Iterable[Any]]) -> None:
+    """Write CSV: escaped on a terminal, as it is into a file or a pipe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")  # so that both get quotes
+    is_seen = sys.stdout.isatty()
+    for row in rows:
+        if is_seen:
+            row = [one_line(v) if isinstance(v, str) else v for v in row]
+        writer.writerow(row)
+        line = text.getvalue().removesuffix("\r\n") + "\n"
+        sys.stdout.write(encodable(line, sys.stdout.encoding))
+        text.seek(0)
+        text.truncate()
 
 
 def each_plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from fastshard.errors import FastshardError
 from fastshard.expand import list_shards
@@ -19,9 +19,11 @@ from fastshard.progress import bar_type
 from fastshard.sizes import parse_size
 from fastshard.sources.settings import RemoteOptions, Settings, settings_of
 from fastshard.sources.urls import is_remote, last_part
+from fastshard.terminal import one_line, write_line
 
 __all__ = [
     "Commands",
+    "Parser",
     "UsageError",
     "add_remote",
     "add_sources",
@@ -32,13 +34,19 @@ __all__ = [
     "remote_of",
     "settings_in",
     "shards_in",
-    "shown",
 ]
 
 Commands = Any  # argparse's own type for this is private
 
 BAR_DELAY = 1  # seconds before a progress bar shows
 SOURCE_HELP = "a tar, a directory, DIR/**, a glob, a brace list, or URLs"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors take one line, whatever file names a shell expanded."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
 
 
 class UsageError(Exception):
@@ -55,23 +63,7 @@ def size(text: str) -> int:
 
 def complain(message: object) -> None:
     """Say on stderr what went wrong."""
-    print(f"fastshard: {message}", file=sys.stderr)
-
-
-def shown(name: str) -> str:
-    """Write a name on one line: what is not printable is escaped, as tar does."""
-    if name.isprintable() and "\\" not in name:
-        return name
-    return "".join(
-        c
-        if c.isprintable() and c != "\\"
-        else "\\\\"
-        if c == "\\"
-        else f"\\x{ord(c) - 0xDC00:02x}"
-        if "\udc80" <= c <= "\udcff"
-        else c.encode("unicode_escape").decode("ascii")
-        for c in name
-    )
+    write_line(f"fastshard: {message}", file=sys.stderr)
 
 
 def add_sources(parser: Any) -> None:
@@ -167,7 +159,7 @@ def progress_of(path: str) -> Iterator[Progress]:
     """Show a bar on a terminal for what takes longer than a second."""
     with bar_type()(
         total=None if is_remote(path) else os.path.getsize(path),
-        desc=last_part(path),
+        desc=one_line(last_part(path)),
         unit="B",
         unit_scale=True,
         delay=BAR_DELAY,

@@ -16,12 +16,12 @@ from fastshard.cli.common import (
     progress_of,
     settings_in,
     shards_in,
-    shown,
 )
 from fastshard.errors import FastshardError
 from fastshard.sources.remote import open_if_there
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, joined
+from fastshard.terminal import shown, write_line
 
 if TYPE_CHECKING:
     from fastshard.verify import Fault
@@ -31,10 +31,10 @@ __all__ = ["add_verify"]
 
 def print_fault(fault: Fault, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(fault._asdict()))
+        write_line(json.dumps(fault._asdict()))
         return
     member = "" if fault.member is None else f"{shown(fault.member)}: "
-    print(f"{fault.path}: byte {fault.offset:,}: {member}{fault.reason}")
+    write_line(f"{fault.path}: byte {fault.offset:,}: {member}{fault.reason}")
 
 
 def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> int:
@@ -52,7 +52,7 @@ def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> 
         print_fault(fault, args.json)
     if shard is not None:
         if not faults and not args.json:
-            print(f"{path}: ok, {len(shard):,} members")
+            write_line(f"{path}: ok, {len(shard):,} members")
         shard.close()
     return 1 if faults else 0
 
@@ -76,7 +76,7 @@ def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -
     for fault in faults:
         print_fault(fault, as_json)
     if not faults and not as_json:
-        print(f"{where}: ok")
+        write_line(f"{where}: ok")
     return 1 if faults else 0
 
 

@@ -14,9 +14,9 @@ from fastshard.cli.common import (
     each_shard,
     settings_in,
     shards_in,
-    shown,
 )
 from fastshard.formats.tar import TarShard
+from fastshard.terminal import shown, write_line
 
 __all__ = ["add_stat"]
 
@@ -55,18 +55,22 @@ def counts(of: dict[str, int]) -> str:
 
 def print_figures(figures: dict[str, Any]) -> None:
     percentiles = figures["size_percentiles"].items()
-    print(figures["shard"])
-    print(f"  bytes    {figures['bytes']:,}")
-    print(f"  members  {figures['members']:,} of {figures['member_bytes']:,} bytes")
-    print("  sizes    " + (", ".join(f"p{p} {n:,}" for p, n in percentiles) or "none"))
-    print(f"  samples  {figures['samples']:,}")
-    print(f"  fields   {counts(figures['fields'])}")
+    write_line(figures["shard"])
+    write_line(f"  bytes    {figures['bytes']:,}")
+    write_line(
+        f"  members  {figures['members']:,} of {figures['member_bytes']:,} bytes"
+    )
+    write_line(
+        "  sizes    " + (", ".join(f"p{p} {n:,}" for p, n in percentiles) or "none")
+    )
+    write_line(f"  samples  {figures['samples']:,}")
+    write_line(f"  fields   {counts(figures['fields'])}")
     if figures["skipped"] is not None:
-        print(f"  skipped  {counts(figures['skipped'])}")
+        write_line(f"  skipped  {counts(figures['skipped'])}")
     if figures["index"] is not None:
-        print(f"  index    {figures['index']}")
+        write_line(f"  index    {figures['index']}")
     if figures["after_end"] is not None:
-        print(
+        write_line(
             f"  byte {figures['after_end']['offset']:,}: {figures['after_end']['what']}"
         )
 
@@ -104,16 +108,16 @@ class Totals:
 
     def print(self) -> None:
         sums = self.sums
-        print("all together")
-        print(f"  shards   {sums['shards']:,}, {sums['indexed']:,} with an index")
-        print(f"  bytes    {sums['bytes']:,}")
-        print(f"  members  {sums['members']:,} of {sums['member_bytes']:,} bytes")
-        print(f"  samples  {sums['samples']:,}")
-        print(f"  fields   {counts(dict(self.fields))}")
+        write_line("all together")
+        write_line(f"  shards   {sums['shards']:,}, {sums['indexed']:,} with an index")
+        write_line(f"  bytes    {sums['bytes']:,}")
+        write_line(f"  members  {sums['members']:,} of {sums['member_bytes']:,} bytes")
+        write_line(f"  samples  {sums['samples']:,}")
+        write_line(f"  fields   {counts(dict(self.fields))}")
         most = max(self.histogram.values(), default=1)
         for least, count in self.figures()["sizes"]:
             bar = "#" * max(1, count * BAR // most)
-            print(f"  {least:>15,} bytes and more  {count:>12,}  {bar}")
+            write_line(f"  {least:>15,} bytes and more  {count:>12,}  {bar}")
 
 
 def cmd_stat(args: argparse.Namespace) -> int:
@@ -132,10 +136,10 @@ def cmd_stat(args: argparse.Namespace) -> int:
             continue
         if alone:
             figures = figures_of(shard)
-            print(json.dumps(figures)) if args.json else print_figures(figures)
+            write_line(json.dumps(figures)) if args.json else print_figures(figures)
         totals.add(shard)
     if len(paths) > 1:
-        print(json.dumps(totals.figures())) if args.json else totals.print()
+        write_line(json.dumps(totals.figures())) if args.json else totals.print()
     return status
 
 

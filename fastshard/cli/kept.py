@@ -19,6 +19,7 @@ from fastshard.progress import bar_type
 from fastshard.sources.kept import default_folder, kept_name
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import last_part
+from fastshard.terminal import one_line, write_line
 
 __all__ = ["add_cache"]
 
@@ -36,11 +37,13 @@ def cmd_ls(args: argparse.Namespace) -> int:
 
     for found in listing(folder_of(args)):
         if args.json:
-            print(json.dumps(found._asdict()))
+            write_line(json.dumps(found._asdict()))
             continue
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.used_ns / 1e9))
         whole = "whole" if found.whole else "part"
-        print(f"{found.disk_bytes:>15,}  {whole:5}  {used}  {found.url or '(damaged)'}")
+        write_line(
+            f"{found.disk_bytes:>15,}  {whole:5}  {used}  {found.url or '(damaged)'}"
+        )
     return 0
 
 
@@ -52,7 +55,7 @@ def cmd_clear(args: argparse.Namespace) -> int:
     if args.urls:
         urls = [kept_name(url) for url in shards_in(args.urls, Settings({}))]
     freed = clear(folder_of(args), urls)
-    print(f"{freed:,} bytes freed")
+    write_line(f"{freed:,} bytes freed")
     return 0 if freed or urls is None else 1
 
 
@@ -75,7 +78,7 @@ def warm(url: str, remote: Settings) -> bool:
 
     name = last_part(url)
     with bar_type()(
-        unit="B", unit_scale=True, desc=name, leave=False, disable=None
+        unit="B", unit_scale=True, desc=one_line(name), leave=False, disable=None
     ) as bar:
 
         def show(done: int, nbytes: int) -> None:
@@ -87,7 +90,7 @@ def warm(url: str, remote: Settings) -> bool:
         except (FastshardError, OSError) as error:
             complain(error)
             return False
-    print(f"{asked:>15,}  {name}")
+    write_line(f"{asked:>15,}  {name}")
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fastshard.cli.common import Commands, add_sources, complain, remote_of
+from fastshard.terminal import write_line
 
 __all__ = ["add_index"]
 
@@ -42,7 +43,7 @@ def cmd_index(args: argparse.Namespace) -> int:
         complain(f"{error}; give another directory for indexes with --out")
         return 1
     for path in made:
-        print(path)
+        write_line(path)
     return 0
 
 

@@ -17,9 +17,9 @@ from fastshard.cli.common import (
     each_shard,
     settings_in,
     shards_in,
-    shown,
 )
 from fastshard.formats.tar import TarShard
+from fastshard.terminal import shown, write_line
 
 __all__ = ["add_cat", "add_ls"]
 
@@ -50,7 +50,7 @@ def cmd_ls(args: argparse.Namespace) -> int:
             status = 1
             continue
         for line in lines_of(path, shard, args):
-            print(line)
+            write_line(line)
     return status
 
 

@@ -144,6 +144,7 @@ class TarShard(Shard):
         *,
         format: IndexFormat | None = None,  # noqa: A002
         hashes: bool = False,
+        progress: Progress | None = None,
     ) -> str:
         """Write an index of this shard; it appears whole.
 
@@ -155,6 +156,9 @@ class TarShard(Shard):
             Otherwise what the suffix of `path` says; without a path, ``"fsi"``.
         hashes : bool
             Record checksums too, which reads the whole shard.
+        progress : callable, optional
+            Called for each MiB that is hashed, with how many of the shard's bytes
+            are done.
 
         Returns
         -------
@@ -186,16 +190,19 @@ class TarShard(Shard):
                 where,
                 format,
                 grouping=self._grouping,
-                hashes=self._hashes(file) if hashes else None,
+                hashes=self._hashes(file, progress) if hashes else None,
+                progress=progress,
             )
         return where
 
-    def _hashes(self, file: LocalFile | RemoteFile) -> Hashes:
+    def _hashes(
+        self, file: LocalFile | RemoteFile, progress: Progress | None
+    ) -> Hashes:
         from fastshard.index.hashes import hashes_of
 
         if not isinstance(file, LocalFile):
             raise FastshardError("checksums are made of local shards")
-        return hashes_of(file, self._contents.table)
+        return hashes_of(file, self._contents.table, progress)
 
     def __copy__(self) -> TarShard:
         """Return another handle on the same mapping, for another thread."""
@@ -367,7 +374,14 @@ def _contents_of(
             folder = None if index == "auto" else index
             found = find_index(file, folder, copied=copied, **rule)
         else:
-            found = read_index(index, file, copied=copied, **rule)
+            found = read_index(
+                index,
+                file,
+                last_dot=rule["last_dot"],
+                lower=rule["lower"],
+                copied=copied,
+                progress=progress,
+            )
         if found is not None:
             return found
     table, skipped, end = _scan(file, progress)

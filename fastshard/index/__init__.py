@@ -6,6 +6,7 @@ This module finds the one to use, reads one that is named, and writes one.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastshard._core.grouping import Grouping
@@ -73,6 +74,7 @@ def read_index(
     last_dot: bool,
     lower: bool,
     copied: bool = False,
+    progress: Callable[[int], object] | None = None,
 ) -> Contents:
     """Read an index that was named, of the format that its suffix says.
 
@@ -85,6 +87,8 @@ def read_index(
         The rule for keys and fields; see `Grouping`.
     copied : bool
         Keep nothing mapped.
+    progress : callable, optional
+        Called as by `scan_tar`, where the shard has to be scanned.
 
     Raises
     ------
@@ -119,7 +123,7 @@ def read_index(
         return contents
     from fastshard.index.energon import read_energon
 
-    return read_energon(path, file)
+    return read_energon(path, file, progress)
 
 
 def listed(text: bytes, path: str, file: LocalFile | RemoteFile) -> Contents:
@@ -209,6 +213,7 @@ def save_index(
     *,
     grouping: Grouping | None = None,
     hashes: Hashes | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> None:
     """Write an index of a shard; it appears whole.
 
@@ -225,6 +230,8 @@ def save_index(
         The samples to record in a binary index; by first dots without one.
     hashes : Hashes, optional
         Checksums to record; JSON and binary indexes can.
+    progress : callable, optional
+        Called as by `scan_tar`, where the shard has to be scanned for the format.
 
     Raises
     ------
@@ -274,4 +281,4 @@ def save_index(
     else:
         from fastshard.index.energon import write_energon
 
-        write_energon(path, contents, file)
+        write_energon(path, contents, file, progress)

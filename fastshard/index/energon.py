@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
@@ -24,6 +24,8 @@ from fastshard.index.contents import Contents
 
 __all__ = ["read_energon", "write_energon"]
 
+Progress = Callable[[int], object]
+
 BLOCK = 512  # bytes
 WIDTH = 8  # bytes of an offset
 # Energon's own rules, which are WebDataset's.
@@ -31,7 +33,9 @@ SAMPLE_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 META_NAME = re.compile(r"__[^/]*__($|/)")
 
 
-def read_energon(path: str, file: LocalFile) -> Contents:
+def read_energon(
+    path: str, file: LocalFile, progress: Progress | None = None
+) -> Contents:
     """Read an Energon index: scan the shard, and compare.
 
     Parameters
@@ -39,6 +43,8 @@ def read_energon(path: str, file: LocalFile) -> Contents:
     path : str
     file : LocalFile
         The shard.
+    progress : callable, optional
+        See `scan_tar`; it is called for two scans.
 
     Raises
     ------
@@ -53,8 +59,8 @@ def read_energon(path: str, file: LocalFile) -> Contents:
         raw = PreadSource(index).read(0, index.nbytes)
     if not raw or len(raw) % WIDTH:
         raise FormatError("not made of offsets of 8 bytes", path, len(raw))
-    table, skipped, end = scan_tar(file)
-    expected = _packed(_sample_starts(table, file, path))
+    table, skipped, end = scan_tar(file, progress)
+    expected = _packed(_sample_starts(table, file, path, progress))
     if raw != expected:
         reason = f"samples of {file.path} begin elsewhere"
         raise StaleIndexError(reason, path, _first_difference(raw, expected))
@@ -68,9 +74,11 @@ def _first_difference(raw: bytes, expected: bytes) -> int:
     return WIDTH * next(same, min(len(raw), len(expected)) // WIDTH)
 
 
-def _sample_starts(table: ExtentTable, file: LocalFile, index: str) -> list[int]:
+def _sample_starts(
+    table: ExtentTable, file: LocalFile, index: str, progress: Progress | None
+) -> list[int]:
     """Return where the first headers of samples begin, and the archive's end."""
-    raw, end = header_starts(file)
+    raw, end = header_starts(file, progress)
     starts = array("Q", raw)
     _check_starts(table, [*starts, end], file, index)
     keyed = zip(_keys(table), starts, strict=True)
@@ -107,7 +115,9 @@ def _packed(offsets: list[int]) -> bytes:
     return b"".join(offset.to_bytes(WIDTH, "little") for offset in offsets)
 
 
-def write_energon(path: str, contents: Contents, file: LocalFile) -> None:
+def write_energon(
+    path: str, contents: Contents, file: LocalFile, progress: Progress | None = None
+) -> None:
     """Write an Energon index; the bytes that its own writer makes of the shard.
 
     Parameters
@@ -116,6 +126,8 @@ def write_energon(path: str, contents: Contents, file: LocalFile) -> None:
     contents : Contents
     file : LocalFile
         The shard; it is scanned, for an extent does not say where headers begin.
+    progress : callable, optional
+        See `scan_tar`.
 
     Raises
     ------
@@ -127,6 +139,7 @@ def write_energon(path: str, contents: Contents, file: LocalFile) -> None:
     OSError
         It cannot be written.
     """
-    starts = _sample_starts(contents.table, file, contents.index or file.path)
+    shown = contents.index or file.path
+    starts = _sample_starts(contents.table, file, shown, progress)
     with replacing(path) as index:
         index.write(_packed(starts))

@@ -298,6 +298,9 @@ class GlobalIndex:
     def candidates(self, key: str) -> list[int]:
         """Return positions of samples that may have this key; sorted.
 
+        Earlier releases took a leading ``./`` for a part of the key, and nothing in
+        the file tells by which rule it was made: so both are looked up.
+
         There must be a table of keys. It is checked on first use, which reads
         all of it: a damaged one would deny keys that are there.
 
@@ -313,7 +316,13 @@ class GlobalIndex:
             self._rows_checked = True
         rows = self.rows()
         assert rows is not None
-        return candidates(rows, key, self.seed)
+        return sorted(
+            {
+                i
+                for spelled in (key, f"./{key}", f".//{key}")
+                for i in candidates(rows, spelled, self.seed)
+            }
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         where: Any = os.path.abspath(self.path)

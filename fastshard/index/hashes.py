@@ -51,7 +51,15 @@ def hashes_of(
     table: ExtentTable,
     progress: Callable[[int], object] | None = None,
 ) -> Hashes:
-    """Read a shard and hash it and its members.
+    """Read a shard twice: hash it, and its members.
+
+    Parameters
+    ----------
+    file : LocalFile
+    table : ExtentTable
+    progress : callable, optional
+        Called for each MiB, with the part that is done, scaled to the shard's bytes.
+        What it raises ends the work.
 
     Raises
     ------
@@ -61,21 +69,20 @@ def hashes_of(
         Reading failed.
     """
     source = PreadSource(file)
+    progress = progress or (lambda done: None)
     blob = hashlib.sha1(b"blob %d\0" % file.nbytes, usedforsecurity=False)
     whole = hashlib.sha256()
     for at in range(0, file.nbytes, CHUNK):
         chunk = source.read(at, min(CHUNK, file.nbytes - at))
         blob.update(chunk)
         whole.update(chunk)
-        if progress is not None:
-            progress(at + len(chunk))
-    members = [sha256_of(source, *table.extent(i)) for i in range(len(table))]
+        progress((at + len(chunk)) // 2)
+    members = []
+    for i in range(len(table)):
+        offset, size = table.extent(i)
+        digest = hashlib.sha256()
+        for at in range(0, size, CHUNK):
+            digest.update(source.read(offset + at, min(CHUNK, size - at)))
+            progress((file.nbytes + offset + at) // 2)
+        members.append(digest.hexdigest())
     return Hashes(blob.hexdigest(), whole.hexdigest(), members)
-
-
-def sha256_of(source: PreadSource, offset: int, size: int) -> str:
-    """Return the SHA-256 of an extent, read in parts; hexadecimal."""
-    digest = hashlib.sha256()
-    for at in range(0, size, CHUNK):
-        digest.update(source.read(offset + at, min(CHUNK, size - at)))
-    return digest.hexdigest()

@@ -127,12 +127,15 @@ def _walk(
     file: RemoteFile, walk: Walk, stop: int, progress: Callable[[int], object] | None
 ) -> None:
     """Walk on to a header at or behind `stop`, or to the archive's end."""
-    window, start = b"", 0
+    window, start, headers_at = b"", 0, -1
     while (need := walk.go(window, start, stop)) is not None:
         start, size = need
         guess = min(walk.header_size, HEADERS)
         if walk.count and walk.stride <= NEAR:
             guess = WINDOW
+        elif walk.at == headers_at:  # a long chain of headers before one member
+            guess = max(guess, min(2 * len(window), WINDOW))
+        headers_at = walk.at
         window = file.read(start, min(max(size, guess), file.nbytes - start))
         if progress is not None:
             progress(start)

@@ -1,0 +1,68 @@
+"""Text for a terminal: one line, no control characters, no encoding that fails.
+
+Names, paths, keys and messages come from files and servers. Whatever a command
+prints goes through `write_line`, so that none of it moves the cursor, ends a line
+early, reorders text or raises `UnicodeEncodeError`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+__all__ = ["encodable", "one_line", "shown", "write_line"]
+
+
+def one_line(text: str) -> str:
+    """Escape every character that is not printable, as Python does: ``\\x1b``.
+
+    Bytes that were not decoded (lone surrogates) become ``\\xff``. Backslashes stay,
+    for paths have them; see `shown`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def shown(name: str) -> str:
+    """Escape a name so that no two look alike: backslashes are doubled, as by tar."""
+    if "\\" in name:
+        name = name.replace("\\", "\\\\")
+    return one_line(name)
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Escape what an encoding has no bytes for: ``\\u00e9`` in ASCII."""
+    if text.isascii():
+        return text
+    encoding = encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(c if _has(encoding, c) else _escaped(c) for c in text)
+    return text
+
+
+def write_line(*columns: object, file: TextIO | None = None) -> None:
+    """Print one line, to stdout unless a file is given; tabs between columns."""
+    file = sys.stdout if file is None else file
+    if file is not None:  # a program without a console has none
+        line = "\t".join([one_line(str(column)) for column in columns])
+        file.write(encodable(line, getattr(file, "encoding", None)) + "\n")
+
+
+def _has(encoding: str, character: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte, by surrogateescape
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0xA0:
+        return character.encode("unicode_escape").decode("ascii")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
