@@ -41,6 +41,7 @@ def key_rows(Grouping grouping not None, uint64_t first, bytes seed not None, ui
     cdef groups_t *groups = grouping.built()
     cdef uint32_t i
     cdef uint64_t hashed
+    grouping.check_all()
     seed_words(seed, words)
     if rows.shape[0] != groups.count:
         raise ValueError(f"{groups.count:,} samples, and {rows.shape[0]:,} rows")
