@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Sequence
@@ -14,10 +13,12 @@ from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
 from fastshard.index import FORMATS, read_index, sidecar
 from fastshard.index.binary import read_header
+from fastshard.index.freshness import NO_IDENTITY, identity_of, is_same
 from fastshard.index.global_file import (
     MOST_SAMPLES,
     NAME,
     ShardFacts,
+    seed_of,
     write_global,
 )
 from fastshard.keys import key_table
@@ -269,9 +270,13 @@ def _is_fresh(job: Job, shard: str, where: str, progress: Progress) -> bool:
         return False
     last_dot = job.key == "last"
     try:
-        if job.format == "fsi" and read_header(where).last_dot != last_dot:
+        header = read_header(where) if job.format == "fsi" else None
+        if header and (header.last_dot != last_dot or header.version == 1):
             return False
         with _opened(job, shard) as file:
+            known = header is None or is_same(header.identity, identity_of(file))
+            if isinstance(file, LocalFile) and not known:  # a copy's is made anew
+                return False
             contents = read_index(
                 where, file, last_dot=last_dot, lower=True, progress=progress
             )
@@ -345,7 +350,7 @@ def merge_indexes(
         remote=settings,
     )
     marks = b"".join(fact.fingerprint for fact in facts)
-    seed = hashlib.blake2b(marks, digest_size=16).digest()  # the same each time
+    seed = seed_of(marks)
     rows = None
     if sum(fact.samples for fact in facts) <= MOST_SAMPLES:
         rows = key_table(shards, seed)
@@ -364,11 +369,13 @@ def _facts(job: Job, shard: str) -> ShardFacts:
         raise FastshardError(f"{where} was made by another rule for keys")
     with _opened(job, shard) as file:
         table = read_index(where, file, last_dot=last_dot, lower=True).table
-        mtime_ns = file.mtime_ns
+        identity = identity_of(file)
+    if not is_same(header.identity, identity):  # its headers decided
+        identity = NO_IDENTITY._replace(mtime_ns=identity.mtime_ns)
     return ShardFacts(
         name=_name_of(job, shard),
         shard_bytes=header.shard_bytes,
-        mtime_ns=mtime_ns,
+        identity=identity,
         fingerprint=header.fingerprint,
         samples=header.samples,
         members=header.members,

@@ -219,4 +219,4 @@ class WriterLockedError(FastshardError, BlockingIOError):
 
 
 class StaleIndexWarning(UserWarning):
-    """An index beside a shard is stale or broken; the shard is scanned instead."""
+    """An index is stale or broken, and the shard is scanned instead; or it is old."""

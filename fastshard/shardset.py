@@ -169,7 +169,7 @@ class ShardSet:
         samples = shard.samples
         if self.known is not None:
             with shard.file() as file:
-                self.known.check(k, path, len(samples), shard.parts()[1], file)
+                self.known.check(k, path, shard, len(samples), file)
         elif self._counts is not None and self._counts[k] != (
             found := Counts(len(samples), len(shard))
         ):

@@ -73,7 +73,10 @@ def verify_index(path: str, shard: TarShard, hashes: bool) -> Iterator[FaultTupl
             else:
                 contents = read_remote_index(path, file, last_dot=False, lower=True)
         if format_of(path.partition("?")[0]) == "fsi":
-            yield from _broken_columns(path, file)
+            broken = list(_broken_parts(path, file))
+            if broken:  # what it lists there is handed out to nobody
+                yield from broken
+                return
     except FormatError as error:
         yield error.path, error.offset, error.member, error.reason
         return
@@ -99,15 +102,15 @@ def verify_index(path: str, shard: TarShard, hashes: bool) -> Iterator[FaultTupl
         yield from _wrong_hashes(path, shard, contents)
 
 
-def _broken_columns(path: str, file: LocalFile | RemoteFile) -> Iterator[FaultTuple]:
+def _broken_parts(path: str, file: LocalFile | RemoteFile) -> Iterator[FaultTuple]:
     from fastshard.index.binary import parse_binary, read_binary
 
     if isinstance(file, LocalFile) or not is_remote(path):
         index = read_binary(path)
     else:
         index = parse_binary(remote_bytes(path, file.settings), path)
-    for column, at in index.broken_columns():
-        yield path, at, None, f"the checksum of its {column} is wrong"
+    for part, at in index.broken_parts():
+        yield path, at, None, f"the checksum of its {part} is wrong"
 
 
 def _wrong_samples(path: str, contents: Contents) -> Iterator[FaultTuple]:
@@ -149,7 +152,7 @@ def verify_known(shards: ShardSet) -> Iterator[FaultTuple]:
     known = shards.known
     assert known is not None
     if known.file.rows_are_broken():
-        yield known.path, 72, None, "the checksum of its table of keys is wrong"
+        yield known.path, 76, None, "the checksum of its table of keys is wrong"
     for k in range(len(shards)):
         try:
             shards.shard(k)

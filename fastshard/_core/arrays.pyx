@@ -83,11 +83,13 @@ cdef cnp.ndarray column_of(ExtentTable table, uint64_t *column):
 
 def offsets_of(ExtentTable table not None):
     """Return a table's offsets: uint64 [members], bytes, read-only, no copy."""
+    table.check_extents()
     return column_of(table, table.columns.offsets)
 
 
 def sizes_of(ExtentTable table not None):
     """Return a table's sizes: uint64 [members], bytes, read-only, no copy."""
+    table.check_extents()
     return column_of(table, table.columns.sizes)
 
 

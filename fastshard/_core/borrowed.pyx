@@ -2,7 +2,9 @@
 
 The memory is a mapped file, or bytes where the index was read. Its numbers may
 be anything, and may change: here it is only checked that each column lies in
-the memory; what a column says is checked where it is used.
+the memory; what a column says is checked where it is used. Checksums of its blocks
+are compared at once where it was read, and block by block, when one is first used,
+where it is mapped.
 """
 
 cimport cython
@@ -10,6 +12,9 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from fastshard._core.blocks cimport (
+    SHIFT, blocks_check, blocks_free, blocks_new, blocks_right, blocks_t, count_of,
+)
 from fastshard._core.extents cimport ExtentTable
 from fastshard._core.grouping cimport Grouping
 from fastshard._core.groups cimport groups_t
@@ -30,14 +35,27 @@ cdef class IndexMemory:
     owner : MappedFile or bytes
     path : str
         For messages.
+    sums : bytes, optional
+        Checksums of the blocks from `start` to `end`; see `block_sums`.
+    start, end : int
+        Bytes of the file.
+
+    Raises
+    ------
+    FormatError
+        The memory is bytes, and a checksum is wrong.
     """
 
     cdef object owner
     cdef readonly object path
     cdef uint8_t *base
     cdef readonly uint64_t nbytes
+    cdef blocks_t *blocks          # NULL: there are no checksums
 
-    def __cinit__(self, owner not None, path not None):
+    def __cinit__(
+        self, owner not None, path not None, bytes sums=None, uint64_t start=0,
+        uint64_t end=0,
+    ):
         self.owner = owner
         self.path = path
         if isinstance(owner, MappedFile):
@@ -46,6 +64,41 @@ cdef class IndexMemory:
         else:
             self.base = <uint8_t *> PyBytes_AS_STRING(owner)
             self.nbytes = len(owner)
+        if sums is None:
+            return
+        if start > end or end > self.nbytes or len(sums) != 4 * count_of(end - start):
+            raise ValueError("checksums of other blocks than there are")
+        self.blocks = blocks_new(
+            self.base + start, end - start, start,
+            <const uint8_t *> PyBytes_AS_STRING(sums),
+        )
+        if self.blocks == NULL:
+            raise MemoryError
+        if not isinstance(owner, MappedFile):  # it is ours, and never changes
+            blocks_check(self.blocks, self.base + start, end - start, path)
+
+    def __dealloc__(self):
+        blocks_free(self.blocks)
+
+    def damaged(self):
+        """Return where blocks begin whose checksums are wrong; all are compared now."""
+        cdef size_t k
+        cdef bint right
+        found = []
+        if self.blocks == NULL:
+            return found
+        for k in range(self.blocks.count):
+            with nogil:
+                right = blocks_right(self.blocks, k)
+            if not right:
+                found.append(self.blocks.start + (<uint64_t> k << SHIFT))
+        return found
+
+    cdef blocks_t *unchecked(self) noexcept:
+        """The blocks, or NULL: none needs to be checked."""
+        if self.blocks == NULL or self.blocks.left == 0:
+            return NULL
+        return self.blocks
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         PyBuffer_FillInfo(buffer, self, self.base, self.nbytes, 1, flags)
@@ -101,6 +154,7 @@ def borrowed_table(
         table.columns.infos = memory.at(infos, infos_size, 1)
         table.columns.infos_size = infos_size
     table.columns.count = count
+    table.columns.blocks = memory.unchecked()
     return table
 
 
@@ -160,6 +214,9 @@ def columns_of(ExtentTable table not None):
     """
     cdef size_t width = 8 * table.columns.count
     cdef bint has_info = table.columns.info_ends != NULL
+    table.check_extents()
+    table.check_names()
+    table.check_infos()
     return {
         "offsets": bytes_of(table.columns.offsets, width),
         "sizes": bytes_of(table.columns.sizes, width),
@@ -179,6 +236,7 @@ def samples_of(Grouping grouping not None):
         Native 32-bit numbers; `starts` has one more than there are samples.
     """
     cdef groups_t *groups = grouping.built()
+    grouping.check_all()
     return (
         bytes_of(groups.starts, 4 * (<size_t> groups.count + 1)),
         bytes_of(groups.members, 4 * <size_t> groups.grouped),

@@ -1,6 +1,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from fastshard._core.blocks cimport blocks_t
 from fastshard._core.hashing cimport slots_t
+from fastshard._core.platform cimport fs_load_pointer
 from fastshard._core.span cimport span_t
 
 
@@ -20,6 +22,7 @@ cdef struct columns_t:             # what a table holds, one value a member
     size_t infos_room              # bytes
     double expected                # times what is there: a guess at the whole
     size_t name_width              # of each name; 0: not known, or they differ
+    blocks_t *blocks               # what is checked before it is used; NULL: all is
 
 cdef bint resized(void **column, size_t count, size_t width) noexcept nogil
 cdef size_t more_room(size_t used, double expected) noexcept nogil
@@ -37,10 +40,23 @@ cdef class ExtentTable:
     cdef int hashed                # it is built
     cdef bint repeats              # and has met a name twice
     cdef object keeper             # owns the columns where the table does not
+    cdef uint8_t *proven           # a bit a member: see `doubt`; NULL: all are
+    cdef readonly object index     # the index to blame, while members are in doubt
+    cdef public bint scanned       # all headers were compared: what is in doubt is wrong
     cdef object __weakref__
     cdef Py_ssize_t find(self, object name) except -2
     cdef str name(self, Py_ssize_t i)
     cdef hash_names(self)
+    cdef int check(self, const void *at, uint64_t size) except -1
+    cdef int check_extent(self, Py_ssize_t i) except -1
+    cdef int check_text(
+        self, const uint64_t *ends, const uint8_t *texts, size_t size, size_t i
+    ) except -1
+    cdef int check_name(self, Py_ssize_t i) except -1
+    cdef int check_info(self, Py_ssize_t i) except -1
+    cdef int check_extents(self) except -1
+    cdef int check_names(self) except -1
+    cdef int check_infos(self) except -1
 
 cdef ExtentTable table_of(columns_t *columns)
 cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil
@@ -52,3 +68,8 @@ cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1
 
 cdef class Names:
     cdef ExtentTable table
+
+
+cdef inline bint is_doubtful(ExtentTable table) noexcept:
+    """Whether the table is of an index of which some blocks are not checked."""
+    return fs_load_pointer(<void **> &table.columns.blocks) != NULL

@@ -9,13 +9,16 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.number cimport PyIndex_Check, PyNumber_AsSsize_t
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
+from fastshard._core.blocks cimport blocks_check, blocks_t
 from fastshard._core.hashing cimport (
     MAX_ENTRIES, slot_entry, slots_find, slots_free, slots_init, slots_t,
 )
-from fastshard._core.platform cimport PY_SSIZE_T_MAX, fs_is_set, fs_load, fs_set
+from fastshard._core.platform cimport (
+    PY_SSIZE_T_MAX, fs_glance, fs_is_set, fs_load, fs_load_pointer, fs_set, fs_set_bit,
+)
 from fastshard._core.span cimport span_of, span_t
 
 import collections.abc
@@ -258,6 +261,8 @@ cdef class ExtentTable:
     def extent(self, i):
         """Return a member's offset and size, in bytes, as the table has them."""
         cdef Py_ssize_t at = checked_position(i, len(self))
+        if is_doubtful(self):
+            self.check_extent(at)
         return fs_load(self.columns.offsets + at), fs_load(self.columns.sizes + at)
 
     def name_of(self, i):
@@ -269,7 +274,11 @@ cdef class ExtentTable:
 
         Where a JSON index is the source it is the member's whole entry.
         """
-        cdef span_t text = info_at(&self.columns, checked_position(i, len(self)))
+        cdef Py_ssize_t at = checked_position(i, len(self))
+        cdef span_t text
+        if is_doubtful(self):
+            self.check_info(at)
+        text = info_at(&self.columns, at)
         return PyBytes_FromStringAndSize(<const char *> text.at, text.left)
 
     @property
@@ -277,6 +286,7 @@ cdef class ExtentTable:
         """The sum of all members' sizes, in bytes; modulo 2**64."""
         cdef size_t i
         cdef uint64_t total = 0
+        self.check_extents()
         with nogil:
             for i in range(self.columns.count):
                 total += fs_load(self.columns.sizes + i)
@@ -296,7 +306,86 @@ cdef class ExtentTable:
             i for i in range(len(self)) if self.find(self.name(i)) != i
         ]
 
+    def doubt(self, index not None):
+        """Have each member's header compared when its bytes are first used; see `Shard.prove`.
+
+        Parameters
+        ----------
+        index : str
+            What the table was read from, for messages.
+
+        Notes
+        -----
+        Done once, before the table is shared.
+        """
+        if self.proven != NULL:
+            return
+        self.index = index
+        self.proven = <uint8_t *> calloc(self.columns.count // 8 + 1, 1)
+        if self.proven == NULL:
+            raise MemoryError
+
+    def prove(self, i):
+        """Note that a member is where the table says: its header is not looked at."""
+        cdef Py_ssize_t at = checked_position(i, len(self))
+        if self.proven != NULL:
+            fs_set_bit(self.proven, at)
+
+    cdef int check(self, const void *at, uint64_t size) except -1:
+        """Complain of damage in some bytes of the index that the columns stand in."""
+        cdef blocks_t *blocks = <blocks_t *> fs_load_pointer(
+            <void **> &self.columns.blocks
+        )
+        if blocks == NULL:
+            return 0
+        blocks_check(blocks, at, size, self.keeper.path)
+        if fs_glance(&blocks.left) == 0:  # the memory's owner keeps them
+            self.columns.blocks = NULL
+        return 0
+
+    cdef int check_extent(self, Py_ssize_t i) except -1:
+        self.check(self.columns.offsets + i, sizeof(uint64_t))
+        return self.check(self.columns.sizes + i, sizeof(uint64_t))
+
+    cdef int check_text(
+        self, const uint64_t *ends, const uint8_t *texts, size_t size, size_t i
+    ) except -1:
+        cdef size_t before = i > 0
+        cdef span_t text
+        self.check(ends + i - before, (1 + before) * sizeof(uint64_t))
+        text = text_at(ends, texts, size, i)
+        return self.check(text.at, text.left)
+
+    cdef int check_name(self, Py_ssize_t i) except -1:
+        return self.check_text(
+            self.columns.name_ends, self.columns.names, self.columns.names_size, i
+        )
+
+    cdef int check_info(self, Py_ssize_t i) except -1:
+        if self.columns.info_ends == NULL:
+            return 0
+        return self.check_text(
+            self.columns.info_ends, self.columns.infos, self.columns.infos_size, i
+        )
+
+    cdef int check_extents(self) except -1:
+        """The same of a whole column, as the next two."""
+        self.check(self.columns.offsets, self.columns.count * sizeof(uint64_t))
+        return self.check(self.columns.sizes, self.columns.count * sizeof(uint64_t))
+
+    cdef int check_names(self) except -1:
+        self.check(self.columns.name_ends, self.columns.count * sizeof(uint64_t))
+        return self.check(self.columns.names, self.columns.names_size)
+
+    cdef int check_infos(self) except -1:
+        if self.columns.info_ends == NULL:
+            return 0
+        self.check(self.columns.info_ends, self.columns.count * sizeof(uint64_t))
+        return self.check(self.columns.infos, self.columns.infos_size)
+
     cdef str name(self, Py_ssize_t i):
+        if is_doubtful(self):
+            self.check_name(i)
         return text_from(name_at(&self.columns, <uint32_t> i))
 
     cdef Py_ssize_t find(self, object name) except -2:
@@ -319,6 +408,7 @@ cdef class ExtentTable:
         cdef int status
         if self.columns.count > MAX_ENTRIES:
             raise MemoryError("too many members to look up by name")
+        self.check_names()
         with nogil:
             width = common_width(&self.columns)
             status = build_by_name(&self.columns, &built, &repeats)
@@ -337,6 +427,7 @@ cdef class ExtentTable:
         if self.keeper is None:
             columns_free(&self.columns)
         slots_free(&self.by_name)
+        free(self.proven)
 
 
 @cython.final

@@ -14,6 +14,8 @@ cdef class Grouping:
     cdef readonly bint lower
     cdef groups_t *built(self) except NULL
     cdef hash_keys(self)
+    cdef int check_all(self) except -1
+    cdef groups_t *sound(self, Py_ssize_t sample) except NULL
     cdef int check(self, Py_ssize_t sample) except -1
     cdef Py_ssize_t count(self) except -1
     cdef str key(self, Py_ssize_t sample)

@@ -1,10 +1,10 @@
 """Members grouped into samples by key, by name and position."""
 
 cimport cython
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
-from fastshard._core.extents cimport ExtentTable, text_from, text_to
+from fastshard._core.extents cimport ExtentTable, is_doubtful, text_from, text_to
 from fastshard._core.groups cimport *
 from fastshard._core.hashing cimport (
     MAX_ENTRIES, slot_entry, slots_find, slots_free,
@@ -49,6 +49,7 @@ cdef class Grouping:
         memset(&by_key, 0, sizeof(by_key))
         groups.columns = &self.table.columns
         groups.last_dot = self.last_dot
+        self.table.check_names()
         with nogil:
             status = build_groups(&groups, &by_key, self.lower)
         if status == 0:
@@ -71,6 +72,7 @@ cdef class Grouping:
         cdef groups_t *groups = self.built()
         cdef slots_t built
         cdef int status
+        self.check_all()
         with nogil:
             status = build_by_key(groups, &built)
         if status != 0:
@@ -82,9 +84,33 @@ cdef class Grouping:
                 return
         slots_free(&built)         # another thread was faster
 
+    cdef int check_all(self) except -1:
+        """Complain of damage in what an index lists of samples, and in names."""
+        cdef groups_t *groups = self.built()
+        if not is_doubtful(self.table):
+            return 0
+        self.table.check_names()
+        if self.keeper is not None:
+            self.table.check(groups.starts, 4 * (<uint64_t> groups.count + 1))
+            self.table.check(groups.members, 4 * <uint64_t> groups.grouped)
+        return 0
+
+    cdef groups_t *sound(self, Py_ssize_t sample) except NULL:
+        """The groups, in which all that an index says of a sample is checked."""
+        cdef groups_t *groups = self.built()
+        cdef uint32_t start, end, i
+        if self.keeper is None or not is_doubtful(self.table):
+            return groups
+        self.table.check(groups.starts + sample, 2 * sizeof(uint32_t))
+        places_of(groups, <uint32_t> sample, &start, &end)
+        self.table.check(groups.members + start, (end - start) * sizeof(uint32_t))
+        for i in range(start, end):
+            self.table.check_name(member_at(groups, i))
+        return groups
+
     cdef int check(self, Py_ssize_t sample) except -1:
         """Complain of a sample that an index lists and that cannot be."""
-        cdef groups_t *groups = self.built()
+        cdef groups_t *groups = self.sound(sample)
         cdef uint32_t start, end, i
         if self.keeper is None:
             return 0
@@ -107,6 +133,7 @@ cdef class Grouping:
         """Return how many members hold each field, in order of appearance."""
         cdef groups_t *groups = self.built()
         cdef uint32_t i
+        self.check_all()
         counts = {}
         for i in range(groups.grouped):
             field = self.field(member_at(groups, i))
@@ -141,7 +168,7 @@ cdef class Grouping:
         return found
 
     cdef str key(self, Py_ssize_t sample):
-        return text_from(key_at(self.built(), <uint32_t> sample))
+        return text_from(key_at(self.sound(sample), <uint32_t> sample))
 
     cdef Py_ssize_t find(self, object key) except -2:
         """Return the sample of this key, or -1; a ``./`` before it is no part of it."""
@@ -160,26 +187,30 @@ cdef class Grouping:
 
     cdef Py_ssize_t width(self, Py_ssize_t sample) except -1:
         """Return how many members a sample has."""
-        cdef groups_t *groups = self.built()
+        cdef groups_t *groups = self.sound(sample)
         cdef uint32_t start, end
         places_of(groups, <uint32_t> sample, &start, &end)
         return end - start
 
     cdef list members(self, Py_ssize_t sample):
         """Return the positions of a sample's members, in the shard's order."""
-        cdef groups_t *groups = self.built()
+        cdef groups_t *groups = self.sound(sample)
         cdef uint32_t start, end, i
         places_of(groups, <uint32_t> sample, &start, &end)
         return [member_at(groups, i) for i in range(start, end)]
 
     cdef str field(self, Py_ssize_t member):
         """Return the field of a member that belongs to a sample."""
-        cdef str field = text_from(field_at(self.built(), <uint32_t> member))
+        cdef groups_t *groups = self.built()
+        cdef str field
+        if is_doubtful(self.table):
+            self.table.check_name(member)
+        field = text_from(field_at(groups, <uint32_t> member))
         return field.lower() if self.lower else field
 
     cdef Py_ssize_t member(self, Py_ssize_t sample, object field) except -2:
         """Return the position of the member that holds a field, or -1."""
-        cdef groups_t *groups = self.built()
+        cdef groups_t *groups = self.sound(sample)
         cdef uint32_t start, end, member, i
         cdef span_t text, own
         cdef bint matches
@@ -200,7 +231,7 @@ cdef class Grouping:
 
     cdef Py_ssize_t repeated(self, Py_ssize_t sample) except -2:
         """Return the first member whose field an earlier one has too, or -1."""
-        cdef groups_t *groups = self.built()
+        cdef groups_t *groups = self.sound(sample)
         if groups.unique:
             return -1
         if groups.doubtful != NULL:

@@ -61,6 +61,7 @@ def key_rows(
     cdef uint32_t i
     cdef span_t key
     cdef uint64_t hashed
+    grouping.check_all()
     seed_words(seed, words)
     if rows.shape[0] != groups.count:
         raise ValueError(f"{groups.count:,} samples, and {rows.shape[0]:,} rows")

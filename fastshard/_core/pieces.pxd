@@ -14,6 +14,7 @@ cdef struct piece_t:
     uint64_t done                  # bytes moved
     int code                       # errno of what failed
     uint8_t *to                    # NULL: bring it, and leave it there
+    bint wrong                     # it was moved, and is not what it should be
     size_t owner                   # its place among the shards
     Py_ssize_t member
 
@@ -44,5 +45,6 @@ cdef class Pieces:
     cdef int add_guess(self, Shard shard, Py_ssize_t member) except -1
     cdef int bring(self) except -1
     cdef bint has_moved(self, size_t i) noexcept
+    cdef int prove(self) except -1
     cdef int move(self, object threads) except -1
     cdef object failure(self, size_t i)

@@ -14,7 +14,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
-from fastshard._core.platform cimport fs_pread, fs_prefetch, fs_will_need
+from fastshard._core.platform cimport (
+    fs_has_bit, fs_pread, fs_prefetch, fs_will_need,
+)
 from fastshard._core.remote cimport RemoteSource
 from fastshard._core.residency cimport MOST_BROUGHT
 from fastshard._core.shard cimport Shard
@@ -285,11 +287,38 @@ cdef class Pieces:
             self.fetch()
         with nogil:
             move_all(self.at, self.count, self.nbytes, count)
+        return self.prove()
+
+    cdef int prove(self) except -1:
+        """Compare the headers of members of which an index alone tells."""
+        cdef Shard shard
+        cdef piece_t *piece
+        cdef bint doubtful = False
+        cdef size_t i
+        for shard in self.shards:
+            doubtful = doubtful or shard.table.proven != NULL
+        if not doubtful:
+            return 0
+        for i in range(self.count):
+            piece = &self.at[i]
+            shard = self.shard_of(i)
+            if piece.to == NULL or piece.done < piece.size or (
+                shard.table.proven == NULL
+                or fs_has_bit(shard.table.proven, piece.member)
+            ):
+                continue
+            try:
+                shard.prove(self.sources[piece.owner], piece.member)
+            except (FormatError, OSError) as error:
+                self.errors[i] = error
+                piece.wrong = True
         return 0
 
     cdef bint has_moved(self, size_t i) noexcept:
         """Whether piece `i` surely was moved; else `failure` knows."""
         cdef piece_t *piece = &self.at[i]
+        if piece.wrong:
+            return False
         return piece.done == piece.size and (piece.base != NULL or piece.to == NULL)
 
     cdef object failure(self, size_t i):
@@ -300,6 +329,8 @@ cdef class Pieces:
         if self.has_moved(i):
             return None
         error = self.errors.get(i)
+        if piece.wrong:
+            return error
         if error is not None:
             return shard.of_member(error, piece.member)
         if piece.done < piece.size:

@@ -13,6 +13,7 @@
 
 #if defined(_WIN32)
 
+#include <intrin.h>
 #include <io.h>
 #include <windows.h>
 
@@ -99,7 +100,7 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 
 typedef struct {
     uint64_t nbytes, device, inode, owner;
-    int64_t mtime_ns;
+    int64_t mtime_ns, ctime_ns;
     uint32_t mode;
 } fs_file_t;
 
@@ -150,9 +151,13 @@ static inline int fs_describe(int fd, fs_file_t *file)
 #if defined(__APPLE__)
     file->mtime_ns = (int64_t)found.st_mtimespec.tv_sec * 1000000000 +
                      found.st_mtimespec.tv_nsec;
+    file->ctime_ns = (int64_t)found.st_ctimespec.tv_sec * 1000000000 +
+                     found.st_ctimespec.tv_nsec;
 #else
     file->mtime_ns =
         (int64_t)found.st_mtim.tv_sec * 1000000000 + found.st_mtim.tv_nsec;
+    file->ctime_ns =
+        (int64_t)found.st_ctim.tv_sec * 1000000000 + found.st_ctim.tv_nsec;
 #endif
     return 0;
 }
@@ -279,6 +284,37 @@ static inline void fs_set(int *flag)
 #else
     __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
 #endif
+}
+
+/* Set a byte that is 0 or 1; whether it was this call that did. */
+static inline int fs_claim(uint8_t *at)
+{
+#if defined(_MSC_VER)
+    return _InterlockedExchange8((volatile char *)at, 1) == 0;
+#else
+    return __atomic_exchange_n(at, (uint8_t)1, __ATOMIC_ACQ_REL) == 0;
+#endif
+}
+
+/* Bits that threads set, each for itself, and never clear. */
+static inline int fs_has_bit(const uint8_t *bits, size_t i)
+{
+    return *(const volatile uint8_t *)(bits + i / 8) >> (i % 8) & 1;
+}
+
+static inline void fs_set_bit(uint8_t *bits, size_t i)
+{
+#if defined(_MSC_VER)
+    _InterlockedOr8((volatile char *)(bits + i / 8), (char)(1 << i % 8));
+#else
+    __atomic_fetch_or(bits + i / 8, (uint8_t)(1 << i % 8), __ATOMIC_RELAXED);
+#endif
+}
+
+/* Load a pointer that others may set to NULL: once, whatever the compiler thinks. */
+static inline void *fs_load_pointer(void *const *at)
+{
+    return *(void *const volatile *)at;
 }
 
 /* Load a number that others may change: once, whatever the compiler thinks. */

@@ -9,6 +9,7 @@ cdef extern from "platform.h" nogil:
         uint64_t inode
         uint64_t owner
         int64_t mtime_ns
+        int64_t ctime_ns
         uint32_t mode
     bint FS_HAVE_MMAP
     void *fs_map(int fd, size_t nbytes, bint writable)
@@ -26,6 +27,10 @@ cdef extern from "platform.h" nogil:
     void fs_note(Py_ssize_t *at, Py_ssize_t value)
     bint fs_is_set(const int *flag)
     void fs_set(int *flag)
+    bint fs_claim(uint8_t *at)
+    bint fs_has_bit(const uint8_t *bits, size_t i)
+    void fs_set_bit(uint8_t *bits, size_t i)
+    void *fs_load_pointer(void **at)
     uint64_t fs_load(const uint64_t *at)
     uint32_t fs_load32(const uint32_t *at)
     size_t fs_plain_run(const uint8_t *at, size_t left)

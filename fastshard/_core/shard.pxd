@@ -25,6 +25,7 @@ cdef class Shard:
     cdef bint guess(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) noexcept
+    cdef int prove(self, Source source, Py_ssize_t i) except -1
     cdef object hold(self, Py_ssize_t i, uint8_t **at, uint64_t *size)
     cdef object of_member(self, object error, Py_ssize_t i)
     cdef object view_at(self, Py_ssize_t i)

@@ -1,14 +1,25 @@
 """A shard: a source and the extents of its members, read by position or name."""
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromObject
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastshard._core.extents cimport ExtentTable, Names, checked_position
-from fastshard._core.platform cimport fs_load
+from fastshard._core.extents cimport (
+    ExtentTable, Names, checked_position, is_doubtful, name_at,
+)
+from fastshard._core.platform cimport fs_has_bit, fs_load, fs_set_bit
+from fastshard._core.probe cimport agrees, headers_before, headers_t
 from fastshard._core.source cimport Source
+from fastshard._core.span cimport span_t
 
-from fastshard.errors import ClosedError, FormatError, MemberNotFoundError, RemoteError
+from fastshard.errors import (
+    ClosedError, FormatError, MemberNotFoundError, RemoteError, StaleIndexError,
+)
+
+cdef enum:
+    BLOCK = 512                    # bytes of a header
+    PAGE = 4096                    # bytes: the smallest page that there is
 
 cdef uint64_t MOST_AHEAD = 64 << 20  # bytes of a scan
 cdef array_maker_t array_maker = NULL  # set by arrays.pyx, when it is imported
@@ -188,9 +199,12 @@ cdef class Shard:
         cdef Source source = self.open_source()  # a key's __index__ may close it
         self.extent(source, i, &offset, &size)
         try:
-            return source.read(offset, size)
+            copy = source.read(offset, size)
         except (FormatError, OSError) as error:
             raise self.of_member(error, i) from None
+        if self.table.proven != NULL and not fs_has_bit(self.table.proven, i):
+            self.prove(source, i)
+        return copy
 
     def array(self, key, dtype=None, shape=None):
         """Return a member as an array without copying it.
@@ -333,6 +347,8 @@ cdef class Shard:
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1:
         """Load an extent once and check it."""
+        if is_doubtful(self.table):
+            self.table.check_extent(i)
         offset[0] = fs_load(self.table.columns.offsets + i)
         size[0] = fs_load(self.table.columns.sizes + i)
         return self.check_extent(source, i, offset[0], size[0])
@@ -356,15 +372,71 @@ cdef class Shard:
         size[0] = fs_load(self.table.columns.sizes + i)
         return offset[0] <= source.nbytes and size[0] <= source.nbytes - offset[0]
 
+    cdef int prove(self, Source source, Py_ssize_t i) except -1:
+        """Compare the header before a member, whose first page is in memory.
+
+        For a table in doubt: it is of an index of which only some headers were looked
+        at. A header in the page before that of the member's first byte is left alone,
+        and so are those of remote shards. Nothing is touched with the GIL held that
+        was not brought.
+
+        Raises
+        ------
+        StaleIndexError
+            The member is not there.
+        """
+        cdef ExtentTable table = self.table
+        cdef uint64_t offset, size
+        cdef headers_t headers
+        cdef span_t name
+        cdef const uint8_t *window
+        cdef bint same = False
+        cdef object copy = None
+        self.extent(source, i, &offset, &size)
+        if source.is_remote() or (offset % PAGE == 0 and size > 0):
+            return 0
+        if is_doubtful(table):
+            table.check_extent(max(i - 1, 0))
+            table.check_name(i)
+        if offset >= BLOCK:
+            name = name_at(&table.columns, <uint32_t> i)
+            headers = headers_before(
+                &table.columns, i, offset, (offset - BLOCK) // PAGE * PAGE
+            )
+            if source.base != NULL and size > 0:
+                window = source.base + headers.start
+            else:
+                copy = source.read(headers.start, offset - headers.start)
+                window = <const uint8_t *> PyBytes_AS_STRING(copy)
+            with nogil:
+                same = agrees(window, headers, source.nbytes, offset, size, name)
+        if not same:
+            from fastshard.index.freshness import is_there
+
+            same = is_there(table, i, source)
+        if not same:
+            name_of = table.name(i)
+            raise StaleIndexError(
+                f"{self.path} has no member {name_of!r} of {size:,} bytes at byte "
+                f"{offset:,}; make the index again with: fastshard index",
+                table.index, 0, name_of,
+            )
+        fs_set_bit(table.proven, i)
+        return 0
+
     cdef object hold(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
         """Return what keeps a member's bytes alive, and where they are."""
         cdef uint64_t offset
         cdef Source source = self.open_source()
+        cdef object owner
         self.extent(source, i, &offset, size)
         try:
-            return source.hold(offset, size[0], at)
+            owner = source.hold(offset, size[0], at)
         except (FormatError, OSError) as error:  # the source knows of no members
             raise self.of_member(error, i) from None
+        if self.table.proven != NULL and not fs_has_bit(self.table.proven, i):
+            self.prove(source, i)
+        return owner
 
     cdef object of_member(self, object error, Py_ssize_t i):
         """An error of the source, with the member's name."""

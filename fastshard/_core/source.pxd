@@ -8,6 +8,7 @@ cdef class LocalFile:
     cdef readonly object path
     cdef readonly uint64_t nbytes  # bytes when it was opened
     cdef readonly int64_t mtime_ns # when it was last written to, then
+    cdef readonly int64_t ctime_ns # when anything of it was last changed, then
     cdef readonly uint64_t device
     cdef readonly uint64_t inode
     cdef readonly uint64_t owner   # the user that it belongs to

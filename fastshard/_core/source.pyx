@@ -120,6 +120,7 @@ cdef class LocalFile:
             status = os.fstat(self.fd)
             self.nbytes = status.st_size
             self.mtime_ns = status.st_mtime_ns
+            self.ctime_ns = status.st_ctime_ns
             self.device = status.st_dev
             self.inode = status.st_ino
             self.owner = status.st_uid
@@ -131,6 +132,7 @@ cdef class LocalFile:
             raise OSError(code, os.strerror(code), self.path)
         self.nbytes = file.nbytes
         self.mtime_ns = file.mtime_ns
+        self.ctime_ns = file.ctime_ns
         self.device = file.device
         self.inode = file.inode
         self.owner = file.owner

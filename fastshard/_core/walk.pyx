@@ -40,7 +40,7 @@ cdef class Walk:
     cdef tar_t tar
     cdef columns_t columns
     cdef uint64_t[<int> SKIPPED_KINDS] counts
-    cdef object path
+    cdef readonly object path
     cdef uint64_t start            # of the headers of the member that is next
     cdef readonly uint64_t stride  # running mean of bytes between headers
     cdef readonly uint64_t header_size  # bytes of the last member's headers
@@ -60,6 +60,11 @@ cdef class Walk:
 
     def __reduce__(self):
         raise TypeError("a walk does not pickle")
+
+    @property
+    def nbytes(self):
+        """Bytes of the whole archive."""
+        return self.tar.nbytes
 
     @property
     def at(self):
@@ -170,6 +175,12 @@ cdef class Walk:
         self.start = other.start
         self.ended = other.ended
         self.has_global = self.has_global or other.has_global
+
+    def go_on_at(self, uint64_t start):
+        """Go on at another header; what global headers said so far holds there too."""
+        if self.tar.pending or self.tar.extension != 0:
+            raise ValueError("a walk that stands between a header and its member")
+        self.tar.at = self.start = start
 
     def table(self):
         """Return the members, and leave none behind."""

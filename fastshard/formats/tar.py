@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fastshard._core.grouping import Grouping
 from fastshard._core.mapped import MappedFile
-from fastshard._core.probe import first_changed
 from fastshard._core.remote import RemoteSource
 from fastshard._core.residency import Residency
 from fastshard._core.scan import scan_tar
@@ -20,7 +19,12 @@ from fastshard.formats.base import Sample, Samples
 from fastshard.formats.local import Mode, source_of
 from fastshard.index import find_index, read_index, save_index, sidecar
 from fastshard.index.contents import Contents
-from fastshard.index.freshness import spread
+from fastshard.index.freshness import (
+    FileIdentity,
+    first_changed,
+    identity_of,
+    spread,
+)
 from fastshard.sources.settings import Settings, settings_of
 from fastshard.sources.urls import is_folder, is_remote
 
@@ -73,14 +77,14 @@ class TarShard(Shard):
         *,
         contents: Contents,
         grouping: Grouping,
-        identity: tuple[int, int],
+        identity: tuple[int, FileIdentity],
         options: dict[str, Any],
         remote: RemoteFile | None = None,
     ) -> None:
         self._remote = remote
         self._contents = contents
         self._grouping = grouping
-        self._identity = identity  # bytes, and ns of the last write
+        self._identity = identity  # of the file: bytes, and what no copy keeps
         self._options = options
 
     @property
@@ -94,6 +98,11 @@ class TarShard(Shard):
     @property
     def end(self) -> int | None:
         return self._contents.end
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """What `fingerprint_of` makes of the shard, where its own index tells it."""
+        return self._contents.fingerprint
 
     @property
     def samples(self) -> Samples:
@@ -182,7 +191,7 @@ class TarShard(Shard):
         if self._remote is not None and (path is None or is_remote(where)):
             raise FastshardError(f"an index of {self.path} needs a path on this disk")
         with self.file() as file:
-            if (file.nbytes, file.mtime_ns) != self._identity:
+            if (file.nbytes, identity_of(file)) != self._identity:
                 raise StaleIndexError("written to after it was opened", shard, 0)
             save_index(
                 self._contents,
@@ -289,7 +298,7 @@ def open_tar(
         mode,
         contents=contents,
         grouping=grouping,
-        identity=(file.nbytes, file.mtime_ns),
+        identity=(file.nbytes, identity_of(file)),
         options={
             "path": os.path.abspath(name),  # a worker may start elsewhere
             "index": _index_again(index),
@@ -332,7 +341,7 @@ def open_remote_tar(
         "remote" if isinstance(source, RemoteSource) else "mmap",
         contents=contents,
         grouping=contents.grouping or Grouping(contents.table, **rule),
-        identity=(file.nbytes, file.mtime_ns),
+        identity=(file.nbytes, identity_of(file)),
         remote=file,
         options={
             "path": url,

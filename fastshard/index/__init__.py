@@ -13,7 +13,7 @@ from fastshard._core.grouping import Grouping
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FastshardError, FormatError
 from fastshard.index.contents import Contents
-from fastshard.index.warned import warn_passed_over
+from fastshard.index.warned import warn_old, warn_passed_over
 
 if TYPE_CHECKING:
     from fastshard.index.hashes import Hashes
@@ -108,6 +108,9 @@ def read_index(
         index = read_binary(path, copied=copied)
         contents = index.contents(last_dot, lower)
         check_binary(path, index.header, file, contents.table)
+        contents.fingerprint = index.header.fingerprint
+        if index.header.version == 1:
+            warn_old(path)
         return contents
     if kind == "json":
         with LocalFile(path) as sidecar_file:
@@ -181,8 +184,8 @@ def peek(
 ) -> tuple[int, int] | None:
     """Return how many samples and members a shard has, if its ``.fsi`` says.
 
-    Nothing but the header is read. None where there is none that is fresh at a
-    glance, or that has another rule for keys: open the shard then.
+    Nothing but the header is read. None where there is none of this very file, as one
+    `stat` tells, or where it has another rule for keys: open the shard then.
 
     Raises
     ------
@@ -194,13 +197,15 @@ def peek(
     if not os.path.exists(path):
         return None
     from fastshard.index.binary import read_header
+    from fastshard.index.freshness import identity_of, is_same
 
     try:
         header = read_header(path)
     except (FormatError, FileNotFoundError):
         return None  # opening the shard says what is wrong
-    identity = header.shard_bytes, header.mtime_ns
-    if identity != (status.st_size, status.st_mtime_ns) or header.last_dot != last_dot:
+    if header.shard_bytes != status.st_size or header.last_dot != last_dot:
+        return None
+    if not is_same(header.identity, identity_of(status)):
         return None
     return header.samples, header.members
 
@@ -247,14 +252,14 @@ def save_index(
         raise ValueError(f"{kind!r} is no format of an index: {', '.join(FORMATS)}")
     if kind == "fsi":
         from fastshard.index.binary import write_binary
-        from fastshard.index.freshness import fingerprint_of
+        from fastshard.index.freshness import fingerprint_of, identity_of
 
         write_binary(
             path,
             contents,
             grouping or contents.grouping or Grouping(contents.table, False, True),
             shard_bytes=file.nbytes,
-            mtime_ns=file.mtime_ns,
+            identity=identity_of(file),
             fingerprint=fingerprint_of(file, contents.table),
             infos=None if hashes is None else hashes.infos(contents.table),
         )

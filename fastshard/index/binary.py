@@ -7,7 +7,7 @@ All numbers are little-endian and unsigned unless said otherwise. A header of
 byte   type    what
 ====== ======= ===============================================================
 0      8 bytes magic, ``89 66 73 69 0D 0A 1A 0A`` ("\\x89fsi\\r\\n\\x1a\\n")
-8      u32     version of the format, 1
+8      u32     version of the format, 2
 12     u32     flags: 1, keys end at the last dot; 2, there is info; 4, a sample
                has a field twice, where case does not count
 16     u64     bytes of this file
@@ -21,8 +21,11 @@ byte   type    what
 88     u64     bytes of all infos
 96     u64     where the archive ends in the shard; 2**64 - 1: not known
 104    8 u64   how many of each kind of `KINDS` are stored but are no members
-168    8 u32   CRC-32 of each column, in the order below
-200    52 b.   zeros
+168    u64     device that the shard is on
+176    u64     its inode; 0: neither this, nor the device, nor the next is known
+184    i64     when anything of the shard was last changed (ctime), ns since 1970
+192    u32     CRC-32C of the 192 bytes before and of the column ``sums``
+196    56 b.   zeros
 252    u32     CRC-32 of the 252 bytes before
 ====== ======= ===============================================================
 
@@ -41,10 +44,20 @@ sample_members u32 [grouped members]   positions of members, sample by sample
 info_ends      u64 [members], or none  as name_ends, in ``infos``
 names          bytes                   as the shard has them, no ends between
 infos          bytes                   JSON objects; an empty one says nothing
+sums           u32 [blocks]            CRC-32C of each 64 KiB of what stands
+                                       between the header and this column
 ============== ======================= =======================================
 
 Members are in the shard's order, samples in that of their first members. The
 file holds no hash table. Its size must be what the header's numbers make.
+
+The header and ``sums`` are checked when the file is opened, each block when it is
+first used. Device, inode, ctime and mtime say whether the shard is the file that was
+indexed; see `fastshard.index.freshness`.
+
+Version 1 is read, and written no more. It has no ``sums``, and in its header from
+byte 168 on the CRC-32 of each of the eight columns, 8 u32, and 52 bytes of zeros;
+the columns are checked when the file is opened.
 """
 
 from __future__ import annotations
@@ -59,6 +72,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fastshard._core.blocks import BLOCK_BYTES, block_sums, crc32c
 from fastshard._core.borrowed import (
     IndexMemory,
     borrowed_grouping,
@@ -73,6 +87,7 @@ from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FastshardError, FormatError
 from fastshard.files import replacing
 from fastshard.index.contents import Contents
+from fastshard.index.freshness import NO_IDENTITY, FileIdentity
 
 __all__ = [
     "BinaryIndex",
@@ -80,39 +95,33 @@ __all__ = [
     "parse_binary",
     "read_binary",
     "read_header",
+    "sealed",
     "write_binary",
 ]
 
 MAGIC = b"\x89fsi\r\n\x1a\n"
-VERSION = 1
+VERSION = 2
 LAST_DOT, HAS_INFO, REPEATS = 1, 2, 4  # flags
-HEADER = struct.Struct("<8sIIQQq16sQQQQQQ8Q8I52xI")
+HEADER = struct.Struct("<8sIIQQq16sQQQQQQ8QQQqI56xI")
+HEADER_1 = struct.Struct("<8sIIQQq16sQQQQQQ8Q8I52xI")  # of version 1
 CHECKED = HEADER.size - 4  # bytes that the header's checksum is of
+BOUND = 192  # bytes of it that the checksum of the sums is of too
 ALIGNMENT = 64  # bytes
 UNKNOWN = 2**64 - 1
 NOTHING: Mapping[str, int] = MappingProxyType({})
-COLUMNS = (
-    "offsets",
-    "sizes",
-    "name_ends",
-    "sample_starts",
-    "sample_members",
-    "info_ends",
-    "names",
-    "infos",
-)
-assert HEADER.size == 256
+assert HEADER.size == HEADER_1.size == 256
 
 
 class Header(NamedTuple):
     """The numbers of a header; see the module."""
 
+    version: int
     last_dot: bool
     has_info: bool
     repeats: bool
     file_bytes: int
     shard_bytes: int
-    mtime_ns: int
+    identity: FileIdentity
     fingerprint: bytes
     members: int
     samples: int
@@ -121,7 +130,7 @@ class Header(NamedTuple):
     infos_bytes: int
     end: int | None
     skipped: Mapping[str, int] | None
-    checksums: tuple[int, ...]
+    checksums: tuple[int, ...]  # of the columns in version 1; then of the sums
 
     def column_bytes(self) -> dict[str, int]:
         """Return the length of each column, in the order of the file."""
@@ -144,12 +153,17 @@ class Header(NamedTuple):
             at = _aligned(at)
             places[column] = at, size
             at += size
+        if self.version > 1:
+            at = _aligned(at)
+            blocks = -(-(at - HEADER.size) // BLOCK_BYTES)
+            places["sums"] = at, 4 * blocks
         return places
 
-    def pack(self) -> bytes:
-        """Return the header's bytes."""
+    def pack(self, sums: bytes) -> bytes:
+        """Return the header's bytes, for the checksums of these columns."""
         known = self.skipped is not None
         counts = dict(self.skipped or {})
+        device, inode, ctime_ns, mtime_ns = self.identity
         packed = HEADER.pack(
             MAGIC,
             VERSION,
@@ -158,7 +172,7 @@ class Header(NamedTuple):
             | REPEATS * self.repeats,
             self.file_bytes,
             self.shard_bytes,
-            self.mtime_ns,
+            mtime_ns,
             self.fingerprint,
             self.members,
             self.samples,
@@ -167,10 +181,20 @@ class Header(NamedTuple):
             self.infos_bytes,
             UNKNOWN if self.end is None or not known else self.end,
             *(counts.get(kind, 0) for kind in KINDS.values()),
-            *self.checksums,
+            device,
+            inode,
+            ctime_ns,
+            0,
             0,
         )
-        return packed[:CHECKED] + struct.pack("<I", zlib.crc32(packed[:CHECKED]))
+        return sealed(packed, sums)
+
+
+def sealed(header: bytes, sums: bytes) -> bytes:
+    """Return a header of version 2 with its two checksums."""
+    bound = header[:BOUND] + struct.pack("<I", crc32c(sums, crc32c(header[:BOUND])))
+    checked = bound + header[len(bound) : CHECKED]
+    return checked + struct.pack("<I", zlib.crc32(checked))
 
 
 def _aligned(at: int) -> int:
@@ -218,14 +242,18 @@ class BinaryIndex(NamedTuple):
             )
         return Contents(table, grouping, header.end, header.skipped, memory.path)
 
-    def broken_columns(self) -> list[tuple[str, int]]:
-        """Return the columns whose checksums are wrong, and where they begin."""
+    def broken_parts(self) -> list[tuple[str, int]]:
+        """Return what has a wrong checksum, and where it begins."""
+        if self.header.version > 1:
+            found = self.memory.damaged()
+            return [(f"block {at // BLOCK_BYTES:,}", at) for at in found]
+        memory = memoryview(self.memory)
         return [
             (column, at)
             for (column, (at, size)), stored in zip(
                 self.places.items(), self.header.checksums, strict=True
             )
-            if zlib.crc32(self.memory.read(at, size)) != stored
+            if zlib.crc32(memory[at : at + size]) != stored
         ]
 
 
@@ -241,84 +269,127 @@ def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
     Raises
     ------
     FormatError
-        It is no binary index, a newer one, or cut.
+        It is no binary index, a newer one, cut, or what is checked at once is damaged.
     OSError
         It cannot be read.
     """
-    if sys.byteorder != "little":
-        raise FastshardError("binary indexes are read on little-endian machines only")
+    _refuse_big_endian()
     with LocalFile(path) as file:
-        if file.nbytes < HEADER.size:
-            raise FormatError("cut inside its header", path, file.nbytes)
-        source = PreadSource(file)
-        header = _read_header(source.read(0, HEADER.size), path)  # faults no page in
+        header, raw, source = _header_of(file)  # faults no page in
+        places = _places_of(header, file.nbytes, path)
+        sums = None
+        if header.version > 1:
+            sums = source.read(*places["sums"])
         owner: MappedFile | bytes
         if copied:
             owner = source.read(0, file.nbytes)
         else:
             owner = MappedFile(file.fd, file.nbytes, path)
-    return _opened(header, IndexMemory(owner, path))
+    return _opened(header, raw, places, owner, sums, path)
 
 
 def parse_binary(data: bytes, path: str) -> BinaryIndex:
     """Open a binary index whose bytes were read; see `read_binary`."""
-    if sys.byteorder != "little":
-        raise FastshardError("binary indexes are read on little-endian machines only")
+    _refuse_big_endian()
     if len(data) < HEADER.size:
         raise FormatError("cut inside its header", path, len(data))
-    header = _read_header(data[: HEADER.size], path)
-    return _opened(header, IndexMemory(data, path))
+    raw = data[: HEADER.size]
+    header = _read_header(raw, path)
+    places = _places_of(header, len(data), path)
+    sums = None
+    if header.version > 1:
+        at, size = places["sums"]
+        sums = data[at : at + size]
+    return _opened(header, raw, places, data, sums, path)
 
 
-def _opened(header: Header, memory: IndexMemory) -> BinaryIndex:
-    """See that an index is as long as its header says."""
+def _refuse_big_endian() -> None:
+    if sys.byteorder != "little":
+        raise FastshardError("binary indexes are read on little-endian machines only")
+
+
+def _places_of(header: Header, nbytes: int, path: str) -> dict[str, tuple[int, int]]:
+    """See that an index is as long as its header says; return where columns are."""
     places = header.column_places()
-    if header.file_bytes != memory.nbytes or sum(places["infos"]) != memory.nbytes:
-        reason = (
-            f"{memory.nbytes:,} bytes, where the header makes {header.file_bytes:,}"
-        )
-        raise FormatError(reason, memory.path, 16)
+    made = sum(places["sums" if header.version > 1 else "infos"])
+    if header.file_bytes != nbytes or made != nbytes:
+        reason = f"{nbytes:,} bytes, where the header makes {header.file_bytes:,}"
+        raise FormatError(reason, path, 16)
+    return places
+
+
+def _opened(
+    header: Header,
+    raw: bytes,
+    places: dict[str, tuple[int, int]],
+    owner: MappedFile | bytes,
+    sums: bytes | None,
+    path: str,
+) -> BinaryIndex:
+    if sums is None:
+        index = BinaryIndex(header, IndexMemory(owner, path), places)
+        for column, at in index.broken_parts():
+            raise FormatError(f"the checksum of its {column} is wrong", path, at)
+        return index
+    if crc32c(sums, crc32c(raw[:BOUND])) != header.checksums[0]:
+        raise FormatError("the checksum of its checksums is wrong", path, BOUND)
+    memory = IndexMemory(owner, path, sums, HEADER.size, places["sums"][0])
     return BinaryIndex(header, memory, places)
 
 
 def read_header(path: str) -> Header:
     """Read the header of a binary index, and nothing else."""
     with LocalFile(path) as file:
-        if file.nbytes < HEADER.size:
-            raise FormatError("cut inside its header", path, file.nbytes)
-        return _read_header(PreadSource(file).read(0, HEADER.size), path)
+        return _header_of(file)[0]
+
+
+def _header_of(file: LocalFile) -> tuple[Header, bytes, PreadSource]:
+    if file.nbytes < HEADER.size:
+        raise FormatError("cut inside its header", file.path, file.nbytes)
+    source = PreadSource(file)
+    raw = source.read(0, HEADER.size)
+    return _read_header(raw, file.path), raw, source
 
 
 def _read_header(raw: bytes, path: str) -> Header:
     magic, version, flags, *numbers = HEADER.unpack(raw)
     if magic != MAGIC:
         raise FormatError("not a binary index", path, 0)
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         reason = f"version {version} of the format; this reader knows {VERSION}"
         raise FormatError(reason, path, 8)
     if zlib.crc32(raw[:CHECKED]) != numbers[-1]:
         raise FormatError("the header's checksum is wrong", path, CHECKED)
-    *counts, end = numbers[:10]
+    if flags & ~(LAST_DOT | HAS_INFO | REPEATS):
+        raise FormatError("flags that this reader does not know", path, 12)
+    file_bytes, shard_bytes, mtime_ns, fingerprint, *counts, end = numbers[:10]
     skipped: Mapping[str, int] | None = None
     if end != UNKNOWN:
         stored = dict(zip(KINDS.values(), numbers[10:18], strict=True))
         skipped = NOTHING
         if any(stored.values()):
             skipped = MappingProxyType({kind: n for kind, n in stored.items() if n})
-    header = Header._make(
-        (
-            bool(flags & LAST_DOT),
-            bool(flags & HAS_INFO),
-            bool(flags & REPEATS),
-            *counts,
-            None if end == UNKNOWN else end,
-            skipped,
-            tuple(numbers[18:26]),
-        )
+    if version == 1:
+        identity = NO_IDENTITY._replace(mtime_ns=mtime_ns)
+        checksums = HEADER_1.unpack(raw)[-9:-1]
+    else:
+        device, inode, ctime_ns = numbers[18:21]
+        identity = FileIdentity(device, inode, ctime_ns, mtime_ns)
+        checksums = (numbers[21],)
+    return Header(
+        version,
+        bool(flags & LAST_DOT),
+        bool(flags & HAS_INFO),
+        bool(flags & REPEATS),
+        file_bytes,
+        shard_bytes,
+        identity,
+        fingerprint,
+        *counts,
+        None if end == UNKNOWN else end,
+        skipped,
+        checksums,
     )
-    if flags & ~(LAST_DOT | HAS_INFO | REPEATS):
-        raise FormatError("flags that this reader does not know", path, 12)
-    return header
 
 
 def write_binary(
@@ -327,7 +398,7 @@ def write_binary(
     grouping: Grouping,
     *,
     shard_bytes: int,
-    mtime_ns: int,
+    identity: FileIdentity,
     fingerprint: bytes,
     infos: Sequence[bytes] | None = None,
 ) -> None:
@@ -339,8 +410,8 @@ def write_binary(
     contents : Contents
     grouping : Grouping
         The samples, by the rule to record.
-    shard_bytes, mtime_ns, fingerprint
-        The shard's identity.
+    shard_bytes, identity, fingerprint
+        What tells the shard from others.
     infos : sequence of bytes, optional
         A JSON object for each member, in place of what `contents` has.
 
@@ -359,12 +430,13 @@ def write_binary(
     if not columns["infos"]:
         columns["info_ends"] = b""
     header = Header(
+        version=VERSION,
         last_dot=grouping.last_dot,
         has_info=bool(columns["infos"]),
         repeats=bool(Grouping(contents.table, grouping.last_dot, True).repeats()),
         file_bytes=0,
         shard_bytes=shard_bytes,
-        mtime_ns=mtime_ns,
+        identity=identity,
         fingerprint=fingerprint,
         members=len(contents.table),
         samples=len(columns["sample_starts"]) // 4 - 1,
@@ -373,12 +445,17 @@ def write_binary(
         infos_bytes=len(columns["infos"]),
         end=contents.end,
         skipped=contents.skipped,
-        checksums=tuple(zlib.crc32(columns[column]) for column in COLUMNS),
+        checksums=(),
     )
     places = header.column_places()
-    file_bytes = sum(places["infos"])
+    header = header._replace(file_bytes=sum(places["sums"]))
+    sums_at, _ = places.pop("sums")
+    body = bytearray(sums_at - HEADER.size)
+    for column, (at, size) in places.items():
+        at -= HEADER.size
+        body[at : at + size] = columns[column]
+    sums = block_sums(body)
     with replacing(path) as file:
-        file.write(header._replace(file_bytes=file_bytes).pack())
-        for column, (at, _) in places.items():
-            file.write(bytes(at - file.tell()))
-            file.write(columns[column])
+        file.write(header.pack(sums))
+        file.write(body)
+        file.write(sums)

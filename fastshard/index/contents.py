@@ -27,9 +27,11 @@ class Contents:
         How many of each kind are stored that are no members; None likewise.
     index : str or None
         The index that told it; None for a scan.
+    fingerprint : bytes or None
+        Of the shard, where a binary index that is of it records one.
     """
 
-    __slots__ = ("end", "grouping", "index", "skipped", "table")
+    __slots__ = ("end", "fingerprint", "grouping", "index", "skipped", "table")
 
     def __init__(
         self,
@@ -44,3 +46,4 @@ class Contents:
         self.end = end
         self.skipped = skipped
         self.index = index
+        self.fingerprint: bytes | None = None

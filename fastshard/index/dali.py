@@ -23,13 +23,13 @@ from itertools import groupby
 from typing import NamedTuple, NoReturn
 
 from fastshard._core.extents import ExtentTable
-from fastshard._core.probe import first_changed
 from fastshard._core.scan import scan_tar
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.files import replacing
 from fastshard.index.columns import table_from
 from fastshard.index.contents import Contents
+from fastshard.index.freshness import first_changed
 
 __all__ = ["read_dali", "write_dali"]
 

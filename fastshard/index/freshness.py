@@ -1,28 +1,84 @@
 """Whether an index still is of the shard beside it.
 
-A size that differs says no; the same size and time of writing say yes. A time
-that differs says nothing, for every copy and download changes it: then a few of
-the shard's headers decide.
+A size that differs says no. Device, inode and the times of the last change and of the
+last write say yes where all of them are those that the index records: a file that was
+replaced or written to has others, and no copy keeps them. Whatever differs there (a
+copy, a download, a link, a new mode), and every index that records none, is decided
+by headers: 16 that are always the same, 8 that are chosen anew each time, and then
+each member's own when its bytes are first used, if it stands in the page of 4 KiB
+where they begin (for seven of eight members; of remote shards, none).
+
+What remains: a shard that is not the one that was indexed, whose size is the same and
+whose headers agree where they were looked at, gives other bytes for a member that has
+moved and begins on a page's first byte.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
-from fastshard._core.probe import first_changed
+from fastshard._core.probe import differing
+from fastshard._core.scan import scan_sound
+from fastshard._core.source import LocalFile, Source
+from fastshard._core.walk import Walk
 from fastshard.errors import FormatError, StaleIndexError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from fastshard._core.extents import ExtentTable
-    from fastshard._core.source import LocalFile
     from fastshard.index.binary import Header
     from fastshard.sources.remote import RemoteFile
 
-__all__ = ["check_binary", "check_listed", "fingerprint_of", "spread"]
+__all__ = [
+    "NO_IDENTITY",
+    "FileIdentity",
+    "check_binary",
+    "check_listed",
+    "fingerprint_of",
+    "first_changed",
+    "identity_of",
+    "is_same",
+    "is_there",
+    "spread",
+]
 
 BLOCK = 512  # bytes of a header
-LOOKS = 16  # headers that are looked at
+LOOKS = 16  # headers that are looked at, always the same
+LOOKS_ANEW = 8  # headers that are chosen anew each time
+WINDOW = 4 << 10  # bytes of headers that are read at once
+MOST_GLOBAL = 64 << 10  # bytes at the start that are looked at for global headers
+
+
+class FileIdentity(NamedTuple):
+    """What a file has that no copy of it keeps; zeros where it is not known."""
+
+    device: int
+    inode: int
+    ctime_ns: int  # when anything of it was last changed, ns since 1970
+    mtime_ns: int  # when it was last written to
+
+
+NO_IDENTITY = FileIdentity(0, 0, 0, 0)
+
+
+def identity_of(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
+    """Return what tells a file from its copies; a remote one has its time alone."""
+    if isinstance(file, LocalFile):
+        return FileIdentity(file.device, file.inode, file.ctime_ns, file.mtime_ns)
+    if isinstance(file, os.stat_result):
+        return FileIdentity(
+            file.st_dev, file.st_ino, file.st_ctime_ns, file.st_mtime_ns
+        )
+    return FileIdentity(0, 0, 0, file.mtime_ns)
+
+
+def is_same(recorded: FileIdentity, found: FileIdentity) -> bool:
+    """Say whether a file is one that was seen before, and unchanged."""
+    return recorded == found and recorded.inode != 0
 
 
 def spread(count: int) -> list[int]:
@@ -30,6 +86,15 @@ def spread(count: int) -> list[int]:
     if count <= LOOKS:
         return list(range(count))
     return [i * (count - 1) // (LOOKS - 1) for i in range(LOOKS)]
+
+
+def chosen_anew(count: int) -> list[int]:
+    """Return positions of some members, which nobody can foresee."""
+    if count <= LOOKS:
+        return []
+    raw = os.urandom(8 * LOOKS_ANEW)
+    numbers = (int.from_bytes(raw[k : k + 8], "little") for k in range(0, len(raw), 8))
+    return sorted({number % count for number in numbers})
 
 
 def fingerprint_of(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
@@ -63,18 +128,26 @@ def fingerprint_of(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
 def check_binary(
     path: str, header: Header, file: LocalFile | RemoteFile, table: ExtentTable
 ) -> None:
-    """Raise `StaleIndexError` unless a binary index is of this file."""
+    """Raise `StaleIndexError` unless a binary index is of this file.
+
+    The table is in doubt then, where headers had to decide.
+    """
     check_size(path, header.shard_bytes, file)
-    if header.mtime_ns == file.mtime_ns:
+    if is_same(header.identity, identity_of(file)):
         return
     try:
         same = fingerprint_of(file, table) == header.fingerprint
-    except FormatError:
+    except StaleIndexError:
+        raise
+    except FormatError as error:
+        if error.path == path:  # the index is damaged
+            raise
         same = False
     if not same:
         raise StaleIndexError(
             f"{file.path} was written to after the index was made", path, 32
         )
+    check_headers(path, file, table, chosen_anew(len(table)))
 
 
 def check_size(path: str, recorded: int, file: LocalFile | RemoteFile) -> None:
@@ -91,13 +164,28 @@ def check_listed(
 ) -> None:
     """Raise `StaleIndexError` unless headers are where an index says.
 
-    For indexes that record no time and no fingerprint.
+    For indexes that record no identity and no fingerprint.
     """
     if recorded is not None:
         check_size(path, recorded, file)
     if not len(table) and file.nbytes > 2 * BLOCK and recorded is None:
         raise StaleIndexError(f"lists nothing of {file.path}", path, 0)
-    i = first_changed(file, table, spread(len(table)))
+    looks = {*spread(len(table)), *chosen_anew(len(table))}
+    check_headers(path, file, table, sorted(looks))
+
+
+def check_headers(
+    path: str,
+    file: LocalFile | RemoteFile,
+    table: ExtentTable,
+    positions: Sequence[int],
+) -> None:
+    """Raise `StaleIndexError` unless some headers are where an index says.
+
+    The others are compared when their members are first used.
+    """
+    table.doubt(path)
+    i = first_changed(file, table, positions)
     if i >= 0:
         offset, size = table.extent(i)
         raise StaleIndexError(
@@ -106,3 +194,113 @@ def check_listed(
             path,
             0,
         )
+
+
+def first_changed(
+    file: LocalFile | RemoteFile, table: ExtentTable, positions: Sequence[int]
+) -> int:
+    """Return the first of some members that is not where a table says, or -1."""
+    for i in differing(file, table, positions):
+        if not is_there(table, i, file):
+            return i
+    return -1
+
+
+def is_there(
+    table: ExtentTable, i: int, source: LocalFile | RemoteFile | Source
+) -> bool:
+    """Say whether a member is where a table says, whatever its own block says.
+
+    An extension header may tell its name and size: one of its own, which stands
+    behind the member before it; a global one, which stands first as a rule; or one
+    anywhere. For that all headers are compared, once; not those of remote shards.
+    """
+    offset, _ = table.extent(i)
+    start = 0
+    if i > 0:
+        before, size = table.extent(i - 1)
+        start = -(-(before + size) // BLOCK) * BLOCK
+    if start + BLOCK > offset or offset % BLOCK or offset > source.nbytes:
+        return False
+    read = _reader_of(source)
+    try:
+        walk = Walk(source.nbytes, start, source.path)
+        _go(walk, read, offset)
+        if _ends_at(walk, table, i):
+            return True
+        walk = Walk(source.nbytes, 0, source.path)
+        _go(walk, read, min(table.extent(0)[0], MOST_GLOBAL))
+        if walk.has_global and walk.at <= start:
+            walk.go_on_at(start)
+            _go(walk, read, offset)
+            if _ends_at(walk, table, i):
+                return True
+    except FormatError:
+        return False
+    if not isinstance(source, (LocalFile, Source)) or table.scanned:
+        return False
+    return i in _prove_all(table, read, source)
+
+
+def _reader_of(
+    source: LocalFile | RemoteFile | Source,
+) -> Callable[[int, int], bytes]:
+    if isinstance(source, LocalFile):
+        return lambda offset, size: source.read_many([(offset, size)])[0]
+    return source.read
+
+
+def _go(walk: Walk, read: Callable[[int, int], bytes], stop: int) -> None:
+    """Walk on to a header at or behind `stop`, or to the archive's end."""
+    window, start = b"", 0
+    while (need := walk.go(window, start, stop)) is not None:
+        start, size = need
+        window = read(start, min(max(size, WINDOW), walk.nbytes - start))
+        if len(window) < size:
+            raise FormatError("the file ends here", walk.path, start + len(window))
+
+
+def _ends_at(walk: Walk, table: ExtentTable, i: int) -> bool:
+    """Say whether the last member of a walk is one that a table lists."""
+    found = walk.table()
+    if not len(found):
+        return False
+    last = len(found) - 1
+    return found.extent(last) == table.extent(i) and is_same_name(
+        table.name_of(i), found.name_of(last)
+    )
+
+
+def is_same_name(listed: str, found: str) -> bool:
+    """Say whether a name is what an index lists, which may lack a leading ``./``.
+
+    Bytes that are no UTF-8 may have become anything in an index that others made.
+    """
+    listed, found = listed.removeprefix("./"), found.removeprefix("./")
+    if listed == found:
+        return True
+    return "\ufffd" in listed or any("\udc80" <= c <= "\udcff" for c in found)
+
+
+def _prove_all(
+    table: ExtentTable,
+    read: Callable[[int, int], bytes],
+    source: LocalFile | Source,
+) -> set[int]:
+    """Compare all headers with a table; return what is there, and in doubt no more."""
+    if isinstance(source, LocalFile):
+        found = scan_sound(source)[0]
+    else:
+        walk = Walk(source.nbytes, 0, source.path)
+        with suppress(FormatError):  # what stands before the fault counts
+            _go(walk, read, source.nbytes + 1)
+        found = walk.table()
+    table.scanned = True
+    names = {found.extent(k): found.name_of(k) for k in range(len(found))}
+    there = set()
+    for i in range(len(table)):
+        name = names.get(table.extent(i))
+        if name is not None and is_same_name(table.name_of(i), name):
+            table.prove(i)
+            there.add(i)
+    return there

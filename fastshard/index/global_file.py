@@ -7,7 +7,7 @@ All numbers are little-endian and unsigned unless said otherwise. A header of
 byte   type    what
 ====== ======= ===============================================================
 0      8 bytes magic, ``89 66 73 64 0D 0A 1A 0A`` ("\\x89fsd\\r\\n\\x1a\\n")
-8      u32     version of the format, 1
+8      u32     version of the format, 2
 12     u32     flags: 1, keys end at the last dot; 2, there is a table of keys
 16     u64     bytes of this file
 24     u64     shards
@@ -15,8 +15,9 @@ byte   type    what
 40     u64     members of all shards
 48     u64     bytes of all names
 56     16 b.   seed of the keys' hash
-72     u32     CRC-32 of the columns before the rows
-76     u32     CRC-32 of the rows
+72     u32     CRC-32C of the 72 bytes before and of what stands between the
+               header and the rows
+76     u32     CRC-32C of the 76 bytes before and of the rows
 80     44 b.   zeros
 124    u32     CRC-32 of the 124 bytes before
 ====== ======= ===============================================================
@@ -27,6 +28,9 @@ Then the columns, each at the next multiple of 64 bytes, with zeros between:
 column         type                    what
 ============== ======================= =======================================
 shard_bytes    u64 [shards]            the file's size
+devices        u64 [shards]            where the shard is, and which file: as in
+inodes         u64 [shards]            its own index; an inode of 0: not known
+ctimes         i64 [shards]            its last change, ns since 1970
 mtimes         i64 [shards]            its last write, ns since 1970
 fingerprints   16 bytes [shards]       as in its own index
 samples        u64 [shards]
@@ -39,11 +43,18 @@ rows           u64 [samples], or none  32 bits of a key's hash above 32 bits
                                        of the sample's position; sorted
 ============== ======================= =======================================
 
-The hash is SipHash-1-3. Shards are in the dataset's order.
+The hash is SipHash-1-3. Shards are in the dataset's order. All but the rows is
+checked when the file is opened, the rows when they are first used; their checksum
+is of the seed and of the flags too, without which they mean nothing.
+
+Version 1 is read, and written no more. It has no ``devices``, ``inodes`` and
+``ctimes``; its checksums are CRC-32, of the columns before the rows and of the rows
+alone. Its seed is the BLAKE2b hash, 16 bytes, of all fingerprints.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import sys
@@ -51,32 +62,47 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastshard._core.blocks import crc32c
 from fastshard._core.borrowed import IndexMemory
 from fastshard._core.keytable import key_hash
 from fastshard._core.mapped import MappedFile
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.files import replacing
+from fastshard.index.freshness import FileIdentity, fingerprint_of, identity_of, is_same
 from fastshard.sources.remote import RemoteFile, open_remote
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Buffer
 
     from fastshard._core.extents import ExtentTable
 
-__all__ = ["NAME", "GlobalIndex", "ShardFacts", "write_global"]
+__all__ = [
+    "NAME",
+    "GlobalIndex",
+    "ShardFacts",
+    "sealed_global",
+    "seed_of",
+    "write_global",
+]
 
 NAME = "dataset.fsi"
 MAGIC = b"\x89fsd\r\n\x1a\n"
-VERSION = 1
+VERSION = 2
 LAST_DOT, HAS_KEYS = 1, 2  # flags
 HEADER = struct.Struct("<8sIIQQQQQ16sII44xI")
 CHECKED = HEADER.size - 4  # bytes that the header's checksum is of
+TABLE_BOUND = 72  # bytes of it that the checksum of the columns is of too
+ROWS_BOUND = 76  # and those that the checksum of the rows is of
 ALIGNMENT = 64  # bytes
 MOST_SAMPLES = 2**32 - 1  # that a table of keys can number
 WIDTHS = {  # bytes a shard, of the columns before the names
     "shard_bytes": 8,
+    "devices": 8,
+    "inodes": 8,
+    "ctimes": 8,
     "mtimes": 8,
     "fingerprints": 16,
     "samples": 8,
@@ -84,6 +110,7 @@ WIDTHS = {  # bytes a shard, of the columns before the names
     "data_bytes": 8,
     "name_ends": 8,
 }
+SINCE_2 = {"devices", "inodes", "ctimes"}  # columns that version 1 has not
 assert HEADER.size == 128
 
 
@@ -92,7 +119,7 @@ class ShardFacts(NamedTuple):
 
     name: str
     shard_bytes: int
-    mtime_ns: int
+    identity: FileIdentity
     fingerprint: bytes
     samples: int
     members: int
@@ -155,7 +182,7 @@ class GlobalIndex:
         if nbytes < HEADER.size:
             raise FormatError("cut inside its header", self.path, nbytes)
         self._read_header(source.read(0, HEADER.size), nbytes)
-        at = _places(self.count, self._names_bytes)
+        at = _places(self.count, self._names_bytes, self.version)
         self.shards = self._read_shards(source, at)
         self._rows_at = at["rows"]
 
@@ -165,12 +192,14 @@ class GlobalIndex:
         )
         if magic != MAGIC:
             raise FormatError("not the index of a dataset", self.path, 0)
-        if version != VERSION:
+        if not 1 <= version <= VERSION:
             reason = f"version {version} of the format; this reader knows {VERSION}"
             raise FormatError(reason, self.path, 8)
         if zlib.crc32(raw[:CHECKED]) != crc:
             raise FormatError("the header's checksum is wrong", self.path, CHECKED)
+        self.version: int = version
         self.identity: int = crc
+        self._header = raw
         self.count: int = counts[0]
         self.samples: int = counts[1]
         self.members: int = counts[2]
@@ -181,7 +210,7 @@ class GlobalIndex:
         self.last_dot = bool(flags & LAST_DOT)
         self.has_keys = bool(flags & HAS_KEYS)
         rows = 8 * self.samples if self.has_keys else 0
-        at = _places(self.count, self._names_bytes)["rows"]
+        at = _places(self.count, self._names_bytes, version)["rows"]
         if file_bytes != nbytes or at + rows != nbytes:
             reason = f"{nbytes:,} bytes, where the header makes {at + rows:,}"
             raise FormatError(reason, self.path, 16)
@@ -190,10 +219,12 @@ class GlobalIndex:
         self, source: PreadSource | RemoteFile, at: dict[str, int]
     ) -> list[ShardFacts]:
         raw = source.read(HEADER.size, at["rows"] - HEADER.size)
-        if zlib.crc32(raw) != self._table_crc:
+        if self._checksum(TABLE_BOUND, raw) != self._table_crc:
             raise FormatError("the checksum of its shards is wrong", self.path, 72)
 
         def column(name: str, form: str = "Q") -> Sequence[Any]:
+            if name not in at:
+                return [0] * self.count
             start = at[name] - HEADER.size
             return struct.unpack_from(f"<{self.count}{form}", raw, start)
 
@@ -204,7 +235,13 @@ class GlobalIndex:
         facts = zip(
             self._names(raw, at, column("name_ends")),
             column("shard_bytes"),
-            column("mtimes", "q"),
+            map(
+                FileIdentity,
+                column("devices"),
+                column("inodes"),
+                column("ctimes", "q"),
+                column("mtimes", "q"),
+            ),
             fingerprints,
             column("samples"),
             column("members"),
@@ -215,7 +252,16 @@ class GlobalIndex:
         sums = sum(s.samples for s in shards), sum(s.members for s in shards)
         if sums != (self.samples, self.members):
             raise FormatError("its counts do not add up", self.path, 32)
+        marks_of = b"".join(fingerprints)
+        if self.version == 1 and self.has_keys and self.seed != seed_of(marks_of):
+            raise FormatError("its seed is not that of its shards", self.path, 56)
         return shards
+
+    def _checksum(self, bound: int, data: Buffer) -> int:
+        """Return the checksum of a part, for the first bytes of this header."""
+        if self.version == 1:
+            return zlib.crc32(data)
+        return crc32c(data, crc32c(self._header[:bound]))
 
     def _names(self, raw: bytes, at: dict[str, int], ends: Sequence[int]) -> list[str]:
         start = at["names"] - HEADER.size
@@ -246,7 +292,7 @@ class GlobalIndex:
         if self._memory is None:
             return False
         rows = memoryview(self._memory)[self._rows_at :]
-        return zlib.crc32(rows) != self._rows_crc
+        return self._checksum(ROWS_BOUND, rows) != self._rows_crc
 
     def row_bytes(self) -> bytes:
         """Return the table of keys as bytes of their own."""
@@ -261,6 +307,7 @@ class GlobalIndex:
         samples: int,
         table: ExtentTable,
         file: LocalFile | RemoteFile,
+        fingerprint: bytes | None = None,
     ) -> None:
         """Raise `StaleIndexError` unless an open shard is what is recorded of it.
 
@@ -276,17 +323,19 @@ class GlobalIndex:
             Its members now.
         file : LocalFile or RemoteFile
             It, open.
+        fingerprint : bytes, optional
+            What its own index, which is of it, records.
         """
-        from fastshard.index.freshness import fingerprint_of
-
         facts = self.shards[number]
         same = (facts.shard_bytes, facts.samples, facts.members) == (
             file.nbytes,
             samples,
             len(table),
         )
-        if same and facts.mtime_ns != file.mtime_ns:
-            same = fingerprint_of(file, table) == facts.fingerprint
+        if same and not is_same(facts.identity, identity_of(file)):
+            if fingerprint is None:
+                fingerprint = fingerprint_of(file, table)
+            same = fingerprint == facts.fingerprint
         if not same:
             raise StaleIndexError(
                 f"{path} was written to after the index was made; "
@@ -358,11 +407,20 @@ def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
     return found
 
 
-def _places(shards: int, names_bytes: int) -> dict[str, int]:
+def seed_of(fingerprints: bytes) -> bytes:
+    """Return the seed for shards of these fingerprints: the same each time."""
+    return hashlib.blake2b(fingerprints, digest_size=16).digest()
+
+
+def _places(shards: int, names_bytes: int, version: int = VERSION) -> dict[str, int]:
     """Return where each column begins, in bytes."""
     places = {}
     at = HEADER.size
-    widths = {name: width * shards for name, width in WIDTHS.items()}
+    widths = {
+        name: width * shards
+        for name, width in WIDTHS.items()
+        if version > 1 or name not in SINCE_2
+    }
     for name, size in (*widths.items(), ("names", names_bytes), ("rows", 0)):
         at = -(-at // ALIGNMENT) * ALIGNMENT
         places[name] = at
@@ -399,7 +457,10 @@ def write_global(
         ends.append(end)
     columns = {
         "shard_bytes": _packed("Q", [shard.shard_bytes for shard in shards]),
-        "mtimes": _packed("q", [shard.mtime_ns for shard in shards]),
+        "devices": _packed("Q", [shard.identity.device for shard in shards]),
+        "inodes": _packed("Q", [shard.identity.inode for shard in shards]),
+        "ctimes": _packed("q", [shard.identity.ctime_ns for shard in shards]),
+        "mtimes": _packed("q", [shard.identity.mtime_ns for shard in shards]),
         "fingerprints": b"".join(shard.fingerprint for shard in shards),
         "samples": _packed("Q", [shard.samples for shard in shards]),
         "members": _packed("Q", [shard.members for shard in shards]),
@@ -423,14 +484,23 @@ def write_global(
         sum(shard.members for shard in shards),
         end,
         seed,
-        zlib.crc32(table),
-        zlib.crc32(keys),
+        0,
+        0,
         0,
     )
     with replacing(path) as file:
-        file.write(packed[:CHECKED] + struct.pack("<I", zlib.crc32(packed[:CHECKED])))
+        file.write(sealed_global(packed, table, keys))
         file.write(table)
         file.write(keys)
+
+
+def sealed_global(header: bytes, table: Buffer, rows: Buffer) -> bytes:
+    """Return a header of version 2 with its three checksums."""
+    bound = header[:TABLE_BOUND]
+    bound += struct.pack("<I", crc32c(table, crc32c(bound)))
+    bound += struct.pack("<I", crc32c(rows, crc32c(bound)))
+    checked = bound + header[len(bound) : CHECKED]
+    return checked + struct.pack("<I", zlib.crc32(checked))
 
 
 def _packed(form: str, numbers: Sequence[int]) -> bytes:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.source import LocalFile
 from fastshard.errors import FormatError, StaleIndexError
+from fastshard.index.freshness import identity_of, is_same
 from fastshard.index.global_file import NAME, GlobalIndex, ShardFacts
-from fastshard.index.warned import warn_passed_over
+from fastshard.index.warned import warn_old, warn_passed_over
 from fastshard.sources.remote import open_if_there
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, joined, relative, shown
 
 if TYPE_CHECKING:
-    from fastshard._core.extents import ExtentTable
+    from fastshard.formats.tar import TarShard
     from fastshard.sources.remote import RemoteFile
 
 __all__ = [
@@ -73,13 +74,14 @@ class Known(NamedTuple):
         self,
         k: int,
         path: str,
+        shard: TarShard,
         samples: int,
-        table: ExtentTable,
         file: LocalFile | RemoteFile,
     ) -> None:
         """Raise `StaleIndexError` unless shard `k` is what is recorded of it."""
         number = k if self.numbers is None else self.numbers[k]
-        self.file.check(number, path, samples, table, file)
+        table = shard.parts()[1]
+        self.file.check(number, path, samples, table, file, shard.fingerprint)
 
     def candidates(self, key: str) -> list[int]:
         """Return positions of samples that may have this key."""
@@ -121,10 +123,13 @@ def find_known(
         index = GlobalIndex(path, copied=copied)
         if index.last_dot != last_dot:
             return None
-        return match_known(index, paths, root, whole)
+        known = match_known(index, paths, root, whole)
     except FormatError as error:
         warn_passed_over(error)
         return None
+    if index.version == 1:
+        warn_old(index.path)
+    return known
 
 
 def find_remote_known(
@@ -144,10 +149,13 @@ def find_remote_known(
         index = _opened(folder or root, settings)
         if index is None or index.last_dot != last_dot:
             return None
-        return match_remote_known(index, urls, root, whole)
+        known = match_remote_known(index, urls, root, whole)
     except FormatError as error:
         warn_passed_over(error)
         return None
+    if index.version == 1:
+        warn_old(index.path)
+    return known
 
 
 def match_remote_known(
@@ -194,6 +202,9 @@ def match_known(
 ) -> Known:
     """Number the shards as an index does; see that their sizes are the same.
 
+    That, and the headers of some that are not the very files that were indexed, is all
+    for their counts to be believed: the others are looked at when they are opened.
+
     Raises
     ------
     StaleIndexError
@@ -203,7 +214,7 @@ def match_known(
     """
     by_name = {shard.name: number for number, shard in enumerate(index.shards)}
     numbers = []
-    touched = []  # shards whose time of writing is another
+    touched = []  # shards that may not be what was indexed
     for path in paths:
         name = os.path.relpath(path, root).replace(os.sep, "/")
         number = by_name.get(name)
@@ -217,7 +228,7 @@ def match_known(
                 index.path,
                 0,
             )
-        if status.st_mtime_ns != facts.mtime_ns:
+        if not is_same(facts.identity, identity_of(status)):
             touched.append((path, facts))
         numbers.append(number)
     _refuse_missing(index, numbers, whole)

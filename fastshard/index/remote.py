@@ -22,8 +22,8 @@ from fastshard.errors import FormatError, RemoteError
 from fastshard.index import FOUND, format_of, listed, sidecar
 from fastshard.index.binary import parse_binary, read_binary, write_binary
 from fastshard.index.contents import Contents
-from fastshard.index.freshness import check_binary
-from fastshard.index.warned import warn_passed_over
+from fastshard.index.freshness import check_binary, identity_of
+from fastshard.index.warned import warn_old, warn_passed_over
 from fastshard.sources.kept import index_entry
 from fastshard.sources.remote import RemoteFile, is_absent, remote_bytes
 from fastshard.sources.settings import Settings
@@ -153,8 +153,8 @@ def scanned(
     path = None if entry is None else entry.sidecar("index.fsi")
     if path is not None and not again:
         with suppress(OSError, FormatError):
-            index = read_binary(path, copied=True)
-            if index.header.shard_bytes == file.nbytes and not index.broken_columns():
+            index = read_binary(path, copied=True)  # checks all of it
+            if index.header.shard_bytes == file.nbytes:
                 contents = index.contents(index.header.last_dot, True)
                 return Contents(contents.table, None, contents.end, contents.skipped)
     contents = scan_remote(file, progress)
@@ -166,7 +166,7 @@ def scanned(
                 contents,
                 grouping,
                 shard_bytes=file.nbytes,
-                mtime_ns=file.mtime_ns,
+                identity=identity_of(file),
                 fingerprint=bytes(16),
             )
     return contents
@@ -231,6 +231,9 @@ def read_remote_index(
     index = parse_binary(data, where)
     contents = index.contents(last_dot, lower)
     check_binary(where, index.header, file, contents.table)
+    contents.fingerprint = index.header.fingerprint
+    if index.header.version == 1:
+        warn_old(where)
     return contents
 
 

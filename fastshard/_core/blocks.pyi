@@ -1,0 +1,6 @@
+from typing_extensions import Buffer
+
+BLOCK_BYTES: int
+
+def crc32c(data: Buffer, before: int = 0, *, portable: bool = False) -> int: ...
+def block_sums(data: Buffer) -> bytes: ...
