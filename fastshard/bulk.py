@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.ahead import Ahead
 from fastshard._core.bring import bring_samples
-from fastshard._core.fetched import Fetched, fetch_samples
+from fastshard._core.fetched import fetch_samples
 from fastshard.awaiting import in_thread
-from fastshard.batches import Describe, Stateful
-from fastshard.gathering import Ragged, column_of, field_types, gather_samples
-from fastshard.iteration import Iteration, OnError
+from fastshard.collation import column_of
+from fastshard.decoders import Decoder
+from fastshard.gathering import Ragged, field_types, gather_samples
 from fastshard.memory import memory_info
 from fastshard.ordered import Ordered
-from fastshard.reading import WINDOW
 from fastshard.shardset import ShardSet
 
 if TYPE_CHECKING:
@@ -34,20 +33,11 @@ class Bulk(Ordered):
     __slots__ = ()
 
     _set: ShardSet
+    _decoders: Mapping[str, Decoder] | None
 
     @abstractmethod
     def _samples_at(self, positions: Iterable[int]) -> list[Any]:
         """Return samples, narrowed; not mapped."""
-
-    @abstractmethod
-    def _ahead(
-        self, order: Any, window: int, describe: Describe | None = None
-    ) -> Ahead | Fetched:
-        """Return an iterator over items; with `describe` it knows its state."""
-
-    @abstractmethod
-    def _count_of(self, order: Any) -> int | None:
-        """Return how many samples an order has; None if nobody has counted them."""
 
     def _brought(
         self, positions: Iterable[int], only: tuple[str, ...] | None = None
@@ -73,8 +63,11 @@ class Bulk(Ordered):
         FormatError, OSError
             A sample cannot be read.
         """
-        items = self._brought(positions)
-        return [self._staged(item) for item in items] if self._stages else items
+        if not self._stages:
+            return self._brought(positions)
+        asked = [index(i) for i in positions]
+        pairs = zip(self._brought(asked), asked, strict=True)
+        return [self._staged_at(item, i) for item, i in pairs]
 
     async def get_many_async(self, positions: Iterable[int]) -> list[Any]:
         """Do what `get_many` does, without holding up the event loop.
@@ -134,9 +127,11 @@ class Bulk(Ordered):
         ----------
         positions : sequence of int, or array
         fields : str, sequence of str, or mapping of str
-            ``npy`` fields (those whose name ends so) keep their dtype and shape;
-            others are raw bytes. A mapping tells the dtype of raw values, or their
-            dtype and shape: ``{"vec": "float32", "grid": ("u1", (8, 8))}``.
+            By the field's decoder, as in a batch: ``npy`` fields keep their dtype and
+            shape; ``cls`` and the like are integers; a decoder of your own gives what
+            is stacked, or a list where that cannot be. Others are raw bytes. A
+            mapping tells the dtype of raw values, or their dtype and shape:
+            ``{"vec": "float32", "grid": ("u1", (8, 8)), "cls": "u1"}``.
         ragged : {"error", "list"}
             What of a field whose shape or dtype is not the same in all samples: an
             error; or a list of arrays, without a copy.
@@ -160,48 +155,9 @@ class Bulk(Ordered):
         types = field_types(fields)
         samples = self._brought(positions, tuple(types))
         return {
-            field: column_of(samples, field, told, ragged, threads)
+            field: column_of(samples, field, told, ragged, threads, self._decoders)
             for field, told in types.items()
         }
-
-    def _steps(self, window: int, describe: Describe) -> Stateful:
-        return self._ahead(None, window, describe)
-
-    def scan(self, order: Any = None, window: int = WINDOW) -> Iterator[Any]:
-        """Iterate over samples whose bytes are brought before they are asked for.
-
-        Parameters
-        ----------
-        order : slice, sequence of int, or array, optional
-            Positions, or a mask; all samples in order without it.
-        window : int
-            How many samples are brought ahead; more of small ones that follow
-            each other. 0: none.
-
-        Nothing is brought while all of a shard is in the page cache. A native
-        thread does it otherwise; it ends with the iteration. An error comes where
-        its sample stands, and does not end the iteration.
-        """
-        return self._ahead(order, window)
-
-    def iterate(
-        self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
-    ) -> Iteration:
-        """Iterate over the samples, past those that cannot be read.
-
-        Parameters
-        ----------
-        on_error : {"raise", "skip"} or callable
-            What to do with a sample that cannot be read: raise; go on with the
-            next; or call ``on_error(error, position)`` and go on. Positions of
-            the others do not move. The iterator counts them: ``skipped``.
-        order, window
-            As for `scan`.
-
-        A shard that cannot be opened counts as one sample.
-        """
-        items = self._ahead(order, window)
-        return Iteration(items, self._count_of(order), on_error)
 
     def memory_info(self) -> dict[str, int | None]:
         """Say how much memory reading takes now, in bytes.

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.samples import first_of_other_width
-from fastshard.decoders import DECODERS
+from fastshard.decoders import DECODERS, Decoder, decode_integer, decoder_for
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.base import CopiedSample, Sample
-from fastshard.gathering import UnequalError, stacked
+from fastshard.gathering import Ragged, UnequalError, stacked
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Collation", "Padding", "collate"]
+__all__ = ["Collation", "Padding", "as_array", "collate", "column_of"]
 
 Padding = Literal["list", "pad", "error"]
 
@@ -52,7 +53,9 @@ def collate(
         arrays of npy fields (straight from the shards) and numbers (cls), to
         ``[samples, *shape]``; lists are made of txt, of parsed json and of the bytes
         of all other fields. npz gives a dict of what is stacked. Of dicts: a dict;
-        of tuples: a tuple; of what cannot be stacked: a list. With ``"pad"`` a dict
+        of tuples: a tuple; of what cannot be stacked: a list. Pillow images, as
+        ``ds.decode("jpg")`` gives them, are arrays of uint8, ``[height, width,
+        channels]``, those of palettes in RGB or RGBA. With ``"pad"`` a dict
         has ``"__lengths__"``: by field of arrays their true shapes, int64 [samples,
         axes].
 
@@ -84,6 +87,19 @@ class Collation:
         if not samples:
             raise ValueError("a batch of no samples")
         return self._batch(samples, "")
+
+    def check(self, sample: Any) -> None:
+        """Read what a batch would have of a sample; raise what is wrong with it."""
+        if isinstance(sample, tuple):
+            for part in sample:
+                self.check(part)
+        if not isinstance(sample, Sample):
+            return
+        for field in sample:
+            if sample.decoder_of(field) is DECODERS["npy"]:
+                sample.array(field)
+            else:
+                _value(sample, field)
 
     def _batch(self, samples: list[Any], where: str) -> Any:
         """Collate samples, or values; `where` tells them from others of the batch."""
@@ -186,6 +202,8 @@ class Collation:
         """
         import numpy as np
 
+        if any(map(is_image, values)):
+            values = [as_array(value) if is_image(value) else value for value in values]
         first = values[0]
         kinds = set(map(type, values))
         if all(isinstance(value, np.ndarray | np.generic) for value in values):
@@ -234,7 +252,7 @@ class Collation:
             found = sorted({f"{array.dtype} {array.shape}" for array in arrays})
             raise RaggedError(
                 f"field {field!r} is not the same in all samples: "
-                f"{', '.join(found[:4])}"
+                f"{', '.join(found[:4])}; make them alike in map (resize images)"
             )
         if lengths is None:
             raise FastshardError("only named fields are padded: map samples to dicts")
@@ -285,6 +303,84 @@ class Collation:
             assert self.out is not None
             found = self.out[field] = self.empty(room, dtype)
         return found[tuple(map(slice, shape))]
+
+
+def column_of(
+    samples: list[Sample],
+    field: str,
+    told: tuple[Any, Any],
+    ragged: Ragged,
+    threads: int | None,
+    decoders: Mapping[str, Decoder] | None = None,
+) -> Any:
+    """Return one field of samples as one array; see `Dataset.columns`.
+
+    By the field's decoder, as in a batch: what npy fields hold, and the numbers of cls
+    and the like; what decoders of the caller's own give. Raw bytes otherwise, and
+    where a dtype was told.
+    """
+    dtype, shape = told
+    if dtype is None:
+        decoder = samples[0].decoder_of(field) if samples else None
+        if decoder is None:
+            decoder = decoder_for(field, decoders)
+        own = decoder is not None and all(decoder is not d for d in DECODERS.values())
+        if decoder is decode_integer or own:
+            return _decoded_column(samples, field, ragged, own)
+        if decoder is not DECODERS["npy"]:
+            dtype = "u1"
+    try:
+        return stacked(samples, field, None, dtype, shape, threads)
+    except UnequalError as error:
+        if ragged == "list":
+            return [sample.array(field, dtype, shape) for sample in samples]
+        raise RaggedError(
+            f"field {field!r} of sample {samples[error.place].key!r} is "
+            f"{error.found}, and of sample {samples[0].key!r} {error.first}; "
+            'ragged="list" gives a list of arrays'
+        ) from None
+
+
+def _decoded_column(
+    samples: list[Sample], field: str, ragged: Ragged, own: bool
+) -> Any:
+    """Decode one field of samples; stack what can be stacked, as a batch does."""
+    import numpy as np
+
+    if not samples:
+        return np.empty(0, object if own else np.int64)
+    values = [sample._value(field) for sample in samples]
+    values = [as_array(value) if is_image(value) else value for value in values]
+    if ragged == "error" and isinstance(values[0], np.ndarray):
+        first = f"{values[0].dtype} {values[0].shape}"
+        for sample, value in zip(samples, values, strict=True):
+            array = np.asarray(value)
+            if f"{array.dtype} {array.shape}" != first:
+                raise RaggedError(
+                    f"field {field!r} of sample {sample.key!r} is {array.dtype} "
+                    f"{array.shape}, and of sample {samples[0].key!r} {first}; "
+                    'ragged="list" gives a list of arrays'
+                )
+    return Collation("list")._values(values, field, None)
+
+
+def is_image(value: object) -> bool:
+    """Say whether a value is one of Pillow's images, without importing Pillow."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
+
+
+def as_array(image: Any) -> NDArray[Any]:
+    """Return an image as an array ``[height, width, channels]`` of its own.
+
+    Grey ones have two axes; the colours of a palette are looked up.
+    """
+    import numpy as np
+
+    if image.mode in ("P", "PA"):
+        clear = image.mode == "PA" or "transparency" in image.info
+        image = image.convert("RGBA" if clear else "RGB")
+    return np.array(image)
 
 
 def _are_exact(numbers: NDArray[Any], values: list[Any]) -> bool:

@@ -9,7 +9,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from fastshard._core.orders import Order
-from fastshard.batches import Describe, Stateful, alone
+from fastshard.batches import alone
+from fastshard.iteration import ErrorHandler, Iteration
 from fastshard.ordered import Ordered
 from fastshard.plan import Plan, describe
 from fastshard.state import Identity
@@ -86,18 +87,22 @@ class Combined(Ordered):
             A sample cannot be read.
         """
         numbers = range(len(self))
-        places: Iterable[int] = [numbers[i] for i in positions]
+        asked = [numbers[i] for i in positions]
+        places = asked
         if self._found is not None:
-            places = [self._found[place] for place in places]
+            places = [self._found[place] for place in asked]
         items = self._items(places)
-        return [self._staged(item) for item in items] if self._stages else items
+        if not self._stages:
+            return items
+        pairs = zip(items, asked, strict=True)
+        return [self._staged_at(item, place) for item, place in pairs]
 
     def map(self, fn: Callable[[Any], Any]) -> Self:
         """Return a dataset of ``fn(item)``, called when an item is asked for."""
         return self._again(self._plan, (*self._stages, fn))
 
-    def _steps(self, window: int, describe: Describe) -> Stateful:
-        return Steps(self, max(window, 1), describe)
+    def _steps(self, window: int, on_error: ErrorHandler | None) -> Iteration:
+        return Steps(self, max(window, 1), on_error)
 
 
 class Failure:
@@ -108,32 +113,45 @@ class Failure:
 
 
 class Steps(Iterator[Any]):
-    """An iterator that reads some items at a time."""
+    """An iterator that reads some items at a time; see `Iteration`."""
 
-    def __init__(self, items: Combined, window: int, describe: Describe) -> None:
+    def __init__(
+        self, items: Combined, window: int, on_error: ErrorHandler | None
+    ) -> None:
         self._items = items
         self._window = window
-        self._describe = describe
+        self._on_error = on_error
         self._waiting: list[Any] = []  # what was read, the next one last
         self._entered = threading.Lock()
-        self.taken = 0
+        self._closed = False
+        self.position = 0
+        self.skipped = items._plan.skipped
 
     def __length_hint__(self) -> int:
-        return len(self._items) - self.taken
+        return 0 if self._closed else len(self._items) - self.position
 
     def __next__(self) -> Any:
         with alone(self._entered):
-            if not self._waiting:
-                self._fill()
-            item = self._waiting.pop()
-            self.taken += 1
-        if isinstance(item, Failure):
-            raise item.error.with_traceback(None)
-        return item
+            while True:
+                if self._closed:
+                    raise StopIteration
+                if not self._waiting:
+                    self._fill()
+                item = self._waiting.pop()
+                self.position += 1
+                if not isinstance(item, Failure):
+                    return item
+                error = item.error.with_traceback(None)
+                told = self._on_error
+                if told is None or not told(error, self.position - 1):
+                    raise error
+                self.skipped += 1
 
     def _fill(self) -> None:
         """Read a window: all at once, or one by one where something is wrong."""
-        places = range(self.taken, min(self.taken + self._window, len(self._items)))
+        places = range(
+            self.position, min(self.position + self._window, len(self._items))
+        )
         if not places:
             raise StopIteration
         try:
@@ -149,8 +167,17 @@ class Steps(Iterator[Any]):
             return Failure(error)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `resume` goes on from: all returned so far is done."""
-        return self._describe(self.taken)
+        """Return what `resume` goes on from: all so far is done, or skipped."""
+        return self.state_after(self.position, self.skipped)
+
+    def state_after(self, done: int, skipped: int) -> dict[str, Any]:
+        """Return the state after some items, and so many skipped in all."""
+        return self._items._state_after(done, skipped)
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._closed = True
+        self._waiting = []
 
 
 def combined(

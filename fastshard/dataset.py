@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, overload
+from weakref import ref
 
 from fastshard._core.ahead import Ahead
 from fastshard._core.coming import Coming
 from fastshard._core.feeds import Feed, PlacesFeed, ShardsFeed
 from fastshard._core.fetched import Fetched
 from fastshard._core.places import Places
-from fastshard.batches import Describe
 from fastshard.bulk import Bulk
 from fastshard.decoders import Decoder
 from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.base import Sample
 from fastshard.identity import identity_of
+from fastshard.iteration import ErrorHandler
 from fastshard.keys import DatasetKeys
 from fastshard.members import Members
 from fastshard.plan import Plan
@@ -152,13 +154,9 @@ class Dataset(Bulk):
         if places is None:
             places = self._prepared()
         item = places.at(i)
-        return self._finished(item) if self._changes else item
-
-    def _finished(self, item: Any) -> Any:
-        """Narrow a shard's sample, and map it."""
         if self._narrows:
             item.narrow(self._fields, self._required, self._decoders)
-        return self._staged(item)
+        return self._staged_at(item, i) if self._stages else item
 
     def _samples_at(self, positions: Iterable[int]) -> list[Any]:
         """Return samples, narrowed; not mapped."""
@@ -170,21 +168,30 @@ class Dataset(Bulk):
                 item.narrow(self._fields, self._required, self._decoders)
         return items
 
-    def _ahead(
-        self, order: Any, window: int, describe: Describe | None = None
-    ) -> Ahead | Fetched:
+    def _steps(self, window: int, on_error: ErrorHandler | None) -> Ahead | Fetched:
         if self._set.closed:
             raise ClosedError("the dataset is closed")
         narrowing = (self._fields, self._required, self._decoders)
         feed: Feed
-        if order is not None:
-            feed = PlacesFeed(self[order]._prepared(), *narrowing)
-        elif self._plan == Plan():  # shards need not be counted before
-            feed = ShardsFeed(self._set.sizes(), self._set.samples, *narrowing)
+        failed: set[int] = set()
+        if self._plan == Plan():  # shards need not be counted before
+            sizes = self._set.sizes()
+            feed = ShardsFeed(sizes, _Opener(self._set, sizes, failed), *narrowing)
         else:
             feed = PlacesFeed(self._prepared(), *narrowing)
         make = self._staged if self._stages else None
-        return self._set.iterate(feed, window, make, describe)
+        skipped = self._plan.skipped
+        return self._set.iterate(
+            feed,
+            window,
+            make,
+            _StateAfter(self, failed),
+            on_error=on_error,
+            skipped=skipped,
+        )
+
+    def _is_counted(self) -> bool:
+        return self._plan != Plan() or self._set.is_counted()
 
     def _planned(self, plan: Plan) -> Dataset:
         return self._with(plan=plan)
@@ -197,12 +204,6 @@ class Dataset(Bulk):
             self._set.identity = self._set.identify() or identity_of(self._set)
         identity: Identity = self._set.identity
         return identity
-
-    def _count_of(self, order: Any) -> int | None:
-        if order is not None:
-            return len(self[order])
-        counted = self._plan != Plan() or self._set.is_counted()
-        return len(self) if counted else None
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self.keys()
@@ -399,6 +400,65 @@ class Dataset(Bulk):
 
 def _again(shards: ShardSet, options: dict[str, Any]) -> Dataset:
     return Dataset(shards, **options)
+
+
+class _Opener:
+    """Opens shards for one iteration, and notes which could not be opened.
+
+    Parameters
+    ----------
+    shards : ShardSet
+    sizes : list of int or None
+        Samples of each shard, as far as they were counted before.
+    failed : set of int
+        Gets the shards that could not be opened and were not counted: each of them
+        stands for one item of the iteration.
+    """
+
+    def __init__(
+        self, shards: ShardSet, sizes: list[int | None], failed: set[int]
+    ) -> None:
+        self._set = shards
+        self._sizes = sizes
+        self._failed = failed
+
+    def __call__(self, k: int) -> Any:
+        try:
+            return self._set.samples(k)
+        except (FastshardError, OSError):
+            if self._sizes[k] is None:
+                self._failed.add(k)
+            raise
+
+
+class _StateAfter:
+    """Returns the state after some items of an iteration over a dataset."""
+
+    def __init__(self, dataset: Dataset, failed: set[int]) -> None:
+        self._set: ShardSet | None = dataset._set
+        self._known = ref(dataset._set)
+        self._plan = dataset._plan
+        self._failed = failed  # see `_Opener`
+
+    def __call__(self, done: int, skipped: int) -> dict[str, Any]:
+        shards = self._known()
+        if shards is None:
+            raise ClosedError("the iteration was closed, and its dataset is gone")
+        if self._failed:
+            done = self._position(done, shards.starts())
+        return Dataset(shards, plan=self._plan)._state_after(done, skipped)
+
+    def _position(self, done: int, starts: list[int]) -> int:
+        for k, (start, end) in enumerate(pairwise(starts)):
+            items = 1 if k in self._failed else end - start
+            if done < items:
+                return start + done
+            done -= items
+        return starts[-1]
+
+    def release(self) -> None:
+        """Keep the shards no longer."""
+        self._set = None
 
 
 class _Decode:

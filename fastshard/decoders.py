@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
-from fastshard.errors import FastshardError, FormatError
+from fastshard.errors import FastshardError, FormatError, MissingLibraryError
 from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
     import PIL.Image  # type: ignore[import-not-found, unused-ignore]
     from numpy.typing import NDArray
 
-__all__ = ["DECODERS", "Decoder", "decode_field", "decoder_for"]
+__all__ = ["DECODERS", "Decoder", "decode_field", "decoder_for", "is_of_data"]
 
 Decoder: TypeAlias = Callable[[memoryview], Any]
 
@@ -25,6 +25,17 @@ IMAGES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 DIGITS = re.compile(rb"\s*[+-]?[0-9]+\s*")
 MAX_DIGITS = 64  # bytes
 MAX_MESSAGE = 200  # characters that another library's message may have
+# What a decoder raises for a mistake in itself rather than in a field's bytes.
+MISTAKES = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    MemoryError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+)
+OF_DATA = "_fastshard_of_data"  # set on the errors of decoders
 
 _array_on: Callable[[memoryview], NDArray[Any]] | None = None  # when first used
 
@@ -50,7 +61,8 @@ def decode_field(
     FastshardError
         It needs a library that is not installed.
     Exception
-        What a caller's own decoder raises, with a note that says where.
+        What a caller's own decoder raises, with a note that says where. `is_of_data`
+        tells whether the bytes may be the cause.
     """
     try:
         return decoder(view)
@@ -62,7 +74,14 @@ def decode_field(
         raise
     except Exception as error:
         error.add_note(f"decoding member {member!r} of {path}")
+        if not isinstance(error, MISTAKES):
+            setattr(error, OF_DATA, True)
         raise
+
+
+def is_of_data(error: Exception) -> bool:
+    """Say whether an error is one that a decoder raised for a field's bytes."""
+    return getattr(error, OF_DATA, False) is True
 
 
 def decoder_for(
@@ -215,7 +234,7 @@ def _needing(library: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise FastshardError(
+        raise MissingLibraryError(
             f"{library} is needed to decode this field: "
             f"pip install 'fastshard[{extra}]' ({error})"
         ) from error

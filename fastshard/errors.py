@@ -17,7 +17,9 @@ __all__ = [
     "FastshardError",
     "FieldNotFoundError",
     "FormatError",
+    "InfoNotFoundError",
     "MemberNotFoundError",
+    "MissingLibraryError",
     "QueryError",
     "QueryTimeoutError",
     "RaggedError",
@@ -138,6 +140,16 @@ class FieldNotFoundError(MemberNotFoundError):
     """A sample has no field of this name."""
 
     kind = "field"
+
+
+class InfoNotFoundError(MemberNotFoundError):
+    """An index has no column of this name for a sample."""
+
+    kind = "column"
+
+
+class MissingLibraryError(FastshardError, ImportError):
+    """A library that a field's suffix needs is not installed."""
 
 
 class StaleIndexError(FormatError):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.gather import gather, positions_of
 from fastshard._core.samples import members_of
-from fastshard.errors import RaggedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Ragged",
     "UnequalError",
-    "column_of",
     "field_types",
     "gather_samples",
     "stacked",
@@ -62,30 +60,6 @@ def field_types(
         else:
             types[field] = (told, None)
     return types
-
-
-def column_of(
-    samples: list[Sample],
-    field: str,
-    told: tuple[Any, Any],
-    ragged: Ragged,
-    threads: int | None,
-) -> Any:
-    """Return one field of samples as one array; see `Dataset.columns`."""
-    dtype, shape = told
-    raw = dtype is None and not any(sample.is_array(field) for sample in samples[:1])
-    if raw:
-        dtype = "u1"
-    try:
-        return stacked(samples, field, None, dtype, shape, threads)
-    except UnequalError as error:
-        if ragged == "list":
-            return [sample.array(field, dtype, shape) for sample in samples]
-        raise RaggedError(
-            f"field {field!r} of sample {samples[error.place].key!r} is "
-            f"{error.found}, and of sample {samples[0].key!r} {error.first}; "
-            'ragged="list" gives a list of arrays'
-        ) from None
 
 
 class UnequalError(Exception):

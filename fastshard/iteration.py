@@ -1,71 +1,90 @@
-"""Iterating over a dataset, past samples that cannot be read where that is wanted."""
+"""Iterations over a dataset: what they offer, and which errors they may pass over."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from fastshard.errors import ClosedError, FastshardError
+from fastshard.decoders import is_of_data
+from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
 
-__all__ = ["Iteration", "OnError"]
+__all__ = ["ErrorHandler", "Iteration", "OnError", "handler_of"]
 
 OnError = Literal["raise", "skip"] | Callable[[Exception, int], object]
 
 
-class Iteration(Iterator[Any]):
-    """An iterator over a dataset that counts what it passes over.
-
-    Of shards that nobody has counted, one that cannot be opened is one error, at the
-    position where its samples would begin.
+class Iteration(Protocol):
+    """An iterator over samples that knows how far it is; see `Dataset.iter`.
 
     Attributes
     ----------
     position : int
-        Of the item that comes next.
+        Of the sample that comes next, in what is iterated over.
     skipped : int
-        How many could not be read and were passed over.
+        Samples that could not be read and were passed over; those before the state
+        that it began from included.
     """
 
-    def __init__(
-        self,
-        items: Any,
-        count: int | None,
-        on_error: OnError,
-    ) -> None:
-        if on_error not in ("raise", "skip") and not callable(on_error):
-            raise ValueError(
-                f'on_error is "raise", "skip" or a function, not {on_error!r}'
-            )
-        self._items = items
-        self._count = count
-        self._on_error = on_error
-        self.position = 0
-        self.skipped = 0
-
-    def __length_hint__(self) -> int:
-        return max(0, (self._count or 0) - self.position)
-
-    def __next__(self) -> Any:
-        while True:
-            i = self.position
-            try:
-                item = next(self._items)
-            except (FastshardError, OSError) as error:
-                self.position = i + 1
-                self._pass_over(error, i)
-            else:
-                self.position = i + 1
-                return item
-
+    @property
+    def position(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    def __length_hint__(self) -> int: ...
     def state_dict(self) -> dict[str, Any]:
         """Return the state after what came so far, skipped or not."""
-        state: dict[str, Any] = self._items.state_dict()
-        return state
+        ...
 
-    def _pass_over(self, error: Exception, i: int) -> None:
-        """Go on after an error, if that is wanted."""
-        if self._on_error == "raise" or isinstance(error, ClosedError):
-            raise error
-        self.skipped += 1
-        if callable(self._on_error):
-            self._on_error(error, i)
+    def state_after(self, done: int, skipped: int) -> dict[str, Any]:
+        """Return the state after some samples, and so many skipped in all."""
+        ...
+
+    def close(self) -> None:
+        """End the iteration, and its thread."""
+        ...
+
+
+class ErrorHandler:
+    """Which errors an iteration passes over, and who is told.
+
+    Parameters
+    ----------
+    told : callable, optional
+        ``told(error, position)`` is called for each that is passed over.
+    """
+
+    def __init__(self, told: Callable[[Exception, int], object] | None = None) -> None:
+        self._told = told
+
+    def __call__(self, error: Exception, position: int) -> bool:
+        """Say whether to go on after an error of the sample at a position.
+
+        Passed over is what the sample's data can cause: `FastshardError`, `OSError`,
+        `ValueError`, `EOFError`, and what a field's decoder raises (`is_of_data`).
+        Raised are a closed dataset, a library that is missing, and what else a
+        mapped function raises: `TypeError`, `KeyError`, `NameError`, ...
+        """
+        if isinstance(error, ClosedError | MissingLibraryError):
+            return False
+        kinds = (FastshardError, OSError, ValueError, EOFError)
+        if not isinstance(error, kinds) and not is_of_data(error):
+            return False
+        if self._told is not None:
+            self._told(error, position)
+        return True
+
+
+def handler_of(on_error: OnError) -> ErrorHandler | None:
+    """Return what decides about errors; None: all of them are raised.
+
+    Raises
+    ------
+    ValueError
+        It is none of "raise", "skip" and a function.
+    """
+    if callable(on_error):
+        return ErrorHandler(on_error)
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error is "raise", "skip" or a function, not {on_error!r}')
+    return ErrorHandler() if on_error == "skip" else None

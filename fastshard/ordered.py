@@ -8,10 +8,11 @@ from operator import index
 from typing import Any, Self
 
 from fastshard._core.orders import Order
-from fastshard.batches import Batches, Describe, Stateful
+from fastshard._core.samples import noted
+from fastshard.batches import Batches
 from fastshard.collation import Collation, Padding
 from fastshard.collation import collate as collate_samples
-from fastshard.iteration import Iteration, OnError
+from fastshard.iteration import ErrorHandler, Iteration, OnError, handler_of
 from fastshard.plan import (
     Plan,
     Rest,
@@ -24,7 +25,13 @@ from fastshard.plan import (
 )
 from fastshard.reading import WINDOW
 from fastshard.selection import chosen
-from fastshard.state import Identity, plan_from, state_of, worker_from
+from fastshard.state import (
+    Identity,
+    check_worker,
+    plan_from,
+    state_of,
+    worker_from,
+)
 from fastshard.workers import guard_collation, here
 
 __all__ = ["Ordered"]
@@ -57,8 +64,12 @@ class Ordered(Sequence[Any]):
         """Return items by position, in the order given, as a list."""
 
     @abstractmethod
-    def _steps(self, window: int, describe: Describe) -> Stateful:
+    def _steps(self, window: int, on_error: ErrorHandler | None) -> Iteration:
         """Return an iterator over all items that knows its state."""
+
+    def _is_counted(self) -> bool:
+        """Whether it is known how many items there are."""
+        return True
 
     def _order(self) -> Order | None:
         return self._plan.order(self._total())
@@ -72,6 +83,16 @@ class Ordered(Sequence[Any]):
         for stage in self._stages:
             item = stage(item)
         return item
+
+    def _staged_at(self, item: Any, i: int) -> Any:
+        """Map the item at a position; an error names it."""
+        try:
+            return self._staged(item)
+        except Exception as error:
+            failure = noted(error, item, f"position {i:,} of the dataset")
+            if failure is error:
+                raise
+            raise failure from error
 
     def __getitems__(self, positions: Iterable[int]) -> list[Any]:
         """As `get_many`: how torch's DataLoader asks for a batch."""
@@ -155,9 +176,9 @@ class Ordered(Sequence[Any]):
             raise ValueError(f"{done} samples done of {len(self):,}")
         return self._state_after(index(done))
 
-    def _state_after(self, done: int) -> dict[str, Any]:
+    def _state_after(self, done: int, skipped: int | None = None) -> dict[str, Any]:
         base = describe(self._plan.base)
-        return state_of(self._plan, self._identity(), base, done)
+        return state_of(self._plan, self._identity(), base, done, skipped)
 
     def resume(self, state: Mapping[str, Any]) -> Self:
         """Return the rest of the epoch that a state was taken in.
@@ -168,8 +189,14 @@ class Ordered(Sequence[Any]):
         Raises
         ------
         StateError
-            It is no state, or of another dataset, selection or seed.
+            It is no state, or of another dataset, selection or seed; or of one of
+            torch's workers that skipped samples, which is for that worker.
         """
+        part = self._resumed(state)
+        check_worker(state)
+        return part
+
+    def _resumed(self, state: Mapping[str, Any]) -> Self:
         base = describe(self._plan.base)
         return self._planned(plan_from(state, self._plan, self._identity(), base))
 
@@ -177,32 +204,77 @@ class Ordered(Sequence[Any]):
         self,
         state: Mapping[str, Any] | None = None,
         *,
-        on_error: OnError = "raise",
+        order: Any = None,
         window: int = WINDOW,
-    ) -> Iterator[Any]:
-        """Iterate over this process's share of the samples, from a state on.
+        on_error: OnError = "raise",
+    ) -> Iteration:
+        """Iterate over samples; their bytes are brought before they are asked for.
+
+        ``iter(ds)``, `scan` and `iterate` are short for this.
 
         Parameters
         ----------
         state : Mapping, optional
-            What ``state_dict()`` of an iterator returned; see `resume`.
-        on_error, window
-            As for `iterate` and `scan`.
+            Go on where ``state_dict()`` of an iterator was taken; see `resume`.
+        order : slice, sequence of int, or array, optional
+            Positions, or a mask, to iterate over: ``ds[order]``. A state of it is for
+            ``ds[order].iter(state)``.
+        window : int
+            How many samples are brought ahead; more of small ones that follow
+            each other. 0: none.
+        on_error : {"raise", "skip"} or callable
+            What to do with a sample that cannot be read: raise, and go on with the
+            next when that is asked for; or pass over it; or call
+            ``on_error(error, position)`` and pass over it. Passed over is what the
+            sample's data can cause: `FastshardError`, `OSError`, `ValueError`,
+            `EOFError`, and whatever a field's decoder raises for its bytes. A closed
+            dataset, a library that is missing, and other errors of a mapped function
+            (`TypeError`, `KeyError`, ...) are raised in any case.
 
         Returns
         -------
         iterator
-            With ``state_dict()``: the state after what it has returned so far. For
-            that all samples are counted: leave out shards that cannot be (`exclude`).
-            The state of one of torch's workers is for the same worker of as many,
-            or, of whole batches that came in turn, for a process that is none.
+            With ``position``, that of the sample that comes next in ``ds``,
+            ``ds[order]`` or ``ds.resume(state)``; ``skipped``, how many samples were
+            passed over, those that the state counts included; ``state_dict()``, the
+            state after what came so far, skipped or not; and ``close()``. For a state
+            all samples are counted: leave out shards that cannot be (`exclude`).
+
+        Raises
+        ------
+        ValueError
+            A state and an order; or an argument is none of the above.
+
+        Nothing is brought while all of a shard is in the page cache. A native
+        thread does it otherwise; it ends with the iteration. A shard that cannot be
+        opened is an error for each of its samples; for one, where they were not
+        counted before. Workers of one of torch's iterable datasets share the samples
+        out. The state of one of them is for the same worker of as many, or, of whole
+        batches that came in turn without a sample skipped, for a process that is none.
         """
-        part = self._here(1, state)
-        items = part._steps(window, part._state_after)
-        return items if on_error == "raise" else Iteration(items, None, on_error)
+        handler = handler_of(on_error)
+        part = self
+        if order is not None:
+            if state is not None:
+                raise ValueError(
+                    "a state or an order, not both: a state of ds[order] is for "
+                    "ds[order].iter(state)"
+                )
+            part = self._some(order)
+        return part._here(1, state)._steps(window, handler)
 
     def __iter__(self) -> Iterator[Any]:
-        return self.iter()
+        return iter(self.iter())
+
+    def scan(self, order: Any = None, window: int = WINDOW) -> Iteration:
+        """Iterate over samples in any order: ``iter(order=order, window=window)``."""
+        return self.iter(order=order, window=window)
+
+    def iterate(
+        self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
+    ) -> Iteration:
+        """Iterate over the samples: `iter` with the same arguments."""
+        return self.iter(order=order, window=window, on_error=on_error)
 
     def batches(
         self,
@@ -213,6 +285,7 @@ class Ordered(Sequence[Any]):
         ragged: Padding = "list",
         out: dict[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
     ) -> Batches:
         """Iterate over batches of samples, collated in this process.
 
@@ -229,31 +302,44 @@ class Ordered(Sequence[Any]):
             each batch overwrites the one before.
         state : Mapping, optional
             As for `iter`.
+        on_error : {"raise", "skip"} or callable
+            As for `iter`: batches are filled up from the samples that follow. Raw
+            samples are passed over too where `fastshard.collate` cannot read them.
+            Another `collate` reads by itself, and its errors are raised.
 
         Returns
         -------
         iterator
-            With a length, and ``state_dict()``: the state after the batches that it
-            has returned so far.
+            With ``position``, ``skipped`` and ``state_dict()`` as those of `iter`,
+            after the batches that it has returned so far; and a length, which is the
+            most that may come where samples are passed over. Ranks that pass over
+            different numbers of samples may end with different numbers of batches,
+            and the state of each is for that rank.
         """
         if index(n) < 1:
             raise ValueError(f"a batch has at least 1 sample, not {n}")
-        part = self._here(index(n), state)
-        samples = part._steps(WINDOW, part._state_after)
         if collate is None or collate is collate_samples:
             collate = Collation(ragged, out)
         elif ragged != "list" or out is not None:
             raise ValueError("ragged and out are for fastshard.collate")
+        handler = handler_of(on_error)
+        part = self._here(index(n), state)
+        counted = handler is None or part._is_counted()
         return Batches(
-            samples, len(part), index(n), collate, drop_last, part._state_after
+            part._steps(WINDOW, handler),
+            len(part) if counted else part.__len__,
+            index(n),
+            collate,
+            drop_last,
+            handler,
         )
 
     def _here(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
         """Return what of this falls to this process, from a state on."""
-        part = self if state is None else self.resume(state)
         found = here()
         if found is None:
-            return part
+            return self if state is None else self.resume(state)
+        part = self if state is None else self._resumed(state)
         plan = part._plan._replace(worker=Worker(*found, chunk))
         if state is not None and state.get("worker") is not None:
             plan = worker_from(state, plan, self._identity())

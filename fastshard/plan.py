@@ -51,6 +51,7 @@ class Worker(NamedTuple):
     workers: int
     chunk: int  # samples
     taken: int = 0  # of its share, before
+    skipped: int = 0  # of those taken
 
 
 class Plan(NamedTuple):
@@ -68,6 +69,8 @@ class Plan(NamedTuple):
         How many of all ranks' samples were done before.
     worker : Worker or None
         Which of the rank's fall to this process.
+    skipped : int
+        How many samples could not be read before, and were passed over.
     """
 
     base: Order | None = None
@@ -75,6 +78,7 @@ class Plan(NamedTuple):
     split: Split | None = None
     start: int = 0
     worker: Worker | None = None
+    skipped: int = 0
 
     def size(self, total: int) -> int:
         """Return how many samples the epoch has, for all ranks together."""

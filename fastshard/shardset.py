@@ -349,7 +349,10 @@ class ShardSet:
         feed: Feed,
         window: int,
         make: Callable[[Any], Any] | None = None,
-        describe: Callable[[int], dict[str, Any]] | None = None,
+        describe: Callable[[int, int], dict[str, Any]] | None = None,
+        *,
+        on_error: Callable[[Exception, int], bool] | None = None,
+        skipped: int = 0,
     ) -> Ahead | Fetched:
         """Return an iterator over a feed that brings what comes next; see `Ahead`."""
         reading = self.reading
@@ -360,6 +363,8 @@ class ShardSet:
                 reading.window_bytes,
                 make=make,
                 describe=describe,
+                on_error=on_error,
+                skipped=skipped,
             )
             self.iterations.add(fetched)
             return fetched
@@ -371,6 +376,8 @@ class ShardSet:
             forgets=not reading.keep_cache,
             make=make,
             describe=describe,
+            on_error=on_error,
+            skipped=skipped,
         )
         self.iterations.add(ahead)
         return ahead

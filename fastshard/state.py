@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fastshard.errors import StateError
 from fastshard.plan import Plan, Shuffling
 
-__all__ = ["Identity", "plan_from", "state_of", "worker_from"]
+__all__ = ["Identity", "check_worker", "plan_from", "state_of", "worker_from"]
 
 VERSION = 1
 MOST = (1 << 63) - 1  # of any number in a state, but a seed
@@ -23,14 +23,20 @@ class Identity(NamedTuple):
     digest: str  # hexadecimal
 
 
-def state_of(plan: Plan, identity: Identity, base: str, count: int) -> dict[str, Any]:
+def state_of(
+    plan: Plan, identity: Identity, base: str, count: int, skipped: int | None = None
+) -> dict[str, Any]:
     """Return the state after `count` samples of a plan's share.
 
     Parameters
     ----------
     base : str
         What `describe` says of the plan's base.
+    skipped : int, optional
+        Samples that were passed over, those before the plan's start included;
+        otherwise only these.
     """
+    skipped = plan.skipped if skipped is None else skipped
     seed, epoch, block = plan.shuffling or (None, None, None)
     state: dict[str, Any] = {
         "version": VERSION,
@@ -43,11 +49,16 @@ def state_of(plan: Plan, identity: Identity, base: str, count: int) -> dict[str,
         "block": block,
         "position": plan.done(identity.samples, count),
     }
+    if skipped:
+        state["skipped"] = skipped
     worker = plan.worker
     if worker is not None:
         taken = worker.taken + count
         where = _place_of(plan)
         state["worker"] = {"where": where, "start": plan.start, "taken": taken}
+        own = worker.skipped + skipped - plan.skipped
+        if own > 0:
+            state["worker"]["skipped"] = own
     return state
 
 
@@ -87,7 +98,29 @@ def plan_from(
             f"the state is of dataset {own} shuffled by {_told(shuffling)}, "
             f"and this one is shuffled by {_told(mine)}"
         )
-    return plan._replace(shuffling=shuffling, start=checked["position"], worker=None)
+    return plan._replace(
+        shuffling=shuffling,
+        start=checked["position"],
+        worker=None,
+        skipped=checked.get("skipped", 0),
+    )
+
+
+def check_worker(state: Mapping[str, Any]) -> None:
+    """Refuse the state of a worker that passed over samples, elsewhere than there.
+
+    Raises
+    ------
+    StateError
+        Its batches have not come in turn with those of the other workers.
+    """
+    worker = state.get("worker")
+    if worker is not None and worker.get("skipped"):
+        raise StateError(
+            f"the state is of a worker that skipped {worker['skipped']:,} samples, and "
+            "is for the same worker of as many; state_dict(done) of the dataset is for "
+            "any process"
+        )
 
 
 def worker_from(state: Mapping[str, Any], plan: Plan, identity: Identity) -> Plan:
@@ -110,7 +143,8 @@ def worker_from(state: Mapping[str, Any], plan: Plan, identity: Identity) -> Pla
             "state_dict(done) of the dataset, is for any"
         )
     own = plan._replace(
-        start=saved["start"], worker=worker._replace(taken=saved["taken"])
+        start=saved["start"],
+        worker=worker._replace(taken=saved["taken"], skipped=saved.get("skipped", 0)),
     )
     total = identity.samples
     _want(own.start <= own.size(total), state, "worker")
@@ -147,6 +181,7 @@ def _checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
         number = state.get(name)
         good = number is None if state.get("seed") is None else type(number) is int
         _want(good and (number is None or number.bit_length() <= 128), state, name)
+    _want(_is_count(state.get("skipped", 0)), state, "skipped")
     block = state.get("block")
     _want(block is None or (_is_count(block) and block > 0), state, "block")
     worker = state.get("worker")
@@ -158,6 +193,8 @@ def _checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
         good = (
             good and _is_count(worker.get("start")) and _is_count(worker.get("taken"))
         )
+        own = worker.get("skipped", 0)
+        good = good and _is_count(own) and own <= worker["taken"]
         _want(good, state, "worker")
     return state
 

@@ -214,6 +214,7 @@ BROKEN = {
     "epoch": [None, "0", 1.5, 2**200],
     "block": [0, -1, "4", 2**64, 2.0],
     "position": [-1, 104, "5", 5.0, None, 2**64, True],
+    "skipped": [-1, "1", 1.0, None],
     "worker": [
         5,
         {},
@@ -236,7 +237,7 @@ def test_a_state_that_was_tampered_with_is_refused(ds, name, value):
     with pytest.raises(StateError):
         ds.shuffle(7).resume(state)
     state.pop(name)
-    if name not in ("block", "worker"):
+    if name not in ("block", "worker", "skipped"):
         with pytest.raises(StateError):
             ds.resume(state)
 

@@ -109,8 +109,8 @@ cdef class Ahead(Taking):
         Have the page cache forget it too.
     make : callable, optional
         Makes of an item what the caller gets.
-    describe : callable, optional
-        ``describe(n)`` returns the state after `n` items.
+    describe, on_error, skipped
+        As for `Taking`.
     """
 
     cdef Prefetcher prefetcher     # None until there is something to bring
@@ -202,8 +202,7 @@ cdef class Ahead(Taking):
     cdef object hand_out(self, object item):
         if self.drops:
             self.current = item
-        item = self.feed.emit(item)
-        return item if self.make is None else self.make(item)
+        return self.made(self.feed.emit(item))
 
     cdef object take(self):
         try:

@@ -39,7 +39,7 @@ cdef class Fetched(Taking):
 
     Parameters
     ----------
-    feed, window, window_bytes, make, describe
+    feed, window, window_bytes, make, describe, on_error, skipped
         As for `Taking`. Of a window of 0 each item is asked for in its turn.
     """
 
@@ -73,7 +73,7 @@ cdef class Fetched(Taking):
             self.pass_on(asked)
             raise
         self.pass_on(asked)       # Ctrl-C before this loses nothing
-        return item if self.make is None else self.make(item)
+        return self.made(item)
 
     cdef int pass_on(self, Asked asked) except -1:
         self.queue.popleft()

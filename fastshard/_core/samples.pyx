@@ -266,3 +266,41 @@ def first_of_other_width(list samples not None):
         if (<SampleBase?> samples[i]).width() != width:
             return i
     return -1
+
+
+def noted(error, item, str where not None):
+    """Add notes to an error that say which sample it is of; return what to raise.
+
+    Parameters
+    ----------
+    error : Exception
+        Out of a function of the caller's. `StopIteration`, which would end an
+        iteration early, gives a `RuntimeError`.
+    item : object
+        What the function was called with.
+    where : str
+        The item's position, and in what.
+    """
+    if isinstance(error, StopIteration):
+        error = RuntimeError("a function that a dataset was mapped with raised StopIteration")
+    told = getattr(error, "__notes__", ())
+    for note in (*named(item), where):
+        if note not in told:       # as an error that is raised again has them
+            error.add_note(note)
+    return error
+
+
+def named(item):
+    """Return what names the samples of an item, as far as it is known: a list."""
+    if isinstance(item, tuple):    # of zip_by_key
+        return [name for part in item for name in named(part)]
+    try:
+        if isinstance(item, SampleBase):
+            shard = (<SampleBase> item).samples
+            where = "" if shard is None else f" of {(<SamplesBase> shard).where()}"
+            return [f"sample {item.key!r}, position {item.position:,}{where}"]
+        if isinstance(item, dict) and "__key__" in item:
+            return [f"sample {item['__key__']!r}"]
+    except Exception:              # a shard that was closed: the first error counts
+        pass
+    return []

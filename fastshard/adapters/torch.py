@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from fastshard.adapters.slots import ALIGNED, Slot, Slots, received
 from fastshard.collation import Collation, Padding
 from fastshard.errors import FastshardError
+from fastshard.iteration import OnError, handler_of
 from fastshard.ordered import Ordered
 
 if TYPE_CHECKING:
@@ -175,6 +176,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         Leave out a last batch of fewer samples; one in all, not one a worker.
     collate : callable, optional
         Makes a batch of a list of samples; otherwise that of this module.
+    on_error : {"raise", "skip"} or callable
+        As for `Dataset.iter`, and `Dataset.batches` with a `batch_size`; a function
+        must pickle for workers that are spawned. Where samples are skipped, the
+        length is the most that may come, and batches depend on the number of workers.
     """
 
     def __init__(
@@ -184,6 +189,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         *,
         drop_last: bool = False,
         collate: Callable[[list[Any]], Any] | None = None,
+        on_error: OnError = "raise",
     ) -> None:
         if batch_size is None and (drop_last or collate is not None):
             raise ValueError("drop_last and collate go with a batch_size")
@@ -191,6 +197,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._collate = TensorCollation() if collate is None else collate
+        handler_of(on_error)  # no argument that there is not
+        self._on_error = on_error
         # Shared with workers that live on.
         self._epoch = torch.tensor(-1, dtype=torch.int64).share_memory_()
         self._state: Mapping[str, Any] | None = None  # that the next iteration is from
@@ -210,7 +218,8 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if epoch < 0 or plan.shuffling is None or plan.shuffling.epoch == epoch:
             return self._dataset
         shuffling = plan.shuffling._replace(epoch=epoch)
-        return self._dataset._planned(plan._replace(shuffling=shuffling, start=0))
+        plan = plan._replace(shuffling=shuffling, start=0, skipped=0)
+        return self._dataset._planned(plan)
 
     def __len__(self) -> int:
         """Return how many samples, or batches, all workers of this rank give."""
@@ -225,13 +234,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         state, self._state = self._state, None
         dataset = self._of_epoch()
         if self._batch_size is None:
-            self._iterator = dataset.iter(state)
+            self._iterator = dataset.iter(state, on_error=self._on_error)
         else:
             self._iterator = dataset.batches(
                 self._batch_size,
                 collate=self._collate,
                 drop_last=self._drop_last,
                 state=state,
+                on_error=self._on_error,
             )
         return self._iterator  # type: ignore[no-any-return]
 
