@@ -90,8 +90,15 @@ def test_good_answers_and_redirects_are_logged_without_secrets(logged):
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "behaviour",
-    ["status_500", "status_403", "reset_midway", "not_http", "redirect_to_secret"]
-    + ["close_at_once", "ok_for_range"],
+    [
+        "status_500",
+        "status_403",
+        "reset_midway",
+        "not_http",
+        "redirect_to_secret",
+        "close_at_once",
+        "ok_for_range",
+    ],
 )
 def test_failures_and_retries_are_logged_without_secrets(logged, behaviour):
     with Server({"/a.tar": DATA}) as server:
