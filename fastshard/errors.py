@@ -172,6 +172,9 @@ class RemoteError(FastshardError, OSError):
         What the server answered last, if it did.
     attempts : int
         How often it was asked.
+    transient : bool
+        Whether the same request may succeed later: the connection failed, the
+        server was overloaded, or no answer came in time.
     member : str or None
         The member it concerns, where one is known.
     """
@@ -185,6 +188,7 @@ class RemoteError(FastshardError, OSError):
         status: int | None = None,
         attempts: int = 1,
         member: str | None = None,
+        transient: bool = False,
     ) -> None:
         super().__init__(self.code, reason, url)
         self.reason = reason
@@ -192,14 +196,16 @@ class RemoteError(FastshardError, OSError):
         self.status = status
         self.attempts = attempts
         self.member = member
+        self.transient = transient
 
     def of_member(self, member: str) -> RemoteError:
         """Return the same error, with the member's name."""
-        return type(self)(self.reason, self.url, self.status, self.attempts, member)
+        args = self.reason, self.url, self.status, self.attempts, member
+        return type(self)(*args, self.transient)
 
     def __reduce__(self) -> tuple[Any, ...]:
         args = self.reason, self.url, self.status, self.attempts, self.member
-        return type(self), args
+        return type(self), (*args, self.transient)
 
     def __str__(self) -> str:
         member = "" if self.member is None else f"member {self.member!r} of "
@@ -212,6 +218,13 @@ class RemoteNotFoundError(RemoteError, FileNotFoundError):
     """There is no such remote object."""
 
     code = errno.ENOENT
+
+
+def is_transient(error: BaseException | None) -> bool:
+    """Return whether a failure may pass: the network's, or the operating system's."""
+    if isinstance(error, RemoteError):
+        return error.transient
+    return isinstance(error, OSError)
 
 
 class RaggedError(FastshardError, ValueError):

@@ -5,6 +5,8 @@ import itertools
 import os
 import pickle
 import sys
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +15,11 @@ import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.sources import obstores
 from fastshard.sources.object_store import stores_for
-from fastshard.sources.remote import open_remote
+from fastshard.sources.remote import RemoteFile, open_remote
 from fastshard.sources.settings import settings_of
 
 from conftest import not_sanitized, write_tar
+from messages import plain
 from servers import Server
 
 obstore = pytest.importorskip("obstore")
@@ -300,3 +303,55 @@ def test_a_child_is_told_that_obstore_was_used_before(bucket, unused):
     assert in_child(is_told)
     assert in_child(lambda: in_child(is_told))
     assert file.read(20_000, 10) == DATA[20_000:20_010]
+
+
+class Store(Server):
+    """Answers GETs of one bucket with path-style addresses, without signatures."""
+
+    def answer(self, request):
+        return super().answer(replace(request, target=request.target.partition("?")[0]))
+
+
+def plain_store(server, **options):
+    store = {"endpoint": server.url, "region": "us-east-1", "skip_signature": True}
+    return settings_of({"store": store, **options}, [])
+
+
+def test_a_store_that_is_away_is_asked_again_until_the_timeout():
+    with Store({"/b/a.tar": DATA}) as server:
+        file = open_remote("s3://b/a.tar", plain_store(server, timeout=20.0))
+        begun = time.monotonic()
+
+        def away(exchange):
+            if time.monotonic() - begun < 2.0:
+                exchange.reset()
+                return None
+            return exchange.right
+
+        server.behave(None, away)
+        assert file.read(20_000, 10) == DATA[20_000:20_010]
+        assert time.monotonic() - begun >= 2.0
+
+        server.behave_well()
+        server.behave(None, "short_body", times=2)  # which obstore itself gives up
+        assert file.read(30_000, 10) == DATA[30_000:30_010]
+
+        server.behave_well()
+        server.behave(None, "status_500")
+        file = RemoteFile(file.url, plain_store(server, timeout=1.0), file.facts)
+        with pytest.raises(RemoteError, match="500") as caught:
+            file.read(20_000, 10)
+        assert caught.value.transient
+        assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("status", [400, 403, 404])
+def test_refusals_of_a_store_are_not_retried(status):
+    with Store({"/b/a.tar": DATA}) as server:
+        file = open_remote("s3://b/a.tar", plain_store(server, timeout=20.0))
+        server.behave(None, lambda exchange: plain(status))
+        server.forget()
+        with pytest.raises(RemoteError) as caught:
+            file.read(20_000, 10)
+        assert not caught.value.transient
+        assert len(server.requests) == 1

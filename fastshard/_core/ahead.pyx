@@ -81,6 +81,7 @@ cdef class Waiting:
     cdef Run run                   # the last of them; None: its bytes are there
     cdef list runs                 # those before
     cdef uint64_t nbytes
+    cdef bint failed               # its members could not be located ahead
 
     cdef int add(self, Run run) except -1:
         if self.run is not None and self.run is not run:
@@ -122,6 +123,7 @@ cdef class Ahead(Taking):
     cdef bint in_order             # the last extent joined the one before
     cdef uint64_t device           # of the last run, and whether its readahead is long
     cdef bint long_readahead
+    cdef bint blocked              # the next item failed ahead of its turn
     cdef object current            # the item handed out last
     cdef Behind behind             # what was read and not yet given back
 
@@ -143,7 +145,8 @@ cdef class Ahead(Taking):
             if self.ended:
                 self.finish()
                 raise StopIteration
-            item = self.take()
+            self.blocked = False
+            item = self.take(False)
             if isinstance(item, Exception):
                 self.taken_so_far += 1
                 raise fresh(item)
@@ -165,6 +168,8 @@ cdef class Ahead(Taking):
             raise fresh(waiting.item)
         if waiting.run is not None:
             self.wait_for(waiting)
+        if waiting.failed:
+            self.locate(waiting.item)
         return self.hand_out(waiting.item)
 
     cdef int wait_for(self, Waiting waiting) except -1:
@@ -204,9 +209,9 @@ cdef class Ahead(Taking):
             self.current = item
         return self.made(self.feed.emit(item))
 
-    cdef object take(self):
+    cdef object take(self, bint ahead):
         try:
-            return self.feed.take()
+            return self.feed.take(ahead)
         except StopIteration:
             self.ended = True
             if not self.queue:
@@ -224,12 +229,15 @@ cdef class Ahead(Taking):
         if 2 * count > self.window and not (self.in_order and 2 * self.ahead <= most):
             return 0
         end = min(end, <Py_ssize_t> MOST_ITEMS)
-        while not self.ended and self.ahead < self.window_bytes and count < end and (
+        while not self.ended and not self.blocked and self.ahead < self.window_bytes and count < end and (
             count < self.window or (self.in_order and self.ahead < most)
         ):
             try:
-                item = self.take()
+                item = self.take(True)
             except StopIteration:
+                break
+            if isinstance(item, OSError):
+                self.blocked = True  # it is taken again in its turn
                 break
             self.put(item)
             count += 1
@@ -245,8 +253,8 @@ cdef class Ahead(Taking):
         self.put_so_far += 1
         try:
             self.want_members(waiting)
-        except (FastshardError, OSError) as error:  # it comes in its turn
-            waiting.item = error
+        except (FastshardError, OSError):
+            waiting.failed = True
         self.ahead += waiting.nbytes
         return 0
 
@@ -350,6 +358,13 @@ cdef class Ahead(Taking):
                 item = run.item
                 run = self.begin(run.source, run.end, True)
                 run.item = item
+        return 0
+
+    cdef int locate(self, object item) except -1:
+        """Raise what hinders locating an item's members, in its turn."""
+        cdef Shard shard
+        for shard, _ in self.feed.places_of(item):
+            shard.open_source()
         return 0
 
     cdef int examine(self, object item) except -1:

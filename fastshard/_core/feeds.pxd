@@ -5,7 +5,7 @@ from fastshard._core.source cimport Source
 
 
 cdef class Feed:
-    cdef object take(self)
+    cdef object take(self, bint ahead)
     cdef object emit(self, object item)
     cdef Py_ssize_t left(self) except -1
     cdef Shard shard_of(self, object item)
@@ -40,3 +40,4 @@ cdef class ShardsFeed(SampleFeed):
     cdef Py_ssize_t next_sample
     cdef Py_ssize_t samples_there
     cdef int open_next(self) except -1
+    cdef object repeated(self, bint ahead)

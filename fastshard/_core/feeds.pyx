@@ -1,7 +1,9 @@
 """What an iteration goes over: members or samples, in the order they come in.
 
 A feed gives an item, or the exception that stands at its place: one that cannot be
-had does not end the iteration.
+had does not end the iteration. An `OSError` that is met while reading ahead is not the
+item's verdict, for it may pass: the feed stays where it is, and tries again when it is
+asked for the item in its turn.
 """
 
 cimport cython
@@ -13,7 +15,7 @@ from fastshard._core.shard cimport Shard
 
 from operator import length_hint
 
-from fastshard.errors import ClosedError, FastshardError
+from fastshard.errors import ClosedError, FastshardError, is_transient
 
 
 cdef class Feed:
@@ -22,8 +24,11 @@ cdef class Feed:
     def __reduce__(self):
         raise TypeError("a feed does not pickle")
 
-    cdef object take(self):
-        """Return the next item, or the exception in its place; StopIteration."""
+    cdef object take(self, bint ahead):
+        """Return the next item, or the exception in its place; StopIteration.
+
+        An `OSError` that is returned `ahead` of the item's turn consumes nothing.
+        """
         raise NotImplementedError
 
     cdef object emit(self, object item):
@@ -62,7 +67,7 @@ cdef class MemberFeed(Feed):
         self.shard = shard
         self.order = iter(order)
 
-    cdef object take(self):
+    cdef object take(self, bint ahead):
         self.shard.open_source()
         return next(self.order)
 
@@ -86,7 +91,7 @@ cdef class MemberFeed(Feed):
 cdef class SampleFeed(Feed):
     """Samples, narrowed to some fields."""
 
-    cdef object take(self):
+    cdef object take(self, bint ahead):
         raise StopIteration
 
     cdef object narrowed(self, SampleBase sample):
@@ -121,13 +126,15 @@ cdef class PlacesFeed(SampleFeed):
         self.required = required
         self.decoders = decoders
 
-    cdef object take(self):
+    cdef object take(self, bint ahead):
         cdef Py_ssize_t i = self.next
         if i == self.coming.count:
             raise StopIteration
         try:
             item = self.narrowed(self.coming.sample(i))
         except (FastshardError, OSError) as error:
+            if ahead and isinstance(error, OSError):
+                return error
             item = error
         self.next = i + 1          # after others, as Ctrl-C, it comes again
         return item
@@ -141,7 +148,8 @@ cdef class ShardsFeed(SampleFeed):
     """All samples of some shards, which need not have been counted.
 
     A shard that cannot be opened gives its exception in the place of each of its
-    samples; once, where nobody has counted them.
+    samples; once, where they are not counted. After a failure that may pass, each of
+    its samples tries again.
 
     Parameters
     ----------
@@ -160,11 +168,12 @@ cdef class ShardsFeed(SampleFeed):
         self.required = required
         self.decoders = decoders
 
-    cdef object take(self):
+    cdef object take(self, bint ahead):
         cdef Py_ssize_t i
         if self.repeats > 0:
-            self.repeats -= 1
-            return self.error
+            item = self.repeated(ahead)
+            if item is not None:
+                return item
         while self.next_sample == self.samples_there:
             if self.next_shard == len(self.sizes):
                 self.samples = self.error = None
@@ -174,6 +183,9 @@ cdef class ShardsFeed(SampleFeed):
             except ClosedError:
                 raise
             except (FastshardError, OSError) as error:
+                if ahead and isinstance(error, OSError):
+                    self.next_shard -= 1
+                    return error
                 size = self.sizes[self.next_shard - 1]
                 if size == 0:
                     continue
@@ -186,6 +198,27 @@ cdef class ShardsFeed(SampleFeed):
             return self.narrowed((<SamplesBase> self.samples).sample_at(i))
         except (FastshardError, OSError) as error:
             return error
+
+    cdef object repeated(self, bint ahead):
+        """Return the error of a shard that did not open; None: now it is open."""
+        if is_transient(self.error):
+            try:
+                samples = <SamplesBase?> self.bring(self.next_shard - 1)
+                count = len(samples)
+            except ClosedError:
+                raise
+            except (FastshardError, OSError) as error:
+                self.error = error
+            else:
+                self.samples = samples
+                self.samples_there = count
+                self.next_sample = max(0, count - self.repeats)
+                self.repeats = 0
+                self.error = None
+                return None
+        if not (ahead and isinstance(self.error, OSError)):
+            self.repeats -= 1
+        return self.error
 
     cdef int open_next(self) except -1:
         k = self.next_shard

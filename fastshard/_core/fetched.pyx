@@ -1,7 +1,9 @@
 """Iterating over remote items, whose ranges are asked for before they are needed.
 
 Items are taken from a feed in groups; the extents of a group are planned together,
-and come side by side. What comes is handed out in the feed's order.
+and come side by side. What comes is handed out in the feed's order. A request that
+fails while it is ahead is sent again when its item's turn comes: only the answer to
+that one counts.
 """
 
 cimport cython
@@ -31,6 +33,7 @@ cdef class Asked:
     cdef list offsets
     cdef list members
     cdef uint64_t nbytes
+    cdef bint ahead                # sent before the item's turn
 
 
 @cython.final
@@ -47,6 +50,7 @@ cdef class Fetched(Taking):
     cdef object coming             # an item that was taken, and is not yet Asked
     cdef list unsent               # requests of what waits, that are not sent
     cdef uint64_t group            # bytes of the next group
+    cdef bint blocked              # the next item failed ahead of its turn
 
     def __cinit__(self, *args, **options):
         self.window = min(self.window, <Py_ssize_t> MOST_ITEMS)
@@ -85,18 +89,47 @@ cdef class Fetched(Taking):
         """Wait for an item's bytes, and put them where it finds them."""
         if not asked.wanted:
             return self.feed.emit(asked.item)
-        staged = brought(asked, self.feed.shard_of(asked.item))
+        shard = self.feed.shard_of(asked.item)
+        staged = None
+        try:
+            staged = brought(asked, shard)
+        except (FastshardError, OSError):
+            if not asked.ahead:
+                raise
+        if staged is None:
+            self.ask_again(asked)
+            staged = brought(asked, shard)
         if isinstance(self.feed, MemberFeed):
             return memoryview(staged[asked.offsets[0]])
         stage(asked.item, staged)
         return self.feed.emit(asked.item)
 
+    cdef int ask_again(self, Asked asked) except -1:
+        """Send the failed requests of the item whose turn it is, in this thread.
+
+        Once they succeed, those of the items behind it are sent too.
+        """
+        cdef Asked other
+        cdef list failed
+        for request in requests_of(asked):
+            request.wait()
+        failed = renewed(asked)
+        failed[0].file.read_now(failed)
+        asked.ahead = False
+        if any(request.has_failed() for request in failed):
+            return 0
+        for other in self.queue:
+            self.unsent += renewed(other)
+        self.send()
+        return 0
+
     cdef int fill(self) except -1:
         """Ask for groups of items until enough is on its way."""
         self.send()                # what an interruption left
+        self.blocked = self.blocked and len(self.queue) > 0
         while not self.ended or self.held is not None or self.coming is not None:
             if self.queue and (
-                self.window == 0 or len(self.queue) >= MOST_ITEMS
+                self.blocked or self.window == 0 or len(self.queue) >= MOST_ITEMS
                 or self.ahead + self.group // 2 > self.window_bytes
             ):
                 return 0
@@ -111,11 +144,13 @@ cdef class Fetched(Taking):
         cdef Asked asked
         cdef uint64_t nbytes = 0
         cdef Py_ssize_t items = 0
+        cdef bint ahead
         cdef uint64_t most = self.group
         if self.ahead < self.window_bytes:
             most = min(most, self.window_bytes - self.ahead)
         while items < MOST_ITEMS and (self.window > 0 or items == 0):
-            asked = self.held if self.held is not None else self.next_item()
+            ahead = len(self.queue) > 0
+            asked = self.held if self.held is not None else self.next_item(ahead)
             self.held = None
             if asked is None:
                 break
@@ -124,6 +159,7 @@ cdef class Fetched(Taking):
                 break
             items += 1
             nbytes += asked.nbytes
+            asked.ahead = ahead
             self.unsent += requests_of(asked)
             self.ahead += asked.nbytes
             self.queue.append(asked)
@@ -138,18 +174,29 @@ cdef class Fetched(Taking):
             self.unsent = []
         return 0
 
-    cdef Asked next_item(self):
-        """Take an item, and note what has to be asked for; None at the end."""
+    cdef Asked next_item(self, bint ahead):
+        """Take an item, and note what has to be asked for.
+
+        None at the end, or where an item that is taken ahead of its turn fails in a
+        way that may pass: it is taken again in its turn.
+        """
         cdef Asked asked
         if self.coming is None:
             if self.ended:
                 return None
             try:
-                self.coming = self.feed.take()
+                item = self.feed.take(ahead)
             except StopIteration:
                 self.ended = True
                 return None
+            if ahead and isinstance(item, OSError):
+                self.blocked = True
+                return None
+            self.coming = item
         asked = asked_of(self.feed, self.coming)
+        if ahead and isinstance(asked.item, OSError):
+            self.blocked = True    # it stays the one that is coming
+            return None
         self.coming = None
         return asked
 
@@ -215,6 +262,16 @@ cdef dict brought(Asked asked, Shard shard):
 
 cdef list requests_of(Asked asked):
     return [data for data in asked.wanted if not isinstance(data, bytes)]
+
+
+cdef list renewed(Asked asked):
+    """Put new requests, not sent yet, in the place of those that failed; return them."""
+    cdef list made = []
+    for i, data in enumerate(asked.wanted):
+        if not isinstance(data, bytes) and data.has_failed():
+            asked.wanted[i] = data.file.request(data.offset, data.size)
+            made.append(asked.wanted[i])
+    return made
 
 
 cdef int drop(Asked asked) except -1:

@@ -29,7 +29,8 @@ LONGEST_TAG = 300  # characters
 LARGEST = 2**63  # bytes of an object
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
-PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that may pass
+LASTING = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
+PASSING = frozenset((408, 425, 429, *range(500, 600))) - LASTING  # may pass
 
 
 def is_strong(tag: str) -> bool:

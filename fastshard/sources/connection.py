@@ -2,27 +2,34 @@
 
 A socket's own timeout begins anew with each byte. Here each wait, for headers too, is
 as long as the deadline of the read that is under way in the thread.
+
+urllib3 logs the target of each request, and a query may be secret: it gets targets
+without one, and the connection adds that of the request under way.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-import ipaddress
 import socket
 import ssl
 import threading
-from contextlib import suppress
 from http.client import HTTPResponse
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    NameResolutionError,
+    NewConnectionError,
+)
+from urllib3.util.connection import create_connection
 from urllib3.util.ssl_ import create_urllib3_context
 
 from fastshard._core.receive import CAN_RECEIVE, Scatter
-from fastshard.errors import RemoteError
+from fastshard.sources.addresses import RefusedHostError, public_addresses
 from fastshard.sources.deadline import Deadline
 from fastshard.sources.urls import Origin
 
@@ -30,7 +37,15 @@ BUFFER = 8 << 10  # bytes
 CONNECT = 10.0  # seconds to be connected in
 AT_ONCE = 256 << 10  # bytes that are read by way of a buffer: more than it holds
 
-__all__ = ["TimedResponse", "connection_to", "manager_for", "proxy_for", "under_way"]
+__all__ = [
+    "TimedResponse",
+    "check_public",
+    "connection_to",
+    "manager_for",
+    "proxy_for",
+    "refuse_proxy",
+    "under_way",
+]
 
 
 class _UnderWay(threading.local):
@@ -38,6 +53,7 @@ class _UnderWay(threading.local):
 
     deadline: Deadline | None = None
     response: TimedResponse | None = None
+    query: str = ""  # of the target that is asked for, with its question mark
 
 
 under_way = _UnderWay()
@@ -126,36 +142,59 @@ def _received(sock: socket.socket, scatter: Scatter) -> int:
 
 class _Plain(HTTPConnection):
     response_class = TimedResponse
+    debuglevel = 0  # http.client would print requests, with their secrets
+
+    def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+        super().putrequest(method, url + under_way.query, *args, **kwargs)
 
 
 class _Secure(HTTPSConnection):
     response_class = TimedResponse
+    debuglevel = 0
+
+    def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
+        super().putrequest(method, url + under_way.query, *args, **kwargs)
 
 
 class _PublicPlain(_Plain):
-    def connect(self) -> None:
-        super().connect()
-        _refuse_private(self)
+    def _new_conn(self) -> socket.socket:
+        return _public_socket(self)
 
 
 class _PublicSecure(_Secure):
-    def connect(self) -> None:
-        super().connect()
-        _refuse_private(self)
+    def _new_conn(self) -> socket.socket:
+        return _public_socket(self)
 
 
-def _refuse_private(connection: HTTPConnection) -> None:
-    """Close a connection to an address that is not a public one.
+def _public_socket(connection: HTTPConnection) -> socket.socket:
+    """Connect to a host whose addresses are all public.
 
-    The address that was reached is looked at, not one that the name had before.
+    Its name is resolved once: the addresses that were checked are connected to. TLS
+    goes on with the name.
+
+    Raises
+    ------
+    RefusedHostError
+        One of them is not; nothing was connected to.
     """
-    assert connection.sock is not None
-    address = ipaddress.ip_address(connection.sock.getpeername()[0].partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    if not (mapped or address).is_global or address.is_multicast:
-        with suppress(OSError):
-            connection.close()
-        raise RemoteError(f"{address} is no public address", connection.host)
+    host = connection.host
+    try:
+        addresses = public_addresses(host, connection.port)
+    except socket.gaierror as error:
+        raise NameResolutionError(host, connection, error) from error
+    failed: OSError | None = None
+    for address in addresses:
+        try:
+            return create_connection(
+                (address, connection.port),
+                connection.timeout,
+                socket_options=connection.socket_options,
+            )
+        except OSError as error:
+            failed = error
+    if isinstance(failed, TimeoutError):
+        raise ConnectTimeoutError(connection, f"connecting to {host} took too long")
+    raise NewConnectionError(connection, f"no connection to {host}: {failed}")
 
 
 def _pool(base: type, connection: type) -> type:
@@ -221,6 +260,30 @@ def manager_for(
         "https": _pool(urllib3.HTTPSConnectionPool, kinds[1]),
     }
     return manager
+
+
+def check_public(origin: Origin) -> None:
+    """Refuse a private host for a client that resolves and connects by itself.
+
+    Raises
+    ------
+    RefusedHostError
+        It is private, or a proxy is between.
+    socket.gaierror
+        It has no address.
+    """
+    refuse_proxy(origin, proxy_for(origin))
+    public_addresses(origin.host, origin.port or 443)
+
+
+def refuse_proxy(origin: Origin, proxy: str | None) -> None:
+    """Refuse a proxy, which resolves names by itself, where addresses are checked."""
+    if proxy is not None:
+        raise RefusedHostError(
+            "private_hosts=False cannot be enforced through a proxy, which resolves "
+            f"names itself: add {origin.host} to NO_PROXY, or leave it to the proxy",
+            origin.host,
+        )
 
 
 def proxy_for(origin: Origin) -> str | None:

@@ -1,4 +1,4 @@
-"""How long a read may take, all attempts together, and who may end it before."""
+"""Total time limit and cancellation for a read and its retries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fastshard.errors import RemoteError
 __all__ = ["Again", "Deadline", "DroppedError", "NoRangesError"]
 
 SLOWEST = 100_000  # bytes a second, on top of the time for an answer
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 8.0  # seconds between attempts
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts, at most
+LEAST_LEFT = 0.02  # seconds that another attempt is worth
 
 
 class DroppedError(Exception):
@@ -93,25 +94,43 @@ class Deadline:
             raise Again(f"no whole answer within {self.timeout:.3g} s")
         return left
 
-    def pause(self, again: Again, attempt: int, url: str) -> None:
-        """Wait before the next attempt, if there is time for one.
+    def pause(
+        self, again: Again, attempt: int, url: str, attempts: int | None = None
+    ) -> None:
+        """Wait before the next attempt: exponential backoff with full jitter.
+
+        Parameters
+        ----------
+        again : Again
+            Why the last attempt failed.
+        attempt : int
+            Its number, from 0.
+        url : str
+            For the error.
+        attempts : int, optional
+            How many there may be; otherwise only the time limits them.
 
         Raises
         ------
         RemoteError
-            There is none.
+            There is no time, or no attempt, left.
         """
-        wait = min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE) * random.uniform(0.5, 1)
-        if again.pause is not None:
-            wait = max(wait, again.pause)
+        longest = min(FIRST_PAUSE * 2 ** min(attempt, 16), LONGEST_PAUSE)
         left = (self.at - time.monotonic_ns()) / 1e9
-        if wait >= left:
+        asked = again.pause or 0.0
+        if left <= LEAST_LEFT or asked >= left or attempt + 1 == attempts:
             reason = again.reason
-            if again.pause is not None and again.pause >= left > 0:
-                reason += f"; it asks to wait for {again.pause:,.0f} s"
-            raise RemoteError(reason, url, again.status, attempt + 1) from None
-        while wait > 0:
+            if asked >= left > 0:
+                reason += f"; it asks to wait for {asked:,.0f} s"
+            raise RemoteError(
+                reason, url, again.status, attempt + 1, transient=True
+            ) from None
+        # Half of what is left at most, so that the last attempts come near its end.
+        self._sleep(max(min(random.uniform(0, longest), left / 2), asked))
+
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
             if self.dropped:
                 raise DroppedError
-            time.sleep(min(wait, 0.1))
-            wait -= 0.1
+            time.sleep(min(left, 0.1))

@@ -74,6 +74,12 @@ class Request:
             self.error = self.error or error
         return self.error
 
+    def has_failed(self) -> bool:
+        """Return whether it ended with an error; does not wait."""
+        return self.error is not None or any(
+            run.done and run.error is not None for run in self.runs
+        )
+
     def settle(self) -> None:
         """Wait until nothing writes into the buffer any more."""
         for run in self.runs:
@@ -150,8 +156,16 @@ class Run:
             self.error = RemoteError("nobody waited for it", self.file.path)
         except Exception as error:  # of a function that was to return a token, say
             self.error = RemoteError(f"{type(error).__name__}: {error}", self.file.path)
+        except BaseException:
+            self.error = RemoteError("the read was interrupted", self.file.path)
+            raise
         finally:
             self._end()
+
+    def refuse(self, error: Exception) -> None:
+        """End a run that was claimed with an error, without reading it."""
+        self.error = error
+        self._end()
 
     def _end(self) -> None:
         self.parts = []
@@ -176,8 +190,7 @@ class Run:
         if self.wanted > 0 or self.done or self._pid != os.getpid():
             return
         if self.claim():
-            self.error = RemoteError("nobody waited for it", self.file.path)
-            self._end()
+            self.refuse(RemoteError("nobody waited for it", self.file.path))
         elif self.deadline is not None:
             self.deadline.drop()
 

@@ -36,7 +36,7 @@ MOST_HEADERS = 16 << 10  # bytes
 MOST_URLS = 4096  # whose requests are remembered
 MOST_IDLE = 256  # connections to one origin
 FAILURES = 3  # one after the other, and the origin is left alone
-REST = 60.0  # seconds that it is
+REST = 5.0  # seconds that it is
 ONCE = frozenset(
     (
         b"connection",
@@ -48,6 +48,10 @@ ONCE = frozenset(
         b"transfer-encoding",
     )
 )
+
+
+class UnreachedError(Exception):
+    """There is no connection to a server."""
 
 
 class _Server:
@@ -108,17 +112,21 @@ class FastHttp:
             return False
         if server.failures >= FAILURES and time.monotonic() < server.rests_until:
             return False
-        right = False
+        right = unreached = False
         try:
             request = self._request(origin, url, start, end, known)
             headers = self._read(
                 server, origin, request, Scatter(start, end, parts), deadline
             )
             right = headers is not None and _is_due(headers, start, end, known)
+        except UnreachedError:
+            unreached = True  # which says nothing of its answers
         except (OSError, HTTPError, ValueError, Again):
             pass  # urllib3 says what it is
         finally:
             deadline.sock = None
+        if unreached:
+            return False
         server.failures = 0 if right else server.failures + 1
         if not right:
             server.rests_until = time.monotonic() + REST
@@ -137,9 +145,7 @@ class FastHttp:
         while True:
             connection, is_new = _idle(server), False
             if connection is None:
-                private_hosts, left = self._settings.private_hosts, deadline.left()
-                connection = connection_to(origin, private_hosts, min(left, CONNECT))
-                is_new = True
+                connection, is_new = self._connected(origin, deadline), True
             try:
                 sock = deadline.sock = connection.sock
                 if CAN_RECEIVE and type(sock) is socket.socket:
@@ -160,6 +166,13 @@ class FastHttp:
                     connection.close()
             self._meter.came(nbytes, time.monotonic() - begun)
             return headers
+
+    def _connected(self, origin: Origin, deadline: Deadline) -> Any:
+        left = min(deadline.left(), CONNECT)
+        try:
+            return connection_to(origin, self._settings.private_hosts, left)
+        except (OSError, HTTPError) as error:
+            raise UnreachedError from error
 
     def _request(
         self, origin: Origin, url: str, start: int, end: int, known: Facts

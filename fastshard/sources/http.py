@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import http.client
+import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +22,15 @@ from urllib3.exceptions import HTTPError
 
 from fastshard._core.remote import room_for
 from fastshard.errors import FastshardError, RemoteError
+from fastshard.sources.addresses import RefusedHostError
 from fastshard.sources.answer import Answer, is_strong
-from fastshard.sources.connection import CONNECT, manager_for, proxy_for, under_way
+from fastshard.sources.connection import (
+    CONNECT,
+    manager_for,
+    proxy_for,
+    refuse_proxy,
+    under_way,
+)
 from fastshard.sources.deadline import Again, Deadline
 from fastshard.sources.facts import Facts, Part
 from fastshard.sources.fast_http import FastHttp
@@ -40,6 +49,10 @@ FAILURES = (
     OverflowError,  # of http.client, for a chunk of absurd size
 )
 
+NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL"))
+NO_NAME = frozenset(
+    (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+)
 ENDED = frozenset((400, 401, 403, 404, 410))  # what a target says that was signed
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 MOST_REDIRECTS = 5
@@ -60,6 +73,7 @@ class HttpClient:
         self._managers: dict[tuple[str | None, bool], Any] = {}
         self._pools: dict[Origin, tuple[Any, bool]] = {}
         self._targets: dict[str, tuple[str, float]] = {}  # where urls lead, until when
+        self._answered: set[Origin] = set()  # these hosts exist
 
     def read(
         self,
@@ -160,11 +174,7 @@ class HttpClient:
                     return take(answer)
             except Again as again:
                 self._targets.pop(url, None)
-                if attempt + 1 >= self.settings.attempts:
-                    raise RemoteError(
-                        again.reason, shown(url), again.status, attempt + 1
-                    ) from None
-                deadline.pause(again, attempt, shown(url))
+                deadline.pause(again, attempt, shown(url), self.settings.attempts)
             except RemoteError as error:
                 self._targets.pop(url, None)
                 if not remembered or error.status not in ENDED:
@@ -186,6 +196,7 @@ class HttpClient:
         target = self._target_of(url)
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         response = None
+        handled = sys.exception()  # that the caller handles: the context of all others
         under_way.deadline = deadline
         try:
             for _ in range(MOST_REDIRECTS + 1):
@@ -206,9 +217,10 @@ class HttpClient:
             self.meter.received(end - start, time.monotonic() - begun)
             response = None
         except FAILURES as error:
-            raise _meant(error, url) from None
+            raise self._meant(error, url, target, handled) from None
         finally:
             under_way.deadline = under_way.response = None
+            under_way.query = ""
             if response is not None:
                 response.close()
 
@@ -232,9 +244,11 @@ class HttpClient:
                 headers["Authorization"] = f"Bearer {token}"
         left = deadline.left()
         pool, whole = self._pool_for(origin)
-        return pool.urlopen(
+        base, question, query = target.partition("?")
+        under_way.query = question + query if query else ""
+        response = pool.urlopen(
             "GET",
-            target if whole else _path_of(target),
+            base if whole else _path_of(base),
             headers=headers,
             redirect=False,
             assert_same_host=False,
@@ -243,6 +257,29 @@ class HttpClient:
             decode_content=False,
             timeout=urllib3.Timeout(connect=min(left, CONNECT), read=left),
         )
+        self._answered.add(origin)
+        return response
+
+    def _meant(
+        self, error: Exception, url: str, target: str, handled: BaseException | None
+    ) -> Exception:
+        """Translate an exception of a library or the system: `Again`, or an error."""
+        chain = [error, *_causes(error, handled)]
+        reason = _text_of(chain[-1])
+        for one in chain:
+            if isinstance(one, RefusedHostError):
+                return RefusedHostError(one.reason, shown(url))
+            if isinstance(one, RemoteError):
+                return one
+            if isinstance(one, ssl.SSLCertVerificationError):
+                reason = f"its certificate is not trusted: {reason}"
+                return RemoteError(reason, shown(url))
+            if isinstance(one, ssl.SSLError) and one.reason in NO_TLS:
+                return RemoteError(f"it does not speak TLS: {reason}", shown(url))
+            unknown = isinstance(one, socket.gaierror) and one.errno in NO_NAME
+            if unknown and origin_of(target) not in self._answered:
+                return RemoteError(f"there is no such host: {reason}", shown(url))
+        return Again(reason)
 
     def _leads_on(self, target: str) -> bool:
         return target in self._targets
@@ -282,6 +319,8 @@ class HttpClient:
         if found is None:
             proxy, secure = proxy_for(origin), origin.scheme == "https"
             manager = self._managers.get((proxy, secure))
+            if not self.settings.private_hosts:
+                refuse_proxy(origin, proxy)
             if manager is None:
                 told = self.settings
                 manager = manager_for(
@@ -296,9 +335,8 @@ class HttpClient:
 
 @functools.lru_cache(1024)
 def _path_of(url: str) -> str:
-    """Return what of a URL is sent to its host."""
-    parts = urlsplit(url)
-    return (parts.path or "/") + ("?" + parts.query if parts.query else "")
+    """Return the path of a URL without a query, as it is sent to its host."""
+    return urlsplit(url).path or "/"
 
 
 def _drain(response: Any) -> None:
@@ -322,33 +360,22 @@ def _shown(target: str, location: str) -> str:
         return "no URL"
 
 
-def _meant(error: Exception, url: str) -> Exception:
-    """Return what an exception of a library or the system means here."""
-    if isinstance(error, RemoteError):
-        return error
-    reason = _text_of(error)
-    chain = [error, *_causes(error)]
-    if any(isinstance(one, RemoteError) for one in chain):
-        return next(one for one in chain if isinstance(one, RemoteError))
-    if any(isinstance(one, ssl.SSLCertVerificationError) for one in chain):
-        return RemoteError(f"its certificate is not trusted: {reason}", shown(url))
-    return Again(reason)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _causes(
+    error: BaseException, handled: BaseException | None
+) -> Iterator[BaseException]:
+    """Yield what led to an exception, up to one that was being handled before."""
     for _ in range(8):
         reason = getattr(error, "reason", None)
         inner = reason if isinstance(reason, BaseException) else error.__cause__
         inner = inner or error.__context__
-        if inner is None:
+        if inner is None or inner is handled:
             return
         yield inner
         error = inner
 
 
-def _text_of(error: BaseException) -> str:
+def _text_of(last: BaseException) -> str:
     """Describe an exception without addresses of objects or of secrets."""
-    *_, last = error, *_causes(error)
     text = last.strerror if isinstance(last, OSError) and last.strerror else str(last)
     return f"{type(last).__name__}: {str(text)[:200]}"
 

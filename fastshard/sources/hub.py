@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.sources.addresses import RefusedHostError
 from fastshard.sources.answer import PASSING
+from fastshard.sources.connection import check_public
 from fastshard.sources.deadline import Again, Deadline
 from fastshard.sources.facts import Facts, Part
 from fastshard.sources.http import HttpClient
@@ -36,7 +38,9 @@ URL = re.compile(
 REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 YES = frozenset(("1", "ON", "YES", "TRUE"))
-PASS = frozenset(("ConnectionError", "Timeout", "TransportError"))  # errors that may
+PASS = frozenset(  # errors that may
+    ("ConnectionError", "Timeout", "TransportError", "gaierror")
+)
 WORDS = re.compile(r"[^\x20-\x7e]+")  # what is left out of a server's message
 LOG_IN = "log in with `hf auth login`, set HF_TOKEN or give token="
 
@@ -260,13 +264,18 @@ class HubClient:
         attempt = 0
         while True:
             try:
+                if not self._told.private_hosts:
+                    check_public(origin_of(checked(self.endpoint)))
                 return ask(api)
+            except RefusedHostError:
+                raise
             except _failures() as error:
                 meant = self._meant(error, place, attempt + 1)
                 passes = meant.status in PASSING or bool(PASS & _names_of(error))
-            if not passes or attempt + 1 >= self._told.attempts:
+            if not passes:
                 raise meant
-            deadline.pause(Again(meant.reason, meant.status), attempt, meant.url)
+            again = Again(meant.reason, meant.status)
+            deadline.pause(again, attempt, meant.url, self._told.attempts)
             attempt += 1
 
     def _api(self) -> HfApi:

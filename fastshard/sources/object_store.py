@@ -1,33 +1,40 @@
 """Object stores, S3, Google Cloud Storage and Azure, by obstore.
 
-It signs, follows regions, and asks again what fails; each of its answers is checked
-as one over HTTP is. `private_hosts` concerns the ``endpoint`` of `store` alone.
+It signs, follows regions, and asks again a few times what fails; after that a read is
+asked again here, until its deadline. Each answer is checked as one over HTTP is.
+
+`private_hosts` concerns endpoints alone, those of ``store`` and of the environment.
+They are checked when a store is made; obstore resolves their names again.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
-from fastshard.sources.answer import is_strong
-from fastshard.sources.deadline import Deadline, DroppedError
+from fastshard.sources.addresses import RefusedHostError
+from fastshard.sources.answer import PASSING, is_strong
+from fastshard.sources.connection import check_public
+from fastshard.sources.deadline import Again, Deadline, DroppedError
 from fastshard.sources.facts import Facts, Part
 from fastshard.sources.meter import Meter
 from fastshard.sources.obstores import begin, coding_of, facts_of, fill, wrong_with
 from fastshard.sources.settings import Settings
-from fastshard.sources.urls import scheme_of, shown
+from fastshard.sources.urls import HTTP, checked, origin_of, scheme_of, shown
 
 __all__ = ["StoreClient", "stores_for"]
 
+T = TypeVar("T")
+
 RUN = 8 << 20  # bytes of a range at most
+RETRIES = 2  # of obstore's own, for each attempt here
 SLOWEST = 100_000  # bytes a second, on top of the time for an answer
 LARGEST_ANSWER = 256 << 20  # bytes of a whole object that is read at once
 FIRST = 1 << 20  # bytes of one that are asked for first
@@ -36,6 +43,8 @@ TIMES = re.compile(r"\bretries: (\d{1,6}),")
 CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 QUERY = re.compile(r"(?<=[?])\S+|(?<=://)[^\s/@]*@")
 SAME = {"gcs": "gs", "adl": "abfss", "azure": "az"}  # of schemes that obstore knows
+PASSES = re.compile(r"\bkind: (?:Connect|Request|Timeout|Interrupted)\b")
+LASTS = re.compile(r"certificate|UnknownIssuer|NotValidForName", re.IGNORECASE)
 METADATA = ("169.254.169.254", "metadata.google", "fd00:ec2")
 
 
@@ -65,28 +74,33 @@ class StoreClient:
         RemoteError
             They cannot be had.
         """
-        if deadline is not None and deadline.dropped:
+        deadline = deadline or Deadline(self.settings.timeout, end - start)
+        if deadline.dropped:
             raise DroppedError
         options: dict[str, Any] = {"range": (start, end)}
         if is_strong(known.tag):
             options["if_match"] = known.tag
         store, key = self._place_of(url)
-        with self._meaning(url):
+
+        def ask() -> None:
             begun = time.monotonic()
             answer = store.get(key, options=options)
             answered = time.monotonic()
             wrong = wrong_with(answer, start, end, known)
             if not wrong and not fill(answer, start, end, parts):
                 wrong = f"a body of another length than {end - start:,} bytes"
-        if wrong:
-            raise RemoteError(wrong, shown(url))
-        self.meter.answered(answered - begun)
-        self.meter.received(end - start, time.monotonic() - answered)
+            if wrong:
+                raise RemoteError(wrong, shown(url))
+            self.meter.answered(answered - begun)
+            self.meter.received(end - start, time.monotonic() - answered)
+
+        self._asked(url, deadline, ask)
 
     def head(self, url: str, size: int) -> tuple[Facts, bytes]:
         """Return what an object is, and its first bytes, at most `size`."""
         store, key = self._place_of(url)
-        with self._meaning(url):
+
+        def ask() -> tuple[Facts, bytes]:
             try:
                 answer = store.get(key, options={"range": (0, size)})
             except Exception as error:
@@ -102,9 +116,11 @@ class StoreClient:
             data = bytearray(due)
             if not wrong and not fill(answer, 0, due, [(0, memoryview(data))]):
                 wrong = f"a body of another length than {due:,} bytes"
-        if wrong:
-            raise RemoteError(wrong, shown(url))
-        return facts, bytes(data)
+            if wrong:
+                raise RemoteError(wrong, shown(url))
+            return facts, bytes(data)
+
+        return self._asked(url, Deadline(self.settings.timeout, size), ask)
 
     def whole(self, url: str, most: int = LARGEST_ANSWER) -> tuple[Facts, bytes]:
         """Return an object.
@@ -138,10 +154,13 @@ class StoreClient:
         scheme, _, path = folder.partition("://")
         bucket, _, prefix = path.rstrip("/").partition("/")
         store = self._store_of(folder, bucket)
-        with self._meaning(folder):
-            for some in store.list(prefix or None, chunk_size=1000):
-                for meta in some:
-                    yield f"{scheme}://{bucket}/{meta['path']}"
+
+        def ask() -> list[str]:
+            pages = store.list(prefix or None, chunk_size=1000)
+            return [str(meta["path"]) for page in pages for meta in page]
+
+        for path in self._asked(folder, Deadline(self.settings.timeout), ask):
+            yield f"{scheme}://{bucket}/{path}"
 
     def _place_of(self, url: str) -> tuple[Any, str]:
         """Return a bucket, and the key of an object in it."""
@@ -160,6 +179,25 @@ class StoreClient:
         if store is None:
             store = self._stores.setdefault(name, _made(name, self.settings))
         return store
+
+    def _asked(self, url: str, deadline: Deadline, ask: Callable[[], T]) -> T:
+        """Return what `ask` returns; ask again for as long as failures may pass."""
+        attempt = attempts = 0
+        while True:
+            try:
+                with self._meaning(url):
+                    return ask()
+            except RemoteError as error:
+                if not error.transient or self.settings.attempts is not None:
+                    raise
+                attempts += error.attempts
+                again = Again(error.reason, error.status)
+            try:
+                deadline.pause(again, attempt, shown(url))
+            except RemoteError as error:
+                error.attempts = attempts
+                raise
+            attempt += 1
 
     @contextmanager
     def _meaning(self, url: str) -> Iterator[None]:
@@ -183,8 +221,8 @@ def _made(name: str, settings: Settings) -> Any:
         ) from None
     options = dict(settings.store)
     endpoint = str(options.get("endpoint") or options.get("aws_endpoint") or "")
-    if endpoint and not settings.private_hosts:
-        _refuse_private(endpoint)
+    if not settings.private_hosts:
+        _refuse_private(options, scheme_of(name))
     client = {
         "timeout": timedelta(seconds=settings.timeout + RUN / SLOWEST),
         "read_timeout": timedelta(seconds=settings.timeout),
@@ -193,7 +231,7 @@ def _made(name: str, settings: Settings) -> Any:
         **(options.pop("client_options", None) or {}),
     }
     retries = {
-        "max_retries": settings.attempts - 1,
+        "max_retries": RETRIES if settings.attempts is None else settings.attempts - 1,
         "retry_timeout": timedelta(seconds=settings.timeout),
         **(options.pop("retry_config", None) or {}),
     }
@@ -205,13 +243,20 @@ def _made(name: str, settings: Settings) -> Any:
         raise FastshardError(f"{shown(name)} cannot be opened: {reason}") from None
 
 
-def _refuse_private(endpoint: str) -> None:
-    parts = urlsplit(endpoint)
-    for found in socket.getaddrinfo(parts.hostname, parts.port or 443):
-        address = ipaddress.ip_address(str(found[4][0]).partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None)
-        if not (mapped or address).is_global:
-            raise RemoteError(f"{address} is no public address", shown(endpoint))
+def _refuse_private(options: Mapping[str, Any], scheme: str) -> None:
+    """Refuse private endpoints, those that obstore takes from the environment too."""
+    maker = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_"}.get(scheme, "AZURE_")
+    told = {key: text for key, text in os.environ.items() if key.startswith(maker)}
+    for name, value in {**told, **options}.items():
+        if scheme_of(str(value)) not in HTTP or "proxy" in name.lower():
+            continue
+        try:
+            check_public(origin_of(checked(str(value))))
+        except RefusedHostError as error:
+            raise RefusedHostError(error.reason, shown(str(value))) from None
+        except socket.gaierror as error:
+            reason = f"its host has no address: {error.strerror}"
+            raise RemoteError(reason, shown(str(value)), transient=True) from None
 
 
 def _status_of(error: Exception) -> int | None:
@@ -241,7 +286,11 @@ def _meant(error: Exception, url: str, settings: Settings) -> Exception:
             "no credentials were found; give store= some, or for a public bucket "
             f"store={{'skip_signature': True}} ({reason})"
         )
-    return RemoteError(reason, shown(url), status, attempts)
+    passes = status in PASSING if status else bool(PASSES.search(text))
+    passes = (
+        passes and not LASTS.search(text) and not any(map(text.__contains__, METADATA))
+    )
+    return RemoteError(reason, shown(url), status, attempts, transient=passes)
 
 
 def _text_of(error: Exception, settings: Settings) -> str:

@@ -14,7 +14,7 @@ from fastshard.errors import (
 )
 from fastshard.sources.cache import RangeCache
 from fastshard.sources.deadline import Deadline, NoRangesError
-from fastshard.sources.engine import MOST_SPAN, Engine, Request, plan
+from fastshard.sources.engine import MOST_SPAN, Engine, Request, Run, plan
 from fastshard.sources.entries import Entry
 from fastshard.sources.facts import Facts, Part
 from fastshard.sources.kept import cache_for, downloaded, kept_name
@@ -129,6 +129,22 @@ class RemoteFile:
     def start(self, requests: Sequence[Request]) -> None:
         """Have requests of this object or others answered, and do not wait."""
         _start(requests)
+
+    def read_now(self, requests: Sequence[Request]) -> None:
+        """Answer requests in this thread, ahead of what waits for the engine.
+
+        What goes wrong is left in the requests; after a failure the rest is not
+        asked for.
+        """
+        failed: Exception | None = None
+        for run in _runs_of(requests):
+            if not run.claim():
+                continue
+            if failed is None:
+                run.read()
+                failed = run.error
+            else:
+                run.refuse(failed)
 
     def read_into(
         self, wants: Sequence[tuple[RemoteFile, int, memoryview]]
@@ -311,16 +327,32 @@ def _is_kept(request: Request) -> bool:
 
 
 def _start(requests: Sequence[Request]) -> None:
-    by_settings: dict[Settings, list[Request]] = {}
-    for request in requests:
-        if _is_kept(request):
-            continue
-        by_settings.setdefault(request.file.settings, []).append(request)
-    for settings, some in by_settings.items():
-        meter = transport_for(some[0].file.url, settings).meter
-        runs = plan(some, meter.gap(), meter.span())
+    for settings, some in _by_settings(requests).items():
+        runs = _planned(some)
         if runs:
             _engine_of(settings).start(runs)
+
+
+def _runs_of(requests: Sequence[Request]) -> list[Run]:
+    """Return runs of requests, which no thread has."""
+    some = _by_settings(requests).values()
+    return [run for group in some for run in _planned(group)]
+
+
+def _by_settings(requests: Sequence[Request]) -> dict[Settings, list[Request]]:
+    """Sort out requests that the network has to answer."""
+    found: dict[Settings, list[Request]] = {}
+    for request in requests:
+        if not _is_kept(request):
+            found.setdefault(request.file.settings, []).append(request)
+    return found
+
+
+def _planned(requests: Sequence[Request]) -> list[Run]:
+    """Merge requests of the same settings into runs."""
+    file = requests[0].file
+    meter = transport_for(file.url, file.settings).meter
+    return plan(requests, meter.gap(), meter.span())
 
 
 def _engine_of(settings: Settings) -> Engine:

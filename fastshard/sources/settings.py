@@ -19,7 +19,6 @@ Token = str | Callable[[], str | None] | None
 
 CONNECTIONS = 16  # ranges at a time
 TIMEOUT = 60.0  # seconds
-ATTEMPTS = 6  # of a range
 PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 
@@ -39,8 +38,11 @@ class RemoteOptions(TypedDict, total=False):
         Ranges that are asked for at a time, in a process; 16.
     timeout : float
         Seconds for a range, all attempts together; one more for each 100 KB. 60.
-    attempts : int
-        How often a range is asked for; 6.
+        What may pass (connections, 429, 5xx) is asked for again until then, after
+        pauses that grow to 5 seconds.
+    attempts : int or None
+        How often a range is asked for at most; None, the default, leaves that to
+        `timeout`.
     cache_dir : str or path-like
         Keep what is read in this directory; whole shards in it are mapped.
     cache_limit : int or str
@@ -62,7 +64,7 @@ class RemoteOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     connections: int
     timeout: float
-    attempts: int
+    attempts: int | None
     cache_dir: str | os.PathLike[str] | None
     cache_limit: int | str | None
     offline: bool
@@ -112,7 +114,9 @@ class Settings:
         self.headers = _headers_of(options.get("headers") or {})
         self.connections = _above(options, "connections", CONNECTIONS)
         self.timeout = float(_above(options, "timeout", TIMEOUT))
-        self.attempts = _above(options, "attempts", ATTEMPTS)
+        self.attempts: int | None = None
+        if options.get("attempts") is not None:
+            self.attempts = _above(options, "attempts", 1)
         self.cache_dir = os.fspath(options.get("cache_dir") or "") or None
         limit = options.get("cache_limit")
         self.cache_limit = None if limit is None else parse_size(limit)
