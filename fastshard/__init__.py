@@ -167,7 +167,8 @@ def open(  # noqa: A001
         Lower-case the fields of samples, as WebDataset does.
     decoders : Mapping of str to callable, optional
         ``fn(view) -> value`` by suffix of the field, for `Sample.decode`; they
-        come before those that are built in.
+        come before those that are built in. With
+        `fastshard.decoders.NpzDecoder` the memory of an ``.npz`` field has a limit.
     mode : {"mmap", "private", "pread"}
         As for `open_shard`.
     max_mapped : int, optional

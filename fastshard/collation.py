@@ -8,7 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.samples import first_of_other_width
-from fastshard.decoders import DECODERS, Decoder, decode_integer, decoder_for
+from fastshard.decoders import (
+    DECODERS,
+    Decoder,
+    NpzDecoder,
+    decode_integer,
+    decoder_for,
+)
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.base import CopiedSample, Sample
 from fastshard.gathering import Ragged, UnequalError, stacked
@@ -154,7 +160,7 @@ class Collation:
                 batch[field] = self._arrays(samples, field, where, lengths)
                 continue
             values = [_value(sample, field) for sample in samples]
-            if decoder is DECODERS["npz"]:
+            if isinstance(decoder, NpzDecoder):
                 batch[field] = self._batch(values, f"{where}{field}/")
             else:
                 batch[field] = self._values(values, where + field, lengths)

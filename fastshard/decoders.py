@@ -9,13 +9,21 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from fastshard.errors import FastshardError, FormatError, MissingLibraryError
+from fastshard.sizes import parse_size
 from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
     import PIL.Image  # type: ignore[import-not-found, unused-ignore]
     from numpy.typing import NDArray
 
-__all__ = ["DECODERS", "Decoder", "decode_field", "decoder_for", "is_of_data"]
+__all__ = [
+    "DECODERS",
+    "Decoder",
+    "NpzDecoder",
+    "decode_field",
+    "decoder_for",
+    "is_of_data",
+]
 
 Decoder: TypeAlias = Callable[[memoryview], Any]
 
@@ -67,7 +75,8 @@ def decode_field(
     try:
         return decoder(view)
     except FormatError as error:
-        if any(decoder is one for one in DECODERS.values()):
+        ours = isinstance(decoder, NpzDecoder)
+        if ours or any(decoder is one for one in DECODERS.values()):
             where = offset + error.offset
             raise FormatError(error.reason, path, where, member) from error.__cause__
         error.add_note(f"decoding member {member!r} of {path}")
@@ -165,11 +174,33 @@ def decode_npy(view: memoryview) -> NDArray[Any]:
     return _array_on(view)
 
 
-def decode_npz(view: memoryview) -> dict[str, NDArray[Any]]:
-    """Return the arrays of ``.npz`` bytes by name; see `fastshard.npz.read_npz`."""
-    from fastshard.npz import read_npz
+class NpzDecoder:
+    """Decoder of ``.npz`` bytes to arrays by name; see `fastshard.npz.read_npz`.
 
-    return read_npz(view)
+    Pass one as a decoder to bound the memory that one field may take:
+    ``fastshard.open(source, decoders={"npz": NpzDecoder(max_array_bytes="1GiB")})``.
+
+    Parameters
+    ----------
+    max_array_bytes : int or str
+        How many bytes the compressed arrays of one field may take together when they
+        are decompressed, as a number or as ``"1GiB"``. A field that needs more is a
+        `FormatError`, before memory is taken. Arrays that are stored as they are
+        stay where they are, and count nothing.
+    """
+
+    __slots__ = ("max_array_bytes",)
+
+    def __init__(self, max_array_bytes: int | str = "4GiB") -> None:
+        self.max_array_bytes = parse_size(max_array_bytes)
+
+    def __call__(self, view: memoryview) -> dict[str, NDArray[Any]]:
+        from fastshard.npz import read_npz
+
+        return read_npz(view, max_array_bytes=self.max_array_bytes)
+
+    def __repr__(self) -> str:
+        return f"NpzDecoder(max_array_bytes={self.max_array_bytes})"
 
 
 def decode_image(view: memoryview) -> PIL.Image.Image:
@@ -205,9 +236,14 @@ def decode_torch(view: memoryview) -> Any:
         return torch.load(_file_of(view), map_location="cpu", weights_only=True)
 
 
+BINARY: dict[str, Decoder] = {
+    "bin": decode_binary,
+    "npy": decode_npy,
+    "npz": NpzDecoder(),
+}
 # By extension. Pickles are left out: an unknown extension gives the view.
 DECODERS: Mapping[str, Decoder] = MappingProxyType(
-    {"bin": decode_binary, "npy": decode_npy, "npz": decode_npz}
+    BINARY
     | dict.fromkeys(("json", "jsn"), decode_json)
     | dict.fromkeys(("txt", "text", "transcript"), decode_text)
     | dict.fromkeys(

@@ -16,34 +16,51 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_INFLATED", "read_npz"]
 
-MAX_INFLATED = 4 << 30  # bytes, of all compressed arrays of one file
+MAX_INFLATED = 4 << 30  # bytes, of all compressed arrays of one file; the default
+PIECE = 1 << 16  # bytes of input at a time
+INFLATED = 1 << 20  # bytes of output at a time
 MOST_A_BYTE = 1032  # that deflate makes of one
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # magic; bytes of name, of extra field
 ENCRYPTED, DESCRIBED, UTF_8 = 1, 8, 0x800  # bits of a member's flags
 TINY = 64  # bytes: no array fits
+LEAD = 12  # bytes of a .npy file that tell how long its header is
+MAX_HEAD = (1 << 20) + LEAD  # bytes of the longest header that is read
 LONGEST_DESCRIPTOR = 24  # bytes that may follow a member's data
 
 
-def read_npz(view: memoryview) -> dict[str, NDArray[Any]]:
+def read_npz(
+    view: memoryview, *, max_array_bytes: int = MAX_INFLATED
+) -> dict[str, NDArray[Any]]:
     """Return the arrays of an ``.npz`` file by name.
+
+    An array is decompressed into memory of the size that its header tells, and no
+    further.
 
     Parameters
     ----------
     view : memoryview
         The file. Arrays stored without compression are on it, keep it alive, and
         are writable if it is; the others have read-only memory of their own.
+    max_array_bytes : int
+        How many bytes the arrays that have to be decompressed may take together.
 
     Raises
     ------
     FormatError
         It is no such file, holds anything but arrays, or Python objects, or its
-        checksums do not fit. Its offset is from the view's first byte.
+        checksums do not fit; or it needs more memory than `max_array_bytes`. Its
+        offset is from the view's first byte.
     """
     members, end = _members(view)
     starts = _starts(view, members, end)
     inflated = sum(m.file_size for m in members if m.compress_type)
-    if inflated > MAX_INFLATED:
-        raise _fault(f"{inflated:,} bytes when decompressed", 0)
+    if inflated > max_array_bytes:
+        raise FormatError(
+            f"arrays of {inflated:,} bytes when decompressed, and max_array_bytes "
+            f"is {max_array_bytes:,}",
+            "<view>",
+            0,
+        )
     arrays = {}
     for member, start in zip(members, starts, strict=True):
         name = member.filename.removesuffix(".npy")
@@ -100,15 +117,18 @@ def _array(view: memoryview, member: zipfile.ZipInfo, start: int) -> NDArray[Any
 
     data = view[start : start + member.compress_size]
     if member.compress_type == zipfile.ZIP_DEFLATED:
-        data = memoryview(_inflated(data, member))
+        data = _inflated(data, member, start)
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:
         raise _fault(f"the checksum of {member.filename!r} does not fit", start)
     try:
         return array_on(data)
     except FormatError as error:
-        at = 0 if member.compress_type else error.offset
-        reason = f"{member.filename!r} is {error.reason}"
-        raise _fault(reason, start + at) from error
+        raise _no_array(error, member, start) from error
+
+
+def _no_array(error: FormatError, member: zipfile.ZipInfo, start: int) -> FormatError:
+    at = 0 if member.compress_type else error.offset
+    return _fault(f"{member.filename!r} is {error.reason}", start + at)
 
 
 def _data_offset(view: memoryview, member: zipfile.ZipInfo) -> int:
@@ -133,16 +153,83 @@ def _data_offset(view: memoryview, member: zipfile.ZipInfo) -> int:
     return start
 
 
-def _inflated(data: memoryview, member: zipfile.ZipInfo) -> bytes:
-    """Decompress data that cannot make more than its size allows."""
-    at = member.header_offset
+class _Inflater:
+    """Deflated data, read as from a file; memory is bounded whatever they make."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+        self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+
+    def readinto(self, out: memoryview) -> int:
+        """Fill a buffer as far as the data reach; return how far.
+
+        Raises
+        ------
+        zlib.error
+            The data are damaged.
+        """
+        done = 0
+        while done < len(out) and not self._inflater.eof:
+            given = self._inflater.unconsumed_tail
+            if not given:
+                given = bytes(self._data[self._at : self._at + PIECE])
+                self._at += len(given)
+            most = min(len(out) - done, INFLATED)
+            part = self._inflater.decompress(given, most)
+            out[done : done + len(part)] = part
+            done += len(part)
+            if not part and not given:
+                break
+        return done
+
+    def has_ended(self) -> bool:
+        """Say whether all was read, and nothing follows."""
+        return not self.readinto(memoryview(bytearray(1))) and self._inflater.eof
+
+
+def _inflated(data: memoryview, member: zipfile.ZipInfo, start: int) -> memoryview:
+    """Decompress an array: its header first, and then what that tells of."""
+    import numpy as np
+
+    name, at = member.filename, member.header_offset
     if member.file_size // MOST_A_BYTE > len(data):
-        raise _fault(f"{member.filename!r} cannot have its size", at)
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        raise _fault(f"{name!r} cannot have its size", at)
+    inflater = _Inflater(data)
     try:
-        whole = inflater.decompress(data, member.file_size + 1)
+        head = _head(inflater, member.file_size)
+        told = _told(head, member, start)
+        if told != member.file_size:
+            sizes = f"{member.file_size:,} bytes, and its header tells of {told:,}"
+            raise _fault(f"{name!r} has not its size: {sizes}", at)
+        whole: memoryview = np.empty(told, np.uint8).data
+        whole[: len(head)] = head
+        got = len(head) + inflater.readinto(whole[len(head) :])
+        if got != told or not inflater.has_ended():
+            raise _fault(f"{name!r} has not its size", at)
     except zlib.error as error:
-        raise _fault(f"{member.filename!r}: {error}", at) from error
-    if len(whole) != member.file_size or not inflater.eof:
-        raise _fault(f"{member.filename!r} has not its size", at)
-    return whole
+        raise _fault(f"{name!r}: {error}", at) from error
+    return whole.toreadonly()
+
+
+def _told(head: bytes, member: zipfile.ZipInfo, start: int) -> int:
+    """Return the size of a ``.npy`` file, by its header."""
+    from fastshard._core.npyheader import npy_size
+
+    try:
+        return npy_size(head)
+    except FormatError as error:
+        raise _no_array(error, member, start) from error
+
+
+def _head(inflater: _Inflater, size: int) -> bytes:
+    """Read as much of a ``.npy`` file as its header takes."""
+    lead = bytearray(min(size, LEAD))
+    del lead[inflater.readinto(memoryview(lead)) :]
+    if len(lead) < LEAD or lead[6] > 3:
+        return bytes(lead)  # none, which is told where it is parsed
+    width = 2 if lead[6] == 1 else 4
+    length = int.from_bytes(lead[8 : 8 + width], "little")
+    rest = bytearray(max(0, min(8 + width + length, size, MAX_HEAD) - LEAD))
+    del rest[inflater.readinto(memoryview(rest)) :]
+    return bytes(lead + rest)

@@ -3,8 +3,10 @@
 import gc
 import io
 import json
+import pickle
 import random
 import struct
+import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -15,10 +17,10 @@ import pytest
 import fastshard
 from fastshard import FastshardError, FormatError
 from fastshard._core.arrays import array_on
-from fastshard.decoders import DECODERS, decode_field, decoder_for
+from fastshard.decoders import DECODERS, NpzDecoder, decode_field, decoder_for
 from fastshard.npz import MAX_INFLATED
 
-from conftest import SANITIZED, mappings_of
+from conftest import SANITIZED, mappings_of, not_sanitized
 
 PICTURE = np.arange(12 * 10 * 3, dtype="u1").reshape(12, 10, 3)
 
@@ -316,17 +318,121 @@ def central(data):
 
 
 def test_a_zip_bomb_is_refused_before_it_is_decompressed():
-    zeros = zipped(("a.npy", bytes(100_000)), method=zipfile.ZIP_DEFLATED)
+    text = zipped(("a.npy", bytes(100_000)), method=zipfile.ZIP_DEFLATED)
     with pytest.raises(FormatError, match="magic"):
-        decode("npz", zeros)
+        decode("npz", text)
+    array = npy(np.zeros(100_000, "u1"))
+    zeros = zipped(("a.npy", array), method=zipfile.ZIP_DEFLATED)
     for size, message in [
         (MAX_INFLATED - 1, "cannot have its size"),
-        (99_999, "has not its size"),
-        (100_001, "has not its size"),
+        (len(array) - 1, "has not its size"),
+        (len(array) + 1, "has not its size"),
+        (5, "cut|magic"),
     ]:
         struct.pack_into("<I", zeros, central(zeros) + 24, size)
         with pytest.raises(FormatError, match=message):
             decode("npz", zeros)
+
+
+PEAK = """
+import resource, sys
+from fastshard import FormatError
+from fastshard.npz import read_npz
+import numpy, zipfile, fastshard._core.arrays
+data = memoryview(open(sys.argv[1], "rb").read())
+limit = int(sys.argv[2])
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+before = peak()
+try:
+    found = read_npz(data, max_array_bytes=limit)
+    print(peak() - before, found["a"].nbytes)
+except FormatError as error:
+    print(peak() - before, error.reason)
+"""
+
+
+def told_npy(nbytes):
+    """The header of an array of so many bytes."""
+    file = io.BytesIO()
+    kind = {"descr": "|u1", "fortran_order": False, "shape": (nbytes,)}
+    np.lib.format.write_array_header_1_0(file, kind)
+    return file.getvalue()
+
+
+@not_sanitized
+@pytest.mark.parametrize(
+    ("told", "stored", "listed", "limit", "answer", "most"),
+    [
+        (5, 256, None, 4096, "has not its size", 20),
+        (5, 256, 5, 4096, "has not its size", 20),
+        (64, 256, 64, 4096, "has not its size", 90),
+        (256, 64, 256, 4096, "has not its size", 90),
+        (65, 64, 65, 4096, "has not its size", 90),
+        (256, 256, None, 200, "max_array_bytes is 209,715,200", 20),
+        (256, 256, None, 4096, str(256 << 20), 300),
+    ],
+)
+def test_memory_is_what_the_header_tells(
+    tmp_path, told, stored, listed, limit, answer, most
+):
+    """Sizes in MiB but for 5 bytes; by the header, in the data, in the directory."""
+    path = tmp_path / "a.npz"
+    scale = {5: 5}
+    head = told_npy(scale.get(told, told << 20))
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("a.npy", "w") as member,
+    ):
+        member.write(head)
+        member.write(random.Random(1).randbytes(1 << 20))  # so that much could follow
+        for _ in range(stored - 1):
+            member.write(bytes(1 << 20))
+    data = bytearray(path.read_bytes())
+    if listed is not None:
+        size = len(head) + scale.get(listed, listed << 20)
+        struct.pack_into("<I", data, central(data) + 24, size)
+    path.write_bytes(data)
+    command = [sys.executable, "-c", PEAK, path, str(limit << 20)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    used, _, said = done.stdout.partition(" ")
+    assert answer in said
+    assert int(used) < most
+
+
+def test_a_limit_for_npz_is_a_decoder(tmp_path):
+    arrays = {"a": np.zeros(100_000, "u1"), "b": np.ones(50_000, "u1")}
+    with fastshard.ShardWriter(tmp_path / "s.tar") as writer:
+        for key, compressed in (("k", True), ("stored", False)):
+            writer.write({"__key__": key, "x.npz": npz(compressed, **arrays)})
+    for limit in ("100KB", 150_000):
+        own = {"npz": NpzDecoder(max_array_bytes=limit)}
+        with fastshard.open(tmp_path, decoders=own) as ds:
+            ds = pickle.loads(pickle.dumps(ds))
+            for values in (ds["k"].decode, lambda ds=ds: ds.decode("x.npz")[0]):
+                with pytest.raises(FormatError, match="max_array_bytes is 1") as caught:
+                    values()
+                assert caught.value.member == "k.x.npz"
+                assert caught.value.path.endswith("s.tar")
+            with pytest.raises(FormatError, match="max_array_bytes"):
+                next(iter(ds.batches(1)))
+            assert ds["stored"].decode()["x.npz"]["b"].sum() == 50_000
+    own = {"npz": NpzDecoder(max_array_bytes="1MiB")}
+    with fastshard.open(tmp_path, decoders=own) as ds:
+        assert ds["k"].decode()["x.npz"]["b"].sum() == 50_000
+        assert next(iter(ds.batches(2)))["x.npz"]["a"].shape == (2, 100_000)
+    with pytest.raises(ValueError, match="size"):
+        NpzDecoder(max_array_bytes="many")
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format 2.0")
+@pytest.mark.parametrize("fields", [1, 3_000, 6_000])
+def test_npz_of_arrays_with_long_headers(fields):
+    kind = np.dtype([(f"field-{i:04}", "u1") for i in range(fields)])
+    array = np.zeros(3, kind)
+    found = decode("npz", npz(True, a=array))["a"]
+    assert found.dtype == kind
+    assert found.tobytes() == array.tobytes()
 
 
 def test_overlapping_and_hidden_members_are_refused():

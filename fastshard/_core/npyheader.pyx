@@ -87,6 +87,27 @@ cdef Layout layout_of(const uint8_t *at, uint64_t size, Seen seen):
     return read_layout(at, size, seen) if layout is None else layout
 
 
+def npy_size(view):
+    """Return how many bytes a ``.npy`` file has, by its header alone.
+
+    Parameters
+    ----------
+    view : contiguous buffer
+        The file's first bytes, as many as there are of its header or more.
+
+    Raises
+    ------
+    FormatError
+        It is no header, not whole, or one of Python objects.
+    """
+    cdef const uint8_t[::1] head = view
+    cdef Layout layout
+    if head.shape[0] == 0:
+        raise npy_fault(0, "it does not begin with its magic")
+    layout = layout_of(&head[0], head.shape[0], seen_anywhere)
+    return layout.header_size + layout.nbytes
+
+
 cdef Layout read_layout(const uint8_t *at, uint64_t size, Seen seen):
     """Read a header; remember it if it is short."""
     cdef span_t span = span_of(at, size)

@@ -108,9 +108,10 @@ class TarShard(Shard):
     def samples(self) -> Samples:
         """The members grouped into samples, by position or key.
 
-        A key is a name up to the first dot of its last part; the field is what
-        follows, lower-cased. Names without a dot there, or whose last part
-        begins with one, and those below ``__x__`` belong to no sample.
+        A key is a name up to the first dot of its last part, without a leading
+        ``./``; the field is what follows, lower-cased. Names without a dot there,
+        or whose last part begins with one, and those below ``__x__`` belong to no
+        sample.
         """
         return Samples(self, self._grouping, Sample)
 
