@@ -34,6 +34,7 @@ from fastshard.errors import (
 )
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
+from fastshard.options import check_names
 from fastshard.sources.settings import RemoteOptions, settings_of
 from fastshard.sources.urls import is_remote
 
@@ -205,6 +206,8 @@ def open(  # noqa: A001
     """
     from fastshard.opening import open_dataset
 
+    known = (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+    check_names("open", remote, known)
     return open_dataset(
         source,
         index=index,
@@ -299,6 +302,8 @@ def open_shard(
     RemoteError
         A URL cannot be read.
     """
+    known = (*(open_shard.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+    check_names("open_shard", remote, known)
     name = os.fspath(path)
     settings = None
     if isinstance(name, str) and is_remote(name):

@@ -22,7 +22,7 @@ from fastshard.gathering import Ragged, UnequalError, stacked
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Collation", "Padding", "as_array", "collate", "column_of"]
+__all__ = ["Collation", "Padding", "as_array", "collate", "column_of", "is_image"]
 
 Padding = Literal["list", "pad", "error"]
 

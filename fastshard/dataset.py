@@ -12,6 +12,7 @@ from fastshard._core.coming import Coming
 from fastshard._core.feeds import Feed, PlacesFeed, ShardsFeed
 from fastshard._core.fetched import Fetched
 from fastshard._core.places import Places
+from fastshard._core.samples import noted
 from fastshard.bulk import Bulk
 from fastshard.decoders import Decoder
 from fastshard.errors import ClosedError, FastshardError
@@ -258,11 +259,30 @@ class Dataset(Bulk):
             field; and what the index says of each field, a mapping from field
             to dict that is parsed when it is asked for. Of a columnar dataset it
             is the sample's ``{"metadata": dict}``.
+
+        Raises
+        ------
+        InfoNotFoundError
+            The function asks for a column that the index does not have.
+        Exception
+            What the function raises, with a note that names the sample.
         """
         import numpy as np
 
         facts = self._plain()._facts
-        wanted = [i for i in range(len(self)) if fn(*facts(i))]
+
+        def is_wanted(i: int) -> bool:
+            found = facts(i)
+            try:
+                return bool(fn(*found))
+            except Exception as error:
+                sample = self._plain()._at(i)
+                failure = noted(error, sample, f"position {i:,} of the dataset")
+                if failure is error:
+                    raise
+                raise failure from error
+
+        wanted = [i for i in range(len(self)) if is_wanted(i)]
         return self._plain()[np.array(wanted, np.int64)]._with(stages=self._stages)
 
     def _plain(self) -> Dataset:

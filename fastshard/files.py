@@ -61,8 +61,19 @@ class NewFile:
             self, _discard, self.file, self.temporary, os.getpid()
         )
 
-    def commit(self) -> None:
+    def commit(self, others: Iterator[str] = iter(())) -> str:  # noqa: B008 - empty
         """Sync the file, give it its name, and sync the directory.
+
+        Parameters
+        ----------
+        others : iterator of str, optional
+            Names in the same directory to try, one after another, where the name is
+            taken and `overwrite` is False. Of several processes one gets each name.
+
+        Returns
+        -------
+        str
+            The path that it has now.
 
         Raises
         ------
@@ -79,12 +90,25 @@ class NewFile:
             if self._overwrite:
                 os.replace(self.temporary, self.path)
             else:
-                _rename_new(self.temporary, self.path)
+                self._rename(others)
         except BaseException:
             self.discard()
             raise
         self._dropped.detach()
         sync_directory(os.path.dirname(self.path))
+        return self.path
+
+    def _rename(self, others: Iterator[str]) -> None:
+        while True:
+            try:
+                _rename_new(self.temporary, self.path)
+            except FileExistsError:
+                other = next(others, None)
+                if other is None:
+                    raise
+                self.path = os.path.abspath(other)
+            else:
+                return
 
     def discard(self) -> None:
         """Remove the file, unless it was committed."""
@@ -132,9 +156,30 @@ def _rename_new(temporary: str, path: str) -> None:
         if isinstance(error, FileExistsError) or os.path.lexists(path):
             code = errno.EEXIST
             raise FileExistsError(code, os.strerror(code), path) from None
-        os.rename(temporary, path)  # a file system without hard links
+        _claim(temporary, path)  # a file system without hard links
     else:
         os.unlink(temporary)
+
+
+def _claim(temporary: str, path: str) -> None:
+    """Rename a file to a free name where there are no hard links.
+
+    A hidden ``.claim`` beside it keeps others out meanwhile. One that a killed process
+    left has the name count as taken.
+    """
+    folder, last = os.path.split(path)
+    claim = os.path.join(folder, f".{last[:200]}.claim")
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    except FileExistsError:
+        reason = f"another process gives a file this name, or was killed: {claim}"
+        raise FileExistsError(errno.EEXIST, reason, path) from None
+    try:
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        os.rename(temporary, path)
+    finally:
+        os.unlink(claim)
 
 
 def sync_directory(folder: str) -> None:

@@ -14,6 +14,7 @@ from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
 from fastshard.index.known import Known, find_known, find_remote_known
 from fastshard.listing import sources_in
+from fastshard.options import check_choice, check_index
 from fastshard.reading import Reading
 from fastshard.shardset import ShardSet, root_of
 from fastshard.sizes import parse_size
@@ -43,14 +44,13 @@ def open_dataset(
     remote: RemoteOptions | None = None,
 ) -> Dataset:
     """Open a dataset; see `fastshard.open`."""
-    if mode not in ("mmap", "private", "pread"):
-        raise ValueError(f'mode is "mmap", "private" or "pread", not {mode!r}')
-    if key not in ("first", "last"):
-        raise ValueError(f'key is "first" or "last", not {key!r}')
+    check_choice("mode", mode, ("mmap", "private", "pread"))
+    check_choice("key", key, ("first", "last"))
     if max_mapped is not None and max_mapped < 1:
         raise ValueError(f"max_mapped is at least 1, not {max_mapped}")
     guard_collation()
     where = os.fspath(index)
+    check_index(where)
     most = None if max_memory is None else parse_size(max_memory)
     reading = Reading(prefetch, most, keep_cache)
     other = format_of(source)

@@ -261,6 +261,7 @@ class Ordered(Sequence[Any]):
                     "ds[order].iter(state)"
                 )
             part = self._some(order)
+        guard_collation()
         return part._here(1, state)._steps(window, handler)
 
     def __iter__(self) -> Iterator[Any]:

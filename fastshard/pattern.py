@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import string
+from collections.abc import Iterator
 
 __all__ = ["ShardPattern"]
 
 NUMBER = re.compile(r"%0?[0-9]*d")
+BASES = (10, 16, 8, 2)  # that a format may write a number in
 
 
 class ShardPattern:
@@ -55,5 +58,58 @@ class ShardPattern:
             return NUMBER.sub(lambda place: place[0] % number, self._text)
         return self._text
 
+    @property
+    def has_number(self) -> bool:
+        """Whether there is a place for a number."""
+        return self._places > 0
+
+    def numbers(self) -> Iterator[int]:
+        """Find the shards that exist; yield their numbers, in no order.
+
+        Raises
+        ------
+        OSError
+            The directory cannot be listed.
+        """
+        before, after = self._around()
+        folder, begin = os.path.split(before)
+        end = re.split(r"[/\\]" if os.sep == "\\" else "/", after, maxsplit=1)[0]
+        below = after[len(end) :]  # the number may be in a directory's name
+        for name in os.listdir(folder or "."):
+            if len(name) < len(begin) + len(end) + 1 or not name.endswith(end):
+                continue
+            digits = name[len(begin) : len(name) - len(end)]
+            for number in _numbers_in(digits):
+                path = self.path(number)
+                if path == before + digits + after and name.startswith(begin):
+                    if not below or os.path.lexists(path):
+                        yield number
+                    break
+
+    def _around(self) -> tuple[str, str]:
+        """Return the text on both sides of the number's place."""
+        if not self._braces:
+            before, after = NUMBER.split(self._text)
+            return before, after
+        parts = list(string.Formatter().parse(self._text))
+        place = next(i for i, part in enumerate(parts) if part[1] is not None)
+        return (
+            "".join(part[0] for part in parts[: place + 1]),
+            "".join(part[0] for part in parts[place + 1 :]),
+        )
+
     def __str__(self) -> str:
         return self._text
+
+
+def _numbers_in(digits: str) -> Iterator[int]:
+    """Yield what digits may say, written by any of Python's formats for integers."""
+    if len(digits) > 100:  # no shard's number
+        return
+    for base in BASES:
+        try:
+            number = int(digits.strip().replace(",", ""), base)
+        except ValueError:
+            continue
+        if number >= 0:
+            yield number

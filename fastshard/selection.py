@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.orders import Listed, Order, Stride
-from fastshard.errors import FastshardError
+from fastshard.errors import InfoNotFoundError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,7 +102,10 @@ def column_of_info(
         found = (info[name] for info in infos.values() if name in info)
         value = next(found, default)
         if value is RAISE:
-            raise FastshardError(f"the index says no {name!r} of sample {key!r}")
+            missing = getattr(infos, "missing", None)
+            if missing is not None:
+                raise missing(name)
+            raise InfoNotFoundError(name, f"what the index says of sample {key!r}")
         values.append(value)
     if values and all(type(value) in (int, float, bool) for value in values):
         return np.array(values)

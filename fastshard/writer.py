@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import operator
 import os
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,6 +21,7 @@ from fastshard.formats.tarheader import BLOCK, END, Headers
 from fastshard.formats.tarwrite import GrowingTar
 from fastshard.index import FORMATS, save_index, sidecar
 from fastshard.index.contents import Contents
+from fastshard.options import named_options
 from fastshard.pattern import ShardPattern
 from fastshard.sizes import parse_size
 
@@ -68,6 +70,11 @@ class ShardWriter:
     overwrite : bool
         Whether shards and indexes that exist are replaced. An ``.fsi`` beside a
         replaced shard is removed first, whatever `index` says.
+    append : bool
+        Go on after the shards that exist: the first number is one more than the
+        largest of them, and not below `start`. No file that exists is touched. Of
+        several processes that append at once each shard gets a number of its own.
+        Renew a ``dataset.fsi`` afterwards: ``fastshard index``.
     lower : bool
         Fields must be lower case, for readers make them so. False is for shards
         that are read with ``open_shard(path, lower=False)``.
@@ -79,9 +86,10 @@ class ShardWriter:
     Raises
     ------
     ValueError, TypeError
-        An argument is none of the above.
+        An argument is none of the above; the pattern is a URL.
     """
 
+    @named_options("ShardWriter")
     def __init__(
         self,
         pattern: str | os.PathLike[str],
@@ -91,12 +99,14 @@ class ShardWriter:
         index: IndexFormat | None = "fsi",
         start: int = 0,
         overwrite: bool = False,
+        append: bool = False,
         lower: bool = True,
         mtime: int = 0,
         mode: int = 0o644,
     ) -> None:
         self._closed = True  # until all is well
         self._growing: GrowingTar | None = None
+        _check_local(pattern)
         self._pattern = ShardPattern(os.fspath(pattern))
         self._max_size = None if max_size is None else parse_size(max_size)
         self._max_count = None if max_count is None else operator.index(max_count)
@@ -107,6 +117,11 @@ class ShardWriter:
             raise ValueError(f"start is not negative: {start}")
         self._index = index
         self._overwrite = overwrite
+        self._append = append
+        if append and overwrite:
+            raise ValueError("append=True touches no shard, overwrite=True replaces")
+        if append and not self._pattern.has_number:
+            raise ValueError(f"{self._pattern} has no place for another shard's number")
         self._lower = lower
         self._headers = Headers(operator.index(mode), operator.index(mtime))
         self._suffixes: dict[str, bytes] = {}  # checked fields: ".jpg"
@@ -272,20 +287,40 @@ class ShardWriter:
         return room is not None and growing.size + size + len(END) > room
 
     def _begin(self) -> GrowingTar:
-        path = os.path.abspath(self._pattern.path(self._number))
+        if self._append:
+            last = max(self._pattern.numbers(), default=-1)
+            self._number = max(self._number, last + 1)
+            path = next(self._free())
+        else:
+            path = os.path.abspath(self._pattern.path(self._number))
         if path in self._shards:
             raise ValueError(
                 f"{self._pattern} has no place for a second shard's number"
             )
-        if not self._overwrite:
-            taken = [path] if self._index is None else [path, self._index_of(path)]
-            for name in taken:
-                if os.path.lexists(name):
-                    reason = "exists, and overwrite is not set"
-                    raise FileExistsError(errno.EEXIST, reason, name)
+        if not self._overwrite and not self._append:
+            name = self._taken(path)
+            if name is not None:
+                reason = (
+                    "exists; append=True goes on after the last shard, and "
+                    "overwrite=True replaces shards"
+                )
+                raise FileExistsError(errno.EEXIST, reason, name)
         self._growing = GrowingTar(path, overwrite=self._overwrite)
         self._number += 1
         return self._growing
+
+    def _taken(self, path: str) -> str | None:
+        """Return which name of a shard's, or of its index, exists; None: none."""
+        names = [path] if self._index is None else [path, self._index_of(path)]
+        return next((name for name in names if os.path.lexists(name)), None)
+
+    def _free(self) -> Iterator[str]:
+        """Yield paths of shards that do not exist, from the next number on."""
+        while True:
+            path = os.path.abspath(self._pattern.path(self._number))
+            if self._taken(path) is None:
+                yield path
+            self._number += 1
 
     def _finish(self) -> None:
         """Let the shard that grows appear, then its index."""
@@ -297,13 +332,19 @@ class ShardWriter:
             contents = growing.complete()
             if self._overwrite:
                 self._remove_index(growing.path)
-            growing.new.commit()
+            path = growing.path
+            if self._append:  # another process may have taken the number meanwhile
+                found = growing.new.commit(self._free())
+                if found != os.path.realpath(path):
+                    path = found
+            else:
+                growing.new.commit()
         finally:
             growing.new.discard()
-        self._shards.append(growing.path)
+        self._shards.append(path)
         self._finished += growing.count
         if self._index is not None:
-            self._save_index(growing.path, contents)
+            self._save_index(path, contents)
         self._closed = closed
 
     def _save_index(self, path: str, contents: Contents) -> None:
@@ -340,6 +381,24 @@ class ShardWriter:
             raise ValueError(f"{self._pattern}: the index would replace the shard")
         if first != second and self._index_of(first) == self._index_of(second):
             raise ValueError(f"{self._pattern}: all shards would have one index")
+
+
+def _check_local(pattern: str | os.PathLike[str]) -> None:
+    """Refuse a URL, which would be a folder that is called as its scheme.
+
+    Raises
+    ------
+    ValueError
+        It is one, of whatever scheme; also one that pathlib took a slash from.
+    """
+    text = os.fspath(pattern)
+    slashes = "/{1,2}" if isinstance(pattern, os.PathLike) else "//"
+    found = isinstance(text, str) and re.match(rf"([A-Za-z][\w+.-]+):{slashes}", text)
+    if found:
+        raise ValueError(
+            f"{found[1]}:// is not written to: ShardWriter writes files, give it a "
+            "path and copy the shards there"
+        )
 
 
 def _key_of(sample: Mapping[str, object]) -> str:

@@ -268,7 +268,7 @@ def first_of_other_width(list samples not None):
     return -1
 
 
-def noted(error, item, str where not None):
+def noted(error, item, str where=None):
     """Add notes to an error that say which sample it is of; return what to raise.
 
     Parameters
@@ -278,14 +278,13 @@ def noted(error, item, str where not None):
         iteration early, gives a `RuntimeError`.
     item : object
         What the function was called with.
-    where : str
+    where : str, optional
         The item's position, and in what.
     """
     if isinstance(error, StopIteration):
         error = RuntimeError("a function that a dataset was mapped with raised StopIteration")
-    told = getattr(error, "__notes__", ())
     for note in (*named(item), where):
-        if note not in told:       # as an error that is raised again has them
+        if note and note not in getattr(error, "__notes__", ()):  # it may come again
             error.add_note(note)
     return error
 

@@ -16,6 +16,7 @@ from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
 from fastshard.errors import FastshardError, FormatError, SampleNotFoundError
 from fastshard.formats.local import Mode
+from fastshard.options import check_choice, named_options
 from fastshard.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class ShardedDatasetReader(Looking):
         It cannot be read.
     """
 
+    @named_options("ShardedDatasetReader")
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -74,8 +76,7 @@ class ShardedDatasetReader(Looking):
         max_memory: int | str | None = None,
         allow_pickle: bool = False,
     ) -> None:
-        if mode not in ("mmap", "private", "pread"):
-            raise ValueError(f'mode is "mmap", "private" or "pread", not {mode!r}')
+        check_choice("mode", mode, ("mmap", "private", "pread"))
         super().__init__(root, mode, cache_tars, allow_pickle)
         self._options: dict[str, Any] = {
             "mode": mode,

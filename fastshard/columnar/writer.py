@@ -14,6 +14,7 @@ from fastshard.columnar.encoding import metadata_text
 from fastshard.columnar.handle import ShardHandle
 from fastshard.columnar.names import check_sample_id
 from fastshard.columnar.schema import named_fields, read_fields
+from fastshard.options import named_options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -68,6 +69,7 @@ class ShardedDatasetWriter(Adding):
         It cannot be opened.
     """
 
+    @named_options("ShardedDatasetWriter")
     def __init__(
         self,
         root: str | os.PathLike[str],

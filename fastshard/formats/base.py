@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
 from fastshard._core.grouped import GroupedSamples
 from fastshard._core.remote import RemoteSource
-from fastshard._core.samples import SampleBase
+from fastshard._core.samples import SampleBase, named, noted
 from fastshard.decoders import (
     Decoder,
     decode_field,
@@ -16,14 +17,16 @@ from fastshard.decoders import (
     decode_text,
     decoder_for,
 )
-from fastshard.errors import FieldNotFoundError
+from fastshard.errors import FieldNotFoundError, FormatError, InfoNotFoundError
 from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
-__all__ = ["CopiedSample", "Infos", "Keys", "Sample", "Samples"]
+__all__ = ["CopiedSample", "Info", "Infos", "Keys", "Sample", "Samples"]
+
+SHOWN = 8  # columns that an error names
 
 
 class Sample(SampleBase):
@@ -137,11 +140,25 @@ class Sample(SampleBase):
         shard, member = self.place(field)
         offset, _ = shard.parts()[1].extent(member)
         name = shard.names[member]
-        return decode_field(decoder, shard[member], shard.path, offset, name)
+        try:
+            return decode_field(decoder, shard[member], shard.path, offset, name)
+        except FormatError:  # it names the member
+            raise
+        except Exception as error:
+            noted(error, self)
+            raise
 
     def infos(self) -> collections.abc.Mapping[str, dict[str, Any]]:
         """Return what the index says of each field, which is parsed when asked for."""
-        return Infos(self.shard, {field: self.member(field) for field in self})
+        shard = self.shard
+        members = {field: self.member(field) for field in self}
+        return Infos(
+            named(self)[0],
+            {field: partial(shard.info, member) for field, member in members.items()},
+            f"the index of {shard.path}",
+            "it has what its .json has of a member, and checksums after "
+            "`fastshard index --hash`",
+        )
 
     def open(self, field: str) -> BinaryIO:
         """Return a field as a binary file that can seek.
@@ -234,22 +251,80 @@ class CopiedSample(Sample):
         return decode_field(decoder, self.view(field), name, 0, name)
 
 
-class Infos(collections.abc.Mapping[str, dict[str, Any]]):
-    """What the index says of a sample's fields; parsed when it is asked for."""
+class Infos(collections.abc.Mapping[str, "Info"]):
+    """What the index says of a sample's fields; parsed when it is asked for.
 
-    def __init__(self, shard: Any, members: dict[str, int]) -> None:
-        self._shard = shard
-        self._members = members
+    Parameters
+    ----------
+    sample : str
+        What names it in messages.
+    readers : dict of str to callable
+        Return what the index says of each field.
+    where, how : str
+        What the index is called in messages, and how it gets a column.
+    """
 
-    def __getitem__(self, field: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._shard.info(self._members[field])
-        return found
+    def __init__(
+        self,
+        sample: str,
+        readers: dict[str, Callable[[], dict[str, Any]]],
+        where: str,
+        how: str,
+    ) -> None:
+        self._sample = sample
+        self._readers = readers
+        self._where = where
+        self._how = how
+
+    def __getitem__(self, field: str) -> Info:
+        read = self._readers.get(field)
+        if read is None:
+            raise self.missing(field)
+        return Info(read(), lambda name: self.missing(name, field))
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._readers
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._readers)
+
+    def missing(self, name: str, field: str | None = None) -> InfoNotFoundError:
+        """Return the error for a column that is not there."""
+        found = {known: list(read()) for known, read in self._readers.items()}
+        holder = next((known for known in found if name in found[known]), None)
+        if holder is not None:
+            told = f"it is there of field {holder!r}: info[{holder!r}][{name!r}]"
+            return InfoNotFoundError(name, f"the infos of {self._sample}; {told}")
+        columns = found.get(field or "") or [c for some in found.values() for c in some]
+        had = f"which has {_listed(columns)}" if columns else "which has no columns"
+        told = f"{self._where} for {self._sample}, {had}; {self._how}"
+        return InfoNotFoundError(name, told)
+
+
+class Info(dict[str, Any]):
+    """What the index says of one field; an error says which columns there are."""
+
+    def __init__(
+        self, found: dict[str, Any], missing: Callable[[str], InfoNotFoundError]
+    ) -> None:
+        super().__init__(found)
+        self._missing = missing
+
+    def __missing__(self, name: str) -> Any:
+        raise self._missing(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return names for a message, not too many of them."""
+    unique = list(dict.fromkeys(names))
+    shown = ", ".join(map(repr, unique[:SHOWN]))
+    return shown + (", ..." if len(unique) > SHOWN else "")
 
 
 class Samples(GroupedSamples, collections.abc.Sequence[Sample]):

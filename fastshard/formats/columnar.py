@@ -13,11 +13,12 @@ from fastshard._core.columnfile import ColumnFile, open_column
 from fastshard._core.columnsamples import ColumnSamples, read_rows
 from fastshard._core.extents import ExtentTable
 from fastshard._core.image import read_image
+from fastshard._core.samples import named
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
 from fastshard.decoders import DECODERS, Decoder, decoder_for
 from fastshard.errors import ClosedError, FastshardError, FormatError
-from fastshard.formats.base import CopiedSample, Sample
+from fastshard.formats.base import CopiedSample, Infos, Sample
 from fastshard.formats.local import Mode
 from fastshard.formats.tarheader import BLOCK, END, is_marked
 
@@ -283,7 +284,12 @@ class ColumnSample(OfArrays, Sample):
 
     def infos(self) -> Mapping[str, dict[str, Any]]:
         """Return the metadata, as what the index says."""
-        return {"metadata": self.metadata}
+        return Infos(
+            named(self)[0],
+            {"metadata": lambda: self.metadata},
+            "the metadata",
+            "a writer's add_sample(arrays, metadata={...}) puts it there",
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CopiedArrays, (self.key, self.position, self._copied(), self.metadata)

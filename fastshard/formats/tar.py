@@ -25,6 +25,7 @@ from fastshard.index.freshness import (
     identity_of,
     spread,
 )
+from fastshard.options import check_choice, check_index
 from fastshard.sources.settings import Settings, settings_of
 from fastshard.sources.urls import is_folder, is_remote
 
@@ -264,14 +265,13 @@ def open_tar(
     remote : Settings, optional
         How a URL is read.
     """
-    if mode not in ("mmap", "private", "pread"):
-        raise ValueError(f'mode is "mmap", "private" or "pread", not {mode!r}')
-    if key not in ("first", "last"):
-        raise ValueError(f'key is "first" or "last", not {key!r}')
+    check_choice("mode", mode, ("mmap", "private", "pread"))
+    check_choice("key", key, ("first", "last"))
     name = os.fspath(path)
     if not isinstance(name, str):
         raise TypeError(f"a path is str or os.PathLike[str], not {type(path).__name__}")
     index = os.fspath(index)
+    check_index(index)
     if is_remote(name):
         return open_remote_tar(
             name, index, key, lower, progress, remote or settings_of({}, [name])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, TypeVar
 
 from fastshard.errors import FastshardError
+from fastshard.options import check_names
 from fastshard.sizes import parse_size
 from fastshard.sources.urls import HTTP, Origin, checked, origin_of, scheme_of
 
@@ -99,9 +100,7 @@ class Settings:
     def __init__(
         self, options: RemoteOptions, origins: frozenset[Origin] = frozenset()
     ) -> None:
-        unknown = set(options) - RemoteOptions.__optional_keys__
-        if unknown:
-            raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
+        check_names("RemoteOptions", options, RemoteOptions.__optional_keys__)
         self._shared: dict[type, Any] = {}
         _every.add(self)
         self.options = options
