@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from fastshard._core.shard import Shard
 from fastshard.errors import (
     AmbiguousKeyError,
+    CacheWarning,
     ClosedError,
     FastshardError,
     FieldNotFoundError,
@@ -25,6 +26,7 @@ from fastshard.errors import (
     RemoteError,
     RemoteNotFoundError,
     SampleNotFoundError,
+    ShardNotFoundError,
     StaleIndexError,
     StaleIndexWarning,
     StateError,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AmbiguousKeyError",
     "BatchProcessor",
+    "CacheWarning",
     "ClosedError",
     "Dataset",
     "DiscoveredDataset",
@@ -73,6 +76,7 @@ __all__ = [
     "SampleNotFoundError",
     "Samples",
     "Shard",
+    "ShardNotFoundError",
     "ShardReader",
     "ShardWriter",
     "StaleIndexError",

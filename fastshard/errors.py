@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "AmbiguousKeyError",
+    "CacheWarning",
     "ClosedError",
     "FastshardError",
     "FieldNotFoundError",
@@ -22,6 +23,7 @@ __all__ = [
     "RemoteError",
     "RemoteNotFoundError",
     "SampleNotFoundError",
+    "ShardNotFoundError",
     "StaleIndexError",
     "StaleIndexWarning",
     "StateError",
@@ -90,6 +92,10 @@ class MemberNotFoundError(FastshardError, KeyError):
 
     def __str__(self) -> str:  # KeyError's own would show only the repr of args
         return f"no {self.kind} {self.name!r} in {self.where}"
+
+
+class ShardNotFoundError(FastshardError, ValueError):
+    """A dataset has no shard of this name."""
 
 
 class SampleNotFoundError(MemberNotFoundError):
@@ -221,3 +227,7 @@ class WriterLockedError(FastshardError, BlockingIOError):
 
 class StaleIndexWarning(UserWarning):
     """An index beside a shard is stale or broken; the shard is scanned instead."""
+
+
+class CacheWarning(UserWarning):
+    """Bytes are not kept in ``cache_dir``: they are read over the network each time."""

@@ -245,7 +245,7 @@ def open_tar(
     Parameters
     ----------
     remote : Settings, optional
-        How a URL is read.
+        How a URL is read, the shard's or its index's.
     """
     if mode not in ("mmap", "private", "pread"):
         raise ValueError(f'mode is "mmap", "private" or "pread", not {mode!r}')
@@ -262,7 +262,10 @@ def open_tar(
     rule = {"last_dot": key == "last", "lower": lower}
     file = LocalFile(name)
     try:
-        contents = _contents_of(file, index, rule, mode == "pread", progress)
+        if is_remote(index):
+            contents = _contents_from(index, file, rule, remote)
+        else:
+            contents = _contents_of(file, index, rule, mode == "pread", progress)
         grouping = contents.grouping or Grouping(contents.table, **rule)
         if index == "rebuild":
             save_index(contents, file, sidecar(name, "fsi"), grouping=grouping)
@@ -291,6 +294,7 @@ def open_tar(
             "lower": lower,
             "prefetch": prefetch,
             "check_size": check_size,
+            **({"remote": remote} if is_remote(index) else {}),
         },
     )
 
@@ -329,7 +333,7 @@ def open_remote_tar(
         remote=file,
         options={
             "path": url,
-            "index": index if is_remote(index) else _index_again(index),
+            "index": _index_again(index),
             "key": key,
             "lower": lower,
             "remote": settings,
@@ -374,11 +378,22 @@ def _contents_of(
     return Contents(table, end=end, skipped=MappingProxyType(skipped))
 
 
+def _contents_from(
+    url: str, file: LocalFile, rule: dict[str, bool], settings: Settings | None
+) -> Contents:
+    """Read the remote index of a shard that is here."""
+    from fastshard.index.remote import read_remote_index
+
+    settings = settings or settings_of({}, [url])
+    return read_remote_index(url, file, settings=settings, **rule)
+
+
 def _index_again(index: str) -> str:
     """Say which index a pickled shard opens with: none is built twice."""
     if index == "rebuild":
         return "auto"
-    return index if index in ("auto", "none") else os.path.abspath(index)
+    named = index not in ("auto", "none") and not is_remote(index)
+    return os.path.abspath(index) if named else index
 
 
 def _is_longer(file: LocalFile, table: ExtentTable) -> bool:
