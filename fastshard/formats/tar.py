@@ -318,7 +318,7 @@ def open_remote_tar(
         folder = None if index == "auto" else index
         contents = find_remote_index(file, folder, **rule)
     elif index not in ("none", "rebuild"):
-        contents = read_remote_index(index, file, **rule)
+        contents = read_remote_index(index, file, settings=settings, **rule)
     if contents is None:
         contents = scanned(file, progress, again=index == "rebuild")
     source = _kept_whole(file) or RemoteSource(file)
