@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from fastshard._core.shard import Shard
 from fastshard.errors import (
     AmbiguousKeyError,
+    CacheWarning,
     ClosedError,
     FastshardError,
     FieldNotFoundError,
@@ -27,6 +28,7 @@ from fastshard.errors import (
     RemoteError,
     RemoteNotFoundError,
     SampleNotFoundError,
+    ShardNotFoundError,
     StaleIndexError,
     StaleIndexWarning,
     StateError,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AmbiguousKeyError",
     "BatchProcessor",
+    "CacheWarning",
     "ClosedError",
     "Dataset",
     "DiscoveredDataset",
@@ -78,6 +81,7 @@ __all__ = [
     "SampleNotFoundError",
     "Samples",
     "Shard",
+    "ShardNotFoundError",
     "ShardReader",
     "ShardWriter",
     "StaleIndexError",

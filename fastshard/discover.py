@@ -12,7 +12,7 @@ from typing import Unpack
 
 from fastshard.discovered import DiscoveredDataset, ShardReader
 from fastshard.errors import FastshardError
-from fastshard.located import find_local, find_remote, url_of
+from fastshard.located import find_half, find_local, find_remote, url_of
 from fastshard.sources.settings import RemoteOptions, Settings, settings_of
 from fastshard.sources.urls import checked, origin_of
 
@@ -54,12 +54,13 @@ def discover_dataset(
     metadata : str or path-like, optional
         Where indexes are looked for first, as ``<metadata>/<shard's name>.json``: a
         directory, ``owner/name`` of the hub, or a URL. Otherwise they are beside the
-        shards. For shards that are here, a directory.
+        shards.
     strict_index : bool
         Leave out shards without an index, as webshart does; otherwise they are
         scanned when they are first read. Over HTTP, where nothing is listed, all stay.
     **remote
-        How URLs are read: see `RemoteOptions`. A ``token`` is for the source.
+        How URLs are read: see `RemoteOptions`. A ``token`` is for the source, or for
+        the metadata of one that is here.
 
     Returns
     -------
@@ -77,19 +78,17 @@ def discover_dataset(
     where = os.fspath(source)
     other = None if metadata is None else os.fspath(metadata)
     root = url_of(where)
+    indexes = None if other is None else url_of(other)
     if root is not None:
         settings = _settings(root, hf_token, remote)
-        indexes = other if other is None else url_of(other) or other
-        found = find_remote(root, subfolder, indexes, strict_index, settings)
-    elif other is not None and url_of(other) is not None:
-        raise FastshardError(
-            f"the metadata {other} is remote, and the dataset {where} is not: "
-            "indexes of shards that are here are in a directory here"
-        )
+        found = find_remote(root, subfolder, indexes or other, strict_index, settings)
+    elif indexes is not None:
+        settings = _settings(indexes, hf_token, remote)
+        found = find_half(where, subfolder, indexes, strict_index, settings)
     else:
         found = find_local(where, subfolder, other, strict_index)
     if not found.shards:
-        raise FastshardError(f"no shards found in dataset {where}")
+        raise FastshardError(f"No shards found in dataset {where}")
     return DiscoveredDataset(found._replace(name=where))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from fastshard.errors import FastshardError, FormatError, StaleIndexWarning
+from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
 from fastshard.index.global_file import GlobalIndex, ShardFacts
 from fastshard.indexed import RemoteShards, asked_at, local_contents, local_index
 from fastshard.located import Found
@@ -43,19 +43,20 @@ class DiscoveredDataset:
 
     def __init__(self, found: Found) -> None:
         self.name = found.name
-        self.is_remote = found.settings is not None
+        self.is_remote = is_remote(found.root)
         self.num_shards = len(found.shards)
         self._found = found
         self._names = [shard.name for shard in found.shards]
         paths = [shard.path for shard in found.shards]
-        options: dict[str, Any] = {"root": found.root, "remote": found.settings}
+        options: dict[str, Any] = {"root": found.root}
+        options["remote"] = found.settings if self.is_remote else None
         options |= {"mode": "mmap", "key": "last", "lower": False}
         self._set: ShardSet
         if found.settings is None:
             self._set = ShardSet(paths, index=found.indexes, **options)
         else:
             places = [shard.places for shard in found.shards]
-            self._set = RemoteShards(paths, places, **options)
+            self._set = RemoteShards(paths, places, found.settings, **options)
         self._files: list[Files | None] = [None] * len(paths)
         self._read = [False] * len(paths)
         self._facts: dict[str, ShardFacts] | None = None
@@ -64,7 +65,8 @@ class DiscoveredDataset:
     def _number(self, shard_index: int) -> int:
         if not 0 <= shard_index < self.num_shards:
             raise IndexError(
-                f"shard {shard_index} is out of range: there are {self.num_shards:,}"
+                f"Shard index {shard_index} out of range. "
+                f"Dataset has {self.num_shards} shards."
             )
         return shard_index
 
@@ -114,8 +116,8 @@ class DiscoveredDataset:
         return shard, files
 
     def _each(self, task: Callable[[int], Any]) -> list[Any]:
-        """Do something for each shard; for remote ones in threads."""
-        if self.is_remote:
+        """Do something for each shard, in threads where the network is waited for."""
+        if self._found.settings is not None:
             return list(self._set.each(task, "reading indexes"))
         return [task(k) for k in range(self.num_shards)]
 
@@ -183,7 +185,7 @@ class DiscoveredDataset:
     def _size(self, k: int) -> int:
         path, nbytes = self._set.paths[k], self._found.shards[k].nbytes
         settings = self._found.settings
-        if settings is None:
+        if settings is None or not self.is_remote:
             return os.stat(path).st_size
         if nbytes is not None:
             return nbytes
@@ -224,7 +226,9 @@ class DiscoveredDataset:
     def get_shard_by_name(self, shard_name: str) -> dict[str, Any]:
         """Return what `get_shard_info` does, by the shard's name."""
         if shard_name not in self._names:
-            raise FastshardError(f"no shard {shard_name!r} in {self.name}")
+            raise ShardNotFoundError(
+                f"Shard '{shard_name}' not found in dataset {self.name}"
+            )
         return self.get_shard_info(self._names.index(shard_name))
 
     def get_shard_file_count(self, shard_index: int) -> int:
@@ -257,7 +261,7 @@ class DiscoveredDataset:
         starts = list(accumulate(counts, initial=0))
         if not 0 <= file_index < starts[-1]:
             raise IndexError(
-                f"file {file_index} is out of range: there are {starts[-1]:,}"
+                f"File index {file_index} out of range: there are {starts[-1]:,}"
             )
         k = bisect_right(starts, file_index) - 1
         return k, file_index - starts[k]

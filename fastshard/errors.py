@@ -13,6 +13,7 @@ from fastshard.terminal import one_line
 
 __all__ = [
     "AmbiguousKeyError",
+    "CacheWarning",
     "ClosedError",
     "FastshardError",
     "FieldNotFoundError",
@@ -26,6 +27,7 @@ __all__ = [
     "RemoteError",
     "RemoteNotFoundError",
     "SampleNotFoundError",
+    "ShardNotFoundError",
     "StaleIndexError",
     "StaleIndexWarning",
     "StateError",
@@ -104,6 +106,10 @@ class MemberNotFoundError(FastshardError, KeyError):
     def __str__(self) -> str:  # KeyError's own would show only the repr of args
         hint = f"; did you mean {' or '.join(map(repr, self.near))}?" * bool(self.near)
         return one_line(f"no {self.kind} {self.name!r} in {self.where}{hint}")
+
+
+class ShardNotFoundError(FastshardError, ValueError):
+    """A dataset has no shard of this name."""
 
 
 class SampleNotFoundError(MemberNotFoundError):
@@ -245,3 +251,7 @@ class WriterLockedError(FastshardError, BlockingIOError):
 
 class StaleIndexWarning(UserWarning):
     """An index is stale or broken, and the shard is scanned instead; or it is old."""
+
+
+class CacheWarning(UserWarning):
+    """Bytes are not kept in ``cache_dir``: they are read over the network each time."""

@@ -59,22 +59,30 @@ def asked_at(url: str, settings: Settings) -> str:
 
 
 class RemoteShards(ShardSet):
-    """Remote shards, for each of which there are places where its index may be.
+    """Shards of which they, or their indexes, are remote.
 
     Parameters
     ----------
     paths : sequence of str
     places : sequence of sequence of str
-        For each shard: URLs or paths, the best first. Those that turn out to hold no
-        index of it are forgotten.
+        For each shard, where its index may be: URLs or paths, the best first. Those
+        that turn out to hold no index of it are forgotten.
+    settings : Settings
+        How URLs are read.
     **options
         As for `ShardSet`.
     """
 
     def __init__(
-        self, paths: Sequence[str], places: Sequence[Sequence[str]], **options: Any
+        self,
+        paths: Sequence[str],
+        places: Sequence[Sequence[str]],
+        settings: Settings,
+        **options: Any,
     ) -> None:
         super().__init__(paths, index="none", **options)
+        self.settings = settings
+        self.options["remote"] = settings  # also of shards that are here
         self.indexes = [tuple(some) for some in places]
 
     def index_of(self, k: int) -> str:
@@ -97,7 +105,6 @@ class RemoteShards(ShardSet):
 
     def _place_of(self, error: Exception, places: Sequence[str]) -> int | None:
         """Say which index an error is about, if it is one to pass over."""
-        assert self.remote is not None
         for i, place in enumerate(places):
             if isinstance(error, FormatError):
                 if error.path == shown(place):
@@ -106,7 +113,7 @@ class RemoteShards(ShardSet):
                 isinstance(error, RemoteError)
                 and is_remote(place)
                 and is_absent(error)
-                and error.url == asked_at(place, self.remote)
+                and error.url == asked_at(place, self.settings)
             ):
                 return i
         return None
@@ -127,8 +134,7 @@ class RemoteShards(ShardSet):
     def _read(self, place: str) -> Contents:
         if not is_remote(place):
             return local_contents(place)
-        assert self.remote is not None
-        data = remote_bytes(place, self.remote)
+        data = remote_bytes(place, self.settings)
         if place.partition("?")[0].endswith(".json"):
             from fastshard.index.jsonfile import parse_json
 

@@ -31,7 +31,7 @@ from fastshard.sources.urls import (
     shown,
 )
 
-__all__ = ["Found", "Located", "find_local", "find_remote", "url_of"]
+__all__ = ["Found", "Located", "find_half", "find_local", "find_remote", "url_of"]
 
 SUFFIX = ".tar"
 REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*(@.+)?", re.ASCII)
@@ -49,7 +49,7 @@ class Located(NamedTuple):
     nbytes : int or None
         Its size, if a listing says it.
     places : tuple of str
-        Where its index may be, the best place first; empty for one that is here.
+        Where its index may be, the best place first; empty if all is here.
     """
 
     name: str
@@ -69,11 +69,11 @@ class Found(NamedTuple):
         The directory or the URL that the shards lie below.
     shards : list of Located
     indexes : str
-        For shards that are here: the directory of their indexes, or "auto".
+        Where all is here: the directory of the indexes, or "auto".
     summaries : tuple of (str, str)
         Where a ``dataset.fsi`` may be, and what its names are to begin with.
     settings : Settings or None
-        How remote shards are read; None if they are here.
+        How URLs are read; None if shards and indexes are here.
     """
 
     name: str
@@ -115,6 +115,29 @@ def find_local(
         names = [name for name in names if local_index(root, name, index) is not None]
     shards = [Located(name, os.path.join(root, name + SUFFIX)) for name in names]
     return Found(root, root, shards, index)
+
+
+def find_half(
+    root: str, subfolder: str | None, metadata: str, strict: bool, settings: Settings
+) -> Found:
+    """Find the shards below a directory whose indexes are below a URL.
+
+    An index beside a shard is used where there is none below the URL.
+    """
+    here = find_local(root, subfolder, None, False)
+    below = (subfolder or "").strip("/")
+    metadata, there = _metadata(metadata, settings)
+    elsewhere = _places_in(metadata, there, [one.name for one in here.shards], below)
+    located = []
+    for one in here.shards:
+        beside = local_index(root, one.name, "auto")
+        places = [*elsewhere[one.name], *([] if beside is None else [beside])]
+        if places or not strict:
+            nbytes = os.stat(one.path).st_size
+            located.append(one._replace(nbytes=nbytes, places=tuple(places)))
+    summary = _joined(metadata, NAME)
+    summaries = ((summary, ""),) if there is None or summary in there else ()
+    return Found(root, root, located, "none", summaries, settings)
 
 
 def _names_below(folder: str, root: str) -> Iterator[str]:

@@ -65,7 +65,7 @@ class Files:
         """
         if not 0 <= number < len(self.order):
             raise IndexError(
-                f"file {number} is out of range: the shard has {len(self):,}"
+                f"File index {number} out of range for shard: it has {len(self):,}"
             )
         return self.order[number]
 
@@ -101,7 +101,8 @@ class Files:
         """Return a sample's position in the shard."""
         if not 0 <= number < len(self.samples):
             raise IndexError(
-                f"sample {number} is out of range: the shard has {len(self.samples):,}"
+                f"Sample index {number} out of range for shard: "
+                f"it has {len(self.samples):,}"
             )
         return self.order[self.samples[number]]
 

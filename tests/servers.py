@@ -162,11 +162,30 @@ class Server:
         self.certificate, self.context = make_certificate() if tls else (None, None)
 
     def __enter__(self) -> Server:
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.listen(0)
+        return self
+
+    def listen(self, port: int) -> None:
+        self.listener = socket.create_server(("127.0.0.1", port), backlog=256)
         self.port = self.listener.getsockname()[1]
         self.acceptor = threading.Thread(target=self.accept, daemon=True)
         self.acceptor.start()
-        return self
+
+    def leave(self) -> None:
+        """End all connections, and refuse others."""
+        self.__exit__()
+
+    def come_back(self) -> None:
+        """Listen again, on the same port."""
+        self.stopping = threading.Event()
+        self.listen(self.port)
+
+    def leave_for(self, seconds: float) -> threading.Timer:
+        """Leave, and come back after some seconds."""
+        self.leave()
+        timer = threading.Timer(seconds, self.come_back)
+        timer.start()
+        return timer
 
     def __exit__(self, *_: object) -> None:
         self.stopping.set()

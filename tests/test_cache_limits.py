@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from fastshard import CacheWarning
 from fastshard.sources.cache import RangeCache, clear, listing
 from fastshard.sources.disk import alone_in
 from fastshard.sources.facts import Facts
 
 from caching import FACTS, OBJECT, URL, add, posix, read, reopened
-from conftest import not_sanitized
+from conftest import not_sanitized, write_tar
 from scripts import run_script
+from servers import Server
 
 pytestmark = not_sanitized  # nothing of it is in C
 
@@ -230,6 +232,50 @@ def test_a_file_that_may_not_grow_is_a_full_disk(folder, tmp_path):
     printed = run_script(tmp_path, FILLS_UP, folder)
 
     assert printed.strip() == "1 [(90000, 110000)]"
+
+
+TOO_LARGE = """
+import resource, sys, warnings
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+import fastshard
+url, kept = sys.argv[1:]
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for name in ("large-0", "small-0", "large-1"):
+        with fastshard.open(f"{url}/{name}.tar", cache_dir=kept) as ds:
+            assert [len(sample["bin"]) for sample in ds] == [90_000] * len(ds)
+print([one.category.__name__ for one in caught], caught[0].message)
+"""
+
+
+@posix
+def test_files_that_cannot_be_made_are_warned_of_once(folder, tmp_path):
+    files = {}
+    for name, count in (("large-0", 5), ("small-0", 1), ("large-1", 5)):
+        members = {f"{i}.bin": bytes(90_000) for i in range(count)}
+        files[f"/{name}.tar"] = write_tar(tmp_path / name, members).read_bytes()
+    with Server(files) as server:
+        printed = run_script(tmp_path, TOO_LARGE, server.url, folder)
+
+    assert printed.startswith("['CacheWarning'] http://127.0.0.1:")
+    assert "large-0.tar" in printed
+    assert "File too large" in printed
+    assert [one.url[-11:] for one in listing(folder)] == ["small-0.tar"]
+
+
+@posix
+def test_a_quota_is_warned_of(folder, monkeypatch):
+    monkeypatch.setattr(os, "ftruncate", no_quota)
+    cache = RangeCache(folder)
+    with pytest.warns(CacheWarning, match="nothing more is cached") as caught:
+        entries = [cache.entry(str(i), FACTS) for i in range(3)]
+    for entry in entries:
+        entry.add(0, b"x")
+    assert len(caught) == 1
+
+
+def no_quota(*args):
+    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import shutil
 
 import pytest
 
@@ -156,7 +157,7 @@ def test_a_shard_without_an_index_is_scanned(hub):
         "two/s",
         "two/t",
     ]
-    with pytest.raises(fastshard.FastshardError, match="no shards"):
+    with pytest.raises(fastshard.FastshardError, match=r"^No shards found in dataset"):
         discovered(hub, "owner/tars", strict_index=True)
 
 
@@ -227,6 +228,69 @@ def test_indexes_without_folders_are_found_where_names_are_unique(hub):
     assert where[:2] == ["none", "none"]
     assert where[2].endswith("/t.json")
     assert dataset.open_shard(0).filenames() == sorted(FIRST)
+
+
+@pytest.mark.parametrize("subfolder", [None, "two"])
+@pytest.mark.parametrize("kind", ["repository", "url", "server"])
+def test_indexes_of_shards_that_are_here_can_be_elsewhere(
+    hub, folder, tmp_path, kind, subfolder
+):
+    here = tmp_path / "here"
+    shutil.copytree(folder, here, ignore=shutil.ignore_patterns("*.json", "*.fsi"))
+    with Server({f"/m/{k}": v for k, v in files_below(folder, ".json").items()}) as web:
+        metadata = {
+            "repository": "owner/indexes",
+            "url": "hf://datasets/owner/indexes",
+            "server": web.at("/m/"),
+        }[kind]
+        dataset = discovered(hub, str(here), SECRET, subfolder, metadata)
+        k = dataset.num_shards - 2
+        assert not dataset.is_remote
+        assert dataset.list_files_in_shard(k) == sorted(SECOND)
+        info = dataset.get_shard_info(k)
+        assert info["name"] == "two/s"
+        assert info["json_path"].endswith("/two/s.json")
+        assert info["tar_path"] == str(here / "two" / "s.tar")
+        reader = dataset.open_shard(k)
+        assert reader.read_file(0) == SECOND["c.jpg"]
+        shard = dataset._set.shard(k)
+        assert (shard.mode, shard.index[-11:]) == ("mmap", "/two/s.json")
+        assert dataset.total_size == sum(
+            path.stat().st_size for path in (here / (subfolder or "")).rglob("*.tar")
+        )
+        assert webshart.read_files_batch(dataset, [(k, 0)]) == [SECOND["c.jpg"]]
+        assert tokens(web) <= {None}
+        assert (kind == "server") == bool(web.requests)
+        assert tokens(hub) <= {f"Bearer {SECRET}"}
+
+
+def test_shards_that_are_here_without_a_remote_index(hub, folder, tmp_path):
+    here = tmp_path / "here"
+    shutil.copytree(folder, here, ignore=shutil.ignore_patterns("one", "*.fsi"))
+    write_tar(here / "new.tar", {"n.bin": b"new"})
+    del hub.repos["owner/flat"]["s.json"]
+
+    dataset = discovered(hub, str(here), SECRET, None, "owner/flat")
+    names = [dataset.get_shard_info(k)["name"] for k in range(dataset.num_shards)]
+    assert names == ["new", "two/s", "two/t"]
+    files = [dataset.open_shard(k).read_file(0) for k in range(3)]
+    assert files == [b"new", SECOND["c.jpg"], THIRD["d.jpg"]]
+    strict = discovered(hub, str(here), SECRET, None, "owner/flat", strict_index=True)
+    assert strict.num_shards == 2
+    copy = pickle.loads(
+        pickle.dumps(discovered(hub, str(here), None, None, "owner/flat"))
+    )
+    assert copy.open_shard(2).read_file(0) == THIRD["d.jpg"]
+
+
+def test_a_remote_index_of_another_shard_is_passed_over(hub, folder, tmp_path):
+    here = tmp_path / "here"
+    shutil.copytree(folder, here, ignore=shutil.ignore_patterns("*.json", "*.fsi"))
+    write_tar(here / "two" / "s.tar", {"other.bin": b"other", "more.bin": b"m" * 9000})
+    dataset = discovered(hub, str(here), SECRET, "two", "owner/indexes")
+    with pytest.warns(fastshard.StaleIndexWarning, match=r"two/s\.json"):
+        reader = dataset.open_shard(0)
+    assert reader.filenames() == ["more.bin", "other.bin"]
 
 
 def test_metadata_that_is_not_there(hub, tmp_path):

@@ -1,7 +1,6 @@
 """Servers that go away and come back: what is retried, until when, and what is not."""
 
 import socket
-import threading
 import time
 
 import pytest
@@ -26,27 +25,6 @@ def body(i: int) -> bytes:
     return bytes([i % 251 + 1]) * EACH
 
 
-class Away(Server):
-    """A server that resets connections and refuses new ones while it is away."""
-
-    def leave(self) -> None:
-        port = self.port
-        self.__exit__()
-        self.port = port
-
-    def come_back(self) -> None:
-        self.stopping = threading.Event()
-        self.listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
-        self.acceptor = threading.Thread(target=self.accept, daemon=True)
-        self.acceptor.start()
-
-    def leave_for(self, seconds: float) -> threading.Timer:
-        self.leave()
-        timer = threading.Timer(seconds, self.come_back)
-        timer.start()
-        return timer
-
-
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
@@ -64,7 +42,7 @@ def shards(tmp_path_factory):
 
 @pytest.fixture
 def server(shards):
-    with Away(dict(shards)) as server:
+    with Server(dict(shards)) as server:
         yield server
 
 

@@ -263,7 +263,7 @@ def open_tar(
     Parameters
     ----------
     remote : Settings, optional
-        How a URL is read.
+        How a URL is read, the shard's or its index's.
     """
     check_choice("mode", mode, ("mmap", "private", "pread"))
     check_choice("key", key, ("first", "last"))
@@ -279,7 +279,10 @@ def open_tar(
     rule = {"last_dot": key == "last", "lower": lower}
     file = LocalFile(name)
     try:
-        contents = _contents_of(file, index, rule, mode == "pread", progress)
+        if is_remote(index):
+            contents = _contents_from(index, file, rule, remote)
+        else:
+            contents = _contents_of(file, index, rule, mode == "pread", progress)
         grouping = contents.grouping or Grouping(contents.table, **rule)
         if index == "rebuild":
             save_index(contents, file, sidecar(name, "fsi"), grouping=grouping)
@@ -308,6 +311,7 @@ def open_tar(
             "lower": lower,
             "prefetch": prefetch,
             "check_size": check_size,
+            **({"remote": remote} if is_remote(index) else {}),
         },
     )
 
@@ -331,7 +335,7 @@ def open_remote_tar(
         folder = None if index == "auto" else index
         contents = find_remote_index(file, folder, **rule)
     elif index not in ("none", "rebuild"):
-        contents = read_remote_index(index, file, **rule)
+        contents = read_remote_index(index, file, settings=settings, **rule)
     if contents is None:
         contents = scanned(file, progress, again=index == "rebuild")
     source = _kept_whole(file) or RemoteSource(file)
@@ -346,7 +350,7 @@ def open_remote_tar(
         remote=file,
         options={
             "path": url,
-            "index": index if is_remote(index) else _index_again(index),
+            "index": _index_again(index),
             "key": key,
             "lower": lower,
             "remote": settings,
@@ -398,11 +402,22 @@ def _contents_of(
     return Contents(table, end=end, skipped=MappingProxyType(skipped))
 
 
+def _contents_from(
+    url: str, file: LocalFile, rule: dict[str, bool], settings: Settings | None
+) -> Contents:
+    """Read the remote index of a shard that is here."""
+    from fastshard.index.remote import read_remote_index
+
+    settings = settings or settings_of({}, [url])
+    return read_remote_index(url, file, settings=settings, **rule)
+
+
 def _index_again(index: str) -> str:
     """Say which index a pickled shard opens with: none is built twice."""
     if index == "rebuild":
         return "auto"
-    return index if index in ("auto", "none") else os.path.abspath(index)
+    named = index not in ("auto", "none") and not is_remote(index)
+    return os.path.abspath(index) if named else index
 
 
 def _is_longer(file: LocalFile, table: ExtentTable) -> bool:

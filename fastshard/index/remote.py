@@ -17,6 +17,7 @@ from threading import Event
 from types import MappingProxyType
 
 from fastshard._core.grouping import Grouping
+from fastshard._core.source import LocalFile
 from fastshard._core.walk import Walk, first_header
 from fastshard.errors import FormatError, RemoteError
 from fastshard.index import FOUND, format_of, listed, sidecar
@@ -210,12 +211,25 @@ def sidecar_of(url: str, kind: str, folder: str | None) -> str:
 
 
 def read_remote_index(
-    path: str, file: RemoteFile, *, last_dot: bool, lower: bool
+    path: str,
+    file: RemoteFile | LocalFile,
+    *,
+    last_dot: bool,
+    lower: bool,
+    settings: Settings | None = None,
 ) -> Contents:
-    """Read an index of a remote shard, and see that it is of it; see `read_index`.
+    """Read an index, and check that it is of a shard; one of them is remote.
+
+    Parameters
+    ----------
+    settings : Settings, optional
+        How a URL is read; otherwise as the shard is.
+    path, file, last_dot, lower
+        As for `read_index`.
 
     Raises
     ------
+    OSError
         There is none.
     StaleIndexError, FormatError
         It is of another shard, or broken.
@@ -225,7 +239,10 @@ def read_remote_index(
         raise RemoteError(
             f"an index in the format {kind} is read beside local shards", shown(path)
         )
-    data, where = _bytes_of(path, file.settings)
+    if settings is None:
+        assert isinstance(file, RemoteFile)
+        settings = file.settings
+    data, where = _bytes_of(path, settings)
     if kind == "json":
         return listed(data, where, file)
     index = parse_binary(data, where)

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from fastshard.errors import CacheWarning
 from fastshard.sizes import parse_size
 from fastshard.sources.disk import GONE, Locked, alone_in, disk_bytes, remove_tree
 from fastshard.sources.entries import NEW, OBJECT, USED, Entry
@@ -42,6 +43,7 @@ ENTRY = re.compile(r"[0-9a-f]{40}-[0-9a-f]{24}")
 PATIENCE_NS = 3600 * 10**9  # after which an entry that is being made was given up
 LOOK_EVERY = 5.0  # seconds between looks for removed files
 MOST_OPEN = 256  # entries whose files are open
+_warned_of: set[str] = set()  # folders that objects are too large for
 SPARE = 10  # the part of the limit that is free after entries were removed: 1/10
 
 
@@ -163,7 +165,19 @@ class RangeCache(Locked):
             self.is_stopped = True
         if first:
             text = f"nothing more is cached in {self.folder}: {error}"
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warnings.warn(text, CacheWarning, stacklevel=2)
+
+    def refuse(self, url: str, nbytes: int, error: Exception) -> None:
+        """Note that an object cannot be kept; of the first one in a folder, warn.
+
+        Others may be small enough for a limit on the size of files.
+        """
+        with self.lock:
+            first = self.folder not in _warned_of
+            _warned_of.add(self.folder)
+        if first:
+            text = f"{url} ({nbytes:,} bytes) is not cached in {self.folder}: {error}"
+            warnings.warn(text, CacheWarning, stacklevel=2)
 
     def note_growth(self, entry: Entry, nbytes: int) -> None:
         """Count bytes that were added to an entry, and hold the limit."""

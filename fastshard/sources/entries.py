@@ -30,7 +30,6 @@ PASSING = (  # not of the disk
     errno.ENFILE,
     errno.ENOMEM,
     errno.ENOENT,
-    errno.EFBIG,
 )
 
 Answer = TypeVar("Answer")
@@ -121,8 +120,10 @@ class Entry:
         """Store bytes of the object, unless that cannot be done.
 
         A disk that is full or cannot be written to ends all storing of this cache
-        with one warning. Nothing is stored either of what does not lie inside the
-        object, or by what this entry alone would break the limit.
+        with one warning; one without room for a file of the object's size ends that of
+        this entry, with a warning for the first of them. Nothing is stored either of
+        what does not lie inside the object, or by what this entry alone would break
+        the limit.
         """
         with as_bytes(memoryview(data)) as view:
             if view and self._is_inside(offset, len(view)):
@@ -202,7 +203,10 @@ class Entry:
                 make_entry(self.folder, self._known)
                 opened = self._open()
         except OSError as error:
-            if make and error.errno not in PASSING:
+            if make and error.errno == errno.EFBIG:
+                self.close()  # no file of its size can be made here
+                self._cache.refuse(self._known.url, self.nbytes, error)
+            elif make and error.errno not in PASSING:
                 self._cache.stop(error)
             return None
         if not self._closed:

@@ -51,7 +51,11 @@ class RemoteOptions(TypedDict, total=False):
     offline : bool
         Read nothing but what is in `cache_dir`.
     private_hosts : bool
-        False refuses addresses that are private, local or link-local.
+        False refuses hosts with an address that is not public (private, local,
+        link-local, shared, multicast), of redirects too. Addresses are checked before
+        one of them is connected to. Proxies are refused: they resolve names
+        themselves. Of the hub's listing and of stores the endpoint is checked, which
+        huggingface_hub and obstore then resolve again.
     store : Mapping of str to object
         Options of obstore's `S3Store`, `GCSStore`, `AzureStore`: ``region``,
         ``endpoint``, ``skip_signature``, credentials.
