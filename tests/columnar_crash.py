@@ -2,24 +2,30 @@
 
     python tests/columnar_crash.py [MINUTES] [SEED]
     python tests/columnar_crash.py kills|losses|errors|reading SECONDS SEED
+    python tests/columnar_crash.py kills|losses|errors|reading 500rounds SEED
 
 A child works on a dataset and reports what it begins, and what the writer says is
 stored. Then what is on the disk is read without fastshard and with it: it must be what
 was stored last, or what a later operation makes, and the dataset must go on.
-Where it ends well it says what it did. It needs Linux and a C compiler.
+Readers look on: in the child, where compactions come between, and beside it. When a
+writer has then been opened and closed no file is left that no row needs. Where it
+ends well it says what it did. It needs Linux and a C compiler.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import errno
 import faulthandler
 import json
+import math
 import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -35,7 +41,7 @@ import columnar_model as model
 import powerloss
 from columnar_found import Broken, need
 from columnar_model import State, Work
-from columnar_readers import reading
+from columnar_readers import code_of, forked, reading
 
 HERE = Path(__file__).parent
 ONCE, FROM_THEN_ON, SHORT, KILL_BEFORE, KILL_AFTER = range(5)  # enum how of watched.c
@@ -133,6 +139,7 @@ class Child:
         except OSError as error:
             if not self.library.watched_failed():
                 raise
+            work.reader = None
             self.say("refused", repr(error))
             self._after(work)
 
@@ -187,13 +194,31 @@ def possible(start: State, reports: list[list]) -> tuple[list[State], list | Non
     return states, begun
 
 
-def check(root: Path, start: State, reports: list[list], *, whole=False) -> State:
-    """Check what is there against reports, without changing it; return it."""
+def settle(root: Path) -> None:
+    """Have SQLite decide of a commit that a kill has stopped, as the next writer does.
+
+    Those who have the index open may not see it, and who opens it later would.
+    """
+    if (root / "index.sqlite").exists():
+        with contextlib.closing(sqlite3.connect(root / "index.sqlite")) as conn:
+            conn.execute("INSERT INTO counters (name, value) VALUES ('settled', 0)")
+            conn.execute("DELETE FROM counters WHERE name = 'settled'")  # pages count
+            conn.commit()
+
+
+def check(
+    root: Path, start: State, reports: list[list], *, whole=False, beside=()
+) -> State:
+    """Check what is there against reports, and return it.
+
+    Nothing is changed, unless there are readers beside: see `settle`.
+    """
     states, begun = possible(start, reports)
     copy = root.with_name("copy")
     try:
         if root.exists():
-            shutil.copytree(root, copy)
+            with stopped(beside):
+                shutil.copytree(root, copy)
         found = columnar_found.read(copy, whole=whole)
         if begun is not None:
             if begun[0] == "add" and begun[1] is None:  # it did not live to tell its id
@@ -203,9 +228,13 @@ def check(root: Path, start: State, reports: list[list], *, whole=False) -> Stat
                 begun = [*begun[:1], *news, *begun[2:]] if len(news) == 1 else ["bad"]
             states.append(model.apply(states[-1], begun))
         state = model.which(states, found)
+        if beside:
+            settle(root)
+            state = model.which(states, columnar_found.read(root))
         shutil.rmtree(copy, ignore_errors=True)
-        if state.fields:
-            shutil.copytree(root, copy)
+        if (root / "index.sqlite").exists():
+            with stopped(beside):
+                shutil.copytree(root, copy)
             said = model.differences(state, columnar_found.read_with_fastshard(copy))
             need(not said, f"fastshard's reader: {said[:5]}")
         return state
@@ -235,6 +264,7 @@ def go_on(root: Path, state: State) -> None:
     need(not said, f"after going on: {said[:5]}")
     faults = verify(root)
     need(not faults, f"verify: {faults[:5]}")
+    columnar_found.check_debris(root)
 
 
 Done = collections.Counter
@@ -243,6 +273,64 @@ Done = collections.Counter
 def kills(rng: random.Random, folder: Path, done: Done) -> None:
     """Kill writers of one dataset, one after the other, at any moment of their work."""
     root, state = folder / "data", State()
+    done_with = folder / "done"
+    readers = [forked(watch, root, done_with, rng.random()) for _ in range(2)]
+    try:
+        state = killed(rng, root, state, done, readers)
+    finally:
+        done_with.touch()
+        codes = [code_of(reader) for reader in readers]
+    need(not any(codes), f"exit codes {codes} of readers beside")
+    go_on(root, state)
+    for i in range(5):
+        create(rng, folder / f"new{i}" / "data", done)
+
+
+def create(rng: random.Random, root: Path, done: Done) -> None:
+    """Kill a writer while it makes a dataset."""
+    root.parent.mkdir()
+    at, how = rng.randrange(1, 80), rng.choice([KILL_BEFORE, KILL_AFTER])
+    trial = Child(root, f"{rng.random()}", State(), count=2).run(at=at, how=how)
+    done["creations"] += trial.status == -signal.SIGKILL
+    go_on(root, check(root, State(), trial.reports))
+
+
+def watch(root: Path, done_with: Path, seed: float) -> None:
+    """Read again and again what others write and compact, and are killed at."""
+    from fastshard.columnar import ShardedDatasetReader
+
+    rng = random.Random(seed)
+    while not done_with.exists():
+        try:
+            reader = ShardedDatasetReader(root)
+        except FileNotFoundError:  # it is not made yet
+            time.sleep(0.002)
+            continue
+        with reader:
+            for _ in range(rng.randrange(1, 6)):
+                seen = columnar_found.read_by(reader)
+                time.sleep(rng.random() * 0.02)
+                again = columnar_found.read_by(reader, rng.random() < 0.5)
+                need(again == seen, f"a reader saw {seen}, and then {again}")
+                if rng.random() < 0.5:
+                    reader.refresh()
+
+
+@contextlib.contextmanager
+def stopped(processes: list[int]):
+    """Stop processes for a while: who closes an index may write to it."""
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+        os.waitpid(process, os.WUNTRACED)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+def killed(rng, root: Path, state: State, done: Done, readers: list[int]) -> State:
+    """Kill ten writers; return what they leave."""
     for i in range(10):
         child = Child(root, f"{rng.random()}", state, count=rng.randrange(1, 40))
         if rng.random() < 0.5:
@@ -250,13 +338,13 @@ def kills(rng: random.Random, folder: Path, done: Done) -> None:
         else:
             how = rng.choice([KILL_BEFORE, KILL_AFTER])
             trial = child.run(at=rng.randrange(1, rng.choice([40, 400])), how=how)
-        state = check(root, state, trial.reports)
+        state = check(root, state, trial.reports, beside=readers)
         done["kills"] += trial.status == -signal.SIGKILL
         done["operations"] += sum(report[0] == "done" for report in trial.reports)
         if i % 3 == 2:
             trial = Child(root, f"{rng.random()}", state, count=3).run()
-            state = check(root, state, trial.reports, whole=True)
-    go_on(root, state)
+            state = check(root, state, trial.reports, whole=True, beside=readers)
+    return state
 
 
 def losses(rng: random.Random, folder: Path, done: Done) -> None:
@@ -271,7 +359,7 @@ def losses(rng: random.Random, folder: Path, done: Done) -> None:
     child = Child(root, f"{rng.random()}", start, count=rng.randrange(1, 30))
     trial = child.run(journal=True)
     possible(start, trial.reports)
-    cut(disk, trial, start, rng, folder, done, moments=40)
+    cut(disk, trial, start, rng, folder, done, moments=MOMENTS)
 
 
 def cut(disk, trial, start, rng, folder, done, *, moments, deeper=True) -> None:
@@ -324,7 +412,7 @@ def errors(rng: random.Random, folder: Path, done: Done) -> None:
     shutil.copytree(case, before)
     steps = Child(root, seed, start, count=count).run(journal=True).steps
     shutil.rmtree(case)
-    for at in sorted(rng.sample(range(1, steps + 1), min(steps, 40))):
+    for at in sorted(rng.sample(range(1, steps + 1), min(steps, MOMENTS))):
         code, how = rng.choice(FAULTS)
         shutil.copytree(before, case)
         disk = powerloss.Disk(case)
@@ -357,6 +445,8 @@ def fails(disk, trial, start, rng, folder) -> None:
         raise
 
 
+MOMENTS = 40  # of a session, at which something fails; fewer where rounds are counted
+
 KINDS: dict[str, Callable] = {
     "kills": kills,
     "losses": losses,
@@ -365,14 +455,14 @@ KINDS: dict[str, Callable] = {
 }
 
 
-def run(kinds: list[str], seconds: float, seed: int) -> int:
-    """Do rounds until the time is over."""
+def run(kinds: list[str], seconds: float, most: float, seed: int) -> int:
+    """Do rounds until the time is over, or so many are done."""
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "This process .* is multi-threaded")
     done: Done = collections.Counter()
     until = time.monotonic() + seconds
     rounds = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until and rounds < most:
         kind = kinds[rounds % len(kinds)]
         name = f"{seed} {rounds} {kind}"
         folder = Path(tempfile.mkdtemp("", "columnar", MEMORY))
@@ -394,10 +484,15 @@ def main(arguments: list[str]) -> int:
         kinds, seconds = [arguments.pop(0)], 1.0
     else:
         seconds = 60.0
-    limit = float(arguments[0]) if arguments else 10
+    limit, most = 10.0, math.inf
+    if arguments and arguments[0].endswith("rounds"):
+        limit, most = math.inf, int(arguments[0].removesuffix("rounds"))
+        globals()["MOMENTS"] = 8
+    elif arguments:
+        limit = float(arguments[0])
     seed = int(arguments[1]) if arguments[1:] else time.time_ns() % 10**6
     if kinds == ["reading"] or hasattr(ctypes.CDLL(None), "watched_start"):
-        return run(kinds, seconds * limit, seed)
+        return run(kinds, seconds * limit, most, seed)
     with tempfile.TemporaryDirectory() as name:
         where = os.environ | {"LD_PRELOAD": preload(Path(name))}
         command = [sys.executable, __file__, *sys.argv[1:]]

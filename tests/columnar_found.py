@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+LOCKS = {"writer.lock", "readers.lock"}  # which stay
+
 
 class Broken(AssertionError):  # noqa: N818
     """What is there is nothing that should be."""
@@ -41,14 +43,13 @@ def read(root: Path, *, whole: bool = False) -> Found:
     """
     path = root / "index.sqlite"
     if not path.exists():
+        check_nothing(root)
         return Found((), {})
     conn = sqlite3.connect(path)
     try:
         need(conn.execute("PRAGMA integrity_check").fetchone() == ("ok",), "SQLite")
         tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master")}
-        if not tables >= {"samples", "fields", "counters"}:
-            need(not tables, f"only some tables: {tables}")
-            return Found((), {})
+        need(tables >= {"samples", "fields", "counters"}, f"only tables {tables}")
         names = conn.execute("SELECT name, num_shards FROM fields ORDER BY rowid")
         shards = dict(names)
         query = "SELECT field, shard, nbytes, members FROM fastshard_shards"
@@ -76,9 +77,39 @@ def read(root: Path, *, whole: bool = False) -> Found:
     return found
 
 
+def check_nothing(root: Path) -> None:
+    """Check that what a crash left before there was an index are no data."""
+    if root.exists():
+        names = {path.name for path in root.iterdir()}
+        begun = {f".index.sqlite.new{end}" for end in ("", "-wal", "-shm", "-journal")}
+        need(names <= begun | LOCKS, f"no index, and {sorted(names)}")
+
+
+def check_debris(root: Path) -> None:
+    """Check that a dataset that nobody has open holds what rows need, and no more."""
+    conn = sqlite3.connect(f"file:{root / 'index.sqlite'}?immutable=1", uri=True)
+    try:
+        needed = {"index.sqlite"}
+        for (field,) in conn.execute("SELECT name FROM fields").fetchall():
+            query = "SELECT shard FROM fastshard_shards WHERE field = ? AND members"
+            for (shard,) in conn.execute(query, (field,)):
+                needed.add(f"{field}_shards/shard_{shard:04d}.tar")
+    finally:
+        conn.close()
+    found = {str(p.relative_to(root)) for p in root.rglob("*") if not p.is_dir()}
+    need(needed <= found, f"not there: {sorted(needed - found)}")
+    need(found - needed <= LOCKS, f"debris: {sorted(found - needed - LOCKS)}")
+    held = (root / "writer.lock").read_bytes()
+    need(held == b"", f"writer.lock names {held!r}")
+
+
 def check_records(field: str, count: int, records: list, shards: dict) -> None:
     """Check what the writer keeps of shards, and that its shards are whole tars."""
+    unnamed = shards.keys() - {shard for shard, _, _ in records}
+    need(not unnamed, f"shards {sorted(unnamed)} of {field} are left over")
     for shard, size, members in records:
+        if size < 0:  # replaced, and readers may open it
+            continue
         where = f"shard {shard} of {field}"
         need(shard in shards or not size, f"{where} is recorded, and not there")
         if shard in shards:
@@ -86,7 +117,7 @@ def check_records(field: str, count: int, records: list, shards: dict) -> None:
             need((end, len(found)) == (size, members), f"{where}: {size}, {members}")
             rest = data[end:]
             need(len(rest) >= 1024 and not any(rest), f"{where}: no zeros at {end}")
-    held = sum(bool(members) for _, _, members in records)
+    held = sum(size > 0 < members for _, size, members in records)
     need(count == held, f"num_shards of {field} is {count}, {held} have members")
 
 
@@ -156,14 +187,25 @@ def read_with_fastshard(root: Path) -> Found:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with ShardedDatasetReader(root) as reader:
-            ids = reader.query_ids()
-            need(len(reader) == len(ids), f"{len(reader)} is the length of {ids}")
-            rows = reader.get_many(ids)
-            found = {
-                sample: (
-                    json.dumps(meta),
-                    {field: digest(array) for field, array in arrays.items()},
-                )
-                for sample, (arrays, meta) in zip(ids, rows, strict=True)
-            }
-            return Found(tuple(reader.list_fields()), found)
+            return read_by(reader)
+
+
+def read_by(reader, in_order=False) -> Found:
+    """Read all that an open reader sees; `in_order` has `scan` bring the arrays."""
+    ids = reader.query_ids()
+    need(len(reader) == len(ids), f"{len(reader)} is the length of {ids}")
+    rows = reader.get_many(ids)
+    if in_order and reader.list_fields():
+        scanned = {sample.pop("__key__"): sample for sample in reader.scan()}
+        need(scanned.keys() == set(ids), "a scan passed samples over")
+        rows = [
+            (scanned[sample], meta) for sample, (_, meta) in zip(ids, rows, strict=True)
+        ]
+    found = {
+        sample: (
+            json.dumps(meta),
+            {field: digest(array) for field, array in arrays.items()},
+        )
+        for sample, (arrays, meta) in zip(ids, rows, strict=True)
+    }
+    return Found(tuple(reader.list_fields()), found)

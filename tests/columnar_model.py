@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from columnar_found import Broken, Found, digest
+from columnar_found import Broken, Found, digest, read_by
 
 NAMES = ["alpha", "beta", "gamma", "Delta", "_e"]
 DTYPES = ["<f4", "<f8", ">i2", "|u1", "<c8", "<U3", "<M8[s]", "|b1"]
@@ -99,6 +99,8 @@ class Work:
         self.per = rng.choice([3, 5, 20])
         self.number = rng.randrange(1 << 30)
         self.writer = None
+        self.reader = None
+        self.seen: Found | None = None  # by the reader, until it is refreshed
 
     def open(self) -> None:
         from fastshard.columnar import ShardedDatasetWriter
@@ -126,9 +128,10 @@ class Work:
         if not state.fields or (free and rng.random() < 0.05):
             return ["fields", self.some(free)]
         kinds = {"add": 30, "register": 2, "flush": 4, "close_tars": 1, "reopen": 1}
+        kinds["look"] = 4
         if state.rows:
             kinds |= {"update": 12, "shard": 3, "stream": 3, "abandon": 1, "bad": 2}
-            kinds |= {"meta": 2, "commit": 1, "compact": 2, "rebind": 1}
+            kinds |= {"meta": 2, "commit": 1, "compact": 3, "rebind": 1}
         [kind] = rng.choices(list(kinds), kinds.values())
         return getattr(self, f"_{kind}", lambda: [kind])()
 
@@ -159,11 +162,12 @@ class Work:
         shard = max(taken | files, default=-1) + self.rng.choice([1, 1, 2])
         if taken and self.rng.random() < 0.5:
             shard = self.rng.choice(sorted(taken))
-        lost = [sample for sample, number in there if number == shard]
+        over = shard in taken and (kind == "shard" or self.rng.random() < 0.6)
+        lost = [sample for sample, number in there if over and number == shard]
         versions = {s: self._new() for s in self.some(self.state.rows)}
         if kind != "shard" and self.rng.random() < 0.3:
-            shard, lost = None, []  # the writer takes the next
-        return [kind, field, shard, versions, bool(shard in taken), lost]
+            shard, lost, over = None, [], False  # the writer takes the next
+        return [kind, field, shard, versions, over, lost]
 
     def _stream(self) -> list:
         return self._shard("stream")
@@ -233,6 +237,23 @@ class Work:
             for sample in versions:
                 stream.add_sample(sample, value(field, 0))
             raise Abandoned
+
+    def _do_look(self, op) -> None:
+        """Read all by a reader that stays open: the same again, until refresh()."""
+        from fastshard.columnar import ShardedDatasetReader
+
+        if self.reader is not None and self.rng.random() < 0.2:
+            self.reader.close()
+            self.reader = None
+        if self.reader is None:
+            self.reader, self.seen = ShardedDatasetReader(self.root), None
+        elif self.rng.random() < 0.5:
+            self.reader.refresh()
+            self.seen = None
+        found = read_by(self.reader, self.rng.random() < 0.3)
+        if self.seen not in (None, found):
+            raise Broken(f"a reader saw {self.seen}, and then {found}")
+        self.seen = found
 
     def _do_meta(self, op, sample, meta) -> None:
         query = "UPDATE samples SET meta_json = ? WHERE id = ?"

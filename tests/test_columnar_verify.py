@@ -360,6 +360,10 @@ def test_stat(root):
             "shards": len(shards[field]),
             "bytes": sum(path.stat().st_size for path in shards[field]),
             "missing": [],
+            "replaced": 0,
+            "replaced_bytes": 0,
+            "uncommitted": 0,
+            "uncommitted_bytes": 0,
         }
     assert figures["columns"] == {}
 

@@ -369,7 +369,7 @@ def test_the_shard_that_grows_can_be_replaced(writer, root):
     for i in range(6):
         writer.add_sample({"a": np.array(i)}, str(i))
     with pytest.raises(FileExistsError):
-        writer.open_shard("a", 1)
+        writer.write_shard("a", 1, ["5"], [np.array(50)])
     writer.write_shard("a", 1, ["5"], [np.array(50)], overwrite=True)
     writer.add_sample({"a": np.array(6)}, "6")
     writer.close()

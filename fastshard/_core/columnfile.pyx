@@ -320,6 +320,7 @@ def open_column(
     mode : {"mmap", "private", "pread"}
     recorded : int or None
         Bytes of the members that the index has true offsets of; None: it has not.
+        Where it is believed, no others are mapped or read.
     believes : callable
         ``believes(file, recorded)``: whether that is so of the file that is there.
 
@@ -335,6 +336,8 @@ def open_column(
     cdef bint believed
     try:
         believed = recorded is not None and believes(file, recorded)
+        if believed and recorded > 0:  # what stands behind may be cut off any time
+            file.nbytes = min(file.nbytes, <uint64_t> recorded)
         source = local_source(file, mode, True, False)
         if isinstance(source, MappedSource):
             (<MappedSource> source).residency.look(file.fd)  # it is read at once

@@ -26,6 +26,10 @@ __all__ = [
 ]
 
 ROOT_HELP = "the directory of a columnar dataset"
+LEFT = {
+    "replaced": "were replaced by compact, and go when no reader has them",
+    "uncommitted": "were never committed, and go with the next writer",
+}
 TIMEOUT = 30.0  # seconds of a query
 
 
@@ -70,6 +74,10 @@ def print_figures(figures: dict[str, Any]) -> None:
         if of["missing"]:
             numbers = ", ".join(map(str, of["missing"][:8]))
             write_line(f"    {len(of['missing']):,} shards are not there: {numbers}")
+        for what, why in LEFT.items():
+            if of[what]:
+                nbytes = f"{of[what + '_bytes']:,} bytes"
+                write_line(f"    {of[what]:,} files of {nbytes} {why}")
         if "live_bytes" in of:
             dead = f"{of['dead_bytes']:,} in {of['dead_members']:,} members"
             write_line(f"    live {of['live_bytes']:,} bytes, dead {dead}")

@@ -65,7 +65,7 @@ class Adding(Storing):
         swap : Swap or None
             Puts its file in the place of another.
         existed : bool
-            Whether there was such a shard; else no row refers to it.
+            Whether rows that refer to the shard so far lose it.
         """
         self.flush()
         with self.withdrawing(column):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
 from typing import NamedTuple
 
 from fastshard._core.npywrite import MemberBuffer
@@ -32,7 +31,7 @@ class Record(NamedTuple):
     """What the index knows of a shard file that fastshard wrote."""
 
     nbytes: int  # of complete members; without the archive's end; -1: to be removed
-    members: int  # that these bytes are, superseded ones too
+    members: int  # that these bytes are, superseded ones too; see `compacting`
 
 
 class Column:
@@ -68,8 +67,6 @@ class Column:
         Shards that nothing may be appended to.
     opened : set of int
         Shards that are being written as a whole.
-    is_used : callable
-        Says whether rows refer to a shard; it may read them all.
     highest : int
         The last number that is taken, -1 for none.
     new_files : bool
@@ -95,7 +92,6 @@ class Column:
         self.unsound: set[int] = set()
         self.scanned: dict[int, Record] = {}
         self.opened: set[int] = set()
-        self.is_used: Callable[[int], bool] = lambda number: False
         self.highest = -1
         self.new_files = False
         self.num_shards = self.new_count = -1  # as committed, and to be; not known yet
@@ -120,7 +116,7 @@ class Column:
         return number
 
     def has_shard(self, number: int) -> bool:
-        """Say whether there is a shard; what a crash has left is none."""
+        """Say whether there is a shard; of what a crash has left there is none."""
         if number in self.foreign or number in self.pending:
             return True
         if self.growing is not None and self.growing.number == number:
@@ -128,9 +124,7 @@ class Column:
         record = self.records.get(number)
         if record is not None:
             return record != Record(0, 0)
-        if not os.path.lexists(self.path(number)):
-            return False
-        return not self.records or self.is_used(number)
+        return os.path.lexists(self.path(number))
 
     def next_shard(self) -> None:
         """Make room: go on in the last shard if it has some, else begin another.
@@ -170,6 +164,11 @@ class Column:
                 raise
         self._syncing.finish()
         return Growing(path, number, buffer, at)
+
+    def is_condemned(self, number: int) -> bool:
+        """Say whether a shard is to be removed; readers may still open it."""
+        record = self.pending.get(number, self.records.get(number))
+        return record is not None and record.nbytes < 0
 
     def take_over(self, number: int) -> None:
         """Let another program's shard be one of ours, if more may be appended to it.
@@ -237,7 +236,9 @@ class Column:
     def count(self) -> int:
         """Return how many shards hold a member."""
         records = {**self.records, **self.pending}
-        held = [number for number, record in records.items() if record.members > 0]
+        held = [
+            n for n, record in records.items() if record.nbytes > 0 < record.members
+        ]
         return len(self.foreign.union(held))
 
     def discard(self, records: dict[int, Record] | None) -> None:

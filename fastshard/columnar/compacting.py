@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastshard.columnar.columns import WRITE_BYTES, Column, Record
 from fastshard.columnar.fields import savepoint
 from fastshard.columnar.growing import Growing, Syncing, new_buffer
+from fastshard.columnar.leases import are_seen, next_generation
 from fastshard.columnar.names import check_sample_id
+from fastshard.columnar.recovery import shards_of_rows
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.tars import Members, members_of
 from fastshard.errors import FastshardError, FormatError
@@ -20,11 +22,14 @@ from fastshard.files import sync_directory
 
 if TYPE_CHECKING:
     from fastshard.columnar.adding import Adding
+    from fastshard.columnar.storing import Storing
 
-__all__ = ["Compaction", "compact_columns"]
+__all__ = ["Compaction", "compact_columns", "remove_condemned"]
 
 OPEN_SHARDS = 64  # whose members are remembered
-CONDEMNED = Record(-1, 0)  # says that a file is to be removed
+# Says that a file is to be removed. Its second number is the generation whose
+# readers, and later ones, do not need it; 0: nobody ever did.
+CONDEMNED = Record(-1, 0)
 
 
 class Compaction(NamedTuple):
@@ -49,8 +54,8 @@ def compact_columns(writer: Adding) -> Compaction:
     """Rewrite the shards of those fields that have dead space.
 
     New shards take numbers of their own. Until the commit that lets them count,
-    and from then on the old ones, are condemned in the index: the next writer
-    removes them if this one does not.
+    and from then on the old ones, are condemned in the index: they are removed when
+    no reader may open them, if need be by the next writer.
 
     Raises
     ------
@@ -63,6 +68,7 @@ def compact_columns(writer: Adding) -> Compaction:
     for column in columns:
         if column.opened:
             raise ValueError(f"a shard of the field {column.name!r} is being written")
+    remove_condemned(writer)
     before = [_size(column) for column in columns]
     for column in columns:
         if not _is_compact(writer._conn, column):
@@ -79,10 +85,16 @@ def compact_columns(writer: Adding) -> Compaction:
 def _size(column: Column) -> tuple[int, int]:
     """Return bytes and number of a field's shard files."""
     sizes = []
-    for number in column.records.keys() | column.foreign:
+    for number in _counting(column):
         with suppress(FileNotFoundError):
             sizes.append(os.stat(column.path(number)).st_size)
     return sum(sizes), len(sizes)
+
+
+def _counting(column: Column) -> set[int]:
+    """Return the shards that rows may refer to: those that are not condemned."""
+    records = column.records.items()
+    return {n for n, record in records if record.nbytes >= 0} | column.foreign
 
 
 def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
@@ -96,7 +108,7 @@ def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
         f"SELECT {shard}, count(*), min({offset} >= 512 AND {offset} % 64 = 0) "
         f"FROM samples WHERE {shard} IS NOT NULL GROUP BY 1"
     ).fetchall()
-    members = {n: r.members for n, r in column.records.items() if r.members}
+    members = {n: r.members for n, r in column.records.items() if r.nbytes > 0}
     found = {number: count for number, count, _ in rows}
     return found == members and all(aligned for _, _, aligned in rows)
 
@@ -110,7 +122,7 @@ def _compact(writer: Adding, column: Column) -> None:
     (rows,) = writer._conn.execute(count).fetchone()
     first = column.next_number()
     new = [*range(first, first + -(-rows // column.limit))]
-    old = sorted((column.records.keys() | column.foreign).difference(new))
+    old = sorted(_counting(column).difference(new))
     column.pending.update(dict.fromkeys(new, CONDEMNED))
     writer.flush()
     try:
@@ -122,9 +134,12 @@ def _compact(writer: Adding, column: Column) -> None:
         if not writer.closed:  # else the next writer sees what counts
             undone = all(column.records.get(number) == CONDEMNED for number in new)
             with suppress(OSError, FastshardError):
-                _remove(writer, column, new if undone else old)
+                if undone:
+                    _remove(writer, column, new)
+                else:
+                    remove_condemned(writer)
         raise
-    _remove(writer, column, old)
+    remove_condemned(writer)
 
 
 def _check_rows(conn: sqlite3.Connection, column: Column) -> None:
@@ -234,18 +249,49 @@ def _switch(writer: Adding, column: Column, places: Places, old: list[int]) -> N
                 zip(places.offsets, places.shards, places.rows, strict=True),
             )
             column.pending.update(places.records)
-            column.pending.update(dict.fromkeys(old, CONDEMNED))
+            last = Record(-1, next_generation(cursor))
+            column.pending.update(dict.fromkeys(old, last))
             column.foreign.clear()
             column.highest = max([column.highest, *places.records])
     except sqlite3.Error as error:
         writer._failed(error)
 
 
-def _remove(writer: Adding, column: Column, numbers: list[int]) -> None:
+def remove_condemned(writer: Storing) -> None:
+    """Remove the shards that were replaced, but for those that readers may open.
+
+    Nothing is uncommitted when it begins.
+
+    Raises
+    ------
+    OSError
+        The index cannot be written.
+    """
+    free: dict[int, bool] = {}  # by generation
+    for column in writer._columns.values():
+        numbers = []
+        for number, record in column.records.items():
+            if record.nbytes >= 0:
+                continue
+            if record.members not in free:
+                home, generation = writer._home, record.members
+                free[generation] = not are_seen(writer._conn, home, generation)
+            if free[record.members]:
+                numbers.append(number)
+        if numbers:
+            _remove(writer, column, numbers)
+
+
+def _remove(writer: Storing, column: Column, condemned: list[int]) -> None:
     """Remove condemned files, and then what condemns them."""
-    for number in numbers:
-        with suppress(FileNotFoundError):
-            os.unlink(column.path(number))
+    numbers = []
+    used = shards_of_rows(writer._conn, column.name).intersection(condemned)
+    for number in condemned:
+        with suppress(OSError):  # where it cannot be now, it stays condemned
+            if number not in used:  # by another program's rows
+                with suppress(FileNotFoundError):
+                    os.unlink(column.path(number))
+            numbers.append(number)
     sync_directory(column.folder)
     with savepoint(writer._conn) as cursor:
         cursor.executemany(
@@ -255,4 +301,5 @@ def _remove(writer: Adding, column: Column, numbers: list[int]) -> None:
     for number in numbers:
         column.pending.pop(number, None)
         column.records.pop(number, None)
+    column.foreign |= used
     writer.flush()

@@ -20,6 +20,7 @@ __all__ = [
     "BESIDE",
     "BUSY_SECONDS",
     "FAULTS",
+    "MOST_SQL",
     "ReaderConnection",
     "begin",
     "fault_of",
@@ -33,6 +34,7 @@ BESIDE = ("-wal", "-journal", "-shm")  # ends of the names of SQLite's other fil
 BUSY_SECONDS = 5.0  # that a lock of another process is waited for
 TRIES = 1000  # to find several connections at one state, while others write
 CACHED = 128  # statements
+MOST_SQL = 128 << 10  # bytes of a statement
 SETTINGS = (
     "query_only = ON",
     "cell_size_check = ON",
@@ -41,8 +43,9 @@ SETTINGS = (
 )
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 64 << 20,  # bytes of a value or a row
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 256 << 10,  # bytes; what takes time grows faster
-    sqlite3.SQLITE_LIMIT_VDBE_OP: 250_000,  # instructions of a statement
+    # Both bound what cannot be interrupted: the making of a statement.
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: MOST_SQL,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 100_000,  # instructions of a statement
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,  # bytes
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,

@@ -10,6 +10,8 @@ from typing import Any
 
 from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of, open_reader
 from fastshard.columnar.headers import HeaderCheck, Kind
+from fastshard.columnar.leases import Lease
+from fastshard.columnar.leftovers import left_files
 from fastshard.columnar.names import shard_name
 from fastshard.columnar.schema import NAME, Field, read_fields
 from fastshard.columnar.tars import members_of
@@ -34,8 +36,11 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
     dict
         ``dataset``, ``samples``, ``index_bytes``, ``bytes`` (of all shards'
         files), ``columns`` (of metadata: name to declared type), and ``fields``:
-        name to ``samples``, ``shards``, ``bytes``, and ``missing``, the shards
-        that are not there. A deep one has for each field also ``live_bytes`` and
+        name to ``samples``, ``shards``, ``bytes``, ``missing``, the shards that
+        are not there, ``replaced`` and ``replaced_bytes``, shards that `compact` has
+        replaced and readers may still open, ``uncommitted`` and
+        ``uncommitted_bytes``, files that a writer that was stopped has left and the
+        next one removes. A deep one has for each field also ``live_bytes`` and
         ``dead_bytes`` (members' data that rows refer to, and that none does any
         more), ``dead_members``, and ``arrays``: the commonest dtypes and shapes,
         and how many of each.
@@ -48,6 +53,11 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
         They cannot be read.
     """
     name = os.fsdecode(root)
+    with Lease(name):  # else a compaction removes what is looked at
+        return _stat(name, deep)
+
+
+def _stat(name: str, deep: bool) -> dict[str, Any]:
     conn = open_reader(os.path.join(name, NAME))
     try:
         fields = read_fields(conn, conn.path)
@@ -87,11 +97,16 @@ def _field(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
         f"GROUP BY {column} ORDER BY {column}"
     ).fetchall()
     sizes = {shard: _bytes_of(_path(root, field, shard)) for shard, _ in rows}
+    left = left_files(conn, root, field)
     return {
         "samples": sum(count for _, count in rows),
         "shards": len(rows),
         "bytes": sum(sizes.values()),
         "missing": [shard for shard, nbytes in sizes.items() if not nbytes],
+        "replaced": len(left.replaced),
+        "replaced_bytes": sum(left.replaced.values()),
+        "uncommitted": len(left.uncommitted),
+        "uncommitted_bytes": sum(left.uncommitted.values()),
     }
 
 

@@ -53,9 +53,7 @@ class ShardHandle:
             reason = "the shard is being written"
             raise FileExistsError(errno.EEXIST, reason, path)
         self._existed = column.has_shard(number)
-        if self._existed and not overwrite:
-            reason = "the shard exists, and overwrite is not set"
-            raise FileExistsError(errno.EEXIST, reason, path)
+        self._replaces = self._existed and overwrite
         self._growing = self._begin()
         column.opened.add(number)
         self._closed = False
@@ -66,6 +64,11 @@ class ShardHandle:
 
         What exists is appended to, so that its rows stay true until the commit. Only
         what must not grow is replaced.
+
+        Raises
+        ------
+        FileExistsError
+            It must not grow, and is not to be replaced.
         """
         column, number = self._column, self.shard_id
         buffer = new_buffer(allow_pickle=self._writer._allow_pickle)
@@ -80,6 +83,9 @@ class ShardHandle:
         if self._existed:
             at = None if number in column.foreign else column.end_of(number)
         self._new = None
+        if at is None and (not self._replaces or column.is_condemned(number)):
+            reason = "the shard exists, and nothing may be appended to it"
+            raise FileExistsError(errno.EEXIST, reason, path)
         if at is None:
             at = Record(0, 0)
             path = self._new = os.path.join(column.folder, new_name(number))
@@ -154,7 +160,7 @@ class ShardHandle:
             swap = None if self._new is None else Swap(column, number, self._new)
             try:
                 self._writer.adopt(
-                    column, number, record, self._rows, swap, existed=self._existed
+                    column, number, record, self._rows, swap, existed=self._replaces
                 )
             finally:
                 column.opened.discard(number)

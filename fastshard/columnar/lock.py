@@ -18,6 +18,7 @@ __all__ = [
     "LOCK",
     "Locked",
     "WriterLock",
+    "is_locked",
     "open_writers",
     "opening",
     "register",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 LOCK = "writer.lock"  # below a dataset's root; holds the writer's process id
+A_MOMENT = 0.1  # seconds that `is_locked` may keep it, at most
 AGAIN = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # another process has the lock
 PATIENCE = 5.0  # seconds that a writer of this process may take to end
 
@@ -119,15 +121,37 @@ else:
         fcntl.flock(fd, fcntl.LOCK_UN)  # also where a child that starts has a copy
 
 
+def is_locked(root: str) -> bool:
+    """Say whether a writer is at work; for a moment it takes the lock to know."""
+    if registered(root) is not None:
+        return True
+    try:
+        fd = os.open(os.path.join(root, LOCK), os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # who may not write cannot know
+    try:
+        _take(fd)
+        _give_back(fd)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _take_soon(fd: int) -> None:
     """Take the lock; wait a little for a writer of this process that is ending."""
-    until = time.monotonic() + PATIENCE
+    begun = time.monotonic()
     while True:
         try:
             return _take(fd)
         except OSError as error:
-            ours = error.errno in AGAIN and _holder(fd) == os.getpid()
-            if not ours or time.monotonic() > until:
+            if error.errno not in AGAIN:
+                raise
+            patience = PATIENCE if _holder(fd) == os.getpid() else A_MOMENT
+            if time.monotonic() > begun + patience:
                 raise
         time.sleep(0.01)
 

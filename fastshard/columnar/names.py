@@ -6,6 +6,7 @@ import re
 from collections.abc import Container
 
 __all__ = [
+    "LARGEST_ID",
     "LARGEST_SHARD",
     "check_column_name",
     "check_field_name",
@@ -17,6 +18,7 @@ __all__ = [
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHARD = re.compile(r"shard_([0-9]{4,10})\.tar")
 LARGEST_SHARD = 10**9  # no number of a shard is larger
+LARGEST_ID = (1 << 63) - 1  # that is counted: a larger one is no integer of SQLite
 MAX_ID = 64 << 10  # bytes of a sample's id
 # SQLite compares names without regard to case. The last three are its own.
 COLUMNS = frozenset({"id", "meta_json", "rowid", "oid", "_rowid_"})

@@ -44,5 +44,5 @@ def _fullest(conn: sqlite3.Connection, column: Column) -> int:
     shard = quoted(f"{column.name}_shard")
     sql = f"SELECT count(*) FROM samples WHERE {shard} IS NOT NULL GROUP BY {shard}"
     counts = [count for (count,) in conn.execute(sql)]
-    counts += [record.members for record in column.records.values()]
+    counts += [r.members for r in column.records.values() if r.nbytes >= 0]
     return max(counts, default=0)

@@ -18,7 +18,7 @@ from typing import Any, SupportsIndex, TypeAlias
 
 from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of
 from fastshard.columnar.guard import Guard, guarded, longest_of
-from fastshard.columnar.sql import ids_sql, rows_sql
+from fastshard.columnar.sql import MANY, ids_sql, rows_sql
 from fastshard.errors import FormatError, QueryError, QueryTimeoutError
 
 __all__ = [
@@ -216,7 +216,7 @@ class Run:
             nbytes = _bytes_of(self.conn)
             self.guard.on, self.guard.reason = True, None
             try:
-                program = self.conn.execute(f"EXPLAIN {sql}", params).fetchall()
+                program = self._program(sql, params)
                 self.conn.setlimit(LONGEST, min(whole, longest_of(program)))
                 with closing(self.conn.execute(sql, params)) as cursor:
                     self._fetch(cursor, SLACK + 2 * nbytes * len(cursor.description))
@@ -228,10 +228,23 @@ class Run:
         finally:
             self._ended.set()
 
+    def _program(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
+        """Return what SQLite makes of the statement."""
+        with closing(self.conn.execute(f"EXPLAIN {sql}", params)) as cursor:
+            program: list[tuple[Any, ...]] = []
+            while rows := cursor.fetchmany(FETCHED):
+                self._check()
+                program += rows
+        self._check()
+        return program
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise QueryError("stopped")
+
     def _fetch(self, cursor: sqlite3.Cursor, most: int) -> None:
         while rows := cursor.fetchmany(FETCHED):
-            if self._stopped:
-                raise QueryError("stopped")
+            self._check()
             self.rows += rows
             most -= _length_of(rows)
             if most < 0:
@@ -275,14 +288,14 @@ def _said(error: Exception, guard: Guard, path: str) -> Exception:
     if isinstance(error, QueryError):
         return error
     if isinstance(error, MemoryError):
-        return QueryError("the query is too large")
+        return QueryError(f"the query is too large: {MANY}")
     if isinstance(error, UnicodeEncodeError):
         return QueryError("the query has half a surrogate pair, which is no text")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if guard.reason is not None:
         return QueryError(guard.reason)
     if code == sqlite3.SQLITE_TOOBIG or isinstance(error, sqlite3.DataError):
-        return QueryError("a value, or the query, is too long")
+        return QueryError(f"a value, or the query, is too long: {MANY}")
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM):
         return QueryError("the query needs more temporary space than there is")
     decoding = isinstance(error, UnicodeDecodeError) or (

@@ -12,14 +12,16 @@ from fastshard._core.source import LocalFile
 from fastshard.columnar.adoption import take_over_tail
 from fastshard.columnar.columns import Column, Record
 from fastshard.columnar.growing import FLAGS, only_zeros, sync_file, write_at
+from fastshard.columnar.marked import is_left
 from fastshard.columnar.names import LARGEST_SHARD, shard_number
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.swapping import settle_swaps
 from fastshard.files import sync_directory
 from fastshard.formats.tarheader import BLOCK, END
 
-__all__ = ["has_rows", "read_records", "recover", "shards_of_rows"]
+__all__ = ["read_records", "recover", "shards_of_rows"]
 
+UNFINISHED = Record(-1, 0)  # see `compacting`
 MOST_BYTES = 1 << 62  # of a shard; offsets are int64 in SQLite
 
 
@@ -27,8 +29,9 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
     """Learn which shards a field has, and undo what was never acknowledged.
 
     Files that end behind what their record says are cut, unless rows refer to what
-    is there: then another program appended it, and it is taken over. Files of
-    other programs are not touched. The caller commits.
+    is there: then another program appended it, and it is taken over. Files of ours
+    that have neither a record nor rows are removed. Files of other programs are not
+    touched. The caller commits.
 
     Parameters
     ----------
@@ -53,6 +56,8 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
     sizes = _sizes(column.folder)
     last = max(column.records, default=-1)
     for number, record in sorted(column.records.items()):
+        if record.nbytes < 0:
+            continue
         size = sizes.get(number, 0)
         if size < record.nbytes:
             _warn_short(column, number, size, record)
@@ -60,12 +65,11 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
         # need not, but it can only be in the last one.
         elif size != record.nbytes + len(END) or number == last:
             _check_tail(conn, column, number, record)
-    unrecorded = sizes.keys() - column.records.keys()
+    unrecorded = sizes.keys() - column.records.keys() - column.unsound
     if unrecorded or not column.records:
         column.foreign = shards_of_rows(conn, column.name) - column.records.keys()
-    known = column.records.keys() | column.foreign | column.unsound
-    if not column.records:  # then these were not left by a writer of ours
-        known |= unrecorded
+    unrecorded -= _remove_left(column, unrecorded - column.foreign)
+    known = column.records.keys() | column.foreign | column.unsound | unrecorded
     column.highest = max(known, default=-1)
     if column.highest in column.foreign:
         column.take_over(column.highest)
@@ -92,12 +96,6 @@ def _unsound_records(conn: sqlite3.Connection, column: Column) -> set[int]:
         (column.name, LARGEST_SHARD),
     )
     return {number for (number,) in rows} - column.records.keys()
-
-
-def has_rows(conn: sqlite3.Connection, field: str, number: int) -> bool:
-    """Say whether rows refer to a shard. It may read them all."""
-    sql = f"SELECT 1 FROM samples WHERE {quoted(f'{field}_shard')} = ? LIMIT 1"
-    return conn.execute(sql, (number,)).fetchone() is not None
 
 
 def shards_of_rows(conn: sqlite3.Connection, field: str) -> set[int]:
@@ -184,9 +182,20 @@ def _cut(path: str, nbytes: int) -> None:
         os.close(fd)
 
 
+def _remove_left(column: Column, numbers: set[int]) -> set[int]:
+    """Remove what a writer that was stopped has left of shards; return which."""
+    left = {number for number in numbers if is_left(column.path(number))}
+    for number in left:
+        with suppress(FileNotFoundError):
+            os.unlink(column.path(number))
+    if left:
+        sync_directory(column.folder)
+    return left
+
+
 def _remove_condemned(conn: sqlite3.Connection, column: Column) -> None:
-    """Remove files that a compaction has replaced, or has not finished."""
-    condemned = {n for n, record in column.records.items() if record.nbytes < 0}
+    """Remove files that a compaction has not finished; what it replaced may be read."""
+    condemned = {n for n, record in column.records.items() if record == UNFINISHED}
     if not condemned:
         return
     used = shards_of_rows(conn, column.name)

@@ -15,6 +15,7 @@ __all__ = [
     "Field",
     "create",
     "folded",
+    "has_tables",
     "is_columnar",
     "named_fields",
     "quoted",
@@ -73,6 +74,11 @@ def create(conn: sqlite3.Connection) -> None:
         conn.execute(statement)
 
 
+def has_tables(conn: sqlite3.Connection) -> bool:
+    """Say whether an index holds anything."""
+    return conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
 def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
     """Check an index's tables, and return its fields as they were added.
 
@@ -96,6 +102,12 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
         types, or its folder is not a plain name.
     """
     try:
+        if not has_tables(conn):
+            reason = (
+                "an index without tables, as a writer leaves it that was stopped while "
+                "it made it; a ShardedDatasetWriter goes on there"
+            )
+            raise FormatError(reason, path, 0)
         columns = _columns(conn, path)
         named = named_fields(conn, path)
     except (sqlite3.Error, UnicodeDecodeError) as error:

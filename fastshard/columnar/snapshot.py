@@ -16,6 +16,7 @@ from fastshard.columnar.connect import (
     fault_of,
     open_readers,
 )
+from fastshard.columnar.leases import Lease, generation_of
 from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.schema import NAME, quoted, read_fields
 from fastshard.errors import ClosedError, SampleNotFoundError
@@ -96,6 +97,8 @@ class Snapshot:
         self._records: dict[tuple[str, int], int] | None = None
         self.closed = False
         self._opening = Lock()
+        self._lease = Lease(root)
+        self._inherited: Lease | None = None  # of the process that was forked
         self.connection()
         living.add(self)
 
@@ -106,6 +109,8 @@ class Snapshot:
                 inherited.append(connection)  # closing it would let go of the locks
         self.open = self.asking = None
         self._opening = Lock()
+        if self._inherited is None:  # rows that were read before are still used
+            self._lease, self._inherited = Lease(self.root), self._lease
         self.files.renew()
         self.generation += 1
 
@@ -126,18 +131,33 @@ class Snapshot:
             if self.closed:
                 raise ClosedError(f"the reader of {self.root} is closed: open another")
             if self.open is None:
-                connection, asking = open_readers(self.path, 2)
+                self._lease.widen()
                 try:
-                    connection.execute(CACHED)
-                    self._read(connection)
-                except BaseException as error:
-                    connection.close()
-                    asking.close()
-                    if isinstance(error, FAULTS):
-                        raise fault_of(error, self.path) from error
+                    self.open, self.asking = self._connected()
+                except BaseException:
+                    self._lease.close()
                     raise
-                self.open, self.asking = connection, asking
             return self.open
+
+    def _connected(self) -> tuple[ReaderConnection, ReaderConnection]:
+        """Open the index; the lease is narrowed to what is seen there."""
+        connection, asking = open_readers(self.path, 2)
+        try:
+            connection.execute(CACHED)
+            self._read(connection)
+            inherited = self._inherited
+            before = () if inherited is None else inherited.generations
+            self._lease.narrow(generation_of(connection), *before)
+            if inherited is not None:
+                inherited.close()
+                self._inherited = None
+        except BaseException as error:
+            connection.close()
+            asking.close()
+            if isinstance(error, FAULTS):
+                raise fault_of(error, self.path) from error
+            raise
+        return connection, asking
 
     def query_connection(self) -> ReaderConnection:
         """Return a connection to this state for queries of users."""
@@ -153,12 +173,15 @@ class Snapshot:
         with connection.lock, asking.lock:
             self.generation += 1
             try:
+                self._lease.widen()
                 begin(connection, asking)
                 self._read(connection)
+                self._lease.narrow(generation_of(connection))
             except BaseException as error:  # then it is opened again when it is used
                 self.open = self.asking = None
                 connection.close()
                 asking.close()
+                self._lease.close()
                 if isinstance(error, FAULTS):
                     raise fault_of(error, self.path) from error
                 raise
@@ -219,6 +242,9 @@ class Snapshot:
             if connection is not None:
                 with connection.lock:  # a query goes on to its end
                     connection.close()
+        self._lease.close()
+        if self._inherited is not None:
+            self._inherited.close()
 
     def __del__(self) -> None:
         if getattr(self, "open", None) is not None:

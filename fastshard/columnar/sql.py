@@ -11,9 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import SupportsIndex
 
+from fastshard.columnar.connect import MOST_SQL
 from fastshard.errors import QueryError
 
-__all__ = ["ids_sql", "rows_sql", "split"]
+__all__ = ["MANY", "ids_sql", "rows_sql", "split"]
+
+# How many values get into a query.
+MANY = "ids and other values go into params, many as id IN (SELECT value FROM json_each(?))"
 
 # As SQLite's own tokenizer has it. A variable with parentheses is one that only
 # Tcl makes use of; what stands in them may be anything.
@@ -97,6 +101,10 @@ def _enclosed(text: str, what: str) -> str:
     """
     if not isinstance(text, str):
         raise QueryError(f"{what} is a text, not {type(text).__name__}")
+    if len(text) > MOST_SQL:  # what follows cannot be interrupted
+        raise QueryError(
+            f"{what} has {len(text):,} characters, {MOST_SQL:,} at most: {MANY}"
+        )
     depth = 0
     for kind, token in _tokens(text):
         if kind == "tcl":

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from fastshard._core.npywrite import MemberBuffer
 from fastshard.columnar.adoption import take_over_shard
 from fastshard.columnar.columns import Column, Record
+from fastshard.columnar.compacting import remove_condemned
 from fastshard.columnar.connect import file_size
+from fastshard.columnar.creating import clear_unfinished, create_index
 from fastshard.columnar.dropped import close_dropped
 from fastshard.columnar.folders import make_folder, make_root
 from fastshard.columnar.growing import Syncing
+from fastshard.columnar.leases import offer
 from fastshard.columnar.lock import (
     WriterLock,
     opening,
@@ -29,8 +32,14 @@ from fastshard.columnar.lock import (
     unregister,
 )
 from fastshard.columnar.names import shard_number
-from fastshard.columnar.recovery import has_rows, read_records, recover
-from fastshard.columnar.schema import NAME, Field, create, read_fields
+from fastshard.columnar.recovery import read_records, recover
+from fastshard.columnar.schema import (
+    NAME,
+    Field,
+    create,
+    has_tables,
+    read_fields,
+)
 from fastshard.columnar.swapping import Swaps
 from fastshard.columnar.writing import (
     WriterConnection,
@@ -40,7 +49,7 @@ from fastshard.columnar.writing import (
     is_wrong,
     open_writer,
 )
-from fastshard.errors import ClosedError, FormatError
+from fastshard.errors import ClosedError, FastshardError, FormatError
 from fastshard.files import sync_directory
 
 if TYPE_CHECKING:
@@ -146,7 +155,10 @@ class Storing:
                 unregister(self)
                 return
             self.flush()
-            self._end(CLOSED)
+            with suppress(OSError, FastshardError, sqlite3.Error):  # all is stored
+                remove_condemned(self)
+            if self._state == OPEN:
+                self._end(CLOSED)
 
     def __enter__(self) -> Self:
         return self
@@ -342,10 +354,17 @@ class Storing:
     def _open(self) -> None:
         """Open the index, and make the files agree with it."""
         self._check_new()
+        clear_unfinished(self._home)
+        is_new = not os.path.lexists(self._path)
+        offer(self._home, is_new=is_new)
+        if is_new:
+            create_index(self._path)
         self._conn = open_writer(self._path)
         self._cursor = sqlite3.Cursor(self._conn)
         try:
             begin(self._conn)  # the tables are all there, or none
+            if not has_tables(self._conn):  # another writer was stopped
+                self._check_no_shards()
             create(self._conn)
             self._learn(read_fields(self._conn, self._path))
             self._last_id = self._counter()
@@ -358,7 +377,13 @@ class Storing:
             raise
         self._conn.guard = weakref.ref(self)
         self._state = OPEN
-        register(self._home, self)
+        try:
+            register(self._home, self)
+            remove_condemned(self)
+        except BaseException:
+            if self._state == OPEN:
+                self._end(CLOSED)
+            raise
 
     def _learn(self, fields: list[Field]) -> None:
         """Learn of fields that the index has, but for those that are known."""
@@ -375,8 +400,6 @@ class Storing:
             self._syncing,
             allow_pickle=self._allow_pickle,
         )
-        conn = self._conn  # and not the writer, which would be kept
-        column.is_used = lambda number: has_rows(conn, name, number)
         recover(self._conn, column)
         row = self._conn.execute(
             "SELECT num_shards FROM fields WHERE name = ?", (name,)
@@ -392,6 +415,10 @@ class Storing:
         real = os.path.realpath(self._path)
         if any(file_size(self._path, real, end) for end in ("", "-wal")):
             return
+        self._check_no_shards()
+
+    def _check_no_shards(self) -> None:
+        """Refuse shards that no index names."""
         for folder in sorted(Path(self._home).glob("*_shards")):
             names = os.listdir(folder) if folder.is_dir() else []
             if any(shard_number(name) is not None for name in names):
@@ -403,4 +430,7 @@ class Storing:
             "SELECT value FROM counters WHERE name = 'sample_id'"
         ).fetchone()
         value = row[0] if row else 0
-        return value if isinstance(value, int) and value > 0 else 0
+        if not isinstance(value, int) or value < 0:
+            reason = f"counters.value of 'sample_id' is {value!r:.80}, no count"
+            raise FormatError(reason, self._path, 0)
+        return value

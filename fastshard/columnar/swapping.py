@@ -14,7 +14,7 @@ from fastshard.columnar.growing import sync_file
 from fastshard.columnar.names import shard_name
 from fastshard.files import sync_directory
 
-__all__ = ["Swap", "Swaps", "new_name", "settle_swaps"]
+__all__ = ["Swap", "Swaps", "is_passing", "new_name", "settle_swaps"]
 
 TOKEN = "fastshard_replaced"  # the counter that holds that of the last one
 KEPT = re.compile(r"\.(shard_[0-9]+\.tar)\.([0-9a-f]{16})\.old")
@@ -24,6 +24,11 @@ UNFINISHED = re.compile(r"\.shard_[0-9]+\.tar\.(new|[0-9a-f]{16}\.old\.new)")
 def new_name(number: int) -> str:
     """Return what a shard is called before it counts."""
     return f".{shard_name(number)}.new"
+
+
+def is_passing(name: str) -> bool:
+    """Say whether a file has a name that it keeps until a commit."""
+    return bool(KEPT.fullmatch(name) or UNFINISHED.fullmatch(name))
 
 
 class Swap:

@@ -13,7 +13,14 @@ from typing import Any
 from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of, open_reader
 from fastshard.columnar.guard import longest_of
 from fastshard.columnar.headers import HeaderCheck
-from fastshard.columnar.names import LARGEST_SHARD, check_sample_id, shard_name
+from fastshard.columnar.leases import Lease
+from fastshard.columnar.leftovers import left_files, left_in_root
+from fastshard.columnar.names import (
+    LARGEST_ID,
+    LARGEST_SHARD,
+    check_sample_id,
+    shard_name,
+)
 from fastshard.columnar.schema import NAME, Field, quoted, read_fields
 from fastshard.columnar.tars import Members, members_of
 from fastshard.columnar.writing import check_plain
@@ -45,9 +52,11 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
         Empty for a sound dataset. Among others: shards that are not there or are
         shorter than they were; rows without their member, or whose offset is not
         its own in a shard that fastshard wrote; members that are no arrays, or
-        arrays of Python objects; metadata that are no JSON object; triggers.
-        No faults are members that no row refers to any more, what a writer that
-        was killed left behind, and offsets that the original's writer made.
+        arrays of Python objects; metadata that are no JSON object; triggers; a
+        counter of ids that is none; files that a writer that was stopped has left.
+        No faults are members that no row refers to any more, shards that `compact`
+        has replaced and readers may still open, and offsets that the original's
+        writer made.
 
     Raises
     ------
@@ -55,14 +64,15 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
         The index cannot be read.
     """
     name = os.fsdecode(root)
-    try:
-        conn = open_reader(os.path.join(name, NAME))
-    except FormatError as error:
-        return [_fault_from(error)]
-    try:
-        return _verify(conn, name, HeaderCheck(allow_pickle=allow_pickle))
-    finally:
-        conn.close()
+    with Lease(name):  # else a compaction removes what is looked at
+        try:
+            conn = open_reader(os.path.join(name, NAME))
+        except FormatError as error:
+            return [_fault_from(error)]
+        try:
+            return _verify(conn, name, HeaderCheck(allow_pickle=allow_pickle))
+        finally:
+            conn.close()
 
 
 def _verify(conn: ReaderConnection, root: str, check: HeaderCheck) -> list[Fault]:
@@ -74,9 +84,13 @@ def _verify(conn: ReaderConnection, root: str, check: HeaderCheck) -> list[Fault
         # Text that is none is found out below, a row at a time.
         conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         faults += _samples(conn)
+        faults += _counter(conn)
         records = _records(conn)
         for field in fields:
             faults += _field(conn, root, field, records, check)
+            left = left_files(conn, root, field).uncommitted
+            faults += _left(left, field.name)
+        faults += _left(left_in_root(root), NAME)
     except FormatError as error:
         faults.append(_fault_from(error))
     except FAULTS as error:
@@ -123,6 +137,22 @@ def _samples(conn: ReaderConnection) -> Iterator[Fault]:
     for sample_id, count in conn.execute(sql):
         if isinstance(sample_id, str):
             yield Fault(conn.path, 0, sample_id, f"its id is there {count:,} times")
+
+
+def _counter(conn: ReaderConnection) -> Iterator[Fault]:
+    """Check what generated ids are counted by."""
+    sql = "SELECT value FROM counters WHERE name = 'sample_id'"
+    for (value,) in conn.execute(sql):
+        if type(value) is not int or not 0 <= value < LARGEST_ID:
+            reason = f"counters.value of 'sample_id' is {value!r:.80}, no count"
+            yield Fault(conn.path, 0, None, reason)
+
+
+def _left(files: dict[str, int], of: str) -> Iterator[Fault]:
+    """Name files that the next writer removes."""
+    for path, nbytes in files.items():
+        reason = f"a writer of {of!r} was stopped: {nbytes:,} bytes that nothing names"
+        yield Fault(path, 0, None, reason)
 
 
 def _actors(conn: ReaderConnection) -> Iterator[Fault]:

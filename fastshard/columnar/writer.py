@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import operator
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -12,8 +14,9 @@ from fastshard.columnar.adding import Adding, register_rows
 from fastshard.columnar.compacting import Compaction, compact_columns
 from fastshard.columnar.encoding import metadata_text
 from fastshard.columnar.handle import ShardHandle
-from fastshard.columnar.names import check_sample_id
+from fastshard.columnar.names import LARGEST_ID, check_sample_id
 from fastshard.columnar.schema import named_fields, read_fields
+from fastshard.errors import FormatError
 from fastshard.options import named_options
 
 if TYPE_CHECKING:
@@ -153,6 +156,8 @@ class ShardedDatasetWriter(Adding):
             A shard or the index cannot be written; see `flush`.
         ClosedError
             The writer is closed.
+        FormatError
+            The index has counted as many ids as it can.
         """
         with self._mutex:
             if self._state or self._busy:
@@ -173,6 +178,9 @@ class ShardedDatasetWriter(Adding):
                 return sample_id
             while True:
                 number = self._last_id + 1
+                if number > LARGEST_ID:
+                    reason = f"counters.value has reached {LARGEST_ID:,}: name the ids"
+                    raise FormatError(reason, self._path, 0)
                 generated = f"sample_{number:012d}"
                 name = b"%b.npy" % generated.encode()
                 is_new = self._insert(arrays, generated, name, text)
@@ -277,7 +285,7 @@ class ShardedDatasetWriter(Adding):
         *,
         overwrite: bool = False,
     ) -> None:
-        """Write a whole shard of a field, durably; see `open_shard`.
+        """Write a whole new shard of a field, durably; see `open_shard`.
 
         Parameters
         ----------
@@ -296,6 +304,8 @@ class ShardedDatasetWriter(Adding):
         ValueError
             As for `open_shard`; or the numbers of ids and arrays differ, or an id
             is there twice.
+        FileExistsError
+            There is such a shard, and `overwrite` is not set.
         """
         if isinstance(samples, (str, bytes)):
             raise TypeError(f"samples are a list of ids, not {samples!r:.80}")
@@ -303,20 +313,29 @@ class ShardedDatasetWriter(Adding):
             raise ValueError(f"{len(samples):,} samples, and {len(arrays):,} arrays")
         if len(set(samples)) != len(samples):
             raise ValueError("a sample is there twice")
-        with self.open_shard(field_name, shard_id, overwrite=overwrite) as shard:
+        number = operator.index(shard_id)
+        with self._mutex:
+            self.check_idle()
+            column = self._column(field_name)
+            if not overwrite and column.has_shard(number):
+                reason = "the shard exists, and overwrite is not set"
+                path = column.path(number)
+                raise FileExistsError(errno.EEXIST, reason, path)
+        with self.open_shard(field_name, number, overwrite=overwrite) as shard:
             for sample_id, array in zip(samples, arrays, strict=True):
                 shard.add_sample(sample_id, array)
 
     def open_shard(
         self, field_name: str, shard_id: int | None = None, *, overwrite: bool = False
     ) -> ShardHandle:
-        """Return a context manager that writes a whole shard of a field.
+        """Return a context manager that writes a shard of a field.
 
         >>> with writer.open_shard("history", shard_id=7) as shard:
         ...     shard.add_sample("sample_000000000001", array)
 
         When it is left the shard and all else that was added is on the disk; an
-        exception inside leaves everything as it was.
+        exception inside leaves everything as it was. A shard that exists is gone on
+        with: the samples in it keep their arrays, but for those that are written again.
 
         Parameters
         ----------
@@ -324,8 +343,8 @@ class ShardedDatasetWriter(Adding):
         shard_id : int, optional
             The shard's number; the next one by default.
         overwrite : bool
-            Whether a shard that exists is replaced. Samples whose arrays were there
-            and are not written again have no such field afterwards.
+            Replace a shard that exists. Samples whose arrays were there and are not
+            written again have no such field afterwards.
 
         Returns
         -------
@@ -336,7 +355,8 @@ class ShardedDatasetWriter(Adding):
         ValueError
             The field is not registered, or the number is negative.
         FileExistsError
-            There is such a shard, and `overwrite` is not set.
+            Nothing may be appended to the shard that is there, and `overwrite` is not
+            set; or a compaction has replaced it, and it is about to be removed.
         """
         with self._mutex:
             self.check_idle()
@@ -383,8 +403,10 @@ class ShardedDatasetWriter(Adding):
         """Rewrite the shards of fields that have dead space, durably.
 
         Stored bytes are copied into new shards, in the order of the samples; one
-        commit lets them count, and the old files are removed. A crash leaves either
-        state. Readers that were open before must be refreshed.
+        commit lets them count. A crash leaves either state. The old files are removed
+        when no reader may open them any more: those that open readers still see stay
+        until they are refreshed, closed or gone, and go with the next `compact`, when
+        this writer is closed or when another is opened.
 
         Returns
         -------

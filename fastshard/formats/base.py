@@ -138,7 +138,7 @@ class Sample(SampleBase):
 
     def _decoded(self, decoder: Decoder, field: str) -> Any:
         shard, member = self.place(field)
-        offset, _ = shard.parts()[1].extent(member)
+        offset, _ = shard.extent_of(member)  # true once the header was found
         name = shard.names[member]
         try:
             return decode_field(decoder, shard[member], shard.path, offset, name)
@@ -167,14 +167,14 @@ class Sample(SampleBase):
         the sample's bytes were brought with it.
         """
         shard, member = self.place(field)
-        source, table = shard.parts()
+        source = shard.parts()[0]
         name = f"{self.key}.{field}"
         if isinstance(source, RemoteSource):
-            offset, size = table.extent(member)
+            offset, size = shard.extent_of(member)
             if not source.has_staged(offset, size):
                 from fastshard.sources.rangefile import open_range
 
-                return open_range(source.file, *shard.extent_of(member), name)
+                return open_range(source.file, offset, size, name)
         return cast(BinaryIO, ViewFile(shard[member], name))
 
     def __repr__(self) -> str:
