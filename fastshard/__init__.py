@@ -180,9 +180,10 @@ def open(  # noqa: A001
         How many shards may be mapped at a time; otherwise a quarter of what the
         system allows (``vm.max_map_count``), at most 16,384.
     max_memory : int or str, optional
-        How much an iteration may keep in this process's memory: bytes, or
-        ``"1GiB"``. What was read is given back; views of it stay valid, and fault
-        their bytes in again.
+        How much of the mapped shards may be resident in this process: bytes, or
+        ``"1GiB"``. Pages that were read longest ago are released, however they were
+        read; views of them stay valid, and fault their bytes in again. Pages that
+        were written to in ``mode="private"`` stay.
     keep_cache : bool
         Whether what was read stays in the page cache. False is for datasets that
         are larger than memory and read once.

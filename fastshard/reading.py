@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fastshard._core.pagering import PageRing
+
 __all__ = ["WINDOW", "Reading"]
 
 WINDOW = 32  # items ahead of an iteration
@@ -18,7 +20,7 @@ class Reading(NamedTuple):
     prefetch : bool
         Bring bytes before they are touched.
     max_memory : int or None
-        Bytes that an iteration may keep in memory; None: no bound.
+        Bytes of mapped shards that may be resident; None: no bound.
     keep_cache : bool
         Leave in the page cache what was read.
     """
@@ -29,12 +31,18 @@ class Reading(NamedTuple):
 
     @property
     def window_bytes(self) -> int:
-        """Bytes ahead: as much again lies behind, and it need not be exact."""
+        """Bytes ahead of an iteration."""
         if self.max_memory is None:
             return MOST_AHEAD
         return max(1, min(MOST_AHEAD, self.max_memory // 4))
 
-    @property
-    def gives_back(self) -> bool:
-        """Whether what was read is given back."""
-        return self.max_memory is not None or not self.keep_cache
+    def ring(self) -> PageRing | None:
+        """Return what releases the pages of mapped shards; None: they stay.
+
+        A quarter of the bound is left to what cannot be counted: a batch that is
+        larger than half of it, readers in other threads.
+        """
+        if self.max_memory is None and self.keep_cache:
+            return None
+        most = 4 * MOST_AHEAD if self.max_memory is None else self.max_memory
+        return PageRing(most // 4 * 3, forgets=not self.keep_cache)

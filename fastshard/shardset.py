@@ -111,6 +111,7 @@ class ShardSet:
         self.options |= {"remote": remote}
         self.remote = remote  # None: the shards are here
         self.reading = reading
+        self.ring = reading.ring()  # of all shards; None: their pages stay
         self.verifier: Callable[[], list[Any]] | None = None  # of another format
         self.iterations: WeakSet[Ahead | Fetched] = WeakSet()
         self.limit = limit or mapping_limit()
@@ -164,7 +165,11 @@ class ShardSet:
             raise ClosedError("the dataset is closed")
         path = self.paths[k]
         shard = open_tar(
-            path, index=self.index_of(k), progress=self._go_on, **self.options
+            path,
+            index=self.index_of(k),
+            progress=self._go_on,
+            ring=self.ring,
+            **self.options,
         )
         samples = shard.samples
         if self.known is not None:
@@ -180,7 +185,10 @@ class ShardSet:
                 0,
             )
         self.make_room()
-        self.opened += self.open[k] is None  # another thread may have been faster
+        faster = self.open[k]  # of another thread: it may have been written to
+        if faster is not None:
+            return faster
+        self.opened += 1
         self.open[k] = samples
         return samples
 
@@ -228,6 +236,7 @@ class ShardSet:
         )
         if self._counts is not None:
             shards._counts = [self._counts[k] for k in kept]
+        shards.ring = self.ring
         return shards
 
     def is_counted(self) -> bool:
@@ -372,8 +381,7 @@ class ShardSet:
             feed,
             window if reading.prefetch else 0,
             reading.window_bytes,
-            drops=reading.gives_back,
-            forgets=not reading.keep_cache,
+            ring=self.ring,
             make=make,
             describe=describe,
             on_error=on_error,

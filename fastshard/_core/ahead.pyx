@@ -9,7 +9,7 @@ cimport cython
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from fastshard._core.behind cimport Behind
+from fastshard._core.pagering cimport MappedChunks, PageRing, chunks_of
 from fastshard._core.pages cimport fs_exact_now, fs_now, fs_pause
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT, SETTLE
@@ -93,6 +93,33 @@ cdef class Waiting:
 
 
 @cython.final
+@cython.no_gc
+cdef class OwnChunks:
+    """The chunks of a source whose mapping is in no ring; keeps it mapped."""
+
+    cdef MappedSource source
+    cdef MappedChunks chunks
+
+    def __dealloc__(self):
+        if self.chunks is not None:
+            self.chunks.unmapped()
+
+
+cdef OwnChunks own_chunks(PageRing ring, MappedSource source):
+    cdef OwnChunks own = OwnChunks.__new__(OwnChunks)
+    cdef uint64_t device = 0
+    cdef uint64_t inode = 0
+    if source.residency is not None:
+        device = source.residency.device
+        inode = source.residency.inode
+    own.source = source
+    own.chunks = chunks_of(
+        ring, source.file.base, source.nbytes, False, source.path, device, inode
+    )
+    return own
+
+
+@cython.final
 cdef class Ahead(Taking):
     """An iterator over a feed.
 
@@ -104,10 +131,8 @@ cdef class Ahead(Taking):
         up to 32 MiB. 0: nothing is brought.
     window_bytes : int
         Bytes to have ahead at most, but for one item.
-    drops : bool
-        Give memory back that was read.
-    forgets : bool
-        Have the page cache forget it too.
+    ring : PageRing, optional
+        Bounds the pages that are resident; all are released at the end.
     make : callable, optional
         Makes of an item what the caller gets.
     describe, on_error, skipped
@@ -115,8 +140,8 @@ cdef class Ahead(Taking):
     """
 
     cdef Prefetcher prefetcher     # None until there is something to bring
-    cdef bint drops
-    cdef bint forgets
+    cdef PageRing ring
+    cdef dict chunks               # of sources that are in no ring of their own
     cdef uint64_t let_in           # when others could last have the GIL, ns
     cdef dict runs                 # those being put together, by source
     cdef uint64_t put_so_far       # items
@@ -125,14 +150,12 @@ cdef class Ahead(Taking):
     cdef bint long_readahead
     cdef bint blocked              # the next item failed ahead of its turn
     cdef object current            # the item handed out last
-    cdef Behind behind             # what was read and not yet given back
 
-    def __cinit__(self, *args, bint drops=False, bint forgets=False, **options):
+    def __cinit__(self, *args, PageRing ring=None, **options):
         self.window = min(self.window, <Py_ssize_t> MOST_ITEMS)
-        self.drops = drops
-        self.forgets = forgets
+        self.ring = ring
+        self.chunks = {}
         self.runs = {}
-        self.behind = Behind(self.window_bytes // 4)
 
     cdef object advance(self):
         cdef Waiting waiting
@@ -205,7 +228,7 @@ cdef class Ahead(Taking):
         return 0
 
     cdef object hand_out(self, object item):
-        if self.drops:
+        if self.ring is not None:
             self.current = item
         return self.made(self.feed.emit(item))
 
@@ -331,6 +354,7 @@ cdef class Ahead(Taking):
         if source.base != NULL:
             task.at = source.base + run.start
         task.fd = source.fd
+        self.touch(source, run.start, task.size)
         task.ask = not (run.follows and self.reads_far(source))
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
@@ -384,17 +408,36 @@ cdef class Ahead(Taking):
         return 0
 
     cdef int pass_by(self, object item) except -1:
-        """Note that an item was read: its memory may be given back."""
-        return self.behind.pass_by(self.feed.places_of(item), self.forgetter())
+        """Note that an item was read: some of its pages may be resident."""
+        cdef Shard shard
+        cdef Source source
+        cdef uint64_t offset, size
+        for shard, member in self.feed.places_of(item):
+            if shard.closed:
+                continue
+            source = shard.open_source()
+            if shard.guess(source, member, &offset, &size):
+                self.touch(source, offset, size)
+        return 0
 
-    cdef Prefetcher forgetter(self):
-        """The thread that has the page cache forget what was read; None: nobody."""
-        if self.forgets and self.prefetcher is None:
-            self.prefetcher = Prefetcher()
-        return self.prefetcher if self.forgets else None
+    cdef int touch(self, Source source, uint64_t offset, uint64_t size) except -1:
+        """List bytes that are touched: in the ring of their mapping, or in our own."""
+        cdef OwnChunks own
+        cdef MappedSource mapped
+        if self.ring is None or not isinstance(source, MappedSource):
+            return 0
+        mapped = <MappedSource> source
+        if mapped.file.chunks is not None:
+            return mapped.touch(offset, size)
+        if mapped.writable:        # nobody counted the views that may be written to
+            return 0
+        own = self.chunks.get(source)
+        if own is None:
+            own = self.chunks[source] = own_chunks(self.ring, mapped)
+        return self.ring.touch(own.chunks, offset, size, False)
 
     cdef int finish(self) except -1:
-        """Give back the rest, and end the thread."""
+        """Release the rest, and end the thread."""
         cdef Waiting waiting
         if self.feed is None:
             return 0
@@ -402,15 +445,18 @@ cdef class Ahead(Taking):
             if self.current is not None:
                 self.pass_by(self.current)
             for waiting in self.queue:
-                if self.drops and not isinstance(waiting.item, Exception):
+                if self.ring is not None and not isinstance(waiting.item, Exception):
                     self.pass_by(waiting.item)
-            self.behind.finish(self.forgetter())
+            if self.prefetcher is not None:
+                self.prefetcher.stop()  # before: it brings pages
+            if self.ring is not None:
+                self.ring.release()
         finally:
+            self.chunks = {}
             self.queue.clear()
             self.ahead = 0
             self.current = None
             self.runs = {}
-            self.behind = None
             if self.prefetcher is not None:
                 self.prefetcher.stop()
             self.prefetcher = None

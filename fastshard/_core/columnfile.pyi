@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Literal, Self, TypeAlias, final
 
 from fastshard._core.extents import ExtentTable
+from fastshard._core.pagering import PageRing
 from fastshard._core.source import LocalFile, Source
 from fastshard.errors import FormatError
 
@@ -42,4 +43,5 @@ def open_column(
     recorded: int | None,
     believes: Callable[[LocalFile, int], bool],
     scan: _Scan,
+    ring: PageRing | None = None,
 ) -> ColumnFile: ...

@@ -15,6 +15,7 @@ from fastshard._core.extents cimport text_from, text_to
 from fastshard._core.localsource cimport local_source
 from fastshard._core.mapped cimport View
 from fastshard._core.npyheader cimport Seen
+from fastshard._core.pagering cimport PageRing
 from fastshard._core.source cimport LocalFile, MappedSource, Source
 from fastshard._core.span cimport span_t
 from fastshard._core.tar cimport (
@@ -221,7 +222,9 @@ cdef class ColumnFile:
         """Point at bytes of the file; what is returned keeps them."""
         cdef bytes copy
         if isinstance(source, MappedSource):
+            source.touch(start, end - start)
             (<MappedSource> source).look(start, end - start)
+            source.confine(start, end - start)
             window[0] = source.base + start
             return source
         copy = source.read(start, end - start)
@@ -299,7 +302,13 @@ cdef class ColumnFile:
         cdef uint64_t nbytes = source.nbytes
         if offset < BLOCK or offset > nbytes or offset % BLOCK != 0:
             return None
+        source.touch(
+            offset - BLOCK, min(offset + self.likely, nbytes) - (offset - BLOCK)
+        )
         source.look(offset - BLOCK, min(offset + self.likely, nbytes) - (offset - BLOCK))
+        source.confine(
+            offset - BLOCK, min(offset + self.likely, nbytes) - (offset - BLOCK)
+        )
         if not is_plain(source.base + offset - BLOCK, name, size):
             return None
         if size[0] > nbytes - offset or size[0] > self.likely:
@@ -309,7 +318,7 @@ cdef class ColumnFile:
 
 def open_column(
     str path not None, number, str mode not None, recorded, believes not None,
-    scan not None,
+    scan not None, PageRing ring=None,
 ):
     """Open a tar of one field.
 
@@ -323,6 +332,8 @@ def open_column(
         Where it is believed, no others are mapped or read.
     believes : callable
         ``believes(file, recorded)``: whether that is so of the file that is there.
+    ring : PageRing, optional
+        Bounds its resident pages.
 
     Raises
     ------
@@ -338,7 +349,7 @@ def open_column(
         believed = recorded is not None and believes(file, recorded)
         if believed and recorded > 0:  # what stands behind may be cut off any time
             file.nbytes = min(file.nbytes, <uint64_t> recorded)
-        source = local_source(file, mode, True, False)
+        source = local_source(file, mode, True, False, ring)
         if isinstance(source, MappedSource):
             (<MappedSource> source).residency.look(file.fd)  # it is read at once
     except BaseException:

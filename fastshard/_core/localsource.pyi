@@ -1,5 +1,6 @@
 from typing import Literal
 
+from fastshard._core.pagering import PageRing
 from fastshard._core.source import LocalFile, Source
 
 def source_of(
@@ -8,4 +9,5 @@ def source_of(
     *,
     prefetch: bool = True,
     check_size: bool = False,
+    ring: PageRing | None = None,
 ) -> Source: ...

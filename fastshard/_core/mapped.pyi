@@ -1,12 +1,20 @@
 from typing import final
 
+from fastshard._core.pagering import PageRing
+
 @final
 class Mapping: ...
 
 @final
 class MappedFile:
     def __new__(
-        cls, fd: int, nbytes: int, path: str, *, writable: bool = False
+        cls,
+        fd: int,
+        nbytes: int,
+        path: str,
+        *,
+        writable: bool = False,
+        ring: PageRing | None = None,
     ) -> MappedFile: ...
     @property
     def nbytes(self) -> int: ...

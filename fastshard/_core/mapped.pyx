@@ -15,7 +15,10 @@ from libc.errno cimport ENODEV, ENOMEM, errno
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core cimport platform
-from fastshard._core.platform cimport PY_SSIZE_T_MAX, fs_count, fs_map, fs_unmap
+from fastshard._core.pagering cimport PageRing, chunks_of
+from fastshard._core.platform cimport (
+    PY_SSIZE_T_MAX, fs_count, fs_map, fs_map_finely, fs_unmap,
+)
 
 import os
 
@@ -31,6 +34,8 @@ cdef class Mapping:
     def __dealloc__(self):
         if self.base == NULL:
             return
+        if self.chunks is not None:
+            self.chunks.unmapped()
         if self.keeper is not None:
             PyBuffer_Release(&self.held)
         elif self.nbytes < LARGE_MAPPING:
@@ -40,7 +45,9 @@ cdef class Mapping:
                 fs_unmap(self.base, self.nbytes)
 
 
-cdef Mapping map_file(int fd, uint64_t nbytes, object path, bint writable):
+cdef Mapping map_file(
+    int fd, uint64_t nbytes, object path, bint writable, PageRing ring
+):
     cdef Mapping mapping = Mapping.__new__(Mapping)
     cdef int code
     mapping.nbytes = nbytes
@@ -51,10 +58,18 @@ cdef Mapping map_file(int fd, uint64_t nbytes, object path, bint writable):
     if not platform.FS_HAVE_MMAP:
         return hold_stdlib_mmap(mapping, fd, writable)
     with nogil:
-        mapping.base = <uint8_t *> fs_map(fd, nbytes, writable)
+        if ring is None:
+            mapping.base = <uint8_t *> fs_map(fd, nbytes, writable)
+        else:
+            mapping.base = <uint8_t *> fs_map_finely(fd, nbytes, writable)
         code = errno               # before the GIL is back: that may change it
     if mapping.base == NULL:
         raise map_error(code, path)
+    if ring is not None:
+        status = os.fstat(fd)
+        mapping.chunks = chunks_of(
+            ring, mapping.base, nbytes, writable, path, status.st_dev, status.st_ino
+        )
     return mapping
 
 
@@ -96,6 +111,8 @@ cdef class MappedFile:
         For messages.
     writable : bool
         Map copy-on-write: windows are writable, the file never changes.
+    ring : PageRing, optional
+        Bounds its resident pages.
 
     Raises
     ------
@@ -103,13 +120,15 @@ cdef class MappedFile:
         The file cannot be mapped. ENODEV names ``mode="pread"``.
     """
 
-    def __cinit__(self, int fd, uint64_t nbytes, path, *, bint writable=False):
+    def __cinit__(self, int fd, uint64_t nbytes, path, *, bint writable=False,
+                  PageRing ring=None):
         self.path = path
         self.writable = writable
-        self.mapping = None if fd < 0 else map_file(fd, nbytes, path, writable)
+        self.mapping = None if fd < 0 else map_file(fd, nbytes, path, writable, ring)
         if self.mapping is not None:
             self.base = self.mapping.base
             self.nbytes = self.mapping.nbytes
+            self.chunks = self.mapping.chunks
 
     @property
     def live_views(self):
@@ -124,6 +143,7 @@ cdef class MappedFile:
         other.mapping = self.mapping
         other.base = self.base
         other.nbytes = self.nbytes
+        other.chunks = self.chunks
         return other
 
     def __reduce__(self):
@@ -132,6 +152,8 @@ cdef class MappedFile:
     cdef View window(self, uint64_t offset, uint64_t size):
         """The caller has checked that the extent lies in the file."""
         cdef View view = View.__new__(View)
+        if self.chunks is not None:
+            self.chunks.ring.touch(self.chunks, offset, size, True)
         view.owner = self
         view.base = self.base + offset
         view.nbytes = <Py_ssize_t> size
@@ -167,3 +189,7 @@ cdef class View:
     def __dealloc__(self):
         if self.owner is not None:
             fs_count(&self.owner.views, -1)
+            if self.owner.chunks is not None:
+                self.owner.chunks.unpin(
+                    <uint64_t> (self.base - self.owner.base), <uint64_t> self.nbytes
+                )

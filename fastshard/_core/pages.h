@@ -48,7 +48,7 @@ static inline void fs_ask_pages(const uint8_t *at, uint64_t size)
 }
 
 /* Take pages out of this process's address space; they stay in the page cache.
- * Never of a mapping that is written to. */
+ * Never of a private mapping: see fs_drop_clean_pages. */
 static inline void fs_drop_pages(const uint8_t *at, uint64_t size)
 {
     uint8_t *start = fs_whole_pages(at, &size);
@@ -118,6 +118,73 @@ static inline int fs_bring_pages(const uint8_t *at, uint64_t size)
 {
     fs_touch_pages(at, size);
     return 0;
+}
+#endif
+
+/* Map the page of a byte, waiting for the device. What fails is left to whoever
+ * touches it. */
+static inline void fs_map_page(const uint8_t *at)
+{
+#if defined(FS_ASKS_LINUX)
+    uint64_t size = 1;
+    uint8_t *start = fs_whole_pages(at, &size);
+
+    (void)madvise(start, (size_t)size, MADV_POPULATE_READ);
+#else
+    (void)at;
+#endif
+}
+
+/* Pages of a private mapping that were written to exist nowhere else: they must never
+ * be dropped. /proc/self/pagemap tells them apart; -1: there is none. A descriptor of it
+ * is of the process that opened it: in a child of fork it is not to be used. */
+#if defined(FS_ASKS_LINUX)
+static inline int fs_open_pagemap(void)
+{
+    return open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+}
+
+static inline void fs_close_pagemap(int pagemap)
+{
+    (void)close(pagemap);
+}
+
+/* Drop those pages of an extent that the file has, too. The caller sees to it that
+ * nobody can write there meanwhile. */
+static inline void fs_drop_clean_pages(int pagemap, const uint8_t *at, uint64_t size)
+{
+    const uint64_t present = (uint64_t)1 << 63, swapped = (uint64_t)1 << 62;
+    const uint64_t of_file = (uint64_t)1 << 61; /* else it is this process's own copy */
+    uint64_t entries[256];
+    uint64_t page = fs_page_size();
+    uint8_t *start = fs_whole_pages(at, &size);
+    uint64_t done, count, first, i;
+
+    for (done = 0; done < size; done += count * page) {
+        count = (size - done) / page;
+        if (count > sizeof entries / sizeof entries[0])
+            count = sizeof entries / sizeof entries[0];
+        if (pread(pagemap, entries, (size_t)(count * sizeof entries[0]),
+                  (off_t)((uintptr_t)(start + done) / page * sizeof entries[0])) !=
+            (ssize_t)(count * sizeof entries[0]))
+            return;
+        for (first = 0, i = 0; i <= count; i++) {
+            if (i < count && !(entries[i] & swapped) &&
+                (!(entries[i] & present) || (entries[i] & of_file)))
+                continue;
+            if (i > first)
+                (void)madvise(start + done + first * page, (size_t)((i - first) * page),
+                              MADV_DONTNEED);
+            first = i + 1;
+        }
+    }
+}
+#else
+static inline int fs_open_pagemap(void) { return -1; }
+static inline void fs_close_pagemap(int pagemap) { (void)pagemap; }
+static inline void fs_drop_clean_pages(int pagemap, const uint8_t *at, uint64_t size)
+{
+    (void)pagemap; (void)at; (void)size;
 }
 #endif
 

@@ -32,6 +32,7 @@ cdef class Pieces:
     cdef list held                 # bytes that were brought before
     cdef dict errors               # why some could not be brought, by piece
     cdef size_t wanted             # pieces that must be asked for
+    cdef uint64_t most             # bytes touched together; 0: any number
     cdef bint near
     cdef int turn_to(self, Shard shard, Py_ssize_t member) except -1
     cdef Shard shard_of(self, size_t i)
@@ -44,6 +45,8 @@ cdef class Pieces:
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL
     cdef int add_guess(self, Shard shard, Py_ssize_t member) except -1
     cdef int bring(self) except -1
+    cdef int touch(self, size_t start, size_t end, bint moved) except -1
+    cdef size_t end_of(self, size_t start, uint64_t *nbytes) noexcept
     cdef bint has_moved(self, size_t i) noexcept
     cdef int prove(self) except -1
     cdef int move(self, object threads) except -1

@@ -199,6 +199,8 @@ cdef class Pieces:
         cdef uint64_t offset, size
         if shard is not self.last:
             self.turn_to(shard, member)
+        if self.most > 0 and self.nbytes >= self.most:
+            return 0               # it would be released before it is read
         if not shard.guess(self.source, member, &offset, &size):
             return 0               # raises when it is read
         if self.near or self.source.has(offset, size):
@@ -229,6 +231,7 @@ cdef class Pieces:
         self.near = source.is_near()
         self.source = source
         self.remote = source if isinstance(source, RemoteSource) else None
+        self.most = max(self.most, source.most_touched())
         self.last = shard
         self.shards.append(shard)
         self.sources.append(source)  # held, whoever closes the shard meanwhile
@@ -283,13 +286,27 @@ cdef class Pieces:
     cdef int move(self, object threads) except -1:
         """Move all bytes. What failed has `done` below `size`: see `failure`."""
         cdef int count = threads_for(self.nbytes, threads)
+        cdef size_t start = 0
+        cdef size_t end
+        cdef uint64_t nbytes
         if self.wanted > 0:
             self.fetch()
-        with nogil:
-            move_all(self.at, self.count, self.nbytes, count)
-        return self.prove()
+        if self.most == 0:
+            with nogil:
+                move_all(self.at, self.count, self.nbytes, count)
+            return self.prove(0, self.count)
+        while start < self.count:  # no more at a time than may be resident
+            end = self.end_of(start, &nbytes)
+            count = threads_for(nbytes, threads)
+            self.touch(start, end, False)
+            with nogil:
+                move_all(self.at + start, end - start, nbytes, count)
+            self.prove(start, end)
+            self.touch(start, end, True)  # another thread may have had them released
+            start = end
+        return 0
 
-    cdef int prove(self) except -1:
+    cdef int prove(self, size_t start, size_t end) except -1:
         """Compare the headers of members of which an index alone tells."""
         cdef Shard shard
         cdef piece_t *piece
@@ -299,7 +316,7 @@ cdef class Pieces:
             doubtful = doubtful or shard.table.proven != NULL
         if not doubtful:
             return 0
-        for i in range(self.count):
+        for i in range(start, end):
             piece = &self.at[i]
             shard = self.shard_of(i)
             if piece.to == NULL or piece.done < piece.size or (
@@ -312,6 +329,28 @@ cdef class Pieces:
             except (FormatError, OSError) as error:
                 self.errors[i] = error
                 piece.wrong = True
+        return 0
+
+    cdef size_t end_of(self, size_t start, uint64_t *nbytes) noexcept:
+        """Where the pieces end that are moved together, and how many bytes they are."""
+        cdef size_t i = start
+        nbytes[0] = 0
+        while i < self.count and (i == start or nbytes[0] < self.most):
+            nbytes[0] += self.at[i].size
+            i += 1
+        return i
+
+    cdef int touch(self, size_t start, size_t end, bint moved) except -1:
+        """Note that the bytes of some pieces are touched."""
+        cdef piece_t *piece
+        cdef Source source
+        cdef size_t i
+        for i in range(start, end):
+            piece = &self.at[i]
+            source = <Source> self.sources[piece.owner]
+            source.touch(piece.offset, piece.size)
+            if moved or not piece.far:
+                source.confine(piece.offset, piece.size)
         return 0
 
     cdef bint has_moved(self, size_t i) noexcept:

@@ -26,6 +26,11 @@ static inline void *fs_map(int fd, size_t nbytes, int writable)
     return NULL;
 }
 
+static inline void *fs_map_finely(int fd, size_t nbytes, int writable)
+{
+    return fs_map(fd, nbytes, writable);
+}
+
 static inline void fs_unmap(void *base, size_t nbytes)
 {
     (void)base; (void)nbytes;
@@ -76,6 +81,45 @@ static inline void *fs_map(int fd, size_t nbytes, int writable)
     void *base = mmap(NULL, nbytes, protection, flags, fd, 0);
 
     return base == MAP_FAILED ? NULL : base;
+}
+
+/* Map a whole file where no huge page fits: its address and its offsets differ modulo
+ * their size. A touch then maps 64 KiB at most, and not 2 MiB. */
+static inline void *fs_map_finely(int fd, size_t nbytes, int writable)
+{
+#if defined(__linux__)
+    const size_t huge = (size_t)2 << 20, skew = (size_t)64 << 10;
+    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    int flags = writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t head, tail, whole;
+    uint8_t *room, *base;
+    int code;
+
+    if (nbytes > SIZE_MAX - 2 * huge || page > skew)
+        return fs_map(fd, nbytes, writable);
+    nbytes = (nbytes + page - 1) / page * page;
+    whole = nbytes + huge;
+    room = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return fs_map(fd, nbytes, writable);
+    head = (huge + skew - (uintptr_t)room % huge) % huge;
+    tail = whole - head - nbytes;
+    base = mmap(room + head, nbytes, protection, flags | MAP_FIXED, fd, 0);
+    if (base == MAP_FAILED) {
+        code = errno;
+        munmap(room, whole);
+        errno = code;
+        return NULL;
+    }
+    if (head > 0)
+        munmap(room, head);
+    if (tail > 0)
+        munmap(base + nbytes, tail);
+    return base;
+#else
+    return fs_map(fd, nbytes, writable);
+#endif
 }
 
 static inline void fs_unmap(void *base, size_t nbytes)

@@ -13,6 +13,7 @@ cdef extern from "platform.h" nogil:
         uint32_t mode
     bint FS_HAVE_MMAP
     void *fs_map(int fd, size_t nbytes, bint writable)
+    void *fs_map_finely(int fd, size_t nbytes, bint writable)
     void fs_unmap(void *base, size_t nbytes)
     int fs_describe(int fd, fs_file_t *file)
     int64_t fs_user()

@@ -11,10 +11,9 @@ cdef struct task_t:
     work_t work                    # something else to do, with `what`; or NULL
     const void *what
     const uint8_t *at              # pages to bring, or NULL
-    int fd                         # a file to read ahead of, or to forget part of
+    int fd                         # a file to read ahead of
     uint64_t offset
     uint64_t size
-    bint forget
     bint ask                       # ask for it before its turn comes
 
 

@@ -194,6 +194,7 @@ cdef class Filling:
     cdef bint holds_out
     cdef bytes header
     cdef Places places             # held, whoever closes the shards
+    cdef uint64_t most             # bytes touched together; 0: any number
 
     def __cinit__(self, Rows rows not None, positions, out, bytes header not None,
                   uint64_t size, uint8_t tag):
@@ -225,15 +226,43 @@ cdef class Filling:
     cdef object run(self):
         """Copy all rows; returns the place of the first that is ragged, or None."""
         cdef size_t r = 0
+        cdef size_t count = self.fill.count
         cdef void *columns = &self.rows.table.columns
+        if self.most > 0:
+            self.fill.count = 0
         while True:
+            if self.most > 0 and r >= self.fill.count:
+                self.fill.count = self.touch_rows(r, count)
             with nogil:
                 r = copy_rows(&self.fill, r, columns)
-            if r == self.fill.count:
+            if r == count:
                 return None
+            if r == self.fill.count:
+                continue
             if not self.copy_row(r):
                 return r
             r += 1
+
+    cdef size_t touch_rows(self, size_t r, size_t count) except? 0:
+        """Note that rows from the r-th on are touched; returns where they end."""
+        cdef uint64_t nbytes = 0
+        cdef uint64_t offset, size, start
+        cdef Source source
+        cdef int64_t i
+        while r < count and nbytes < self.most:
+            i = self.fill.positions[r]
+            r += 1
+            if not 0 <= i < self.fill.rows or self.fill.marks[i].slot < 0:
+                continue           # raises in its turn
+            source = self.rows.shard_of(i).open_source()
+            offset = fs_get(self.fill.offsets + i)
+            start = offset - min(offset, <uint64_t> HEADER)
+            if offset <= source.nbytes:
+                size = min(self.fill.size, source.nbytes - offset) + offset - start
+                source.touch(start, size)
+                source.confine(start, size)
+            nbytes += self.fill.size + HEADER
+        return r
 
     cdef int open_places(self, bint brought) except -1:
         """Find the shards of all rows; bring what may not be in memory."""
@@ -258,6 +287,8 @@ cdef class Filling:
             if slot >= 0 and self.places.at[slot].base == NULL:
                 self.open_place(slot, rows.shard_of(i))
                 sure = brought
+        for source in list(self.places.sources):
+            self.most = max(self.most, (<Source> source).most_touched())
         if not sure:
             self.bring(now)
         return 0

@@ -160,19 +160,20 @@ cdef class Shard:
         from fastshard._core.feeds import MemberFeed
         from fastshard._core.fetched import Fetched
         from fastshard._core.gather import positions_of
+        from fastshard._core.pagering import PageRing
         from fastshard.sizes import parse_size
 
         count = len(self)
         order = range(count) if order is None else positions_of(order, count)
         ahead = MOST_AHEAD
-        if max_memory is not None:
-            ahead = max(1, min(ahead, parse_size(max_memory) // 4))
+        ring = None
+        if max_memory is not None or not keep_cache:
+            most = parse_size(max_memory) if max_memory is not None else 4 * MOST_AHEAD
+            ahead = max(1, min(ahead, most // 4))
+            ring = PageRing(most // 4 * 3, forgets=not keep_cache)
         if self.open_source().is_remote():
             return Fetched(MemberFeed(self, order), window, ahead)
-        return Ahead(
-            MemberFeed(self, order), window, ahead,
-            drops=max_memory is not None or not keep_cache, forgets=not keep_cache,
-        )
+        return Ahead(MemberFeed(self, order), window, ahead, ring=ring)
 
     def position(self, name):
         """Return the position of the last member of this name.

@@ -34,6 +34,9 @@ cdef class Source:
     cdef bint is_near(self) except -1
     cdef bint has(self, uint64_t offset, uint64_t size) noexcept
     cdef int settle(self) except -1
+    cdef int touch(self, uint64_t offset, uint64_t size) except -1
+    cdef int confine(self, uint64_t offset, uint64_t size) except -1
+    cdef uint64_t most_touched(self) noexcept
     cdef object failure(self, uint64_t offset, int code)
 
 

@@ -12,7 +12,8 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from fastshard._core cimport platform
-from fastshard._core.mapped cimport MappedFile
+from fastshard._core.mapped cimport MappedFile, View
+from fastshard._core.pagering cimport MappedChunks
 from fastshard._core.pages cimport fs_file_cached, fs_now
 from fastshard._core.platform cimport (
     PY_SSIZE_T_MAX, fs_close, fs_describe, fs_file_t, fs_glance, fs_note, fs_pread,
@@ -251,6 +252,18 @@ cdef class Source:
         """Complain if what was just read may not be what the file had."""
         return 0
 
+    cdef int touch(self, uint64_t offset, uint64_t size) except -1:
+        """Note that bytes are about to be touched where they are mapped."""
+        return 0
+
+    cdef int confine(self, uint64_t offset, uint64_t size) except -1:
+        """Have no more mapped than these bytes: see `PageRing.confine`."""
+        return 0
+
+    cdef uint64_t most_touched(self) noexcept:
+        """Bytes that may be touched together; 0: any number."""
+        return 0
+
     cdef object failure(self, uint64_t offset, int code):
         """Why bytes could not be read: what failed, or that there are no more."""
         if code != 0:
@@ -341,7 +354,29 @@ cdef class MappedSource(Source):
             return FormatError("the file ends here", self.path, offset)
         return self.residency.failure(offset, code)
 
+    cdef int touch(self, uint64_t offset, uint64_t size) except -1:
+        cdef MappedChunks chunks = self.file.chunks
+        if chunks is not None:
+            chunks.ring.touch(chunks, offset, size, False)
+        return 0
+
+    cdef int confine(self, uint64_t offset, uint64_t size) except -1:
+        cdef MappedChunks chunks = self.file.chunks
+        if chunks is not None:
+            chunks.ring.confine(chunks, offset, size)
+        return 0
+
+    cdef uint64_t most_touched(self) noexcept:
+        return 0 if self.file.chunks is None else self.file.chunks.ring.half()
+
     cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+        cdef View view
+        if self.file.chunks is not None:
+            view = self.file.window(offset, size)  # makes room before pages are brought
+            self.look(offset, size)
+            self.confine(offset, size)
+            at[0] = view.base
+            return view
         self.look(offset, size)
         at[0] = self.file.base + offset
         return self.file.window(offset, size)
@@ -353,7 +388,9 @@ cdef class MappedSource(Source):
         if offset > self.nbytes or size > self.nbytes - offset:
             raise FormatError("a read beyond the file", self.path, offset)
         self.prepare()             # it is we who touch its bytes
+        self.touch(offset, size)
         self.look(offset, size)
+        self.confine(offset, size)
         if size < LARGE_COPY:
             return PyBytes_FromStringAndSize(<const char *> self.base + offset, size)
         copy = PyBytes_FromStringAndSize(NULL, size)

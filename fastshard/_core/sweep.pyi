@@ -3,6 +3,7 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from fastshard._core.pagering import PageRing
 from fastshard._core.rows import Rows
 
 LAST: int
@@ -19,7 +20,7 @@ class Sweep:
         step: int,
         window_bytes: int,
         *,
-        drops: bool,
+        ring: PageRing | None,
         whole: bool,
     ) -> Self: ...
     def __iter__(self) -> Self: ...

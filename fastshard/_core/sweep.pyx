@@ -5,7 +5,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memset
 
-from fastshard._core.pages cimport fs_drop_pages
+from fastshard._core.pagering cimport PageRing
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT
 from fastshard._core.rowcheck cimport Checking, check_rows, checking_of
@@ -22,7 +22,6 @@ cdef enum:
     RUN = 1 << 20                  # bytes of a run, at most
     MOST_BATCHES = 64              # ahead
     WORTH_CHECKING = 8             # rows of a shard
-    AROUND = 64 << 10              # bytes that a fault may map around a page
     TRUE_ONES = 1                  # offsets of a shard
     OTHERS = 2
 
@@ -35,7 +34,7 @@ cdef class Batch:
 
     cdef uint64_t task             # the last; 0: it is there
     cdef uint64_t nbytes
-    cdef list runs                 # (source, start, end), to be given back
+    cdef list runs                 # (source, start, end) of mapped bytes
     cdef list sources
 
 
@@ -53,8 +52,8 @@ cdef class Sweep:
         Rows of a batch.
     window_bytes : int
         Bytes ahead, but for one batch.
-    drops : bool
-        Give back what was read.
+    ring : PageRing or None
+        Bounds the resident pages of the shards; all are released at the end.
     whole : bool
         Batches have `step` rows; else fewer, where these take too much memory.
     """
@@ -64,7 +63,8 @@ cdef class Sweep:
     cdef const int64_t[::1] positions
     cdef Py_ssize_t step
     cdef uint64_t window_bytes
-    cdef bint drops
+    cdef PageRing ring
+    cdef bint drops                # pages are released: none is touched early
     cdef bint whole
     cdef bint doubtful             # some bytes could not be brought
     cdef Prefetcher prefetcher
@@ -76,7 +76,7 @@ cdef class Sweep:
 
     def __cinit__(
         self, list columns not None, order not None, Py_ssize_t step,
-        uint64_t window_bytes, *, bint drops, bint whole
+        uint64_t window_bytes, *, PageRing ring, bint whole
     ):
         if step < 1:
             raise ValueError(f"a batch has at least 1 row, not {step}")
@@ -85,7 +85,8 @@ cdef class Sweep:
         self.positions = order
         self.step = step
         self.window_bytes = window_bytes
-        self.drops = drops
+        self.ring = ring
+        self.drops = ring is not None
         self.whole = whole
         self.batches = deque()
         self.mapped = set()
@@ -133,15 +134,17 @@ cdef class Sweep:
         return 0
 
     def close(self):
-        """End the thread, and give back what was brought."""
-        self.pass_by()
-        while self.batches:
-            self.current = self.batches.popleft()[2]
-            self.pass_by()
+        """End the thread, and release what was brought."""
         self.asked = len(self.order)
         if self.prefetcher is not None:
             self.prefetcher.stop()
             self.prefetcher = None
+        self.pass_by()
+        while self.batches:
+            self.current = self.batches.popleft()[2]
+            self.pass_by()
+        if self.ring is not None:
+            self.ring.release()
 
     cdef int ask(self) except -1:
         """Ask for the bytes of the next batch."""
@@ -292,12 +295,13 @@ cdef class Sweep:
     cdef int push(
         self, Source source, uint64_t start, uint64_t end, bint near, Batch batch
     ) except -1:
-        """Have a run brought, and remember to give it back."""
+        """Have a run brought, and remember where it is."""
         cdef task_t task
         if source is None or end == start:
             return 0
         batch.nbytes += end - start
-        if self.drops and isinstance(source, MappedSource) and not source.writable:
+        if self.drops and isinstance(source, MappedSource):
+            source.touch(start, end - start)
             batch.runs.append((source, start, end))
         if near:
             return 0
@@ -314,17 +318,14 @@ cdef class Sweep:
         return 0
 
     cdef int pass_by(self) except -1:
-        """Give back the bytes of the batch that was read."""
-        cdef MappedSource source
+        """Note that a batch was read: some of its pages may be resident."""
+        cdef Source source
         cdef uint64_t start, end
         if self.current is None:
             return 0
         runs, self.current = self.current.runs, None
         for source, start, end in runs:
-            start -= min(start % AROUND + AROUND, start)
-            end = min(end + AROUND, source.nbytes)
-            with nogil:            # faults map what lies around too
-                fs_drop_pages(source.base + start, end - start)
+            source.touch(start, end - start)
         return 0
 
 

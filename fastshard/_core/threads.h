@@ -145,6 +145,12 @@ static inline uint64_t fs_next(uint64_t *at)
 {
     return (uint64_t)_InterlockedExchangeAdd64((volatile __int64 *)at, 1);
 }
+static inline void fs_pin(uint32_t *count) { _InterlockedIncrement((volatile long *)count); }
+static inline void fs_unpin(uint32_t *count) { _InterlockedDecrement((volatile long *)count); }
+static inline int fs_is_pinned(uint32_t *count)
+{
+    return _InterlockedCompareExchange((volatile long *)count, 0, 0) != 0;
+}
 #else
 static inline uint64_t fs_get(uint64_t *at)
 {
@@ -161,6 +167,20 @@ static inline void fs_publish(uint64_t *at, uint64_t value)
 static inline uint64_t fs_next(uint64_t *at)
 {
     return __atomic_fetch_add(at, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A count of users: whoever finds none finds all that they wrote. */
+static inline void fs_pin(uint32_t *count)
+{
+    __atomic_fetch_add(count, 1, __ATOMIC_SEQ_CST);
+}
+static inline void fs_unpin(uint32_t *count)
+{
+    __atomic_fetch_sub(count, 1, __ATOMIC_SEQ_CST);
+}
+static inline int fs_is_pinned(uint32_t *count)
+{
+    return __atomic_load_n(count, __ATOMIC_SEQ_CST) != 0;
 }
 #endif
 

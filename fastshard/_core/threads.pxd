@@ -1,6 +1,6 @@
 """What threads.h offers; see there."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 cdef extern from "threads.h" nogil:
     ctypedef struct fs_thread_t:
@@ -26,3 +26,6 @@ cdef extern from "threads.h" nogil:
     void fs_put(uint64_t *at, uint64_t value)
     void fs_publish(uint64_t *at, uint64_t value)
     uint64_t fs_next(uint64_t *at)
+    void fs_pin(uint32_t *count)
+    void fs_unpin(uint32_t *count)
+    bint fs_is_pinned(uint32_t *count)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from fastshard._core.pagering import PageRing
 from fastshard.columnar.connect import FAULTS, ReaderConnection, fault_of
 from fastshard.columnar.query import Params, query, query_ids
 from fastshard.columnar.schema import quoted
@@ -30,16 +31,22 @@ class Asking:
     mode : {"mmap", "private", "pread"}
     allow_pickle : bool
         As for `ShardedDatasetReader`.
+    ring : PageRing, optional
+        Bounds the resident pages of the shards.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], mode: Mode, allow_pickle: bool
+        self,
+        root: str | os.PathLike[str],
+        mode: Mode,
+        allow_pickle: bool,
+        ring: PageRing | None = None,
     ) -> None:
         self._closed = True  # until all is well
         self._allow_pickle = allow_pickle
         self.root: str = os.fsdecode(root)
         self._home = os.path.abspath(self.root)  # wherever the process goes
-        self._snapshot = Snapshot(self._home, mode)
+        self._snapshot = Snapshot(self._home, mode, ring=ring)
         self._count: int | None = None
         self._generation = self._snapshot.generation
         self._closed = False

@@ -52,7 +52,7 @@ class ColumnSet(ShardSet):
             limit=limit,
             reading=reading,
         )
-        self.snapshot = Snapshot(os.path.abspath(root), mode, limit)
+        self.snapshot = Snapshot(os.path.abspath(root), mode, limit, self.ring)
         self.kept = limit  # as it was given
         self.verifier = self._verify
 

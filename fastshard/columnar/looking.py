@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.gather import positions_of
+from fastshard._core.pagering import PageRing
 from fastshard._core.rowreader import RowReader
 from fastshard.columnar.asking import Asking
 from fastshard.columnar.connect import FAULTS, fault_of
@@ -98,7 +99,7 @@ class Looking(Asking):
 
     Parameters
     ----------
-    root, mode, allow_pickle
+    root, mode, allow_pickle, ring
         As for `Asking`.
     cache_tars : bool
         As for `ShardedDatasetReader`.
@@ -110,8 +111,9 @@ class Looking(Asking):
         mode: Mode,
         cache_tars: bool,
         allow_pickle: bool,
+        ring: PageRing | None = None,
     ) -> None:
-        super().__init__(root, mode, allow_pickle)
+        super().__init__(root, mode, allow_pickle, ring)
         self.cache_tars = cache_tars
         if allow_pickle:
             from fastshard.columnar.pickled import unpickled

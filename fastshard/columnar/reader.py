@@ -17,6 +17,7 @@ from fastshard.columnar.sweep import sweep
 from fastshard.errors import FastshardError, FormatError, SampleNotFoundError
 from fastshard.formats.local import Mode
 from fastshard.options import check_choice, named_options
+from fastshard.reading import Reading as Memory
 from fastshard.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ShardedDatasetReader(Looking):
         As for `fastshard.open_shard`: ``"private"`` makes arrays writable, in
         memory only; ``"pread"`` copies.
     max_memory : int or str, optional
-        Bytes that a `scan` may keep in memory.
+        Bytes of the shards that may be resident, however they are read.
     allow_pickle : bool
         Read arrays of Python objects too. That runs code from the data: only of who
         you trust.
@@ -77,13 +78,15 @@ class ShardedDatasetReader(Looking):
         allow_pickle: bool = False,
     ) -> None:
         check_choice("mode", mode, ("mmap", "private", "pread"))
-        super().__init__(root, mode, cache_tars, allow_pickle)
+        most = None if max_memory is None else parse_size(max_memory)
+        self._memory = Memory(max_memory=most)
+        self._ring = self._memory.ring()
+        super().__init__(root, mode, cache_tars, allow_pickle, self._ring)
         self._options: dict[str, Any] = {
             "mode": mode,
             "max_memory": max_memory,
             "allow_pickle": allow_pickle,
         }
-        self._max_memory = None if max_memory is None else parse_size(max_memory)
         self._forget()
 
     def _forget(self) -> None:
@@ -285,7 +288,8 @@ class ShardedDatasetReader(Looking):
             ids = self.query_ids(where, params, timeout=timeout)
         samples = self._loaded()
         chosen = None if ids is None else samples.find_keys(ids)
-        return sweep(samples, wanted, chosen, batch_size, self._max_memory, ragged)
+        ahead = self._memory.window_bytes
+        return sweep(samples, wanted, chosen, batch_size, ahead, self._ring, ragged)
 
     @property
     def samples(self) -> ArraySequence:

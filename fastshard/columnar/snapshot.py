@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakMethod, WeakSet
 
+from fastshard._core.pagering import PageRing
 from fastshard.columnar.connect import (
     FAULTS,
     ReaderConnection,
@@ -60,6 +61,8 @@ class Snapshot:
     mode : {"mmap", "private", "pread"}
     limit : int, optional
         How many shards may be open; otherwise `mapping_limit`.
+    ring : PageRing, optional
+        Bounds the resident pages of the shards.
 
     Attributes
     ----------
@@ -79,7 +82,13 @@ class Snapshot:
         What `Rows` take, to make arrays of Python objects.
     """
 
-    def __init__(self, root: str, mode: Mode, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        mode: Mode,
+        limit: int | None = None,
+        ring: PageRing | None = None,
+    ) -> None:
         self.root = root
         self.path = os.path.join(root, NAME)
         self.generation = 0
@@ -91,6 +100,7 @@ class Snapshot:
             mode=mode,
             limit=limit or mapping_limit(),
             recorded=lambda field, shard: _called(recorded, field, shard),
+            ring=ring,
         )
         self.open: ReaderConnection | None = None
         self.asking: ReaderConnection | None = None

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar.stacks import stacks_of
 from fastshard.gathering import Ragged
-from fastshard.reading import Reading
 
 if TYPE_CHECKING:
     from fastshard._core.columnsamples import ColumnSamples
+    from fastshard._core.pagering import PageRing
 
 __all__ = ["sweep"]
 
@@ -22,7 +22,8 @@ def sweep(
     fields: Sequence[str],
     chosen: Sequence[int] | None,
     batch_size: int | None,
-    max_memory: int | None,
+    window_bytes: int,
+    ring: PageRing | None,
     ragged: Ragged,
 ) -> Iterator[dict[str, Any]]:
     """Yield samples, or batches of them; see `ShardedDatasetReader.scan`."""
@@ -30,7 +31,6 @@ def sweep(
 
     from fastshard._core.sweep import Sweep, file_order
 
-    reading = Reading(max_memory=max_memory)
     count = len(samples)
     order = np.arange(count) if chosen is None else np.asarray(chosen, np.int64)
     columns = samples.columns_of(fields)
@@ -40,8 +40,8 @@ def sweep(
         columns,
         order,
         batch_size or AT_ONCE,
-        reading.window_bytes,
-        drops=reading.gives_back,
+        window_bytes,
+        ring=ring,
         whole=batch_size is not None,
     )
     try:

@@ -13,6 +13,7 @@ from fastshard._core.columnfile import ColumnFile, open_column
 from fastshard._core.columnsamples import ColumnSamples, read_rows
 from fastshard._core.extents import ExtentTable
 from fastshard._core.image import read_image
+from fastshard._core.pagering import PageRing
 from fastshard._core.samples import named
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
@@ -68,6 +69,8 @@ class ColumnFiles:
     recorded : callable
         ``recorded(field, shard)``: bytes of it that the index has true offsets of,
         or None.
+    ring : PageRing, optional
+        Bounds the resident pages of all of them.
     """
 
     def __init__(
@@ -78,12 +81,14 @@ class ColumnFiles:
         mode: Mode,
         limit: int,
         recorded: Callable[[str, int], int | None],
+        ring: PageRing | None = None,
     ) -> None:
         self.root = root
         self.folders = dict(folders)
         self.mode = mode
         self.limit = max(1, limit)
         self.closed = False
+        self.ring = ring
         self._recorded = recorded
         self._open: dict[tuple[str, int], ColumnFile] = {}  # oldest first
         self._lock = Lock()
@@ -121,7 +126,9 @@ class ColumnFiles:
         path = self.path_of(field, shard)
         recorded = self._recorded(field, shard)
         try:
-            return open_column(path, shard, self.mode, recorded, is_ours, _scanned)
+            return open_column(
+                path, shard, self.mode, recorded, is_ours, _scanned, self.ring
+            )
         except FileNotFoundError:
             reason = "a shard that the index names is not there (compacted? refresh())"
             raise FileNotFoundError(errno.ENOENT, reason, path) from None

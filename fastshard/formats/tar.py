@@ -31,6 +31,7 @@ from fastshard.sources.urls import is_folder, is_remote
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
+    from fastshard._core.pagering import PageRing
     from fastshard.index.hashes import Hashes
     from fastshard.sources.remote import RemoteFile
 
@@ -257,6 +258,7 @@ def open_tar(
     check_size: bool = False,
     progress: Progress | None = None,
     remote: Settings | None = None,
+    ring: PageRing | None = None,
 ) -> TarShard:
     """Open a tar shard; see `fastshard.open_shard`.
 
@@ -274,7 +276,7 @@ def open_tar(
     check_index(index)
     if is_remote(name):
         return open_remote_tar(
-            name, index, key, lower, progress, remote or settings_of({}, [name])
+            name, index, key, lower, progress, remote or settings_of({}, [name]), ring
         )
     rule = {"last_dot": key == "last", "lower": lower}
     file = LocalFile(name)
@@ -287,7 +289,9 @@ def open_tar(
         if index == "rebuild":
             save_index(contents, file, sidecar(name, "fsi"), grouping=grouping)
         table = contents.table
-        source = source_of(file, mode, prefetch=prefetch, check_size=check_size)
+        source = source_of(
+            file, mode, prefetch=prefetch, check_size=check_size, ring=ring
+        )
         if mode == "pread":
             file.watch(lambda file: _is_longer(file, table))
     except BaseException:
@@ -323,6 +327,7 @@ def open_remote_tar(
     lower: bool,
     progress: Progress | None,
     settings: Settings,
+    ring: PageRing | None = None,
 ) -> TarShard:
     """Open a tar shard that is read by ranges."""
     from fastshard.index.remote import find_remote_index, read_remote_index, scanned
@@ -338,7 +343,7 @@ def open_remote_tar(
         contents = read_remote_index(index, file, settings=settings, **rule)
     if contents is None:
         contents = scanned(file, progress, again=index == "rebuild")
-    source = _kept_whole(file) or RemoteSource(file)
+    source = _kept_whole(file, ring) or RemoteSource(file)
     return TarShard(
         source,
         contents.table,
@@ -358,7 +363,7 @@ def open_remote_tar(
     )
 
 
-def _kept_whole(file: RemoteFile) -> MappedSource | None:
+def _kept_whole(file: RemoteFile, ring: PageRing | None) -> MappedSource | None:
     """Map what is kept of a remote shard, if that is all of it."""
     if file.entry is None or not file.nbytes:
         return None
@@ -366,7 +371,7 @@ def _kept_whole(file: RemoteFile) -> MappedSource | None:
         with LocalFile(file.entry.path) as local:
             if local.nbytes != file.nbytes:
                 return None
-            mapped = MappedFile(local.fd, local.nbytes, file.path)
+            mapped = MappedFile(local.fd, local.nbytes, file.path, ring=ring)
             if not file.entry.is_whole():  # asked last: it is of what is mapped
                 return None
             identity = (local.device, local.inode, local.owner)

@@ -1,0 +1,13 @@
+from typing import Self, final
+
+@final
+class PageRing:
+    def __new__(cls, most: int, *, forgets: bool = False) -> Self: ...
+    @property
+    def nbytes(self) -> int: ...
+    def release(self) -> int: ...
+
+@final
+class MappedChunks:
+    @property
+    def ring(self) -> PageRing: ...
