@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from fastshard.errors import FastshardError, FormatError, MissingLibraryError
-from fastshard.sizes import parse_size
 from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ Decoder: TypeAlias = Callable[[memoryview], Any]
 IMAGES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 DIGITS = re.compile(rb"\s*[+-]?[0-9]+\s*")
 MAX_DIGITS = 64  # bytes
+MAX_ARRAY_BYTES = 4 << 30  # bytes that one npz may take when it is decompressed
 MAX_MESSAGE = 200  # characters that another library's message may have
 # What a decoder raises for a mistake in itself rather than in a field's bytes.
 MISTAKES = (
@@ -191,8 +191,12 @@ class NpzDecoder:
 
     __slots__ = ("max_array_bytes",)
 
-    def __init__(self, max_array_bytes: int | str = "4GiB") -> None:
-        self.max_array_bytes = parse_size(max_array_bytes)
+    def __init__(self, max_array_bytes: int | str = MAX_ARRAY_BYTES) -> None:
+        if max_array_bytes != MAX_ARRAY_BYTES:
+            from fastshard.sizes import parse_size  # slow to import
+
+            max_array_bytes = parse_size(max_array_bytes)
+        self.max_array_bytes = int(max_array_bytes)
 
     def __call__(self, view: memoryview) -> dict[str, NDArray[Any]]:
         from fastshard.npz import read_npz

@@ -48,6 +48,6 @@ cdef class Pieces:
     cdef int touch(self, size_t start, size_t end, bint moved) except -1
     cdef size_t end_of(self, size_t start, uint64_t *nbytes) noexcept
     cdef bint has_moved(self, size_t i) noexcept
-    cdef int prove(self) except -1
+    cdef int prove(self, size_t start, size_t end) except -1
     cdef int move(self, object threads) except -1
     cdef object failure(self, size_t i)
