@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -148,6 +149,15 @@ def test_a_tree_of_many_pages(hub):
 def test_a_listing_is_asked_for_again(hub, status):
     hub.behave(f"/api/datasets/{REPO}/revision/main", status, times=1)
     assert texts(opened(hub, f"{SOURCE}/sub")) == ["sub 2", "sub 10"]
+
+
+def test_the_hub_may_be_away_for_less_than_the_timeout(hub):
+    Server.__exit__(hub)  # not the CDN
+    timer = threading.Timer(1.0, hub.come_back)
+    timer.start()
+    found = fastshard.open(f"{SOURCE}/sub", endpoint=hub.url, timeout=20.0)
+    assert texts(found) == ["sub 2", "sub 10"]
+    timer.join()
 
 
 def test_a_listing_that_fails_is_given_up(hub):

@@ -1,6 +1,7 @@
 """Iterations that read ahead: what they give, and how they end."""
 
 import copy
+import errno
 import gc
 import os
 import random
@@ -16,6 +17,7 @@ import pytest
 
 import fastshard
 from fastshard import ClosedError, FormatError
+from fastshard.shardset import ShardSet
 
 from cold import cached, evict, is_cached
 from conftest import write_tar
@@ -64,6 +66,49 @@ def test_a_scan_gives_all_in_order(cold, mode, window):
     found = [(s.key, bytes(s["a"]), bytes(s["b"])) for s in ds.scan(window=window)]
     assert found == [
         (f"{i:04d}", payload(i, "a"), payload(i, "b")) for i in range(SHARDS * EACH)
+    ]
+
+
+@pytest.mark.parametrize("order", [None, range(SHARDS * EACH)])
+def test_a_shard_that_does_not_open_ahead_is_opened_in_its_turn(
+    cold, monkeypatch, order
+):
+    bring, keys, failed_after = ShardSet.bring, [], []
+
+    def failing(self, k):
+        if k == 1 and len(keys) < EACH:
+            failed_after.append(len(keys))
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return bring(self, k)
+
+    monkeypatch.setattr(ShardSet, "bring", failing)
+    for sample in fastshard.open(cold).scan(order):
+        assert bytes(sample["a"]) == payload(int(sample.key), "a")
+        keys.append(sample.key)
+
+    assert keys == [f"{i:04d}" for i in range(SHARDS * EACH)]
+    assert failed_after  # it was tried ahead
+    assert len(failed_after) < EACH / 2  # and left alone until its turn
+
+
+def test_a_shard_that_opens_again_loses_no_more_than_was_read_meanwhile(
+    folder, monkeypatch
+):
+    bring, failures = ShardSet.bring, [True] * 3
+
+    def failing(self, k):
+        if k == 1 and failures:
+            failures.pop()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return bring(self, k)
+
+    monkeypatch.setattr(ShardSet, "bring", failing)
+    items = fastshard.open(folder, prefetch=False).iterate(on_error="skip")
+    keys = [sample.key for sample in items]
+
+    assert items.skipped == 3
+    assert keys == [
+        f"{i:04d}" for i in range(SHARDS * EACH) if not EACH <= i < EACH + 3
     ]
 
 
