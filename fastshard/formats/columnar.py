@@ -22,8 +22,8 @@ from fastshard.formats.local import Mode
 from fastshard.formats.tarheader import BLOCK, END, is_marked
 
 __all__ = [
-    "ColumnFiles",
     "REPLACED",
+    "ColumnFiles",
     "ColumnSample",
     "Owner",
     "Unpickle",
