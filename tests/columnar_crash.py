@@ -321,12 +321,13 @@ def stopped(processes: list[int]):
     """Stop processes for a while: who closes an index may write to it."""
     for process in processes:
         os.kill(process, signal.SIGSTOP)
-        os.waitpid(process, os.WUNTRACED)
+        need(os.WIFSTOPPED(os.waitpid(process, os.WUNTRACED)[1]), "a reader has failed")
     try:
         yield
     finally:
         for process in processes:
-            os.kill(process, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it has failed, and said why
+                os.kill(process, signal.SIGCONT)
 
 
 def killed(rng, root: Path, state: State, done: Done, readers: list[int]) -> State:

@@ -99,7 +99,7 @@ def test_an_index_without_tables_is_said_to_be_one_and_gone_on_with(root, mode):
         conn.execute(f"PRAGMA journal_mode={mode}")
         conn.execute("PRAGMA user_version = 0")
         conn.close()
-    with pytest.raises(FormatError, match="without tables.*ShardedDatasetWriter"):
+    with pytest.raises(FormatError, match=r"without tables.*ShardedDatasetWriter"):
         ShardedDatasetReader(root)
     (fault,) = verify(root)
     assert "without tables" in fault.reason

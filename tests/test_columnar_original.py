@@ -30,7 +30,15 @@ from columnarchecks import (
     snapshot,
     sql,
 )
-from originals import FIELDS, INDEX, OriginalWriter, arrays_of, npy, shard_path
+from originals import (
+    FIELDS,
+    INDEX,
+    OriginalReader,
+    OriginalWriter,
+    arrays_of,
+    npy,
+    shard_path,
+)
 
 # ---------------------------------------------------------------- the builder
 
@@ -441,3 +449,19 @@ def test_a_shard_that_is_missing(several):
         found = reader.get_sample(ids[5], fields=["history"])[0]
         assert_same_array(found["history"], put[ids[5]]["history"])
         assert_same_arrays(reader.get_sample(ids[4])[0], put[ids[4]])
+
+
+def test_open_shard_goes_on_in_a_shard_of_the_original(make_original):
+    ids = ["a", "b", "c"]
+    with make_original() as writer:
+        writer.add_field("x")
+        writer.register_samples([*ids, "d"])
+        writer.write_shard("x", 0, ids, [np.full(4, i) for i in range(3)])
+    with ShardedDatasetWriter(writer.root) as ours, ours.open_shard("x", 0) as shard:
+        shard.add_sample("d", np.full(4, 3))
+        shard.add_sample("b", np.full(4, 10))
+    with ShardedDatasetReader(writer.root) as reader:
+        found = [int(arrays["x"][0]) for arrays, _ in reader.get_many([*ids, "d"])]
+    assert found == [0, 10, 2, 3]
+    with closing(OriginalReader(writer.root)) as theirs:
+        assert [int(theirs.get_sample(i)[0]["x"][0]) for i in [*ids, "d"]] == found

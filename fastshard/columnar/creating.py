@@ -42,6 +42,8 @@ def create_index(path: str) -> None:
             conn.execute("BEGIN IMMEDIATE")
             create(conn)
             conn.commit()
+            # Closing it does the same, and says nothing of an error.
+            conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         fd = os.open(new, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
             sync_file(fd)

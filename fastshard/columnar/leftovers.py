@@ -45,7 +45,8 @@ def left_files(conn: sqlite3.Connection, root: str, field: Field) -> Leftovers:
     with suppress(sqlite3.OperationalError):  # no writer of ours was here
         sql = "SELECT shard, nbytes FROM fastshard_shards WHERE field = ?"
         for shard, nbytes in conn.execute(sql, (field.name,)):
-            known.add(shard)
+            if nbytes != 0:  # else nothing of it was committed
+                known.add(shard)
             if nbytes == -1:
                 condemned.add(shard)
     replaced, others = {}, {}

@@ -62,8 +62,8 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
         if size < record.nbytes:
             _warn_short(column, number, size, record)
         # What others append makes a file longer than this; what we did not finish
-        # need not, but it can only be in the last one.
-        elif size != record.nbytes + len(END) or number == last:
+        # need not, but it can only be in the last one. One of no members is none.
+        elif size != record.nbytes + len(END) or number == last or not record.nbytes:
             _check_tail(conn, column, number, record)
     unrecorded = sizes.keys() - column.records.keys() - column.unsound
     if unrecorded or not column.records:

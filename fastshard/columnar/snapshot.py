@@ -21,7 +21,7 @@ from fastshard.columnar.leases import Lease, generation_of
 from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.schema import NAME, quoted, read_fields
 from fastshard.errors import ClosedError, SampleNotFoundError
-from fastshard.formats.columnar import ColumnFiles, Unpickle
+from fastshard.formats.columnar import REPLACED, ColumnFiles, Unpickle
 from fastshard.formats.local import Mode
 from fastshard.shardset import mapping_limit
 
@@ -212,7 +212,7 @@ class Snapshot:
         return parse_metadata(row[0], sample_id, self.path)
 
     def _recorded(self, field: str, shard: int) -> int | None:
-        """Return the bytes of a shard that fastshard wrote, with true offsets."""
+        """Return the bytes of a shard that fastshard wrote; see `ColumnFiles`."""
         self._asked += 1
         if self._records is None and self._asked > WORTH_ALL:
             self._records = {
@@ -224,7 +224,7 @@ class Snapshot:
         else:
             rows = self._read_records(RECORD, (field, shard))
             found = rows[0][2] if rows else None
-        return found if type(found) is int and found >= 0 else None
+        return found if type(found) is int and found >= REPLACED else None
 
     def _read_records(self, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
         connection = self.connection()

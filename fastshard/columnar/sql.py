@@ -17,7 +17,7 @@ from fastshard.errors import QueryError
 __all__ = ["MANY", "ids_sql", "rows_sql", "split"]
 
 # How many values get into a query.
-MANY = "ids and other values go into params, many as id IN (SELECT value FROM json_each(?))"
+MANY = "values go into params, many ids as id IN (SELECT value FROM json_each(?))"
 
 # As SQLite's own tokenizer has it. A variable with parentheses is one that only
 # Tcl makes use of; what stands in them may be anything.

@@ -431,6 +431,9 @@ class Storing:
         ).fetchone()
         value = row[0] if row else 0
         if not isinstance(value, int) or value < 0:
-            reason = f"counters.value of 'sample_id' is {value!r:.80}, no count"
+            reason = (
+                f"counters.value of 'sample_id' is {value!r:.80}, no count: set it to "
+                "the number of the last id that was generated"
+            )
             raise FormatError(reason, self._path, 0)
         return value

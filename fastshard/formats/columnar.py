@@ -24,6 +24,7 @@ from fastshard.formats.local import Mode
 from fastshard.formats.tarheader import BLOCK, END, is_marked
 
 __all__ = [
+    "REPLACED",
     "ColumnFiles",
     "ColumnSample",
     "Owner",
@@ -33,6 +34,7 @@ __all__ = [
     "samples_of_image",
 ]
 
+REPLACED = -1  # bytes, of a shard that a compaction has replaced
 Unpickle: TypeAlias = Callable[[bytes, FormatError], Any]
 
 
@@ -43,7 +45,19 @@ def is_ours(file: LocalFile, recorded: int) -> bool:
     """
     if file.nbytes == recorded + len(END) or file.nbytes < recorded + BLOCK:
         return True
-    return is_marked(file.read_many([(recorded, BLOCK)])[0])
+    (block,) = file.read_many([(recorded, BLOCK)])
+    return len(block) < BLOCK or is_marked(block)  # a writer may just cut it off
+
+
+def _end_of(path: str) -> int | None:
+    """Return where the members of a replaced shard end; None: others wrote it.
+
+    Before it was replaced it was complete, and what others had appended taken over.
+    """
+    with LocalFile(path) as file:
+        (first,) = file.read_many([(0, BLOCK)])
+        ours = is_marked(first) and any(first)
+        return max(file.nbytes - len(END), 0) if ours else None
 
 
 def _scanned(path: str) -> tuple[ExtentTable, FormatError | None]:
@@ -68,7 +82,8 @@ class ColumnFiles:
         being read, and arrays, keep theirs.
     recorded : callable
         ``recorded(field, shard)``: bytes of it that the index has true offsets of,
-        or None.
+        or None; `REPLACED` of one that counts no more, as a forked process sees it
+        that goes on with what its parent has read.
     ring : PageRing, optional
         Bounds the resident pages of all of them.
     """
@@ -126,6 +141,8 @@ class ColumnFiles:
         path = self.path_of(field, shard)
         recorded = self._recorded(field, shard)
         try:
+            if recorded == REPLACED:
+                recorded = _end_of(path)
             return open_column(
                 path, shard, self.mode, recorded, is_ours, _scanned, self.ring
             )
