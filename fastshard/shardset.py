@@ -174,7 +174,8 @@ class ShardSet:
         samples = shard.samples
         if self.known is not None:
             with shard.file() as file:
-                self.known.check(k, path, shard, len(samples), file)
+                table, mark = shard.parts()[1], shard.fingerprint
+                self.known.check(k, path, len(samples), table, file, mark)
         elif self._counts is not None and self._counts[k] != (
             found := Counts(len(samples), len(shard))
         ):

@@ -5,7 +5,6 @@ import random
 import struct
 import threading
 import warnings
-import zlib
 from contextlib import suppress
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 import fastshard
 from fastshard._core.blocks import block_sums
 from fastshard.index.binary import HEADER as FSI_HEADER
-from fastshard.index.binary import read_binary, sealed
+from fastshard.index.binary import sealed
 from fastshard.index.global_file import HEADER as GLOBAL_HEADER
 from fastshard.index.global_file import GlobalIndex, sealed_global
 from fastshard.verify import verify_shard

@@ -5,13 +5,13 @@ import os
 import struct
 import threading
 import time
-import zlib
 
 import numpy as np
 import pytest
 
 import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
+from fastshard.index.global_file import sealed_global
 from fastshard.sources.engine import Request
 from fastshard.sources.http import client_for
 from fastshard.sources.remote import RemoteFile, open_remote
@@ -177,9 +177,8 @@ def with_name(index: bytes, old: bytes, new: bytes) -> bytes:
     assert len(old) == len(new)
     changed = bytearray(index.replace(old, new))
     rows = struct.unpack_from("<Q", changed, 32)[0] * 8
-    changed[72:76] = struct.pack("<I", zlib.crc32(changed[128 : len(changed) - rows]))
-    changed[124:128] = struct.pack("<I", zlib.crc32(changed[:124]))
-    return bytes(changed)
+    table, keys = changed[128 : len(changed) - rows], changed[len(changed) - rows :]
+    return sealed_global(bytes(changed[:128]), table, keys) + bytes(changed[128:])
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ cdef class ExtentTable:
     cdef object keeper             # owns the columns where the table does not
     cdef uint8_t *proven           # a bit a member: see `doubt`; NULL: all are
     cdef readonly object index     # the index to blame, while members are in doubt
+    cdef object is_there           # says of one whose block differs whether it is there
     cdef public bint scanned       # all headers were compared: what is in doubt is wrong
     cdef object __weakref__
     cdef Py_ssize_t find(self, object name) except -2

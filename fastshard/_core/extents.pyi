@@ -1,5 +1,5 @@
-from collections.abc import Iterator
-from typing import ClassVar, final, overload
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, final, overload
 
 @final
 class ExtentTable:
@@ -17,8 +17,11 @@ class ExtentTable:
     scanned: bool
     @property
     def index(self) -> str | None: ...
-    def doubt(self, index: str) -> None: ...
+    def doubt(
+        self, index: str, is_there: Callable[[ExtentTable, int, Any], bool]
+    ) -> None: ...
     def prove(self, i: int) -> None: ...
+    def is_proven(self, i: int) -> bool: ...
 
 @final
 class Names:

@@ -17,7 +17,8 @@ from fastshard._core.hashing cimport (
     MAX_ENTRIES, slot_entry, slots_find, slots_free, slots_init, slots_t,
 )
 from fastshard._core.platform cimport (
-    PY_SSIZE_T_MAX, fs_glance, fs_is_set, fs_load, fs_load_pointer, fs_set, fs_set_bit,
+    PY_SSIZE_T_MAX, fs_glance, fs_has_bit, fs_is_set, fs_load, fs_load_pointer, fs_set,
+    fs_set_bit,
 )
 from fastshard._core.span cimport span_of, span_t
 
@@ -306,13 +307,16 @@ cdef class ExtentTable:
             i for i in range(len(self)) if self.find(self.name(i)) != i
         ]
 
-    def doubt(self, index not None):
+    def doubt(self, index not None, is_there not None):
         """Have each member's header compared when its bytes are first used; see `Shard.prove`.
 
         Parameters
         ----------
         index : str
             What the table was read from, for messages.
+        is_there : callable
+            ``is_there(table, i, source) -> bool``: whether member `i` is where the
+            table says, although its own block says otherwise.
 
         Notes
         -----
@@ -321,6 +325,7 @@ cdef class ExtentTable:
         if self.proven != NULL:
             return
         self.index = index
+        self.is_there = is_there
         self.proven = <uint8_t *> calloc(self.columns.count // 8 + 1, 1)
         if self.proven == NULL:
             raise MemoryError
@@ -330,6 +335,11 @@ cdef class ExtentTable:
         cdef Py_ssize_t at = checked_position(i, len(self))
         if self.proven != NULL:
             fs_set_bit(self.proven, at)
+
+    def is_proven(self, i):
+        """Say whether a member is in doubt no more, if the table was."""
+        cdef Py_ssize_t at = checked_position(i, len(self))
+        return self.proven != NULL and fs_has_bit(self.proven, at)
 
     cdef int check(self, const void *at, uint64_t size) except -1:
         """Complain of damage in some bytes of the index that the columns stand in."""

@@ -412,9 +412,7 @@ cdef class Shard:
             with nogil:
                 same = agrees(window, headers, source.nbytes, offset, size, name)
         if not same:
-            from fastshard.index.freshness import is_there
-
-            same = is_there(table, i, source)
+            same = table.is_there(table, i, source)
         if not same:
             name_of = table.name(i)
             raise StaleIndexError(

@@ -143,8 +143,9 @@ class TarShard(Shard):
 
         table = self.parts()[1]
         i = self.position(key) if isinstance(key, str) else range(len(table))[key]
+        text = table.info(i)
         try:
-            return parse_info(table.info(i))
+            return parse_info(text)
         except ValueError as error:
             path = self.index or self.path
             reason = f"its info is no JSON object: {error}"

@@ -376,19 +376,21 @@ def _read_header(raw: bytes, path: str) -> Header:
         device, inode, ctime_ns = numbers[18:21]
         identity = FileIdentity(device, inode, ctime_ns, mtime_ns)
         checksums = (numbers[21],)
-    return Header(
-        version,
-        bool(flags & LAST_DOT),
-        bool(flags & HAS_INFO),
-        bool(flags & REPEATS),
-        file_bytes,
-        shard_bytes,
-        identity,
-        fingerprint,
-        *counts,
-        None if end == UNKNOWN else end,
-        skipped,
-        checksums,
+    return Header._make(
+        (
+            version,
+            bool(flags & LAST_DOT),
+            bool(flags & HAS_INFO),
+            bool(flags & REPEATS),
+            file_bytes,
+            shard_bytes,
+            identity,
+            fingerprint,
+            *counts,
+            None if end == UNKNOWN else end,
+            skipped,
+            checksums,
+        )
     )
 
 

@@ -6,11 +6,12 @@ replaced or written to has others, and no copy keeps them. Whatever differs ther
 copy, a download, a link, a new mode), and every index that records none, is decided
 by headers: 16 that are always the same, 8 that are chosen anew each time, and then
 each member's own when its bytes are first used, if it stands in the page of 4 KiB
-where they begin (for seven of eight members; of remote shards, none).
+where they begin, as it does for seven of eight members. Of remote shards the 16 are
+all.
 
-What remains: a shard that is not the one that was indexed, whose size is the same and
-whose headers agree where they were looked at, gives other bytes for a member that has
-moved and begins on a page's first byte.
+What remains: a shard of the same size that was put in the place of the one that was
+indexed, and whose headers agree wherever they are looked at, gives other bytes for a
+member that has moved and begins on a page's first byte (of a remote shard, for any).
 """
 
 from __future__ import annotations
@@ -89,12 +90,20 @@ def spread(count: int) -> list[int]:
 
 
 def chosen_anew(count: int) -> list[int]:
-    """Return positions of some members, which nobody can foresee."""
+    """Return positions of some members, which cannot be foreseen."""
     if count <= LOOKS:
         return []
     raw = os.urandom(8 * LOOKS_ANEW)
     numbers = (int.from_bytes(raw[k : k + 8], "little") for k in range(0, len(raw), 8))
     return sorted({number % count for number in numbers})
+
+
+def looks_of(file: LocalFile | RemoteFile, count: int) -> list[int]:
+    """Return which headers are looked at beside those of the fingerprint.
+
+    None of a remote shard: each would be a request, and no cache would have it.
+    """
+    return chosen_anew(count) if isinstance(file, LocalFile) else []
 
 
 def fingerprint_of(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
@@ -147,7 +156,7 @@ def check_binary(
         raise StaleIndexError(
             f"{file.path} was written to after the index was made", path, 32
         )
-    check_headers(path, file, table, chosen_anew(len(table)))
+    check_headers(path, file, table, looks_of(file, len(table)))
 
 
 def check_size(path: str, recorded: int, file: LocalFile | RemoteFile) -> None:
@@ -170,7 +179,7 @@ def check_listed(
         check_size(path, recorded, file)
     if not len(table) and file.nbytes > 2 * BLOCK and recorded is None:
         raise StaleIndexError(f"lists nothing of {file.path}", path, 0)
-    looks = {*spread(len(table)), *chosen_anew(len(table))}
+    looks = {*spread(len(table)), *looks_of(file, len(table))}
     check_headers(path, file, table, sorted(looks))
 
 
@@ -184,7 +193,7 @@ def check_headers(
 
     The others are compared when their members are first used.
     """
-    table.doubt(path)
+    table.doubt(path, is_there)
     i = first_changed(file, table, positions)
     if i >= 0:
         offset, size = table.extent(i)
@@ -238,7 +247,7 @@ def is_there(
     except FormatError:
         return False
     if not isinstance(source, (LocalFile, Source)) or table.scanned:
-        return False
+        return table.is_proven(i)
     return i in _prove_all(table, read, source)
 
 
@@ -295,7 +304,7 @@ def _prove_all(
         with suppress(FormatError):  # what stands before the fault counts
             _go(walk, read, source.nbytes + 1)
         found = walk.table()
-    table.scanned = True
+    table.scanned = table.index is not None
     names = {found.extent(k): found.name_of(k) for k in range(len(found))}
     there = set()
     for i in range(len(table)):

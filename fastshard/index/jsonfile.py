@@ -151,15 +151,16 @@ def _members(contents: Contents, sha256: Sequence[str] | None) -> Iterator[bytes
         offset, size = table.extent(i)
         known = {"offset": offset, "length": size}
         digest = {} if sha256 is None else {"sha256": sha256[i]}
+        text = table.info(i)
         try:
-            info = parse_info(table.info(i)) | digest
+            info = parse_info(text) | digest
             if "\0" in name:
                 raise ValueError("its name has a NUL in it")
-            text = _dumps(name) + b":" + _dumps(known | info)
+            entry = _dumps(name) + b":" + _dumps(known | info)
         except ValueError as error:
             reason = f"a JSON index cannot hold the member {name!r}: {error}"
             raise FastshardError(reason) from error
-        yield b",\n" + text if i > 0 else b"\n" + text
+        yield b",\n" + entry if i > 0 else b"\n" + entry
 
 
 def _dumps(value: object) -> bytes:

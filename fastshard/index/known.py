@@ -16,7 +16,7 @@ from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, joined, relative, shown
 
 if TYPE_CHECKING:
-    from fastshard.formats.tar import TarShard
+    from fastshard._core.extents import ExtentTable
     from fastshard.sources.remote import RemoteFile
 
 __all__ = [
@@ -74,14 +74,14 @@ class Known(NamedTuple):
         self,
         k: int,
         path: str,
-        shard: TarShard,
         samples: int,
+        table: ExtentTable,
         file: LocalFile | RemoteFile,
+        fingerprint: bytes | None = None,
     ) -> None:
         """Raise `StaleIndexError` unless shard `k` is what is recorded of it."""
         number = k if self.numbers is None else self.numbers[k]
-        table = shard.parts()[1]
-        self.file.check(number, path, samples, table, file, shard.fingerprint)
+        self.file.check(number, path, samples, table, file, fingerprint)
 
     def candidates(self, key: str) -> list[int]:
         """Return positions of samples that may have this key."""
