@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.bring import bring_samples
@@ -65,9 +64,8 @@ class Bulk(Ordered):
         """
         if not self._stages:
             return self._brought(positions)
-        asked = [index(i) for i in positions]
-        pairs = zip(self._brought(asked), asked, strict=True)
-        return [self._staged_at(item, i) for item, i in pairs]
+        asked = list(positions)
+        return self._all_staged(self._brought(asked), asked)
 
     async def get_many_async(self, positions: Iterable[int]) -> list[Any]:
         """Do what `get_many` does, without holding up the event loop.

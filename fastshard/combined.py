@@ -94,8 +94,7 @@ class Combined(Ordered):
         items = self._items(places)
         if not self._stages:
             return items
-        pairs = zip(items, asked, strict=True)
-        return [self._staged_at(item, place) for item, place in pairs]
+        return self._all_staged(items, asked)
 
     def map(self, fn: Callable[[Any], Any]) -> Self:
         """Return a dataset of ``fn(item)``, called when an item is asked for."""

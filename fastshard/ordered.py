@@ -94,6 +94,22 @@ class Ordered(Sequence[Any]):
                 raise
             raise failure from error
 
+    def _all_staged(self, items: list[Any], positions: Sequence[Any]) -> list[Any]:
+        """Map the items at some positions; an error names its item."""
+        staged = self._staged
+        made: list[Any] = []
+        try:
+            for item in items:
+                made.append(staged(item))  # an error is of the next
+        except Exception as error:
+            at = len(made)
+            where = f"position {positions[at]:,} of the dataset"
+            failure = noted(error, items[at], where)
+            if failure is error:
+                raise
+            raise failure from error
+        return made
+
     def __getitems__(self, positions: Iterable[int]) -> list[Any]:
         """As `get_many`: how torch's DataLoader asks for a batch."""
         guard_collation()
