@@ -40,9 +40,11 @@ class Reading(NamedTuple):
         """Return what releases the pages of mapped shards; None: they stay.
 
         A quarter of the bound is left to what cannot be counted: a batch that is
-        larger than half of it, readers in other threads.
+        larger than half of it, readers in other threads. Half of it is enough
+        where nothing stays in the page cache: the window ahead has to fit.
         """
         if self.max_memory is None and self.keep_cache:
             return None
         most = 4 * MOST_AHEAD if self.max_memory is None else self.max_memory
-        return PageRing(most // 4 * 3, forgets=not self.keep_cache)
+        share = most // 4 * 3 if self.keep_cache else most // 2
+        return PageRing(share, forgets=not self.keep_cache)
