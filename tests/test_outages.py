@@ -81,7 +81,7 @@ ALL = [f"s{i:04}" for i in range(COUNT)]
 
 @pytest.mark.parametrize("order", ["shards", "shuffled"])
 def test_what_failed_ahead_is_asked_for_again_in_its_turn(server, order):
-    ds = dataset(server, timeout=0.3)
+    ds = dataset(server, timeout=0.8)
     expected = ALL
     if order == "shuffled":
         ds = ds.shuffle(3)
@@ -103,14 +103,14 @@ def test_what_failed_ahead_is_asked_for_again_in_its_turn(server, order):
 
 
 def test_only_samples_whose_turn_fell_into_the_outage_are_skipped(server):
-    ds = dataset(server, timeout=0.4)
+    ds = dataset(server, timeout=0.8)
     items = ds.iterate(on_error="skip")
     keys = [next(items).key for _ in range(20)]
-    timer = server.leave_for(2.0)
+    timer = server.leave_for(4.0)
     keys += [sample.key for sample in items]
     timer.join()
 
-    # One turn takes 0.4 s at least, so 2 s are five turns at most.
+    # One turn takes 0.8 s at least, so 4 s are five turns at most.
     assert len(keys) + items.skipped == COUNT
     assert items.skipped <= 6
 
@@ -128,7 +128,7 @@ def test_a_short_outage_is_not_seen_at_all(server):
 
 
 def test_batches_go_on_after_an_outage(server):
-    batches = dataset(server, timeout=0.3).batches(10)
+    batches = dataset(server, timeout=0.8).batches(10)
     got = list(next(batches)["__key__"])
     server.leave()
     time.sleep(0.8)
@@ -150,7 +150,7 @@ def test_a_shard_that_could_not_be_opened_ahead_is_opened_in_its_turn(server):
     server.behave("/1.tar", "status_500")
     server.behave("/1.tar.fsi", "status_500")
     server.behave("/1.fsi", "status_500")
-    items = iter(dataset(server, timeout=0.3))
+    items = iter(dataset(server, timeout=0.8))
     came, error = until_error(items)
     assert (came, error.status) == (ALL[:100], 500)
     server.behave_well()
@@ -174,7 +174,7 @@ def test_a_shard_that_is_gone_is_not_asked_for_by_each_of_its_samples(server):
 
 
 def test_columns_and_reads_after_an_outage(server):
-    ds = dataset(server, timeout=0.3)
+    ds = dataset(server, timeout=0.8)
     assert len(ds.get_many([1, 200])) == 2
     server.leave()
     with pytest.raises(RemoteError):
@@ -270,7 +270,7 @@ def test_only_the_deadline_bounds_attempts_unless_told(server):
     begun = time.monotonic()
     with pytest.raises(RemoteError, match="status 503, after"):
         file.read(20_000, 10)
-    assert 1.2 < time.monotonic() - begun < 4
+    assert 1.2 < time.monotonic() - begun < 15
     server.forget()
 
     file = open_remote(
@@ -304,7 +304,7 @@ def test_a_name_that_never_was_is_not_retried(server, monkeypatch):
     begun = time.monotonic()
     with pytest.raises(RemoteError, match="no such host"):
         open_remote(url, settings_of({"timeout": 20.0}, [url]))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
     assert len(asked) == 1
 
 
