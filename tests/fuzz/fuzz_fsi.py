@@ -49,7 +49,7 @@ class Target:
         self.try_one(bytes(raw))
 
     def try_one(self, raw: bytes) -> None:
-        """Read by an index as it is, and with its header's checksum made right."""
+        """Read by an index as it is, and with all its checksums made right."""
         for text in (raw, mended(raw, FSI_HEADER)):
             self.index.write_bytes(text)
             use_shard(self.tar)
