@@ -39,12 +39,11 @@ class Reading(NamedTuple):
     def ring(self) -> PageRing | None:
         """Return what releases the pages of mapped shards; None: they stay.
 
-        A quarter of the bound is left to what cannot be counted: a batch that is
-        larger than half of it, readers in other threads. Half of it is enough
-        where nothing stays in the page cache: the window ahead has to fit.
+        It keeps half of the bound: the window ahead of an iteration, and as much
+        behind it. The rest is left to what cannot be counted: a batch that is larger
+        than a quarter of it, readers in other threads.
         """
         if self.max_memory is None and self.keep_cache:
             return None
         most = 4 * MOST_AHEAD if self.max_memory is None else self.max_memory
-        share = most // 4 * 3 if self.keep_cache else most // 2
-        return PageRing(share, forgets=not self.keep_cache)
+        return PageRing(most // 2, forgets=not self.keep_cache)

@@ -413,3 +413,49 @@ def test_an_index_is_saved_of_the_file_that_was_opened(tar):
     replace(tar, NAMES[::-1])
     with pytest.raises(fastshard.StaleIndexError, match="after it was opened"):
         shard.save_index()
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch):
+    """Let the clock of file times tick only when it was slept through."""
+    slept = []
+    monkeypatch.setattr(freshness.sys, "platform", "linux")
+    monkeypatch.setattr(freshness.time, "sleep", slept.append)
+    return slept
+
+
+def test_an_index_is_made_after_the_tick_of_the_last_change(
+    tar, stopped_clock, monkeypatch
+):
+    ctime = os.stat(tar).st_ctime_ns
+    monkeypatch.setattr(
+        freshness.time, "clock_gettime_ns", lambda _: ctime + (len(stopped_clock) > 2)
+    )
+
+    with fastshard.open_shard(tar, index="rebuild") as shard:
+        shard.save_index()
+
+    assert len(stopped_clock) == 3
+
+
+def test_a_change_in_that_tick_is_noticed(tar, monkeypatch):
+    ctime = os.stat(tar).st_ctime_ns
+    monkeypatch.setattr(freshness.sys, "platform", "linux")
+    monkeypatch.setattr(freshness.time, "clock_gettime_ns", lambda _: ctime)
+    monkeypatch.setattr(freshness.time, "sleep", lambda _: tar.chmod(0o600))
+
+    with (
+        fastshard.open_shard(tar, index="none") as shard,
+        pytest.raises(fastshard.StaleIndexError),
+    ):
+        shard.save_index()
+
+
+def test_a_clock_that_stands_still_is_not_waited_for(tar, stopped_clock, monkeypatch):
+    ctime = os.stat(tar).st_ctime_ns
+    monkeypatch.setattr(freshness.time, "clock_gettime_ns", lambda _: ctime)
+
+    with fastshard.open_shard(tar, index="none") as shard:
+        shard.save_index()
+
+    assert sum(stopped_clock) <= 0.02 + 1e-9

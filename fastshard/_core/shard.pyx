@@ -170,8 +170,7 @@ cdef class Shard:
         if max_memory is not None or not keep_cache:
             most = parse_size(max_memory) if max_memory is not None else 4 * MOST_AHEAD
             ahead = max(1, min(ahead, most // 4))
-            share = most // 4 * 3 if keep_cache else most // 2  # as `Reading.ring`
-            ring = PageRing(share, forgets=not keep_cache)
+            ring = PageRing(most // 2, forgets=not keep_cache)  # as `Reading.ring`
         if self.open_source().is_remote():
             return Fetched(MemberFeed(self, order), window, ahead)
         return Ahead(MemberFeed(self, order), window, ahead, ring=ring)

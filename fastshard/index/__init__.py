@@ -240,6 +240,8 @@ def save_index(
 
     Raises
     ------
+    StaleIndexError
+        The shard was written to meanwhile.
     FastshardError
         The format cannot carry something that the shard has.
     ValueError
@@ -252,14 +254,14 @@ def save_index(
         raise ValueError(f"{kind!r} is no format of an index: {', '.join(FORMATS)}")
     if kind == "fsi":
         from fastshard.index.binary import write_binary
-        from fastshard.index.freshness import fingerprint_of, identity_of
+        from fastshard.index.freshness import fingerprint_of, settled_identity
 
         write_binary(
             path,
             contents,
             grouping or contents.grouping or Grouping(contents.table, False, True),
             shard_bytes=file.nbytes,
-            identity=identity_of(file),
+            identity=settled_identity(file),
             fingerprint=fingerprint_of(file, contents.table),
             infos=None if hashes is None else hashes.infos(contents.table),
         )

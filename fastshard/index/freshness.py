@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +46,7 @@ __all__ = [
     "identity_of",
     "is_same",
     "is_there",
+    "settled_identity",
     "spread",
 ]
 
@@ -52,6 +55,9 @@ LOOKS = 16  # headers that are looked at, always the same
 LOOKS_ANEW = 8  # headers that are chosen anew each time
 WINDOW = 4 << 10  # bytes of headers that are read at once
 MOST_GLOBAL = 64 << 10  # bytes at the start that are looked at for global headers
+CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of the times of files
+LONGEST_TICK = 20_000_000  # ns
+TICK_PART = 500_000  # ns
 
 
 class FileIdentity(NamedTuple):
@@ -80,6 +86,40 @@ def identity_of(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
 def is_same(recorded: FileIdentity, found: FileIdentity) -> bool:
     """Say whether a file is one that was seen before, and unchanged."""
     return recorded == found and recorded.inode != 0
+
+
+def settled_identity(file: LocalFile | RemoteFile) -> FileIdentity:
+    """Return the identity that an index records, once later writes would change it.
+
+    Many file systems stamp times by a clock that ticks every 1 to 10 ms: a write in
+    the tick of the last change would leave the times as they are. That tick is waited
+    for.
+
+    Raises
+    ------
+    StaleIndexError
+        The file was changed meanwhile.
+    """
+    identity = identity_of(file)
+    if not isinstance(file, LocalFile) or not _wait_for_tick(identity.ctime_ns):
+        return identity
+    status = os.stat(file.path)
+    if (status.st_size, identity_of(status)) != (file.nbytes, identity):
+        raise StaleIndexError("written to while its index was made", file.path, 0)
+    return identity
+
+
+def _wait_for_tick(ctime_ns: int) -> bool:
+    """Wait until files get later times than one; say whether that had to be."""
+    if sys.platform != "linux":
+        return False
+    waited = 0
+    while waited < LONGEST_TICK and (
+        0 <= ctime_ns - time.clock_gettime_ns(CLOCK_REALTIME_COARSE) < LONGEST_TICK
+    ):
+        time.sleep(TICK_PART / 1e9)
+        waited += TICK_PART
+    return waited > 0
 
 
 def spread(count: int) -> list[int]:
