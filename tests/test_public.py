@@ -28,7 +28,7 @@ LAYERS = {
     "fastshard.options": 0,
     "fastshard.pattern": 0,
     "fastshard.progress": 0,
-    "fastshard.reading": 0,
+    "fastshard.reading": 2,
     "fastshard.sizes": 0,
     "fastshard.viewfile": 0,
     "fastshard.braces": 1,

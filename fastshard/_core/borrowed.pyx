@@ -66,7 +66,9 @@ cdef class IndexMemory:
             self.nbytes = len(owner)
         if sums is None:
             return
-        if start > end or end > self.nbytes or len(sums) != 4 * count_of(end - start):
+        if start > end or end > self.nbytes or (
+            <size_t> len(sums) != 4 * count_of(end - start)
+        ):
             raise ValueError("checksums of other blocks than there are")
         self.blocks = blocks_new(
             self.base + start, end - start, start,

@@ -9,5 +9,6 @@ class PageRing:
 
 @final
 class MappedChunks:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def ring(self) -> PageRing: ...

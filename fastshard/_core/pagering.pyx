@@ -4,10 +4,11 @@ Everything that is about to touch mapped bytes lists their chunks of 64 KiB, whi
 how much one page fault maps. Where the page cache holds larger pieces (folios) a fault
 may map a whole one, of up to 1 MiB: `confine` maps the ends of an extent, and releases
 what came with them beyond it. Once too many are listed, the pages of the oldest are
-released: the next touch faults them in again. Views pin their chunks. A pinned chunk
-stays in the ring, for its pages come back when the view is touched. Of a private
-mapping, pages are released only while no view is alive that could be written to, and
-only those that were not: the others exist nowhere else.
+released: the next touch faults them in again. Views pin their chunks: those are
+released only where more are listed than the whole bound, and stay in the ring then,
+for their pages come back when the view is touched. Of a private mapping, pages are
+released only while no view is alive that could be written to, and only those that were
+not: the others exist nowhere else.
 """
 
 cimport cython
@@ -34,6 +35,7 @@ cdef enum:
     LISTED = 1                     # in the ring
     CONFINED = 2                   # and what else was mapped with it is not any more
     FOLIO_CHUNKS = 16              # of the largest piece that one fault maps: 1 MiB
+    BOUND_IN_RINGS = 2             # pinned chunks may take: a ring keeps half of the bound
 
 cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -158,7 +160,7 @@ cdef class PageRing:
         return max(self.most * CHUNK // 2, <uint64_t> 1)
 
     cpdef int release(self) except -1:
-        """Release all pages but those that are pinned by writable views."""
+        """Release all pages but pinned ones."""
         fs_lock(&self.lock)
         self.trim(0, self.count)
         fs_unlock(&self.lock)
@@ -195,7 +197,11 @@ cdef class PageRing:
         self.listed += 1
 
     cdef void trim(self, uint64_t target, uint64_t most_pinned) noexcept:
-        """Release the oldest chunks until `target` are left; `most_pinned` are kept."""
+        """Release the oldest chunks until `target` are left.
+
+        Pinned ones are in use: they stay within the whole bound, and are the newest
+        then. At most `most_pinned` of them are looked at.
+        """
         cdef MappedChunks chunks
         cdef MappedChunks last = None
         cdef entry_t entry
@@ -218,6 +224,10 @@ cdef class PageRing:
                 if most_pinned == 0:
                     break
                 most_pinned -= 1
+                if self.listed <= BOUND_IN_RINGS * self.most:  # in use: they stay
+                    self.entries[(self.head + self.count) & (self.room - 1)] = entry
+                    self.head = (self.head + 1) & (self.room - 1)
+                    continue
             self.head = (self.head + 1) & (self.room - 1)
             self.count -= 1
             chunks.entries -= 1

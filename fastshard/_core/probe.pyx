@@ -153,7 +153,7 @@ def differing(file not None, ExtentTable table not None, positions):
     for (i, start, whole, offset, size), window in zip(looks, windows, strict=True):
         headers.start = start
         headers.whole = whole
-        if len(window) != offset - headers.start or not agrees(
+        if <uint64_t> len(window) != offset - headers.start or not agrees(
             <const uint8_t *> PyBytes_AS_STRING(window), headers, nbytes, offset, size,
             name_at(&table.columns, i),
         ):
