@@ -9,10 +9,12 @@ cimport cython
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from fastshard._core.pagering cimport MappedChunks, PageRing, chunks_of
+from fastshard._core.pagering cimport (
+    MappedChunks, PageReleaser, PageRing, chunks_of, folio_start, opened_again,
+)
 from fastshard._core.pages cimport fs_exact_now, fs_now, fs_pause
 from fastshard._core.prefetch cimport Prefetcher, task_t
-from fastshard._core.residency cimport MOST_BROUGHT, SETTLE
+from fastshard._core.residency cimport MOST_BROUGHT, SETTLE, Descriptor
 from fastshard._core.shard cimport Shard
 from fastshard._core.source cimport MappedSource, Source
 from fastshard._core.taking cimport Taking
@@ -27,6 +29,7 @@ cdef enum:
     RUN = 1 << 20                  # bytes of a run, at most
     RUNS_AHEAD = 32 << 20          # bytes ahead where one run follows another
     MOST_ITEMS = 32768             # that wait, however small they are
+    MOST_FORGOTTEN = 4             # tasks that are not waited for
     AT_ONCE = 256                  # items taken at a time: the GIL is held meanwhile
     LONG_READAHEAD = 1 << 20       # bytes: the kernel itself reads ahead far enough
 
@@ -141,6 +144,10 @@ cdef class Ahead(Taking):
 
     cdef Prefetcher prefetcher     # None until there is something to bring
     cdef PageRing ring
+    cdef PageReleaser releaser     # None without a ring
+    cdef list forgotten            # tasks that have the page cache forget
+    cdef MappedChunks last_forgotten
+    cdef Descriptor descriptor     # of its file
     cdef dict chunks               # of sources that are in no ring of their own
     cdef uint64_t let_in           # when others could last have the GIL, ns
     cdef dict runs                 # those being put together, by source
@@ -154,6 +161,9 @@ cdef class Ahead(Taking):
     def __cinit__(self, *args, PageRing ring=None, **options):
         self.window = min(self.window, <Py_ssize_t> MOST_ITEMS)
         self.ring = ring
+        if ring is not None:
+            self.releaser = PageReleaser(ring, self.window_bytes // 4)
+        self.forgotten = []
         self.chunks = {}
         self.runs = {}
 
@@ -408,33 +418,73 @@ cdef class Ahead(Taking):
         return 0
 
     cdef int pass_by(self, object item) except -1:
-        """Note that an item was read: some of its pages may be resident."""
+        """Note that an item was read: its pages may be released."""
         cdef Shard shard
         cdef Source source
+        cdef MappedChunks chunks
         cdef uint64_t offset, size
+        self.releaser.next_item()
         for shard, member in self.feed.places_of(item):
             if shard.closed:
                 continue
             source = shard.open_source()
-            if shard.guess(source, member, &offset, &size):
-                self.touch(source, offset, size)
+            chunks = self.chunks_in(source)
+            if chunks is not None and shard.guess(source, member, &offset, &size):
+                self.releaser.mark_read(chunks, offset, size)
+        if self.releaser.released:
+            self.forget()
+        return 0
+
+    cdef int forget(self) except -1:
+        """Have the page cache forget what was released.
+
+        The thread does it, between what it brings: what was asked for and is not yet
+        mapped would be forgotten, too.
+        """
+        cdef task_t task
+        cdef uint64_t start, end
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher()
+        released, self.releaser.released = self.releaser.released, []
+        for chunks, start, end in released:
+            if self.last_forgotten is not chunks:
+                self.descriptor = Descriptor.__new__(Descriptor)
+                self.descriptor.fd = opened_again(chunks)
+                self.last_forgotten = chunks
+            if self.descriptor.fd < 0:
+                continue           # the file is not there any more
+            memset(&task, 0, sizeof(task))
+            task.forget = True
+            task.fd = self.descriptor.fd
+            task.offset = folio_start(start)
+            task.size = end - task.offset
+            self.forgotten.append(self.prefetcher.push(task, self.descriptor))
+            if len(self.forgotten) > MOST_FORGOTTEN:  # a window was read since
+                self.prefetcher.wait(self.forgotten.pop(0))
         return 0
 
     cdef int touch(self, Source source, uint64_t offset, uint64_t size) except -1:
         """List bytes that are touched: in the ring of their mapping, or in our own."""
+        cdef MappedChunks chunks = self.chunks_in(source)
+        if chunks is None:
+            return 0
+        return chunks.ring.touch(chunks, offset, size, False)
+
+    cdef MappedChunks chunks_in(self, Source source):
+        """The chunks of a source, whose ring may be our own; None: not bounded."""
         cdef OwnChunks own
         cdef MappedSource mapped
         if self.ring is None or not isinstance(source, MappedSource):
-            return 0
+            return None
         mapped = <MappedSource> source
         if mapped.file.chunks is not None:
-            return mapped.touch(offset, size)
+            return mapped.file.chunks
         if mapped.writable:        # nobody counted the views that may be written to
-            return 0
+            return None
         own = self.chunks.get(source)
         if own is None:
             own = self.chunks[source] = own_chunks(self.ring, mapped)
-        return self.ring.touch(own.chunks, offset, size, False)
+        return own.chunks
 
     cdef int finish(self) except -1:
         """Release the rest, and end the thread."""
@@ -450,6 +500,7 @@ cdef class Ahead(Taking):
             if self.prefetcher is not None:
                 self.prefetcher.stop()  # before: it brings pages
             if self.ring is not None:
+                self.releaser.finish()
                 self.ring.release()
         finally:
             self.chunks = {}
@@ -457,6 +508,9 @@ cdef class Ahead(Taking):
             self.ahead = 0
             self.current = None
             self.runs = {}
+            self.releaser = None
+            self.descriptor = None
+            self.last_forgotten = None
             if self.prefetcher is not None:
                 self.prefetcher.stop()
             self.prefetcher = None

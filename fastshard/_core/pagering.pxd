@@ -43,6 +43,10 @@ cdef class PageRing:
     ) noexcept
     cdef void leave(self, MappedChunks chunks) noexcept
     cdef void purge(self) noexcept
+    cdef int discard(
+        self, MappedChunks chunks, uint64_t start, uint64_t end, bint forgets
+    ) except -1
+    cdef void pop_stale(self) noexcept
     cdef int forget(self) except -1
     cdef int confine(
         self, MappedChunks chunks, uint64_t offset, uint64_t size
@@ -69,6 +73,31 @@ cdef class MappedChunks:
     cdef void unpin(self, uint64_t offset, uint64_t size) noexcept
     cdef void unmapped(self) noexcept
 
+
+cdef class ReadRange:
+    cdef MappedChunks chunks
+    cdef uint64_t start
+    cdef uint64_t end
+    cdef uint64_t item             # that it was last added to for
+
+
+cdef class PageReleaser:
+    cdef PageRing ring
+    cdef uint64_t most
+    cdef dict ranges               # by file
+    cdef list released             # (chunks, start, end) that the page cache is to
+                                   # forget; None: that is done at once
+    cdef uint64_t items
+    cdef int next_item(self) except -1
+    cdef int mark_read(
+        self, MappedChunks chunks, uint64_t offset, uint64_t size
+    ) except -1
+    cdef int release(self, ReadRange found) except -1
+    cdef int finish(self) except -1
+
+
+cdef uint64_t folio_start(uint64_t start) noexcept nogil
+cdef int opened_again(MappedChunks chunks) except? -1
 
 cdef MappedChunks chunks_of(
     PageRing ring, uint8_t *base, uint64_t nbytes, bint writable, object path,

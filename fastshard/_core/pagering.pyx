@@ -31,6 +31,7 @@ cdef enum:
     MOST_SLACK = 16                # chunks
     FEWEST = 256                   # entries that there is room for
     FOLIO = 4 << 20                # bytes: no piece of the page cache is larger
+    GAP = 64 << 10                 # bytes between extents of one range: headers, others
     NOT_OPENED = -2
     LISTED = 1                     # in the ring
     CONFINED = 2                   # and what else was mapped with it is not any more
@@ -214,7 +215,7 @@ cdef class PageRing:
             left -= 1
             entry = self.entries[self.head]
             chunks = <MappedChunks> entry.chunks
-            if chunks.base == NULL:
+            if chunks.base == NULL or chunks.states[entry.at] == 0:
                 self.head = (self.head + 1) & (self.room - 1)
                 self.count -= 1
                 Py_DECREF(chunks)
@@ -246,6 +247,62 @@ cdef class PageRing:
         self.drop(last, start, end, &pagemap)
         if pagemap >= 0:
             fs_close_pagemap(pagemap)
+
+    cdef int discard(
+        self, MappedChunks chunks, uint64_t start, uint64_t end, bint forgets
+    ) except -1:
+        """Release the pages of bytes that were read, and are not soon read again.
+
+        Pinned chunks stay listed, for their pages come back when a view is touched;
+        of a private mapping they keep their pages. `forgets`: the page cache is to
+        forget them too, if that is what the ring does; otherwise the caller sees to it.
+        """
+        cdef uint64_t first, last, k
+        cdef uint64_t run
+        cdef bint pinned
+        cdef int pagemap = NOT_OPENED
+        if end <= start:
+            return 0
+        first = run = (chunks.skew + start) // CHUNK
+        last = (chunks.skew + end - 1) // CHUNK + 1
+        fs_lock(&self.lock)
+        if chunks.base != NULL:
+            for k in range(first, last):
+                pinned = fs_is_pinned(chunks.views + k)
+                if pinned and chunks.writable:
+                    self.drop_between(chunks, run, k, &pagemap)
+                    run = k + 1
+                elif pinned:
+                    chunks.states[k] = min(chunks.states[k], <uint8_t> LISTED)
+                elif chunks.states[k] != 0:
+                    chunks.states[k] = 0
+                    chunks.entries -= 1
+                    self.listed -= 1
+            self.drop_between(chunks, run, last, &pagemap)
+            if forgets and self.forgets:
+                self.note_released(chunks, start, end)
+        self.pop_stale()
+        fs_unlock(&self.lock)
+        if pagemap >= 0:
+            fs_close_pagemap(pagemap)
+        if self.released_count > 0:
+            self.forget()
+        return 0
+
+    cdef void pop_stale(self) noexcept:
+        """Take out the oldest entries that stand for nothing any more."""
+        cdef MappedChunks chunks
+        cdef entry_t entry
+        while self.count > 0:
+            entry = self.entries[self.head]
+            chunks = <MappedChunks> entry.chunks
+            if chunks.base != NULL and chunks.states[entry.at] != 0:
+                break
+            self.head = (self.head + 1) & (self.room - 1)
+            self.count -= 1
+            Py_DECREF(chunks)
+        if self.count > 2 * self.listed + FEWEST:
+            self.purge()
 
     cdef void drop(
         self, MappedChunks chunks, uint64_t start, uint64_t end, int *pagemap
@@ -319,7 +376,7 @@ cdef class PageRing:
                         os.close(fd)
                     held = [chunks]
                     fd = opened_again(chunks)
-                start = released[k].start - min(released[k].start, <uint64_t> FOLIO)
+                start = folio_start(released[k].start)
                 end = released[k].end
                 if fd >= 0:
                     with nogil:
@@ -343,15 +400,17 @@ cdef class PageRing:
         fs_unlock(&self.lock)
 
     cdef void purge(self) noexcept:
-        """Take out the entries of files that are not mapped any more."""
+        """Take out all entries that stand for nothing any more."""
+        cdef MappedChunks chunks
         cdef entry_t entry
         cdef uint64_t count = self.count
         cdef uint64_t k
         self.count = 0
         for k in range(count):
             entry = self.entries[(self.head + k) & (self.room - 1)]
-            if (<MappedChunks> entry.chunks).base == NULL:
-                Py_DECREF(<object> entry.chunks)
+            chunks = <MappedChunks> entry.chunks
+            if chunks.base == NULL or chunks.states[entry.at] == 0:
+                Py_DECREF(chunks)
                 continue
             self.entries[(self.head + self.count) & (self.room - 1)] = entry
             self.count += 1
@@ -363,6 +422,86 @@ cdef class PageRing:
         free(self.entries)
         free(self.released)        # empty: who fills it forgets it
         fs_lock_free(&self.lock)
+
+
+@cython.final
+@cython.no_gc
+cdef class ReadRange:
+    """Bytes of a file that were read one after another and are not yet released."""
+
+
+@cython.final
+cdef class PageReleaser:
+    """Releases the pages behind the read position of an iteration.
+
+    What is read in order is released in larger ranges; what is read elsewhere, once
+    the items have left it.
+
+    Parameters
+    ----------
+    ring : PageRing
+    most : int
+        Bytes that may stay.
+    """
+
+    def __cinit__(self, PageRing ring not None, uint64_t most):
+        self.ring = ring
+        self.most = most
+        self.ranges = {}
+        self.released = [] if ring.forgets else None
+
+    def __reduce__(self):
+        raise TypeError("a PageReleaser does not pickle")
+
+    cdef int next_item(self) except -1:
+        """Note that what is marked from now on is of another item."""
+        self.items += 1
+        return 0
+
+    cdef int mark_read(
+        self, MappedChunks chunks, uint64_t offset, uint64_t size
+    ) except -1:
+        """Note that an extent was read."""
+        cdef ReadRange found = self.ranges.get(chunks)
+        cdef ReadRange other
+        if found is None or offset < found.end or offset - found.end > GAP:
+            for other in list(self.ranges.values()):
+                if other is found or other.item + 1 < self.items:
+                    self.release(other)
+                    del self.ranges[other.chunks]
+            found = ReadRange.__new__(ReadRange)
+            found.chunks = chunks
+            found.start = offset
+            self.ranges[chunks] = found
+        found.end = offset + size
+        found.item = self.items
+        if found.end - found.start >= self.most // <uint64_t> len(self.ranges):
+            self.release(found)
+        return 0
+
+    cdef int release(self, ReadRange found) except -1:
+        cdef uint64_t start = found.start
+        cdef bint later = self.released is not None
+        if found.end > start:
+            found.start = found.end
+            self.ring.discard(found.chunks, start, found.end, not later)
+            if later:
+                self.released.append((found.chunks, start, found.end))
+        return 0
+
+    cdef int finish(self) except -1:
+        """Release the rest, and have the page cache forget it at once."""
+        cdef ReadRange found
+        self.released = None
+        for found in self.ranges.values():
+            self.release(found)
+        self.ranges = {}
+        return 0
+
+
+cdef uint64_t folio_start(uint64_t start) noexcept nogil:
+    """Where the page cache has to forget from, for it drops whole folios only."""
+    return start - min(start, <uint64_t> FOLIO)
 
 
 cdef int opened_again(MappedChunks chunks) except? -1:

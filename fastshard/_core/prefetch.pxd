@@ -11,9 +11,10 @@ cdef struct task_t:
     work_t work                    # something else to do, with `what`; or NULL
     const void *what
     const uint8_t *at              # pages to bring, or NULL
-    int fd                         # a file to read ahead of
+    int fd                         # a file to read ahead of, or to forget part of
     uint64_t offset
     uint64_t size
+    bint forget
     bint ask                       # ask for it before its turn comes
 
 

@@ -14,7 +14,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
+from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages, fs_forget_cached
 from fastshard._core.platform cimport fs_will_need
 from fastshard._core.threads cimport *
 
@@ -53,7 +53,7 @@ cdef line_t *line_new() noexcept nogil:
 cdef void ask(const task_t *task) noexcept nogil:
     if task.at != NULL:
         fs_ask_pages(task.at, task.size)
-    else:
+    elif not task.forget:
         fs_will_need(task.fd, task.offset, task.size)
 
 
@@ -62,6 +62,8 @@ cdef bint do(const task_t *task, bint sure) noexcept nogil:
     if task.work != NULL:
         if sure:
             task.work(task.what)
+    elif task.forget:
+        fs_forget_cached(task.fd, task.offset, task.size)
     elif task.at != NULL:
         return fs_bring_pages(task.at, task.size) == 0
     return True

@@ -5,7 +5,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memset
 
-from fastshard._core.pagering cimport PageRing
+from fastshard._core.pagering cimport MappedChunks, PageRing
 from fastshard._core.prefetch cimport Prefetcher, task_t
 from fastshard._core.residency cimport MOST_BROUGHT
 from fastshard._core.rowcheck cimport Checking, check_rows, checking_of
@@ -318,14 +318,17 @@ cdef class Sweep:
         return 0
 
     cdef int pass_by(self) except -1:
-        """Note that a batch was read: some of its pages may be resident."""
-        cdef Source source
+        """Release the pages of the batch that was read."""
+        cdef MappedSource source
+        cdef MappedChunks chunks
         cdef uint64_t start, end
         if self.current is None:
             return 0
         runs, self.current = self.current.runs, None
         for source, start, end in runs:
-            source.touch(start, end - start)
+            chunks = source.file.chunks
+            if chunks is not None:
+                chunks.ring.discard(chunks, start, end, True)
         return 0
 
 
