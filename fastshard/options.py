@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -17,7 +17,7 @@ INDEXES = ("auto", "none", "rebuild")
 WORD = re.compile(r"[A-Za-z_-]+")  # no suffix and no folder: hardly a path
 
 
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Refuse what is none of an option's values.
 
     Raises
@@ -25,11 +25,12 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     ValueError
         The message names all of them, and the nearest one.
     """
-    choices = list(choices)
-    if value not in choices:
-        told = " or ".join(f'"{choice}"' for choice in choices[-2:])
-        told = "".join(f'"{choice}", ' for choice in choices[:-2]) + told
-        raise ValueError(f"{name} is {told}, not {value!r}{_nearest(value, choices)}")
+    if value in choices:
+        return
+    known = list(choices)
+    told = " or ".join(f'"{choice}"' for choice in known[-2:])
+    told = "".join(f'"{choice}", ' for choice in known[:-2]) + told
+    raise ValueError(f"{name} is {told}, not {value!r}{_nearest(value, known)}")
 
 
 def check_index(index: str) -> None:

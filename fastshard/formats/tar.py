@@ -280,9 +280,10 @@ def open_tar(
             name, index, key, lower, progress, remote or settings_of({}, [name]), ring
         )
     rule = {"last_dot": key == "last", "lower": lower}
+    index_away = index != "auto" and is_remote(index)
     file = LocalFile(name)
     try:
-        if is_remote(index):
+        if index_away:
             contents = _contents_from(index, file, rule, remote)
         else:
             contents = _contents_of(file, index, rule, mode == "pread", progress)
@@ -316,7 +317,7 @@ def open_tar(
             "lower": lower,
             "prefetch": prefetch,
             "check_size": check_size,
-            **({"remote": remote} if is_remote(index) else {}),
+            **({"remote": remote} if index_away else {}),
         },
     )
 

@@ -150,11 +150,11 @@ class Header(NamedTuple):
         places = {}
         at = HEADER.size
         for column, size in self.column_bytes().items():
-            at = _aligned(at)
+            at = (at + (ALIGNMENT - 1)) & -ALIGNMENT
             places[column] = at, size
             at += size
         if self.version > 1:
-            at = _aligned(at)
+            at = (at + (ALIGNMENT - 1)) & -ALIGNMENT
             blocks = -(-(at - HEADER.size) // BLOCK_BYTES)
             places["sums"] = at, 4 * blocks
         return places
@@ -195,10 +195,6 @@ def sealed(header: bytes, sums: bytes) -> bytes:
     bound = header[:BOUND] + struct.pack("<I", crc32c(sums, crc32c(header[:BOUND])))
     checked = bound + header[len(bound) : CHECKED]
     return checked + struct.pack("<I", zlib.crc32(checked))
-
-
-def _aligned(at: int) -> int:
-    return (at + (ALIGNMENT - 1)) & -ALIGNMENT
 
 
 class BinaryIndex(NamedTuple):
