@@ -1,4 +1,4 @@
-"""What torch's loaders want of datasets. torch is asked only where it was imported."""
+"""Support for torch's loaders, which are never imported here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _ImageType(type):
 
 
 class Image(metaclass=_ImageType):
-    """What torch's default collation looks images up by."""
+    """Return the types that torch's default collation looks images up by."""
 
 
 def here() -> tuple[int, int] | None:

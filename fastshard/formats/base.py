@@ -252,7 +252,7 @@ class CopiedSample(Sample):
 
 
 class Infos(collections.abc.Mapping[str, "Info"]):
-    """What the index says of a sample's fields; parsed when it is asked for.
+    """Index metadata of a sample's fields, parsed on access.
 
     Parameters
     ----------
@@ -305,7 +305,7 @@ class Infos(collections.abc.Mapping[str, "Info"]):
 
 
 class Info(dict[str, Any]):
-    """What the index says of one field; an error says which columns there are."""
+    """Index metadata of one field; a missing column's error lists those there are."""
 
     def __init__(
         self, found: dict[str, Any], missing: Callable[[str], InfoNotFoundError]

@@ -103,7 +103,7 @@ class TarShard(Shard):
 
     @property
     def fingerprint(self) -> bytes | None:
-        """What `fingerprint_of` makes of the shard, where its own index tells it."""
+        """Fingerprint of the shard (`fingerprint_of`), where its own index records it."""
         return self._contents.fingerprint
 
     @property

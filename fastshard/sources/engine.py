@@ -153,7 +153,9 @@ class Run:
         except (FastshardError, OSError) as error:
             self.error = error.with_traceback(None)
         except DroppedError:
-            self.error = RemoteError("nobody waited for it", self.file.path)
+            self.error = RemoteError(
+                "the request was cancelled: no reader waits for it", self.file.path
+            )
         except Exception as error:  # of a function that was to return a token, say
             self.error = RemoteError(f"{type(error).__name__}: {error}", self.file.path)
         except BaseException:
@@ -190,7 +192,11 @@ class Run:
         if self.wanted > 0 or self.done or self._pid != os.getpid():
             return
         if self.claim():
-            self.refuse(RemoteError("nobody waited for it", self.file.path))
+            self.refuse(
+                RemoteError(
+                    "the request was cancelled: no reader waits for it", self.file.path
+                )
+            )
         elif self.deadline is not None:
             self.deadline.drop()
 
