@@ -1,4 +1,4 @@
-"""What an index is trusted by: what no copy keeps; else headers, then each its own."""
+"""Freshness of indexes: the file's identity, else headers, then each member's own."""
 
 import os
 import random

@@ -232,7 +232,7 @@ REPEATED = {
 
 
 def names_by(program, path):
-    """What another reader lists; bsdtar reads on after it has complained."""
+    """Members as another reader lists them; bsdtar reads on after a complaint."""
     command = [needs(program)] + ["tar"] * (program == "busybox") + ["-tf", path]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 or program == "bsdtar"

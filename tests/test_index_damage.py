@@ -214,7 +214,7 @@ def test_flipped_bits_of_a_large_index(large, tmp_path, mode):
     assert mode == "pread" or fewer > 0
 
 
-def test_damage_elsewhere_harms_nobody(large, tmp_path):
+def test_damage_elsewhere_does_no_harm(large, tmp_path):
     """A block is checked when it is used; others do not matter."""
     index = tmp_path / "t.fsi"
     raw = bytearray(large.with_suffix(".fsi").read_bytes())
@@ -319,7 +319,7 @@ def test_a_resealed_header_denies_no_key(folder, version, tmp_path):
 
 
 def test_a_dataset_index_that_is_resealed_whole_still_has_to_fit(folder):
-    """Who makes all checksums right can lie, but not crash or read elsewhere."""
+    """Resealed indexes may lie, but neither crash nor read outside the shard."""
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
     assert mended(raw, GLOBAL_HEADER) == raw

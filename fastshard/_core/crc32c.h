@@ -31,34 +31,21 @@ static inline uint32_t fs_crc32c_by_table(uint32_t crc, const uint8_t *at, size_
     return crc;
 }
 
-#if defined(__GNUC__) && defined(__x86_64__) && !defined(FS_NO_SIMD)
+#if (defined(__GNUC__) && defined(__x86_64__) || defined(_M_X64)) && !defined(FS_NO_SIMD)
 #include <nmmintrin.h>
 #define FS_CRC32C_HARDWARE 1
+
+#if defined(__GNUC__)
+#define FS_SSE42 __attribute__((target("sse4.2")))
 
 static inline int fs_crc32c_has_hardware(void)
 {
     __builtin_cpu_init();
     return __builtin_cpu_supports("sse4.2") != 0;
 }
-
-__attribute__((target("sse4.2"))) static uint32_t
-fs_crc32c_by_hardware(uint32_t crc, const uint8_t *at, size_t size)
-{
-    uint64_t wide = crc, word;
-
-    for (; size >= 8; at += 8, size -= 8) {
-        memcpy(&word, at, 8);
-        wide = _mm_crc32_u64(wide, word);
-    }
-    crc = (uint32_t)wide;
-    for (; size > 0; at++, size--)
-        crc = _mm_crc32_u8(crc, *at);
-    return crc;
-}
-#elif defined(_M_X64) && !defined(FS_NO_SIMD)
+#else
 #include <intrin.h>
-#include <nmmintrin.h>
-#define FS_CRC32C_HARDWARE 1
+#define FS_SSE42
 
 static inline int fs_crc32c_has_hardware(void)
 {
@@ -67,8 +54,10 @@ static inline int fs_crc32c_has_hardware(void)
     __cpuid(found, 1);
     return found[2] >> 20 & 1;
 }
+#endif
 
-static uint32_t fs_crc32c_by_hardware(uint32_t crc, const uint8_t *at, size_t size)
+FS_SSE42 static uint32_t
+fs_crc32c_by_hardware(uint32_t crc, const uint8_t *at, size_t size)
 {
     uint64_t wide = crc, word;
 

@@ -103,7 +103,7 @@ class TarShard(Shard):
 
     @property
     def fingerprint(self) -> bytes | None:
-        """Fingerprint of the shard (`fingerprint_of`), where its own index records it."""
+        """Fingerprint of the shard, where its own index records one."""
         return self._contents.fingerprint
 
     @property

@@ -61,7 +61,7 @@ TICK_PART = 500_000  # ns
 
 
 class FileIdentity(NamedTuple):
-    """What a file has that no copy of it keeps; zeros where it is not known."""
+    """Identity of a file, which no copy keeps; zeros where it is not known."""
 
     device: int
     inode: int
