@@ -168,12 +168,11 @@ def find_index(
     """
     for kind in FOUND:
         path = sidecar(file.path, kind, folder)
-        if not os.path.exists(path):
-            continue
         try:
             return read_index(path, file, last_dot=last_dot, lower=lower, copied=copied)
-        except FileNotFoundError:  # taken away meanwhile
-            continue
+        except OSError:
+            if os.path.exists(path):  # asked afterwards: most shards have one
+                raise
         except FormatError as error:
             warn_passed_over(error)
     return None
