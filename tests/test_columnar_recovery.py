@@ -348,6 +348,23 @@ def test_a_torn_tail_is_cut(root, tail):
     assert contents(root) == {**before, "y": ({}, {"a": list(range(9))})}
 
 
+def test_a_torn_tail_as_long_as_the_end_is_cut_in_any_shard(root):
+    with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
+        writer.add_field("a")
+        for i in range(6):
+            writer.add_sample({"a": np.full(9, i)})
+    path = root / "a_shards" / "shard_0000.tar"
+    whole = path.read_bytes()
+    assert whole.endswith(bytes(1024))
+    path.write_bytes(whole[:-1024] + whole[:1024])  # a member where the end stood
+    assert path.stat().st_size == len(whole)
+
+    with ShardedDatasetWriter(root, samples_per_shard=2):
+        pass
+
+    assert path.read_bytes() == whole
+
+
 def test_members_without_rows_are_cut(root):
     path = grown(root)
     append_as_others_do(root, path, "x", np.arange(7), 0)

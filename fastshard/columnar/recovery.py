@@ -54,16 +54,13 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
     column.unsound |= _unsound_records(conn, column)
     _remove_condemned(conn, column)
     sizes = _sizes(column.folder)
-    last = max(column.records, default=-1)
     for number, record in sorted(column.records.items()):
         if record.nbytes < 0:
             continue
         size = sizes.get(number, 0)
         if size < record.nbytes:
             _warn_short(column, number, size, record)
-        # What others append makes a file longer than this; what we did not finish
-        # need not, but it can only be in the last one. One of no members is none.
-        elif size != record.nbytes + len(END) or number == last or not record.nbytes:
+        else:  # of any size: a member may take as much room as the archive's end
             _check_tail(conn, column, number, record)
     unrecorded = sizes.keys() - column.records.keys() - column.unsound
     if unrecorded or not column.records:
