@@ -17,7 +17,7 @@ from fastshard._core.pagering import PageRing
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 
 from cold import cached, evict, resident
-from conftest import in_threads, write_tar
+from conftest import in_threads, not_sanitized, write_tar
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="pages are released on Linux"
@@ -109,16 +109,19 @@ def assert_bounded(found):
     assert {way: most for way, most in found.items() if most > limits[way]} == {}
 
 
+@not_sanitized  # which keeps memory of its own
 @pytest.mark.parametrize("mode", ["mmap", "private"])
 def test_every_way_of_reading_tars_holds_the_bound(tars, mode):
     assert_bounded(peaks("tar", tars, mode, TAR_WAYS))
 
 
+@not_sanitized  # which keeps memory of its own
 @pytest.mark.parametrize("mode", ["mmap", "private"])
 def test_every_way_of_reading_columns_holds_the_bound(columns, mode):
     assert_bounded(peaks("columnar", columns, mode, COLUMNAR_WAYS))
 
 
+@not_sanitized  # which keeps memory of its own
 def test_a_shard_by_itself_is_scanned_within_a_bound(tars):
     assert_bounded(peaks("tar", tars, "mmap", ["of_shard"]))
 
