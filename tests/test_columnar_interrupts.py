@@ -109,10 +109,10 @@ def test_a_field_is_added_again(tmp_path, event, function):
 
 def test_interrupts_at_every_call(tmp_path):
     """The n-th call of a session is interrupted, for many n until none is."""
-    root = tmp_path / "data"
     acknowledged = {}
     interrupted = 0
     for n in range(1, 5000, 13):
+        root = tmp_path / f"data-{n // 130}"  # a session looks at every shard there is
         calls = 0
 
         def look(frame, event, _, n=n):
@@ -131,7 +131,8 @@ def test_interrupts_at_every_call(tmp_path):
                 for i in range(3):
                     writer.add_sample({"a": np.full(n, i)}, f"{n}/{k}/{i}")
                 writer.flush()
-                acknowledged |= {f"{n}/{k}/{i}": (n, i) for i in range(3)}
+                ids = {f"{n}/{k}/{i}": (n, i) for i in range(3)}
+                acknowledged.setdefault(root, {}).update(ids)
             writer.close()
         except KeyboardInterrupt:
             interrupted += 1
@@ -144,10 +145,16 @@ def test_interrupts_at_every_call(tmp_path):
     else:
         pytest.fail("it never came to an end")
     assert interrupted > 30
-    assert len(acknowledged) > 30
+    assert sum(map(len, acknowledged.values())) > 30
+    for root, ids in acknowledged.items():
+        check_acknowledged(root, ids)
+
+
+def check_acknowledged(root, ids):
+    """Check that a dataset is sound and holds samples: (size, value) by id."""
     with ShardedDatasetReader(root) as reader:
         assert reader.verify() == []
-        for sample_id, (size, value) in acknowledged.items():
+        for sample_id, (size, value) in ids.items():
             found = reader.get_sample(sample_id)[0]["a"]
             assert (found == np.full(size, value)).all()
             assert len(found) == size
