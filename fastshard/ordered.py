@@ -68,7 +68,7 @@ class Ordered(Sequence[Any]):
         """Return an iterator over all items that knows its state."""
 
     def _is_counted(self) -> bool:
-        """Whether it is known how many items there are."""
+        """Say whether the number of items is known."""
         return True
 
     def _order(self) -> Order | None:

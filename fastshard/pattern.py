@@ -60,7 +60,7 @@ class ShardPattern:
 
     @property
     def has_number(self) -> bool:
-        """Whether there is a place for a number."""
+        """Say whether the pattern has a place for a number."""
         return self._places > 0
 
     def numbers(self) -> Iterator[int]:

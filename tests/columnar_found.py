@@ -86,7 +86,7 @@ def check_nothing(root: Path) -> None:
 
 
 def check_debris(root: Path) -> None:
-    """Check that a dataset that nobody has open holds what rows need, and no more."""
+    """Check that a closed dataset holds the files that its rows need, and no others."""
     conn = sqlite3.connect(f"file:{root / 'index.sqlite'}?immutable=1", uri=True)
     try:
         needed = {"index.sqlite"}

@@ -94,7 +94,7 @@ def columns(tmp_path_factory):
 
 
 def peaks(kind, folder, mode, ways, bound=BOUND):
-    """What each way took at the most, in bytes, in a process of its own."""
+    """Measure the peak memory of each way in a process of its own; bytes."""
     script = Path(__file__).with_name("memory_ways.py")
     arguments = [kind, os.fspath(folder), mode, str(bound), *ways]
     done = subprocess.run(
