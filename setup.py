@@ -13,7 +13,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CORE = Path("fastshard", "_core")
-HEADERS = [str(path) for kind in ("h", "pxd") for path in CORE.glob(f"*.{kind}")]
+HEADERS = [str(path) for kind in ("h", "pxd") for path in CORE.rglob(f"*.{kind}")]
 WARNINGS = "-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers"
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
@@ -29,15 +29,15 @@ if os.environ.get("FASTSHARD_SANITIZE") == "1":
 
 extensions = [
     Extension(
-        f"fastshard._core.{path.stem}",
+        ".".join(path.with_suffix("").parts),
         [str(path)],
         depends=[*HEADERS, str(path)],  # so that the sdist has them
-        include_dirs=[str(CORE), numpy.get_include()],
+        include_dirs=[str(CORE / "include"), numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=compile_args,
         extra_link_args=link_args,
     )
-    for path in sorted(CORE.glob("*.pyx"))
+    for path in sorted(CORE.rglob("*.pyx"))
 ]
 directives = {"language_level": 3, "boundscheck": False, "wraparound": False}
 directives |= {"cdivision": True, "initializedcheck": False}
