@@ -84,7 +84,7 @@ def list_remote(source: str, settings: Settings) -> Iterator[Listed]:
         url = word + question + query
         path = word.partition("://")[2].partition("/")[2]
         if word.endswith(".json"):
-            yield from _from_wids(url, settings)
+            yield from _from_wids_url(url, settings)
         elif word.endswith(SUFFIX) and not has_magic(path):
             yield Listed(url)
         elif scheme_of(url) in HTTP:
@@ -113,7 +113,7 @@ def _from_index(url: str, settings: Settings) -> Iterator[Listed]:
         yield Listed(joined(folder_of(whole), shard.name) + question + query)
 
 
-def _from_wids(url: str, settings: Settings) -> Iterator[Listed]:
+def _from_wids_url(url: str, settings: Settings) -> Iterator[Listed]:
     """Read a wids index."""
     shards = read_wids(shown(url), lambda _: remote_bytes(url, settings))
     for shard in shards:

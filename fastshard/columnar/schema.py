@@ -7,6 +7,7 @@ import re
 import sqlite3
 from typing import Any, NamedTuple
 
+from fastshard.columnar.names import IDENTIFIER
 from fastshard.errors import FormatError
 from fastshard.formats import format_of
 
@@ -23,7 +24,6 @@ __all__ = [
 ]
 
 NAME = "index.sqlite"
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TABLES = {  # and the columns that they must have
     "samples": ("id", "meta_json"),
     "fields": ("name", "num_shards", "base_dir"),
