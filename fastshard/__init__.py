@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from fastshard._core.shard import Shard
+from fastshard._util.options import check_names
 from fastshard.errors import (
     AmbiguousKeyError,
     CacheWarning,
@@ -36,7 +37,6 @@ from fastshard.errors import (
 )
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
-from fastshard.options import check_names
 from fastshard.sources.settings import RemoteOptions, settings_of
 from fastshard.sources.urls import is_remote
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Unpack
 
 from fastshard._core.source import LocalFile
+from fastshard._util.progress import byte_bar
 from fastshard.errors import FastshardError, FormatError
 from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
@@ -23,7 +24,6 @@ from fastshard.index.global_file import (
 )
 from fastshard.keys import key_table
 from fastshard.listing import sources_in
-from fastshard.progress import byte_bar
 from fastshard.shardset import ShardSet, root_of
 from fastshard.sources.remote import RemoteFile, open_remote
 from fastshard.sources.settings import RemoteOptions, Settings, settings_of

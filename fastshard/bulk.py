@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.bring import bring_samples
 from fastshard._core.fetched import fetch_samples
-from fastshard.awaiting import in_thread
+from fastshard._util.aio import in_thread
 from fastshard.collation import column_of
 from fastshard.decoders import Decoder
 from fastshard.gathering import Ragged, field_types, gather_samples

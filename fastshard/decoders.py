@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
+from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FastshardError, FormatError, MissingLibraryError
-from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
     import PIL.Image  # type: ignore[import-not-found, unused-ignore]
@@ -193,7 +193,7 @@ class NpzDecoder:
 
     def __init__(self, max_array_bytes: int | str = MAX_ARRAY_BYTES) -> None:
         if max_array_bytes != MAX_ARRAY_BYTES:
-            from fastshard.sizes import parse_size  # slow to import
+            from fastshard._util.sizes import parse_size  # slow to import
 
             max_array_bytes = parse_size(max_array_bytes)
         self.max_array_bytes = int(max_array_bytes)

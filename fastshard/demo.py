@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import fastshard
-from fastshard.terminal import write_line
+from fastshard._util.terminal import write_line
 
 SAMPLES = 2000
 ROUNDS = 5

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.terminal import write_line
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
 from fastshard.index.global_file import GlobalIndex, ShardFacts
 from fastshard.indexed import RemoteShards, asked_at, local_contents, local_index
@@ -18,7 +19,6 @@ from fastshard.paired import Files
 from fastshard.shardset import ShardSet
 from fastshard.sources.remote import open_if_there, open_remote
 from fastshard.sources.urls import is_remote
-from fastshard.terminal import write_line
 
 if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard

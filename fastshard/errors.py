@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from fastshard.terminal import one_line
+from fastshard._util.terminal import one_line
 
 __all__ = [
     "AmbiguousKeyError",

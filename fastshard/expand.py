@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
-from fastshard.braces import expand_braces
-from fastshard.errors import FastshardError
-from fastshard.globs import (
+from fastshard._util.globs import (
     SUFFIX,
+    expand_braces,
     glob,
     has_magic,
     leads_somewhere,
@@ -21,6 +20,7 @@ from fastshard.globs import (
     present,
     shards_in,
 )
+from fastshard.errors import FastshardError
 from fastshard.listing import list_remote, parts_of
 from fastshard.sources.settings import Settings, settings_of
 from fastshard.sources.urls import base_of, is_remote, shown

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, overload
 
 from fastshard._core.keytable import plain_key
 from fastshard._core.orders import Order
+from fastshard._util.options import near_names
 from fastshard.errors import AmbiguousKeyError, FormatError, SampleNotFoundError
-from fastshard.near import near_names
 from fastshard.shardset import ShardSet
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
 
-from fastshard.braces import expand_braces
+from fastshard._util.globs import SUFFIX, expand_braces, has_magic, natural_key
 from fastshard.errors import FastshardError, FormatError
-from fastshard.globs import SUFFIX, has_magic, natural_key
 from fastshard.index.global_file import NAME, GlobalIndex
 from fastshard.index.wids import read_wids
 from fastshard.sources.remote import open_remote, remote_bytes, transport_for

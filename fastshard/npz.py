@@ -8,8 +8,8 @@ import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FormatError
-from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

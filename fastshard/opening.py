@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fastshard._util.options import check_choice, check_index
+from fastshard._util.sizes import parse_size
 from fastshard.dataset import Dataset
 from fastshard.errors import FastshardError
 from fastshard.expand import Source, list_shards
@@ -14,10 +16,8 @@ from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.global_file import NAME
 from fastshard.index.known import Known, find_known, find_remote_known
 from fastshard.listing import sources_in
-from fastshard.options import check_choice, check_index
 from fastshard.reading import Reading
 from fastshard.shardset import ShardSet, root_of
-from fastshard.sizes import parse_size
 from fastshard.sources.settings import RemoteOptions, Settings, settings_of
 from fastshard.sources.urls import is_folder, is_remote
 from fastshard.workers import guard_collation

@@ -15,12 +15,12 @@ from fastshard._core.feeds import Feed
 from fastshard._core.fetched import Fetched
 from fastshard._core.places import Places
 from fastshard._core.source import MappedSource
+from fastshard._util.progress import counted
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
 from fastshard.index.known import Known
-from fastshard.progress import counted
 from fastshard.reading import Reading
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import (

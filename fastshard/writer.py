@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Self
 
 from fastshard._core.grouping import Grouping
 from fastshard._core.source import LocalFile
+from fastshard._util.options import named_options
+from fastshard._util.sizes import parse_size
 from fastshard.encoders import encode
 from fastshard.errors import ClosedError
 from fastshard.formats.names import check_field, check_key, check_name, is_passed_over
@@ -21,9 +23,7 @@ from fastshard.formats.tarheader import BLOCK, END, Headers
 from fastshard.formats.tarwrite import GrowingTar
 from fastshard.index import FORMATS, save_index, sidecar
 from fastshard.index.contents import Contents
-from fastshard.options import named_options
 from fastshard.pattern import ShardPattern
-from fastshard.sizes import parse_size
 
 if TYPE_CHECKING:
     from fastshard.encoders import Payload

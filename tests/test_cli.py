@@ -10,8 +10,8 @@ import tarfile
 import pytest
 
 import fastshard
+from fastshard._util.terminal import shown
 from fastshard.cli import main
-from fastshard.terminal import shown
 
 from conftest import write_tar
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fastshard
 from fastshard import FastshardError
-from fastshard import globs as globs_module
+from fastshard._util import globs as globs_module
 from fastshard.expand import Listing, expand, list_shards, natural_key
 
 from conftest import write_tar

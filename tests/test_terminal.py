@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import fastshard
+from fastshard._util.terminal import encodable, one_line, shown, write_line
 from fastshard.columnar import ShardedDatasetWriter
-from fastshard.terminal import encodable, one_line, shown, write_line
 
 from conftest import write_tar
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from fastshard.viewfile import ViewFile
+from fastshard._util.viewfile import ViewFile
 
 DATA = bytes(range(256)) * 4
 

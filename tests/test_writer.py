@@ -16,8 +16,8 @@ import pytest
 
 import fastshard
 import fastshard.writer
+from fastshard._util.sizes import parse_size
 from fastshard.formats.tarheader import Headers
-from fastshard.sizes import parse_size
 from fastshard.writer import ShardWriter
 
 from writing import names_in, numbered, read_back, write

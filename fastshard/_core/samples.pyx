@@ -69,7 +69,7 @@ cdef class SamplesBase:
             return checked_position(key, count)
         i = self.search(key)
         if i < 0:
-            from fastshard.near import near_names
+            from fastshard._util.options import near_names
 
             near = near_names(key, count, self.key_at)
             raise SampleNotFoundError(key, self.where(), near)

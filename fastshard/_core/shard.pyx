@@ -161,7 +161,7 @@ cdef class Shard:
         from fastshard._core.fetched import Fetched
         from fastshard._core.gather import positions_of
         from fastshard._core.pagering import PageRing
-        from fastshard.sizes import parse_size
+        from fastshard._util.sizes import parse_size
 
         count = len(self)
         order = range(count) if order is None else positions_of(order, count)

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fastshard._util.terminal import encodable, one_line, shown, write_line
 from fastshard.cli.common import Commands, UsageError
 from fastshard.errors import QueryError, QueryTimeoutError
-from fastshard.terminal import encodable, one_line, shown, write_line
 
 __all__ = [
     "add_compact",

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
+from fastshard._util.progress import bar_type
+from fastshard._util.sizes import parse_size
+from fastshard._util.terminal import one_line, write_line
 from fastshard.errors import FastshardError
 from fastshard.expand import list_shards
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index import sidecar
 from fastshard.listing import sources_in
-from fastshard.progress import bar_type
-from fastshard.sizes import parse_size
 from fastshard.sources.settings import RemoteOptions, Settings, settings_of
 from fastshard.sources.urls import is_remote, last_part
-from fastshard.terminal import one_line, write_line
 
 __all__ = [
     "Commands",

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fastshard._util.terminal import shown, write_line
 from fastshard.cli.columnar import columnar_root, verify_columnar
 from fastshard.cli.common import (
     Commands,
@@ -21,7 +22,6 @@ from fastshard.errors import FastshardError
 from fastshard.sources.remote import open_if_there
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import is_remote, joined
-from fastshard.terminal import shown, write_line
 
 if TYPE_CHECKING:
     from fastshard.verify import Fault

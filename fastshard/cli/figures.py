@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from fastshard._util.terminal import shown, write_line
 from fastshard.cli.columnar import columnar_root, stat_columnar
 from fastshard.cli.common import (
     Commands,
@@ -16,7 +17,6 @@ from fastshard.cli.common import (
     shards_in,
 )
 from fastshard.formats.tar import TarShard
-from fastshard.terminal import shown, write_line
 
 __all__ = ["add_stat"]
 

@@ -6,6 +6,8 @@ import argparse
 import json
 import time
 
+from fastshard._util.progress import bar_type
+from fastshard._util.terminal import one_line, write_line
 from fastshard.cli.common import (
     Commands,
     UsageError,
@@ -15,11 +17,9 @@ from fastshard.cli.common import (
     shards_in,
 )
 from fastshard.errors import FastshardError
-from fastshard.progress import bar_type
 from fastshard.sources.kept import default_folder, kept_name
 from fastshard.sources.settings import Settings
 from fastshard.sources.urls import last_part
-from fastshard.terminal import one_line, write_line
 
 __all__ = ["add_cache"]
 

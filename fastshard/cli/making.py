@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fastshard._util.terminal import write_line
 from fastshard.cli.common import Commands, add_sources, complain, remote_of
-from fastshard.terminal import write_line
 
 __all__ = ["add_index"]
 

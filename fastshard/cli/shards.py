@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 
+from fastshard._util.terminal import shown, write_line
 from fastshard.cli.columnar import columnar_root, ls_columnar
 from fastshard.cli.common import (
     SOURCE_HELP,
@@ -19,7 +20,6 @@ from fastshard.cli.common import (
     shards_in,
 )
 from fastshard.formats.tar import TarShard
-from fastshard.terminal import shown, write_line
 
 __all__ = ["add_cat", "add_ls"]
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastshard._util.files import sync_directory
 from fastshard.columnar.columns import WRITE_BYTES, Column, Record
 from fastshard.columnar.fields import savepoint
 from fastshard.columnar.growing import Growing, Syncing, new_buffer
@@ -18,7 +19,6 @@ from fastshard.columnar.recovery import shards_of_rows
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.tars import Members, members_of
 from fastshard.errors import FastshardError, FormatError
-from fastshard.files import sync_directory
 
 if TYPE_CHECKING:
     from fastshard.columnar.adding import Adding

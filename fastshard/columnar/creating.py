@@ -6,10 +6,10 @@ import os
 import sqlite3
 from contextlib import closing, suppress
 
+from fastshard._util.files import sync_directory
 from fastshard.columnar.connect import BESIDE
 from fastshard.columnar.growing import sync_file
 from fastshard.columnar.schema import NAME, create
-from fastshard.files import sync_directory
 
 __all__ = ["clear_unfinished", "create_index", "is_unfinished"]
 

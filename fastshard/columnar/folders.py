@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fastshard.files import sync_directory
+from fastshard._util.files import sync_directory
 
 __all__ = ["make_folder", "make_root"]
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from fastshard._util.options import check_choice, named_options
+from fastshard._util.sizes import parse_size
 from fastshard.columnar.arrays import ArraySequence
 from fastshard.columnar.asking import TIMEOUT
 from fastshard.columnar.connect import FAULTS
@@ -16,9 +18,7 @@ from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
 from fastshard.errors import FastshardError, FormatError, SampleNotFoundError
 from fastshard.formats.local import Mode
-from fastshard.options import check_choice, named_options
 from fastshard.reading import Reading as Memory
-from fastshard.sizes import parse_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

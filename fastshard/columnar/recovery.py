@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
+from fastshard._util.files import sync_directory
 from fastshard.columnar.adoption import take_over_tail
 from fastshard.columnar.columns import Column, Record
 from fastshard.columnar.growing import FLAGS, only_zeros, sync_file, write_at
@@ -16,7 +17,6 @@ from fastshard.columnar.marked import is_left
 from fastshard.columnar.names import LARGEST_SHARD, shard_number
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.swapping import settle_swaps
-from fastshard.files import sync_directory
 from fastshard.formats.tarheader import BLOCK, END
 
 __all__ = ["read_records", "recover", "shards_of_rows"]

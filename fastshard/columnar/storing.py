@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from fastshard._core.npywrite import MemberBuffer
+from fastshard._util.files import sync_directory
 from fastshard.columnar.adoption import take_over_shard
 from fastshard.columnar.columns import Column, Record
 from fastshard.columnar.compacting import remove_condemned
@@ -50,7 +51,6 @@ from fastshard.columnar.writing import (
     open_writer,
 )
 from fastshard.errors import ClosedError, FastshardError, FormatError
-from fastshard.files import sync_directory
 
 if TYPE_CHECKING:
     from fastshard.columnar.handle import ShardHandle

@@ -9,10 +9,10 @@ import shutil
 import sqlite3
 from contextlib import suppress
 
+from fastshard._util.files import sync_directory
 from fastshard.columnar.columns import Column
 from fastshard.columnar.growing import sync_file
 from fastshard.columnar.names import shard_name
-from fastshard.files import sync_directory
 
 __all__ = ["Swap", "Swaps", "is_passing", "new_name", "settle_swaps"]
 

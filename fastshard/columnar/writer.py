@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastshard._util.options import named_options
 from fastshard.columnar import fields
 from fastshard.columnar.adding import Adding, register_rows
 from fastshard.columnar.compacting import Compaction, compact_columns
@@ -17,7 +18,6 @@ from fastshard.columnar.handle import ShardHandle
 from fastshard.columnar.names import LARGEST_ID, check_sample_id
 from fastshard.columnar.schema import named_fields, read_fields
 from fastshard.errors import FormatError
-from fastshard.options import named_options
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 from fastshard._core.grouped import GroupedSamples
 from fastshard._core.remote import RemoteSource
 from fastshard._core.samples import SampleBase, named, noted
+from fastshard._util.viewfile import ViewFile
 from fastshard.decoders import (
     Decoder,
     decode_field,
@@ -18,7 +19,6 @@ from fastshard.decoders import (
     decoder_for,
 )
 from fastshard.errors import FieldNotFoundError, FormatError, InfoNotFoundError
-from fastshard.viewfile import ViewFile
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray

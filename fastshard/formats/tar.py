@@ -14,6 +14,7 @@ from fastshard._core.residency import Residency
 from fastshard._core.scan import scan_tar
 from fastshard._core.shard import Shard
 from fastshard._core.source import LocalFile, MappedSource, PreadSource, Source
+from fastshard._util.options import check_choice, check_index
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.local import Mode, source_of
@@ -25,7 +26,6 @@ from fastshard.index.freshness import (
     identity_of,
     spread,
 )
-from fastshard.options import check_choice, check_index
 from fastshard.sources.settings import Settings, settings_of
 from fastshard.sources.urls import is_folder, is_remote
 

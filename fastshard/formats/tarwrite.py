@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from fastshard._core.borrowed import columns_of
 from fastshard._core.scan import scan_tar
 from fastshard._core.source import LocalFile
+from fastshard._util.files import NewFile
 from fastshard.errors import FormatError
-from fastshard.files import NewFile
 from fastshard.formats.tarheader import END, padding
 from fastshard.index.contents import Contents
 

@@ -84,8 +84,8 @@ from fastshard._core.grouping import Grouping
 from fastshard._core.mapped import MappedFile
 from fastshard._core.scan import KINDS
 from fastshard._core.source import LocalFile, PreadSource
+from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError
-from fastshard.files import replacing
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import NO_IDENTITY, FileIdentity
 

@@ -25,8 +25,8 @@ from typing import NamedTuple, NoReturn
 from fastshard._core.extents import ExtentTable
 from fastshard._core.scan import scan_tar
 from fastshard._core.source import LocalFile, PreadSource
+from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
-from fastshard.files import replacing
 from fastshard.index.columns import table_from
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import first_changed

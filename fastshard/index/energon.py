@@ -18,8 +18,8 @@ from types import MappingProxyType
 from fastshard._core.extents import ExtentTable
 from fastshard._core.scan import header_starts, scan_tar
 from fastshard._core.source import LocalFile, PreadSource
+from fastshard._util.files import replacing
 from fastshard.errors import FormatError, StaleIndexError
-from fastshard.files import replacing
 from fastshard.index.contents import Contents
 
 __all__ = ["read_energon", "write_energon"]

@@ -67,8 +67,8 @@ from fastshard._core.borrowed import IndexMemory
 from fastshard._core.keytable import key_hash
 from fastshard._core.mapped import MappedFile
 from fastshard._core.source import LocalFile, PreadSource
+from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
-from fastshard.files import replacing
 from fastshard.index.freshness import FileIdentity, fingerprint_of, identity_of, is_same
 from fastshard.sources.remote import RemoteFile, open_remote
 

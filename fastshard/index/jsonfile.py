@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from fastshard._core.jsonindex import parse_index
 from fastshard._core.source import LocalFile, PreadSource
+from fastshard._util.files import replacing
 from fastshard.errors import FastshardError
-from fastshard.files import replacing
 from fastshard.index.contents import Contents
 
 __all__ = ["parse_info", "parse_json", "read_json", "write_json"]

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fastshard._core.source import LocalFile, PreadSource
+from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError
-from fastshard.files import replacing
 
 __all__ = ["WidsShard", "read_wids", "write_wids"]
 

@@ -22,8 +22,8 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from fastshard._util.sizes import parse_size
 from fastshard.errors import CacheWarning
-from fastshard.sizes import parse_size
 from fastshard.sources.disk import GONE, Locked, alone_in, disk_bytes, remove_tree
 from fastshard.sources.entries import NEW, OBJECT, USED, Entry
 from fastshard.sources.facts import (

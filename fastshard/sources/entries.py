@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from fastshard.files import replacing
+from fastshard._util.files import replacing
 from fastshard.sources.disk import append_to, open_regular, remove_tree, touch
 from fastshard.sources.facts import Known, read_known
 from fastshard.sources.opened import DATA, LOG, DamagedError, Opened, VanishedError

@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, TypeVar
 
+from fastshard._util.options import check_names
+from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
-from fastshard.options import check_names
-from fastshard.sizes import parse_size
 from fastshard.sources.urls import HTTP, Origin, checked, origin_of, scheme_of
 
 __all__ = ["RemoteOptions", "Settings", "settings_of"]
