@@ -37,8 +37,8 @@ from fastshard.errors import (
 )
 from fastshard.formats.base import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
-from fastshard.sources.settings import RemoteOptions, settings_of
-from fastshard.sources.urls import is_remote
+from fastshard.remote.options import RemoteOptions, settings_of
+from fastshard.remote.urls import is_remote
 
 if TYPE_CHECKING:
     from fastshard.batch import BatchProcessor, read_files_batch

@@ -24,10 +24,10 @@ from fastshard.index.global_file import (
 )
 from fastshard.keys import key_table
 from fastshard.listing import sources_in
+from fastshard.remote.file import RemoteFile, open_remote
+from fastshard.remote.options import RemoteOptions, Settings, settings_of
+from fastshard.remote.urls import is_remote, last_part, relative, shown
 from fastshard.shardset import ShardSet, root_of
-from fastshard.sources.remote import RemoteFile, open_remote
-from fastshard.sources.settings import RemoteOptions, Settings, settings_of
-from fastshard.sources.urls import is_remote, last_part, relative, shown
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
 

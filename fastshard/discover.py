@@ -13,8 +13,8 @@ from typing import Unpack
 from fastshard.discovered import DiscoveredDataset, ShardReader
 from fastshard.errors import FastshardError
 from fastshard.located import find_half, find_local, find_remote, url_of
-from fastshard.sources.settings import RemoteOptions, Settings, settings_of
-from fastshard.sources.urls import checked, origin_of
+from fastshard.remote.options import RemoteOptions, Settings, settings_of
+from fastshard.remote.urls import checked, origin_of
 
 __all__ = [
     "DiscoveredDataset",

@@ -16,9 +16,9 @@ from fastshard.index.global_file import GlobalIndex, ShardFacts
 from fastshard.indexed import RemoteShards, asked_at, local_contents, local_index
 from fastshard.located import Found
 from fastshard.paired import Files
+from fastshard.remote.file import open_if_there, open_remote
+from fastshard.remote.urls import is_remote
 from fastshard.shardset import ShardSet
-from fastshard.sources.remote import open_if_there, open_remote
-from fastshard.sources.urls import is_remote
 
 if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard

@@ -22,8 +22,8 @@ from fastshard._util.globs import (
 )
 from fastshard.errors import FastshardError
 from fastshard.listing import list_remote, parts_of
-from fastshard.sources.settings import Settings, settings_of
-from fastshard.sources.urls import base_of, is_remote, shown
+from fastshard.remote.options import Settings, settings_of
+from fastshard.remote.urls import base_of, is_remote, shown
 
 __all__ = ["Listing", "Source", "expand", "list_shards", "natural_key"]
 

@@ -8,9 +8,9 @@ from array import array
 from hashlib import blake2b
 
 from fastshard._core.source import LocalFile
+from fastshard.remote.file import RemoteFile, open_remote
+from fastshard.remote.urls import base_of
 from fastshard.shardset import ShardSet
-from fastshard.sources.remote import RemoteFile, open_remote
-from fastshard.sources.urls import base_of
 from fastshard.state import Identity
 
 __all__ = ["identity_of"]

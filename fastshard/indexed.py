@@ -11,10 +11,10 @@ from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
 from fastshard.formats.base import Samples
 from fastshard.index import FOUND, sidecar
 from fastshard.index.contents import Contents
+from fastshard.remote.file import is_absent, remote_bytes
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import is_remote, scheme_of, shown
 from fastshard.shardset import ShardSet
-from fastshard.sources.remote import is_absent, remote_bytes
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import is_remote, scheme_of, shown
 
 __all__ = ["RemoteShards", "asked_at", "local_contents", "local_index"]
 
@@ -52,7 +52,7 @@ def local_contents(path: str) -> Contents:
 def asked_at(url: str, settings: Settings) -> str:
     """Return the address that a URL is asked for at, without what may be secret."""
     if scheme_of(url) == "hf":
-        from fastshard.sources.hub import hub_for
+        from fastshard.remote.hub import hub_for
 
         url = hub_for(settings).https_of(url)
     return shown(url)

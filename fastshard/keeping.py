@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from fastshard.errors import FormatError, RemoteError
 from fastshard.formats.tar import open_tar
 from fastshard.index.remote import sidecar_of
-from fastshard.sources.entries import Entry
-from fastshard.sources.remote import (
+from fastshard.remote.cache.store import Entry
+from fastshard.remote.file import (
     RemoteFile,
     open_if_there,
     open_remote,
     remote_bytes,
 )
-from fastshard.sources.settings import Settings
+from fastshard.remote.options import Settings
 
 __all__ = ["keep_whole"]
 

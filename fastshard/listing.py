@@ -11,9 +11,9 @@ from fastshard._util.globs import SUFFIX, expand_braces, has_magic, natural_key
 from fastshard.errors import FastshardError, FormatError
 from fastshard.index.global_file import NAME, GlobalIndex
 from fastshard.index.wids import read_wids
-from fastshard.sources.remote import open_remote, remote_bytes, transport_for
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import (
+from fastshard.remote.file import open_remote, remote_bytes, transport_for
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import (
     HTTP,
     base_of,
     folder_of,
@@ -129,7 +129,7 @@ def _found(word: str, settings: Settings) -> list[str]:
     """
     lister: Lister = transport_for(word, settings)  # type: ignore[assignment]
     if scheme_of(word) == "hf":
-        from fastshard.sources.hub import hub_for
+        from fastshard.remote.hub import hub_for
 
         word = hub_for(settings).pinned(word)
     scheme, _, path = word.partition("://")

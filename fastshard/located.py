@@ -18,9 +18,9 @@ from fastshard.index.global_file import NAME
 from fastshard.index.remote import sidecar_of
 from fastshard.indexed import local_index
 from fastshard.listing import list_remote
-from fastshard.sources.remote import transport_for
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import (
+from fastshard.remote.file import transport_for
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import (
     HTTP,
     base_of,
     common_folder,
@@ -228,7 +228,7 @@ def _all_below(
     """List a folder of the hub or of a store: the root, and sizes by URL."""
     root = root.rstrip("/")
     if scheme_of(root) == "hf":
-        from fastshard.sources.hub import hub_for
+        from fastshard.remote.hub import hub_for
 
         hub = hub_for(settings)
         root = hub.pinned(root)

@@ -17,9 +17,9 @@ from fastshard.index.global_file import NAME
 from fastshard.index.known import Known, find_known, find_remote_known
 from fastshard.listing import sources_in
 from fastshard.reading import Reading
+from fastshard.remote.options import RemoteOptions, Settings, settings_of
+from fastshard.remote.urls import is_folder, is_remote
 from fastshard.shardset import ShardSet, root_of
-from fastshard.sources.settings import RemoteOptions, Settings, settings_of
-from fastshard.sources.urls import is_folder, is_remote
 from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:

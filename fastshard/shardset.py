@@ -22,8 +22,8 @@ from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
 from fastshard.index.known import Known
 from fastshard.reading import Reading
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import (
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import (
     common_folder,
     folder_of,
     is_folder,

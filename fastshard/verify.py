@@ -11,9 +11,9 @@ from fastshard.errors import FormatError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index.global_file import GlobalIndex
 from fastshard.index.known import match_known, match_remote_known
+from fastshard.remote.file import open_remote
+from fastshard.remote.options import Settings
 from fastshard.shardset import ShardSet, root_of
-from fastshard.sources.remote import open_remote
-from fastshard.sources.settings import Settings
 from fastshard.verify_index import (
     indexes_of,
     remote_indexes_of,

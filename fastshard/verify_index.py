@@ -14,10 +14,10 @@ from fastshard.formats.tar import TarShard
 from fastshard.index import FOUND, format_of, read_index, sidecar
 from fastshard.index.contents import Contents
 from fastshard.index.remote import read_remote_index, sidecar_of
+from fastshard.remote.file import RemoteFile, open_if_there, remote_bytes
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import is_folder, is_remote
 from fastshard.shardset import ShardSet
-from fastshard.sources.remote import RemoteFile, open_if_there, remote_bytes
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import is_folder, is_remote
 
 __all__ = ["indexes_of", "remote_indexes_of", "verify_index", "verify_known"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fastshard.sources.cache import RangeCache
-from fastshard.sources.facts import Facts
-from fastshard.sources.ranges import PIECE
+from fastshard.remote.cache.ranges import PIECE
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.facts import Facts
 
 URL = "https://host/a/train-0.tar"
 OBJECT = random.Random(1).randbytes(2 * PIECE + 12_345)

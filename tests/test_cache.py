@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fastshard.sources.cache import RangeCache
-from fastshard.sources.facts import Facts
-from fastshard.sources.ranges import PIECE, Ranges
+from fastshard.remote.cache.ranges import PIECE, Ranges
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.facts import Facts
 
 from caching import (
     FACTS,
@@ -251,8 +251,8 @@ def test_threads_check_and_close(folder, entry):
 
 FILLS = """
 import random, sys
-from fastshard.sources.cache import RangeCache
-from fastshard.sources.facts import Facts
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.facts import Facts
 folder, url, tag, nbytes, seed = sys.argv[1:]
 rng = random.Random(1)
 data = rng.randbytes(int(nbytes))

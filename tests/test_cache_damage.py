@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fastshard.sources.cache import RangeCache, clear, listing
-from fastshard.sources.facts import Facts, read_known
-from fastshard.sources.ranges import PIECE, decode, encode
+from fastshard.remote.cache.ranges import PIECE, decode, encode
+from fastshard.remote.cache.store import RangeCache, clear, listing
+from fastshard.remote.facts import Facts, read_known
 
 from caching import (
     FACTS,

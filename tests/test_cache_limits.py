@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fastshard import CacheWarning
-from fastshard.sources.cache import RangeCache, clear, listing
-from fastshard.sources.disk import alone_in
-from fastshard.sources.facts import Facts
+from fastshard.remote.cache.disk import alone_in
+from fastshard.remote.cache.store import RangeCache, clear, listing
+from fastshard.remote.facts import Facts
 
 from caching import FACTS, OBJECT, URL, add, posix, read, reopened
 from conftest import not_sanitized, write_tar
@@ -215,8 +215,8 @@ def test_a_record_of_which_only_a_part_fits_hides_no_later_one(
 
 FILLS_UP = """
 import resource, sys, warnings
-from fastshard.sources.cache import RangeCache
-from fastshard.sources.facts import Facts
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.facts import Facts
 entry = RangeCache(sys.argv[1]).entry("u", Facts(200_000, "t", 0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 with warnings.catch_warnings(record=True) as caught:

@@ -11,12 +11,12 @@ import pytest
 
 from fastshard import RemoteError, RemoteNotFoundError
 from fastshard.errors import FastshardError
-from fastshard.sources import connection
-from fastshard.sources.deadline import Deadline
-from fastshard.sources.fast_http import FastHttp
-from fastshard.sources.http import HttpClient, client_for
-from fastshard.sources.remote import RemoteFile, fetch, open_remote
-from fastshard.sources.settings import settings_of
+from fastshard.remote import http_connection as connection
+from fastshard.remote.file import RemoteFile, fetch, open_remote
+from fastshard.remote.http import HttpClient, client_for
+from fastshard.remote.http_fast import FastHttp
+from fastshard.remote.options import settings_of
+from fastshard.remote.retry import Deadline
 
 from conftest import forks_beside_threads, in_threads
 from servers import BEHAVIOURS, BROKEN, HARMLESS, Server, redirect_to
@@ -433,7 +433,7 @@ def test_ctrl_c_leaves_no_writer_behind(server, monkeypatch):
             raise KeyboardInterrupt
         return original(request)
 
-    from fastshard.sources.engine import Request
+    from fastshard.remote.scheduler import Request
 
     original = Request.wait
     monkeypatch.setattr(Request, "wait", interrupted)

@@ -10,8 +10,8 @@ import pytest
 
 import fastshard
 from fastshard.errors import FastshardError
-from fastshard.sources.hub import hub_for, place_of
-from fastshard.sources.settings import settings_of
+from fastshard.remote.hub import hub_for, place_of
+from fastshard.remote.options import settings_of
 
 from conftest import not_sanitized, write_tar
 from hubserver import FakeHub, commit_of

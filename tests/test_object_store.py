@@ -13,10 +13,10 @@ import pytest
 
 import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
-from fastshard.sources import obstores
-from fastshard.sources.object_store import stores_for
-from fastshard.sources.remote import RemoteFile, open_remote
-from fastshard.sources.settings import settings_of
+from fastshard.remote import object_store as obstores
+from fastshard.remote.file import RemoteFile, open_remote
+from fastshard.remote.object_store import stores_for
+from fastshard.remote.options import settings_of
 
 from conftest import not_sanitized, write_tar
 from messages import plain

@@ -8,10 +8,10 @@ import pytest
 import fastshard
 from fastshard import RemoteError
 from fastshard.errors import RemoteNotFoundError
-from fastshard.sources.deadline import Again, Deadline
-from fastshard.sources.http import client_for
-from fastshard.sources.remote import open_remote
-from fastshard.sources.settings import settings_of
+from fastshard.remote.file import open_remote
+from fastshard.remote.http import client_for
+from fastshard.remote.options import settings_of
+from fastshard.remote.retry import Again, Deadline
 
 from conftest import write_tar
 from messages import plain

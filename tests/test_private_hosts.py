@@ -7,11 +7,11 @@ import pytest
 
 import fastshard
 from fastshard import RemoteError
-from fastshard.sources import connection
-from fastshard.sources.addresses import RefusedHostError, is_public
-from fastshard.sources.http import client_for
-from fastshard.sources.remote import open_remote
-from fastshard.sources.settings import settings_of
+from fastshard.remote import http_connection as connection
+from fastshard.remote.addresses import RefusedHostError, is_public
+from fastshard.remote.file import open_remote
+from fastshard.remote.http import client_for
+from fastshard.remote.options import settings_of
 
 from conftest import needs
 from servers import Server, make_certificate, redirect_to

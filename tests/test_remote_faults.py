@@ -12,10 +12,10 @@ import pytest
 import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.index.global_file import sealed_global
-from fastshard.sources.engine import Request
-from fastshard.sources.http import client_for
-from fastshard.sources.remote import RemoteFile, open_remote
-from fastshard.sources.settings import settings_of
+from fastshard.remote.file import RemoteFile, open_remote
+from fastshard.remote.http import client_for
+from fastshard.remote.options import settings_of
+from fastshard.remote.scheduler import Request
 
 from conftest import forks_beside_threads, write_tar
 from scripts import run_script

@@ -9,9 +9,9 @@ import pytest
 
 import fastshard
 from fastshard import RemoteError
-from fastshard.sources.fast_http import FastHttp
-from fastshard.sources.remote import open_remote
-from fastshard.sources.settings import settings_of
+from fastshard.remote.file import open_remote
+from fastshard.remote.http_fast import FastHttp
+from fastshard.remote.options import settings_of
 
 from conftest import write_tar
 from messages import plain

@@ -18,8 +18,8 @@ from fastshard.expand import list_shards
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index import sidecar
 from fastshard.listing import sources_in
-from fastshard.sources.settings import RemoteOptions, Settings, settings_of
-from fastshard.sources.urls import is_remote, last_part
+from fastshard.remote.options import RemoteOptions, Settings, settings_of
+from fastshard.remote.urls import is_remote, last_part
 
 __all__ = [
     "Commands",

@@ -19,9 +19,9 @@ from fastshard.cli.common import (
     shards_in,
 )
 from fastshard.errors import FastshardError
-from fastshard.sources.remote import open_if_there
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import is_remote, joined
+from fastshard.remote.file import open_if_there
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import is_remote, joined
 
 if TYPE_CHECKING:
     from fastshard.verify import Fault

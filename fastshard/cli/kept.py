@@ -17,9 +17,9 @@ from fastshard.cli.common import (
     shards_in,
 )
 from fastshard.errors import FastshardError
-from fastshard.sources.kept import default_folder, kept_name
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import last_part
+from fastshard.remote.file import default_folder, kept_name
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import last_part
 
 __all__ = ["add_cache"]
 
@@ -33,7 +33,7 @@ def folder_of(args: argparse.Namespace) -> str:
 
 def cmd_ls(args: argparse.Namespace) -> int:
     """List what is kept, what was used last first."""
-    from fastshard.sources.cache import listing
+    from fastshard.remote.cache.store import listing
 
     for found in listing(folder_of(args)):
         if args.json:
@@ -49,7 +49,7 @@ def cmd_ls(args: argparse.Namespace) -> int:
 
 def cmd_clear(args: argparse.Namespace) -> int:
     """Remove what is kept: of some URLs, or all."""
-    from fastshard.sources.cache import clear
+    from fastshard.remote.cache.store import clear
 
     urls = None
     if args.urls:

@@ -172,7 +172,7 @@ class Sample(SampleBase):
         if isinstance(source, RemoteSource):
             offset, size = shard.extent_of(member)
             if not source.has_staged(offset, size):
-                from fastshard.sources.rangefile import open_range
+                from fastshard.remote.member_file import open_range
 
                 return open_range(source.file, offset, size, name)
         return cast(BinaryIO, ViewFile(shard[member], name))

@@ -26,14 +26,14 @@ from fastshard.index.freshness import (
     identity_of,
     spread,
 )
-from fastshard.sources.settings import Settings, settings_of
-from fastshard.sources.urls import is_folder, is_remote
+from fastshard.remote.options import Settings, settings_of
+from fastshard.remote.urls import is_folder, is_remote
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
     from fastshard._core.pagering import PageRing
     from fastshard.index.hashes import Hashes
-    from fastshard.sources.remote import RemoteFile
+    from fastshard.remote.file import RemoteFile
 
 __all__ = ["IndexFormat", "KeyRule", "Mode", "Progress", "TarShard", "open_tar"]
 
@@ -333,7 +333,7 @@ def open_remote_tar(
 ) -> TarShard:
     """Open a tar shard that is read by ranges."""
     from fastshard.index.remote import find_remote_index, read_remote_index, scanned
-    from fastshard.sources.remote import open_remote
+    from fastshard.remote.file import open_remote
 
     rule = {"last_dot": key == "last", "lower": lower}
     file = open_remote(url, settings)

@@ -17,7 +17,7 @@ from fastshard.index.warned import warn_old, warn_passed_over
 
 if TYPE_CHECKING:
     from fastshard.index.hashes import Hashes
-    from fastshard.sources.remote import RemoteFile
+    from fastshard.remote.file import RemoteFile
 
 __all__ = [
     "FORMATS",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from fastshard._core.extents import ExtentTable
     from fastshard.index.binary import Header
-    from fastshard.sources.remote import RemoteFile
+    from fastshard.remote.file import RemoteFile
 
 __all__ = [
     "NO_IDENTITY",

@@ -70,7 +70,7 @@ from fastshard._core.source import LocalFile, PreadSource
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.freshness import FileIdentity, fingerprint_of, identity_of, is_same
-from fastshard.sources.remote import RemoteFile, open_remote
+from fastshard.remote.file import RemoteFile, open_remote
 
 if TYPE_CHECKING:
     import numpy as np

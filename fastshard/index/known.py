@@ -11,13 +11,13 @@ from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.freshness import identity_of, is_same
 from fastshard.index.global_file import NAME, GlobalIndex, ShardFacts
 from fastshard.index.warned import warn_old, warn_passed_over
-from fastshard.sources.remote import open_if_there
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import is_remote, joined, relative, shown
+from fastshard.remote.file import open_if_there
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import is_remote, joined, relative, shown
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
-    from fastshard.sources.remote import RemoteFile
+    from fastshard.remote.file import RemoteFile
 
 __all__ = [
     "Known",

@@ -25,10 +25,9 @@ from fastshard.index.binary import parse_binary, read_binary, write_binary
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import check_binary, identity_of
 from fastshard.index.warned import warn_old, warn_passed_over
-from fastshard.sources.kept import index_entry
-from fastshard.sources.remote import RemoteFile, is_absent, remote_bytes
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import is_remote, joined, last_part, shown
+from fastshard.remote.file import RemoteFile, index_entry, is_absent, remote_bytes
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import is_remote, joined, last_part, shown
 
 __all__ = ["find_remote_index", "read_remote_index", "scan_remote", "scanned"]
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.receive import Scatter
 from fastshard._core.remote import room_for
 from fastshard.errors import RemoteError, RemoteNotFoundError
-from fastshard.sources.connection import under_way
-from fastshard.sources.deadline import Again, NoRangesError
-from fastshard.sources.facts import Facts
-from fastshard.sources.urls import shown
+from fastshard.remote.facts import Facts
+from fastshard.remote.http_connection import under_way
+from fastshard.remote.retry import Again, NoRangesError
+from fastshard.remote.urls import shown
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from fastshard._core.remote import room_for
 from fastshard.errors import FastshardError, RemoteError
-from fastshard.sources.deadline import Deadline, DroppedError
+from fastshard.remote.retry import Deadline, DroppedError
 
 if TYPE_CHECKING:
-    from fastshard.sources.remote import RemoteFile
-    from fastshard.sources.settings import Settings
+    from fastshard.remote.file import RemoteFile
+    from fastshard.remote.options import Settings
 
 __all__ = ["Engine", "Request", "Run", "plan"]
 

@@ -21,13 +21,12 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import wait_for_read
 
 from fastshard._core.receive import CAN_RECEIVE, Scatter
-from fastshard.sources.answer import is_strong
-from fastshard.sources.connection import CONNECT, connection_to, proxy_for
-from fastshard.sources.deadline import Again, Deadline
-from fastshard.sources.facts import Facts, Part
-from fastshard.sources.meter import Meter
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import Origin, origin_of
+from fastshard.remote.facts import Facts, Part
+from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
+from fastshard.remote.http_response import is_strong
+from fastshard.remote.options import Settings
+from fastshard.remote.retry import Again, Deadline, Meter
+from fastshard.remote.urls import Origin, origin_of
 
 __all__ = ["FastHttp"]
 

@@ -22,21 +22,20 @@ from urllib3.exceptions import HTTPError
 
 from fastshard._core.remote import room_for
 from fastshard.errors import FastshardError, RemoteError
-from fastshard.sources.addresses import RefusedHostError
-from fastshard.sources.answer import Answer, is_strong
-from fastshard.sources.connection import (
+from fastshard.remote.addresses import RefusedHostError
+from fastshard.remote.facts import Facts, Part
+from fastshard.remote.http_connection import (
     CONNECT,
     manager_for,
     proxy_for,
     refuse_proxy,
     under_way,
 )
-from fastshard.sources.deadline import Again, Deadline
-from fastshard.sources.facts import Facts, Part
-from fastshard.sources.fast_http import FastHttp
-from fastshard.sources.meter import Meter
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import Origin, checked, origin_of, shown
+from fastshard.remote.http_fast import FastHttp
+from fastshard.remote.http_response import Answer, is_strong
+from fastshard.remote.options import Settings
+from fastshard.remote.retry import Again, Deadline, Meter
+from fastshard.remote.urls import Origin, checked, origin_of, shown
 
 __all__ = ["HttpClient", "Part", "client_for"]
 

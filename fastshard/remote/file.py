@@ -1,10 +1,12 @@
-"""A remote object: what a `LocalFile` is for a file on this machine."""
+"""Remote files: reads by range, through the cache where there is one."""
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from fastshard.errors import (
     FastshardError,
@@ -12,26 +14,32 @@ from fastshard.errors import (
     RemoteError,
     RemoteNotFoundError,
 )
-from fastshard.sources.cache import RangeCache
-from fastshard.sources.deadline import Deadline, NoRangesError
-from fastshard.sources.engine import MOST_SPAN, Engine, Request, Run, plan
-from fastshard.sources.entries import Entry
-from fastshard.sources.facts import Facts, Part
-from fastshard.sources.kept import cache_for, downloaded, kept_name
-from fastshard.sources.meter import Meter
-from fastshard.sources.settings import Settings
-from fastshard.sources.urls import scheme_of, shown
+from fastshard.remote.cache.store import Entry, RangeCache
+from fastshard.remote.facts import Facts, Part
+from fastshard.remote.options import Settings
+from fastshard.remote.retry import Deadline, Meter, NoRangesError
+from fastshard.remote.scheduler import MOST_SPAN, Engine, Request, Run, plan
+from fastshard.remote.urls import base_of, scheme_of, shown
+
+if TYPE_CHECKING:
+    from fastshard.remote.http_response import Answer
 
 __all__ = [
     "RemoteFile",
     "Transport",
+    "cache_for",
+    "default_folder",
+    "downloaded",
     "fetch",
+    "index_entry",
     "is_absent",
+    "kept_name",
     "open_if_there",
     "open_remote",
     "remote_bytes",
     "transport_for",
 ]
+
 
 MOST_WHOLE = 256 << 20  # bytes of an index
 FIRST = 16 << 10  # bytes that are asked for when an object is opened
@@ -363,13 +371,81 @@ def transport_for(url: str, settings: Settings) -> Transport:
     """Return what reads a URL in this process."""
     scheme = scheme_of(url)
     if scheme in ("http", "https"):
-        from fastshard.sources.http import client_for
+        from fastshard.remote.http import client_for
 
         return client_for(settings)
     if scheme == "hf":
-        from fastshard.sources.hub import hub_for
+        from fastshard.remote.hub import hub_for
 
         return hub_for(settings)
-    from fastshard.sources.object_store import stores_for
+    from fastshard.remote.object_store import stores_for
 
     return stores_for(settings)
+
+
+CHUNK = 1 << 20  # bytes that are kept at a time
+COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
+
+
+def kept_name(url: str) -> str:
+    """Return the name that an object is kept by: nothing secret, and no commit.
+
+    What is the same in two commits of a repository is kept once, for its tag tells.
+    """
+    return COMMIT.sub(r"\1", base_of(url))
+
+
+def downloaded(
+    url: str, settings: Settings, cache: RangeCache
+) -> tuple[Facts, bytes, Entry]:
+    """Keep a whole object of a server that knows no ranges."""
+    from fastshard.remote.http import client_for
+
+    def take(answer: Answer) -> tuple[Facts, bytes, Entry]:
+        if not answer.facts.tag:
+            raise answer.error(
+                "the server sends whole objects only, and nothing that tells when they "
+                "are written to: download them"
+            )
+        entry = cache.entry(kept_name(url), answer.facts)
+        if entry.is_whole():
+            return answer.facts, b"", entry
+        chunk = memoryview(bytearray(CHUNK))
+        for at in range(0, answer.facts.nbytes, CHUNK):
+            part = chunk[: min(CHUNK, answer.facts.nbytes - at)]
+            answer.read_into(part)
+            entry.add(at, part)
+        answer.finish()
+        return answer.facts, b"", entry
+
+    return client_for(settings).download(url, take)
+
+
+class _Kept:
+    """The cache that settings name."""
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.cache_dir is not None
+        self.cache = RangeCache(settings.cache_dir, settings.cache_limit)
+
+
+def cache_for(settings: Settings) -> RangeCache | None:
+    """Return what keeps bytes on this machine, if something does."""
+    return None if settings.cache_dir is None else settings.shared(_Kept).cache
+
+
+def index_entry(file: RemoteFile) -> Entry | None:
+    """Return where an index of an object is kept that was made here."""
+    if file.entry is not None or not file.tag:
+        return file.entry
+    folder = default_folder()
+    return None if folder is None else RangeCache(folder).entry(file.path, file.facts)
+
+
+def default_folder() -> str | None:
+    """Return where indexes are kept: ``FASTSHARD_CACHE``, or the user's cache."""
+    told = os.environ.get("FASTSHARD_CACHE")
+    if told is not None:
+        return told or None
+    above = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(above, "fastshard") if os.path.isabs(above) else None

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
-from fastshard.sources.addresses import RefusedHostError
-from fastshard.sources.answer import PASSING
-from fastshard.sources.connection import check_public
-from fastshard.sources.deadline import Again, Deadline
-from fastshard.sources.facts import Facts, Part
-from fastshard.sources.http import HttpClient
-from fastshard.sources.settings import RemoteOptions, Settings, Token
-from fastshard.sources.urls import base_of, checked, origin_of
+from fastshard.remote.addresses import RefusedHostError
+from fastshard.remote.facts import Facts, Part
+from fastshard.remote.http import HttpClient
+from fastshard.remote.http_connection import check_public
+from fastshard.remote.http_response import PASSING
+from fastshard.remote.options import RemoteOptions, Settings, Token
+from fastshard.remote.retry import Again, Deadline
+from fastshard.remote.urls import base_of, checked, origin_of
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

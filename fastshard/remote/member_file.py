@@ -6,7 +6,7 @@ import io
 import os
 from typing import TYPE_CHECKING
 
-from fastshard.sources.remote import RemoteFile
+from fastshard.remote.file import RemoteFile
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -15,7 +15,7 @@ import stat
 import zlib
 from contextlib import suppress
 
-from fastshard.sources.disk import (
+from fastshard.remote.cache.disk import (
     Locked,
     append_to,
     disk_bytes,
@@ -23,7 +23,7 @@ from fastshard.sources.disk import (
     read_at,
     write_at,
 )
-from fastshard.sources.ranges import PIECE, Range, Ranges, cut, decode, encode
+from fastshard.remote.cache.ranges import PIECE, Range, Ranges, cut, decode, encode
 
 __all__ = ["DATA", "LOG", "DamagedError", "Opened", "VanishedError"]
 

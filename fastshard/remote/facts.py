@@ -7,7 +7,7 @@ import json
 import os
 from typing import NamedTuple
 
-from fastshard.sources.disk import open_regular
+from fastshard.remote.cache.disk import open_regular
 
 __all__ = [
     "TOO_LARGE",

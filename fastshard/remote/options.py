@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 from fastshard._util.options import check_names
 from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
-from fastshard.sources.urls import HTTP, Origin, checked, origin_of, scheme_of
+from fastshard.remote.urls import HTTP, Origin, checked, origin_of, scheme_of
 
 __all__ = ["RemoteOptions", "Settings", "settings_of"]
 

@@ -1,0 +1,1 @@
+"""A cache of remote objects on this machine."""
