@@ -14,14 +14,14 @@ from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
 from fastshard.index import FORMATS, read_index, sidecar
 from fastshard.index.binary import read_header
-from fastshard.index.freshness import NO_IDENTITY, identity_of, is_same
-from fastshard.index.global_file import (
+from fastshard.index.dataset_file import (
     MOST_SAMPLES,
     NAME,
     ShardFacts,
     seed_of,
     write_global,
 )
+from fastshard.index.freshness import NO_IDENTITY, identity_of, is_same
 from fastshard.keys import key_table
 from fastshard.listing import sources_in
 from fastshard.remote.file import RemoteFile, open_remote

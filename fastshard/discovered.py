@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._util.terminal import write_line
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
-from fastshard.index.global_file import GlobalIndex, ShardFacts
+from fastshard.index.dataset_file import GlobalIndex, ShardFacts
 from fastshard.indexed import RemoteShards, asked_at, local_contents, local_index
 from fastshard.located import Found
 from fastshard.paired import Files

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from fastshard.errors import FormatError, RemoteError
 from fastshard.formats.tar import open_tar
-from fastshard.index.remote import sidecar_of
+from fastshard.index.remote_scan import sidecar_of
 from fastshard.remote.cache.store import Entry
 from fastshard.remote.file import (
     RemoteFile,

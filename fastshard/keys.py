@@ -103,7 +103,7 @@ class DatasetKeys(Sequence[str]):
         return sorted(place for place in places if place >= 0)
 
     def _candidates(self, key: str) -> list[int]:
-        from fastshard.index.global_file import candidates
+        from fastshard.index.dataset_file import candidates
 
         known = self._set.known
         if known is not None and known.has_keys:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from fastshard._util.globs import SUFFIX, expand_braces, has_magic, natural_key
 from fastshard.errors import FastshardError, FormatError
-from fastshard.index.global_file import NAME, GlobalIndex
+from fastshard.index.dataset_file import NAME, GlobalIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, remote_bytes, transport_for
 from fastshard.remote.options import Settings

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from fastshard.errors import FastshardError
 from fastshard.index import FORMATS, FOUND, sidecar
-from fastshard.index.global_file import NAME
-from fastshard.index.remote import sidecar_of
+from fastshard.index.dataset_file import NAME
+from fastshard.index.remote_scan import sidecar_of
 from fastshard.indexed import local_index
 from fastshard.listing import list_remote
 from fastshard.remote.file import transport_for

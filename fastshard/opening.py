@@ -13,8 +13,8 @@ from fastshard.errors import FastshardError
 from fastshard.expand import Source, list_shards
 from fastshard.formats import format_of
 from fastshard.formats.tar import KeyRule, Mode
-from fastshard.index.global_file import NAME
-from fastshard.index.known import Known, find_known, find_remote_known
+from fastshard.index.dataset_file import NAME
+from fastshard.index.dataset_lookup import Known, find_known, find_remote_known
 from fastshard.listing import sources_in
 from fastshard.reading import Reading
 from fastshard.remote.options import RemoteOptions, Settings, settings_of

@@ -20,7 +20,7 @@ from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.base import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
-from fastshard.index.known import Known
+from fastshard.index.dataset_lookup import Known
 from fastshard.reading import Reading
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from fastshard.errors import FormatError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
-from fastshard.index.global_file import GlobalIndex
-from fastshard.index.known import match_known, match_remote_known
+from fastshard.index.dataset_file import GlobalIndex
+from fastshard.index.dataset_lookup import match_known, match_remote_known
 from fastshard.remote.file import open_remote
 from fastshard.remote.options import Settings
 from fastshard.shardset import ShardSet, root_of

@@ -13,7 +13,7 @@ from fastshard.errors import FormatError, StaleIndexError
 from fastshard.formats.tar import TarShard
 from fastshard.index import FOUND, format_of, read_index, sidecar
 from fastshard.index.contents import Contents
-from fastshard.index.remote import read_remote_index, sidecar_of
+from fastshard.index.remote_scan import read_remote_index, sidecar_of
 from fastshard.remote.file import RemoteFile, open_if_there, remote_bytes
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_folder, is_remote

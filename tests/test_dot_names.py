@@ -9,7 +9,7 @@ import pytest
 import fastshard
 from fastshard import FormatError, SampleNotFoundError
 from fastshard._core import keytable
-from fastshard.index.global_file import GlobalIndex, write_global
+from fastshard.index.dataset_file import GlobalIndex, write_global
 
 from conftest import needs, write_tar
 from servers import Server

@@ -13,8 +13,8 @@ import fastshard
 from fastshard._core.blocks import block_sums
 from fastshard.index.binary import HEADER as FSI_HEADER
 from fastshard.index.binary import sealed
-from fastshard.index.global_file import HEADER as GLOBAL_HEADER
-from fastshard.index.global_file import GlobalIndex, sealed_global
+from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER
+from fastshard.index.dataset_file import GlobalIndex, sealed_global
 from fastshard.verify import verify_shard
 
 from conftest import write_tar
@@ -276,7 +276,7 @@ def test_verify_finds_every_flipped_byte_of_a_dataset_index(folder):
 
 @pytest.mark.parametrize("name", ["../t-0.tar", "/etc/passwd", "a/../../b.tar", ""])
 def test_a_dataset_index_names_nothing_outside_its_directory(folder, name):
-    from fastshard.index.global_file import ShardFacts, write_global
+    from fastshard.index.dataset_file import ShardFacts, write_global
 
     facts = GlobalIndex(str(folder / "dataset.fsi")).shards[0]
     facts = ShardFacts(name, *facts[1:])

@@ -16,10 +16,10 @@ from test_stale import crc32c_by_bits
 import fastshard
 from fastshard._core import blocks
 from fastshard._core.blocks import BLOCK_BYTES, block_sums, crc32c
-from fastshard.index import warned
+from fastshard.index import contents as warned
 from fastshard.index.binary import read_binary, read_header
-from fastshard.index.global_file import HEADER as GLOBAL_HEADER
-from fastshard.index.global_file import GlobalIndex
+from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER
+from fastshard.index.dataset_file import GlobalIndex
 
 from conftest import in_threads, write_tar
 

@@ -15,7 +15,7 @@ import pytest
 
 import fastshard
 from fastshard._core.source import LocalFile
-from fastshard.index.hashes import hashes_of
+from fastshard.index.freshness import hashes_of
 
 from blocks import END, extension, header, padded, record
 from conftest import not_sanitized, write_tar

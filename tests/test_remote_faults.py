@@ -11,7 +11,7 @@ import pytest
 
 import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
-from fastshard.index.global_file import sealed_global
+from fastshard.index.dataset_file import sealed_global
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.http import client_for
 from fastshard.remote.options import settings_of

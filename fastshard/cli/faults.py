@@ -59,7 +59,7 @@ def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> 
 
 def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -> int:
     """Check ``dataset.fsi``, if the shards have one."""
-    from fastshard.index.global_file import NAME
+    from fastshard.index.dataset_file import NAME
     from fastshard.shardset import root_of
     from fastshard.verify import verify_global
 

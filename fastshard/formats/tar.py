@@ -32,7 +32,7 @@ from fastshard.remote.urls import is_folder, is_remote
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
     from fastshard._core.pagering import PageRing
-    from fastshard.index.hashes import Hashes
+    from fastshard.index.freshness import Hashes
     from fastshard.remote.file import RemoteFile
 
 __all__ = ["IndexFormat", "KeyRule", "Mode", "Progress", "TarShard", "open_tar"]
@@ -211,7 +211,7 @@ class TarShard(Shard):
     def _hashes(
         self, file: LocalFile | RemoteFile, progress: Progress | None
     ) -> Hashes:
-        from fastshard.index.hashes import hashes_of
+        from fastshard.index.freshness import hashes_of
 
         if not isinstance(file, LocalFile):
             raise FastshardError("checksums are made of local shards")
@@ -332,7 +332,11 @@ def open_remote_tar(
     ring: PageRing | None = None,
 ) -> TarShard:
     """Open a tar shard that is read by ranges."""
-    from fastshard.index.remote import find_remote_index, read_remote_index, scanned
+    from fastshard.index.remote_scan import (
+        find_remote_index,
+        read_remote_index,
+        scanned,
+    )
     from fastshard.remote.file import open_remote
 
     rule = {"last_dot": key == "last", "lower": lower}
@@ -413,7 +417,7 @@ def _contents_from(
     url: str, file: LocalFile, rule: dict[str, bool], settings: Settings | None
 ) -> Contents:
     """Read the remote index of a shard that is here."""
-    from fastshard.index.remote import read_remote_index
+    from fastshard.index.remote_scan import read_remote_index
 
     settings = settings or settings_of({}, [url])
     return read_remote_index(url, file, settings=settings, **rule)

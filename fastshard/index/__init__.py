@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from fastshard._core.grouping import Grouping
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard.errors import FastshardError, FormatError
-from fastshard.index.contents import Contents
-from fastshard.index.warned import warn_old, warn_passed_over
+from fastshard.index.contents import Contents, warn_old, warn_passed_over
 
 if TYPE_CHECKING:
-    from fastshard.index.hashes import Hashes
+    from fastshard.index.freshness import Hashes
     from fastshard.remote.file import RemoteFile
 
 __all__ = [

@@ -1,15 +1,65 @@
-"""What an index or a scan tells of a tar shard."""
+"""The members that an index or a scan lists, and warnings about indexes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from fastshard._core.borrowed import IndexMemory, borrowed_table
+from fastshard._core.extents import ExtentTable
+from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
     from fastshard._core.grouping import Grouping
 
-__all__ = ["Contents"]
+__all__ = [
+    "Contents",
+    "Extent",
+    "table_from",
+    "warn_old",
+    "warn_passed_over",
+]
+
+
+Extent = tuple[int, int, bytes]  # offset, size, name
+
+
+def table_from(extents: Sequence[Extent], path: str) -> ExtentTable:
+    """Return a table of extents that were checked; it is in the shard's order.
+
+    Parameters
+    ----------
+    extents : sequence of (offset, size, name)
+        In any order; names are bytes, as tar stores them.
+    path : str
+        The index, for messages.
+    """
+    ordered = sorted(extents, key=lambda extent: extent[0])
+    count = len(ordered)
+    names = [name for _, _, name in ordered]
+    columns = (
+        array("Q", [offset for offset, _, _ in ordered]),
+        array("Q", [size for _, size, _ in ordered]),
+        array("Q", accumulate(map(len, names))),
+    )
+    raw = b"".join(column.tobytes() for column in columns) + b"".join(names)
+    width = 8 * count
+    return borrowed_table(
+        IndexMemory(raw, path),
+        count,
+        0,
+        width,
+        2 * width,
+        3 * width,
+        len(raw) - 3 * width,
+        0,
+        0,
+        0,
+    )
 
 
 class Contents:
@@ -47,3 +97,27 @@ class Contents:
         self.skipped = skipped
         self.index = index
         self.fingerprint: bytes | None = None
+
+
+_told = False  # of an old index, in this process
+
+
+def warn_passed_over(error: FormatError) -> None:
+    """Warn where the function's caller's callers open a shard or a dataset."""
+    what = "stale" if isinstance(error, StaleIndexError) else "broken"
+    warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=5)
+
+
+def warn_old(path: str) -> None:
+    """Warn once in a process of an index of the format's version 1, which is read."""
+    global _told
+    if _told:
+        return
+    _told = True
+    warnings.warn(
+        f"old index: {path} is of version 1 of its format, and so are others perhaps; "
+        "they are read, and their shards' headers compared; "
+        "renew them with: fastshard index",
+        StaleIndexWarning,
+        stacklevel=5,
+    )

@@ -27,8 +27,7 @@ from fastshard._core.scan import scan_tar
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
-from fastshard.index.columns import table_from
-from fastshard.index.contents import Contents
+from fastshard.index.contents import Contents, table_from
 from fastshard.index.freshness import first_changed
 
 __all__ = ["read_dali", "write_dali"]

@@ -1,31 +1,20 @@
-"""Whether an index still is of the shard beside it.
-
-A size that differs says no. Device, inode and the times of the last change and of the
-last write say yes where all of them are those that the index records: a file that was
-replaced or written to has others, and no copy keeps them. Whatever differs there (a
-copy, a download, a link, a new mode), and every index that records none, is decided
-by headers: 16 that are always the same, 8 that are chosen anew each time, and then
-each member's own when its bytes are first used, if it stands in the page of 4 KiB
-where they begin, as it does for seven of eight members. Of remote shards the 16 are
-all.
-
-What remains: a shard of the same size that was put in the place of the one that was
-indexed, and whose headers agree wherever they are looked at, gives other bytes for a
-member that has moved and begins on a page's first byte (of a remote shard, for any).
-"""
+"""Checks that an index is of the shard beside it."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.probe import differing
 from fastshard._core.scan import scan_sound
-from fastshard._core.source import LocalFile, Source
+from fastshard._core.source import LocalFile, PreadSource, Source
 from fastshard._core.walk import Walk
 from fastshard.errors import FormatError, StaleIndexError
 
@@ -39,16 +28,92 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_IDENTITY",
     "FileIdentity",
+    "Hashes",
     "check_binary",
     "check_listed",
     "fingerprint_of",
     "first_changed",
+    "hashes_of",
     "identity_of",
     "is_same",
     "is_there",
     "settled_identity",
     "spread",
 ]
+
+
+CHUNK = 1 << 20  # bytes read at once
+
+
+@dataclass(frozen=True, slots=True)
+class Hashes:
+    """Checksums, in hexadecimal.
+
+    Attributes
+    ----------
+    hash : str
+        SHA-1 of the shard as a git blob, as the Hub names small files.
+    hash_lfs : str
+        SHA-256 of the shard, as the Hub names large files.
+    sha256 : list of str
+        SHA-256 of each member.
+    """
+
+    hash: str
+    hash_lfs: str
+    sha256: list[str]
+
+    def infos(self, table: ExtentTable) -> list[bytes]:
+        """Return each member's info with its checksum in it, as JSON."""
+        from fastshard.index.jsonfile import parse_info
+
+        return [
+            json.dumps(parse_info(table.info(i)) | {"sha256": digest}).encode()
+            for i, digest in enumerate(self.sha256)
+        ]
+
+
+def hashes_of(
+    file: LocalFile,
+    table: ExtentTable,
+    progress: Callable[[int], object] | None = None,
+) -> Hashes:
+    """Read a shard twice: hash it, and its members.
+
+    Parameters
+    ----------
+    file : LocalFile
+    table : ExtentTable
+    progress : callable, optional
+        Called for each MiB, with the part that is done, scaled to the shard's bytes.
+        What it raises ends the work.
+
+    Raises
+    ------
+    FormatError
+        The table points outside the file, or the file shrank.
+    OSError
+        Reading failed.
+    """
+    source = PreadSource(file)
+    progress = progress or (lambda done: None)
+    blob = hashlib.sha1(b"blob %d\0" % file.nbytes, usedforsecurity=False)
+    whole = hashlib.sha256()
+    for at in range(0, file.nbytes, CHUNK):
+        chunk = source.read(at, min(CHUNK, file.nbytes - at))
+        blob.update(chunk)
+        whole.update(chunk)
+        progress((at + len(chunk)) // 2)
+    members = []
+    for i in range(len(table)):
+        offset, size = table.extent(i)
+        digest = hashlib.sha256()
+        for at in range(0, size, CHUNK):
+            digest.update(source.read(offset + at, min(CHUNK, size - at)))
+            progress((file.nbytes + offset + at) // 2)
+        members.append(digest.hexdigest())
+    return Hashes(blob.hexdigest(), whole.hexdigest(), members)
+
 
 BLOCK = 512  # bytes of a header
 LOOKS = 16  # headers that are looked at, always the same

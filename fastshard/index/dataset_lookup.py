@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.source import LocalFile
 from fastshard.errors import FormatError, StaleIndexError
+from fastshard.index.contents import warn_old, warn_passed_over
+from fastshard.index.dataset_file import NAME, GlobalIndex, ShardFacts
 from fastshard.index.freshness import identity_of, is_same
-from fastshard.index.global_file import NAME, GlobalIndex, ShardFacts
-from fastshard.index.warned import warn_old, warn_passed_over
 from fastshard.remote.file import open_if_there
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, joined, relative, shown
