@@ -35,7 +35,7 @@ from fastshard.errors import (
     StateError,
     WriterLockedError,
 )
-from fastshard.formats.base import Sample, Samples
+from fastshard.formats.sample import Sample, Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.remote.options import RemoteOptions, settings_of
 from fastshard.remote.urls import is_remote
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from fastshard.build import build_index, merge_indexes
     from fastshard.collation import collate
     from fastshard.dataset import Dataset
-    from fastshard.decoders import Decoder
     from fastshard.discover import (
         DiscoveredDataset,
         ShardReader,
@@ -54,9 +53,10 @@ if TYPE_CHECKING:
         discover_datasets_batch,
     )
     from fastshard.expand import Source
+    from fastshard.formats.decoders import Decoder
+    from fastshard.formats.writer import ShardWriter
     from fastshard.joining import zip_by_key
     from fastshard.mixing import mix
-    from fastshard.writer import ShardWriter
 
 __all__ = [
     "AmbiguousKeyError",
@@ -109,7 +109,7 @@ _LATER = {  # what is imported when it is asked for: by name, its module
     "Dataset": "fastshard.dataset",
     "DiscoveredDataset": "fastshard.discover",
     "ShardReader": "fastshard.discover",
-    "ShardWriter": "fastshard.writer",
+    "ShardWriter": "fastshard.formats.writer",
     "build_index": "fastshard.build",
     "collate": "fastshard.collation",
     "discover_dataset": "fastshard.discover",
@@ -173,7 +173,7 @@ def open(  # noqa: A001
     decoders : Mapping of str to callable, optional
         ``fn(view) -> value`` by suffix of the field, for `Sample.decode`; they
         come before those that are built in. With
-        `fastshard.decoders.NpzDecoder` the memory of an ``.npz`` field has a limit.
+        `fastshard.formats.decoders.NpzDecoder` the memory of an ``.npz`` field has a limit.
     mode : {"mmap", "private", "pread"}
         As for `open_shard`.
     max_mapped : int, optional

@@ -10,7 +10,7 @@ from fastshard._core.bring import bring_samples
 from fastshard._core.fetched import fetch_samples
 from fastshard._util.aio import in_thread
 from fastshard.collation import column_of
-from fastshard.decoders import Decoder
+from fastshard.formats.decoders import Decoder
 from fastshard.gathering import Ragged, field_types, gather_samples
 from fastshard.memory import memory_info
 from fastshard.ordered import Ordered

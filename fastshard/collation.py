@@ -8,15 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.samples import first_of_other_width
-from fastshard.decoders import (
+from fastshard.errors import FastshardError, RaggedError
+from fastshard.formats.decoders import (
     DECODERS,
     Decoder,
     NpzDecoder,
     decode_integer,
     decoder_for,
 )
-from fastshard.errors import FastshardError, RaggedError
-from fastshard.formats.base import CopiedSample, Sample
+from fastshard.formats.sample import CopiedSample, Sample
 from fastshard.gathering import Ragged, UnequalError, stacked
 
 if TYPE_CHECKING:

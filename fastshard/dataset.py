@@ -14,9 +14,9 @@ from fastshard._core.fetched import Fetched
 from fastshard._core.places import Places
 from fastshard._core.samples import noted
 from fastshard.bulk import Bulk
-from fastshard.decoders import Decoder
 from fastshard.errors import ClosedError, FastshardError
-from fastshard.formats.base import Sample
+from fastshard.formats.decoders import Decoder
+from fastshard.formats.sample import Sample
 from fastshard.identity import identity_of
 from fastshard.iteration import ErrorHandler
 from fastshard.keys import DatasetKeys

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from fastshard._core.shard import Shard
-    from fastshard.formats.base import Sample
+    from fastshard.formats.sample import Sample
 
 __all__ = [
     "Ragged",

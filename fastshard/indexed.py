@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
-from fastshard.formats.base import Samples
+from fastshard.formats.sample import Samples
 from fastshard.index import FOUND, sidecar
 from fastshard.index.contents import Contents
 from fastshard.remote.file import is_absent, remote_bytes

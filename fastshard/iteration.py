@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol
 
-from fastshard.decoders import is_of_data
 from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
+from fastshard.formats.decoders import is_of_data
 
 __all__ = ["ErrorHandler", "Iteration", "OnError", "handler_of"]
 

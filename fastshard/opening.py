@@ -23,7 +23,7 @@ from fastshard.shardset import ShardSet, root_of
 from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:
-    from fastshard.decoders import Decoder
+    from fastshard.formats.decoders import Decoder
 
 __all__ = ["open_dataset"]
 

@@ -17,7 +17,7 @@ from fastshard._core.places import Places
 from fastshard._core.source import MappedSource
 from fastshard._util.progress import counted
 from fastshard.errors import ClosedError, StaleIndexError
-from fastshard.formats.base import Samples
+from fastshard.formats.sample import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
 from fastshard.index.dataset_lookup import Known

@@ -9,8 +9,8 @@ from typing import Any
 from fastshard._core.mapped import View
 from fastshard._core.samples import SampleBase
 from fastshard.collation import as_array, is_image
-from fastshard.decoders import DECODERS
 from fastshard.errors import FastshardError, RaggedError
+from fastshard.formats.decoders import DECODERS
 
 __all__ = ["guard_collation", "here"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import fastshard
-from fastshard.pattern import ShardPattern
-from fastshard.writer import ShardWriter
+from fastshard.formats.writer import ShardPattern, ShardWriter
 
 from conftest import not_sanitized
 from writing import names_in, numbered, write

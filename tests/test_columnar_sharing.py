@@ -378,7 +378,7 @@ def test_a_very_large_array(tmp_path):
     root = tmp_path / "d"
     (sample_id,) = write(root, 1, per_shard=100)
     shard = root / "a_shards" / "shard_0000.tar"
-    from fastshard.formats.tarheader import MARK, Headers
+    from fastshard.formats.tar_writer import MARK, Headers
 
     count = (1 << 33) + 7
     text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({count},), }}".encode()

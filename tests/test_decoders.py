@@ -17,8 +17,8 @@ import pytest
 import fastshard
 from fastshard import FastshardError, FormatError
 from fastshard._core.arrays import array_on
-from fastshard.decoders import DECODERS, NpzDecoder, decode_field, decoder_for
-from fastshard.npz import MAX_INFLATED
+from fastshard.formats.decoders import DECODERS, NpzDecoder, decode_field, decoder_for
+from fastshard.formats.npz import MAX_INFLATED
 
 from conftest import SANITIZED, mappings_of, not_sanitized
 
@@ -337,7 +337,7 @@ def test_a_zip_bomb_is_refused_before_it_is_decompressed():
 PEAK = """
 import resource, sys
 from fastshard import FormatError
-from fastshard.npz import read_npz
+from fastshard.formats.npz import read_npz
 import numpy, zipfile, fastshard._core.arrays
 data = memoryview(open(sys.argv[1], "rb").read())
 limit = int(sys.argv[2])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fastshard
-import fastshard.writer
-from fastshard.writer import ShardWriter
+import fastshard.formats.writer
+from fastshard.formats.writer import ShardWriter
 
 from writing import read_back, refused, write_one
 

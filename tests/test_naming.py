@@ -2,7 +2,7 @@
 
 import pytest
 
-from fastshard.writer import ShardWriter
+from fastshard.formats.writer import ShardWriter
 
 from writing import names_in, numbered, read_back, refused, write, write_one
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fastshard
-import fastshard.writer
-from fastshard.formats.tarheader import Headers
-from fastshard.writer import ShardWriter
+import fastshard.formats.writer
+from fastshard.formats.tar_writer import Headers
+from fastshard.formats.writer import ShardWriter
 
 from conftest import listed, listed_by_tarfile, needs
 from writing import read_back, write_one

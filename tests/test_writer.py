@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import fastshard
-import fastshard.writer
+import fastshard.formats.writer
 from fastshard._util.sizes import parse_size
-from fastshard.formats.tarheader import Headers
-from fastshard.writer import ShardWriter
+from fastshard.formats.tar_writer import Headers
+from fastshard.formats.writer import ShardWriter
 
 from writing import names_in, numbered, read_back, write
 
@@ -190,7 +190,7 @@ def test_a_dropped_writer_leaves_only_whole_shards(tmp_path):
 
 
 def run(code, *arguments):
-    code = f"from fastshard.writer import ShardWriter\n{textwrap.dedent(code)}"
+    code = f"from fastshard.formats.writer import ShardWriter\n{textwrap.dedent(code)}"
     env = os.environ | {"PYTHONPATH": str(Path(fastshard.__file__).parents[1])}
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
@@ -389,7 +389,7 @@ def test_the_index_is_written_after_its_shard(tmp_path, monkeypatch):
         seen.append((file.path, path, format, len(contents.table)))
         assert os.path.exists(file.path)
 
-    monkeypatch.setattr(fastshard.writer, "save_index", save)
+    monkeypatch.setattr(fastshard.formats.writer, "save_index", save)
     write(tmp_path / "a.b-{}.tar", numbered(0), numbered(1), index="json", max_count=1)
     paths = [str(tmp_path / f"a.b-{i}") for i in range(2)]
     assert seen == [(f"{p}.tar", f"{p}.json", "json", 1) for p in paths]
@@ -399,7 +399,7 @@ def test_an_index_that_fails_leaves_its_shard(tmp_path, monkeypatch):
     def save(*arguments, **options):
         raise fastshard.FastshardError("it cannot carry that")
 
-    monkeypatch.setattr(fastshard.writer, "save_index", save)
+    monkeypatch.setattr(fastshard.formats.writer, "save_index", save)
     writer = ShardWriter(tmp_path / "{}.tar", max_count=1)
     writer.write(numbered(0))
     with pytest.raises(fastshard.FastshardError, match="cannot carry"):

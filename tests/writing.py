@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fastshard
-from fastshard.writer import ShardWriter
+from fastshard.formats.writer import ShardWriter
 
 
 def write(pattern, *samples, **options):

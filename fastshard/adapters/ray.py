@@ -21,8 +21,8 @@ from fastshard._core.gather import pack
 from fastshard._core.samples import members_of
 from fastshard.collation import Collation
 from fastshard.dataset import Dataset
-from fastshard.decoders import decode_field, decoder_for
 from fastshard.errors import FastshardError
+from fastshard.formats.decoders import decode_field, decoder_for
 from fastshard.plan import Plan
 
 if TYPE_CHECKING:

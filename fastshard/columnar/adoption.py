@@ -15,7 +15,7 @@ from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
 from fastshard.columnar.columns import Column, Record
 from fastshard.columnar.schema import quoted
-from fastshard.formats.tarheader import BLOCK, is_marked
+from fastshard.formats.tar_writer import BLOCK, is_marked
 
 __all__ = ["take_over_shard", "take_over_tail"]
 

@@ -12,7 +12,7 @@ from fastshard.columnar.query import Params, query, query_ids
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.snapshot import Snapshot
 from fastshard.errors import ClosedError, FieldNotFoundError
-from fastshard.formats.local import Mode
+from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
     from fastshard.verify import Fault

@@ -11,7 +11,7 @@ from fastshard._core.source import MappedSource
 from fastshard.columnar.rows import load_samples
 from fastshard.columnar.snapshot import Snapshot
 from fastshard.errors import ClosedError, FastshardError
-from fastshard.formats.local import Mode
+from fastshard.formats.tar import Mode
 from fastshard.reading import Reading
 from fastshard.shardset import Counts, ShardSet
 from fastshard.state import Identity

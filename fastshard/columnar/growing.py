@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from fastshard._core.npywrite import MemberBuffer
 from fastshard.columnar.encoding import encode_array, encode_object
-from fastshard.formats.tarheader import END, MARK, Headers
+from fastshard.formats.tar_writer import END, MARK, Headers
 
 __all__ = ["Growing", "Syncing", "new_buffer", "only_zeros", "sync_file", "write_at"]
 

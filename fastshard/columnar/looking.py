@@ -23,7 +23,7 @@ from fastshard.errors import (
     FormatError,
     SampleNotFoundError,
 )
-from fastshard.formats.local import Mode
+from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

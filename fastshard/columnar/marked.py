@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from fastshard.formats.tarheader import BLOCK, is_marked
+from fastshard.formats.tar_writer import BLOCK, is_marked
 
 __all__ = ["is_left"]
 

@@ -17,7 +17,7 @@ from fastshard.columnar.query import Params
 from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
 from fastshard.errors import FastshardError, FormatError, SampleNotFoundError
-from fastshard.formats.local import Mode
+from fastshard.formats.tar import Mode
 from fastshard.reading import Reading as Memory
 
 if TYPE_CHECKING:

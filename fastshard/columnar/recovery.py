@@ -17,7 +17,7 @@ from fastshard.columnar.marked import is_left
 from fastshard.columnar.names import LARGEST_SHARD, shard_number
 from fastshard.columnar.schema import quoted
 from fastshard.columnar.swapping import settle_swaps
-from fastshard.formats.tarheader import BLOCK, END
+from fastshard.formats.tar_writer import BLOCK, END
 
 __all__ = ["read_records", "recover", "shards_of_rows"]
 

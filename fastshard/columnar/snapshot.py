@@ -22,7 +22,7 @@ from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.schema import NAME, quoted, read_fields
 from fastshard.errors import ClosedError, SampleNotFoundError
 from fastshard.formats.columnar import REPLACED, ColumnFiles, Unpickle
-from fastshard.formats.local import Mode
+from fastshard.formats.tar import Mode
 from fastshard.shardset import mapping_limit
 
 __all__ = ["Snapshot", "row_sql", "rows_sql"]

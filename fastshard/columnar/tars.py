@@ -9,7 +9,7 @@ from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
 from fastshard.errors import FormatError
 from fastshard.formats.columnar import is_ours
-from fastshard.formats.tarheader import BLOCK
+from fastshard.formats.tar_writer import BLOCK
 
 __all__ = ["Members", "members_of"]
 

@@ -17,11 +17,11 @@ from fastshard._core.pagering import PageRing
 from fastshard._core.samples import named
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile
-from fastshard.decoders import DECODERS, Decoder, decoder_for
 from fastshard.errors import ClosedError, FastshardError, FormatError
-from fastshard.formats.base import CopiedSample, Infos, Sample
-from fastshard.formats.local import Mode
-from fastshard.formats.tarheader import BLOCK, END, is_marked
+from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
+from fastshard.formats.sample import CopiedSample, Infos, Sample
+from fastshard.formats.tar import Mode
+from fastshard.formats.tar_writer import BLOCK, END, is_marked
 
 __all__ = [
     "REPLACED",

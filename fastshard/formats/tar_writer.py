@@ -1,8 +1,31 @@
-"""Tar headers to write: plain ustar, and pax only where a member needs it."""
+"""Tar headers, and the tar file under construction."""
 
 from __future__ import annotations
 
-__all__ = ["BLOCK", "END", "MARK", "Headers", "is_marked", "padding"]
+from array import array
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from fastshard._core.borrowed import columns_of
+from fastshard._core.scan import scan_tar
+from fastshard._core.source import LocalFile
+from fastshard._util.files import NewFile
+from fastshard.errors import FormatError
+from fastshard.index.contents import Contents
+
+if TYPE_CHECKING:
+    from fastshard.formats.encoders import Payload
+
+__all__ = [
+    "BLOCK",
+    "END",
+    "MARK",
+    "GrowingTar",
+    "Headers",
+    "is_marked",
+    "padding",
+]
+
 
 BLOCK = 512  # bytes
 END = bytes(2 * BLOCK)  # what closes an archive
@@ -140,3 +163,95 @@ def pax_record(key: bytes, value: bytes) -> bytes:
 def cut(name: bytes, size: int) -> bytes:
     """Return the start of UTF-8 text: at most `size` bytes, whole characters."""
     return name[:size].decode("utf-8", "ignore").encode()
+
+
+BUFFER = 1 << 20  # bytes gathered before they are written
+
+
+class GrowingTar:
+    """A tar that samples are added to; it has no name until `new` is committed.
+
+    Attributes
+    ----------
+    path : str
+        Where it will be.
+    new : NewFile
+    keys : set of str
+        Of the samples in it.
+    count : int
+        How many samples are in it.
+    size : int
+        Bytes so far, without the end.
+    """
+
+    def __init__(self, path: str, *, overwrite: bool) -> None:
+        self.path = path
+        self.new = NewFile(path, overwrite=overwrite, buffering=BUFFER)
+        self.keys: set[str] = set()
+        self.size = 0
+        # What a scan must find: the columns of an `ExtentTable`.
+        self._offsets, self._sizes, self._name_ends = array("Q"), array("Q"), array("Q")
+        self._names = bytearray()
+
+    @property
+    def count(self) -> int:
+        return len(self.keys)
+
+    def append(
+        self, key: str, members: list[tuple[bytes, bytes, Payload]], size: int
+    ) -> None:
+        """Add a sample.
+
+        Parameters
+        ----------
+        key : str
+        members : list of (bytes, bytes, bytes-like)
+            Name, header and data of each.
+        size : int
+            Bytes of all, padding included.
+        """
+        names = self._names
+        end = self.size
+        parts: list[Payload] = []
+        for name, header, payload in members:
+            nbytes = len(payload)
+            zeros = padding(nbytes)
+            end += len(header)
+            self._offsets.append(end)
+            self._sizes.append(nbytes)
+            names += name
+            self._name_ends.append(len(names))
+            end += nbytes + len(zeros)
+            parts += (header, payload, zeros)
+        self.new.file.writelines(parts)
+        self.keys.add(key)
+        self.size += size
+
+    def complete(self) -> Contents:
+        """End the archive, and check that it holds what was written.
+
+        Raises
+        ------
+        FormatError
+            It does not: something else wrote to the file.
+        OSError
+            It cannot be written.
+        """
+        self.new.file.write(END)
+        self.new.file.flush()
+        with LocalFile(self.new.temporary) as file:
+            table, skipped, end = scan_tar(file)
+            nbytes = file.nbytes
+        columns = columns_of(table)
+        expected = {
+            "offsets": self._offsets.tobytes(),
+            "sizes": self._sizes.tobytes(),
+            "name_ends": self._name_ends.tobytes(),
+            "names": bytes(self._names),
+        }
+        for name, column in expected.items():
+            if columns[name] != column:
+                raise FormatError(f"other {name} than were written", self.path, 0)
+        if nbytes != self.size + len(END):
+            raise FormatError("another size than was written", self.path, nbytes)
+        return Contents(table, end=end, skipped=MappingProxyType(skipped))

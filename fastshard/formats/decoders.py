@@ -175,7 +175,7 @@ def decode_npy(view: memoryview) -> NDArray[Any]:
 
 
 class NpzDecoder:
-    """Decoder of ``.npz`` bytes to arrays by name; see `fastshard.npz.read_npz`.
+    """Decoder of ``.npz`` bytes to arrays by name; see `fastshard.formats.npz.read_npz`.
 
     Pass one as a decoder to bound the memory that one field may take:
     ``fastshard.open(source, decoders={"npz": NpzDecoder(max_array_bytes="1GiB")})``.
@@ -199,7 +199,7 @@ class NpzDecoder:
         self.max_array_bytes = int(max_array_bytes)
 
     def __call__(self, view: memoryview) -> dict[str, NDArray[Any]]:
-        from fastshard.npz import read_npz
+        from fastshard.formats.npz import read_npz
 
         return read_npz(view, max_array_bytes=self.max_array_bytes)
 

@@ -11,14 +11,14 @@ from fastshard._core.grouped import GroupedSamples
 from fastshard._core.remote import RemoteSource
 from fastshard._core.samples import SampleBase, named, noted
 from fastshard._util.viewfile import ViewFile
-from fastshard.decoders import (
+from fastshard.errors import FieldNotFoundError, FormatError, InfoNotFoundError
+from fastshard.formats.decoders import (
     Decoder,
     decode_field,
     decode_json,
     decode_text,
     decoder_for,
 )
-from fastshard.errors import FieldNotFoundError, FormatError, InfoNotFoundError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
