@@ -173,7 +173,8 @@ def open(  # noqa: A001
     decoders : Mapping of str to callable, optional
         ``fn(view) -> value`` by suffix of the field, for `Sample.decode`; they
         come before those that are built in. With
-        `fastshard.formats.decoders.NpzDecoder` the memory of an ``.npz`` field has a limit.
+        `fastshard.formats.decoders.NpzDecoder` the memory of an ``.npz`` field has a
+        limit.
     mode : {"mmap", "private", "pread"}
         As for `open_shard`.
     max_mapped : int, optional

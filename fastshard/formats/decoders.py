@@ -175,7 +175,7 @@ def decode_npy(view: memoryview) -> NDArray[Any]:
 
 
 class NpzDecoder:
-    """Decoder of ``.npz`` bytes to arrays by name; see `fastshard.formats.npz.read_npz`.
+    """Decoder of ``.npz`` bytes to arrays by name, as `read_npz` does it.
 
     Pass one as a decoder to bound the memory that one field may take:
     ``fastshard.open(source, decoders={"npz": NpzDecoder(max_array_bytes="1GiB")})``.

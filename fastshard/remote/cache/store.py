@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
+import shutil
+import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from fastshard._util.files import replacing
 from fastshard._util.sizes import parse_size
 from fastshard.errors import CacheWarning
-from fastshard.remote.cache.disk import GONE, Locked, alone_in, disk_bytes, remove_tree
+from fastshard.remote.cache.disk import (
+    GONE,
+    Locked,
+    alone_in,
+    append_to,
+    disk_bytes,
+    open_regular,
+    remove_tree,
+    touch,
+)
+from fastshard.remote.cache.entry_files import (
+    DATA,
+    LOG,
+    DamagedError,
+    Opened,
+    VanishedError,
+)
 from fastshard.remote.facts import (
     TOO_LARGE,
     Facts,
@@ -22,29 +43,14 @@ from fastshard.remote.facts import (
     url_part,
     version_part,
 )
-from fastshard.remote.cache.entry_files import DamagedError, Opened
-import errno
-import os
-import shutil
-import tempfile
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
-from fastshard._util.files import replacing
-from fastshard.remote.cache.disk import append_to, open_regular, remove_tree, touch
-from fastshard.remote.facts import Known, read_known
-from fastshard.remote.cache.entry_files import DATA, LOG, DamagedError, Opened, VanishedError
-
-if TYPE_CHECKING:
 
 __all__ = [
-    "Cached",
-    "Entry",
     "NEW",
     "OBJECT",
-    "RangeCache",
     "USED",
+    "Cached",
+    "Entry",
+    "RangeCache",
     "clear",
     "listing",
 ]
@@ -354,6 +360,7 @@ def most_open() -> int:
     except ImportError:  # Windows
         return MOST_OPEN
     return MOST_OPEN if soft < 0 else max(8, min(MOST_OPEN, soft // 4))
+
 
 OBJECT = "object.json"
 USED = "used"  # its time is that of the last use
