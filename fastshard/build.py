@@ -13,7 +13,7 @@ from fastshard.errors import FastshardError, FormatError
 from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
 from fastshard.index import FORMATS, read_index, sidecar
-from fastshard.index.binary import read_header
+from fastshard.index.binary import NO_IDENTITY, read_header
 from fastshard.index.dataset_file import (
     MOST_SAMPLES,
     NAME,
@@ -21,7 +21,7 @@ from fastshard.index.dataset_file import (
     seed_of,
     write_global,
 )
-from fastshard.index.freshness import NO_IDENTITY, identity_of, is_same
+from fastshard.index.freshness import identity_of, is_same
 from fastshard.keys import key_table
 from fastshard.listing import sources_in
 from fastshard.remote.file import RemoteFile, open_remote

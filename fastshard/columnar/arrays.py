@@ -77,10 +77,10 @@ class ArraySequence(Sequence[Arrays]):
         return f"<{len(self):,} samples of {self._samples.owner.path!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self._again,)
+        return _samples_again, (self._again,)
 
 
-def _again(args: tuple[Any, ...]) -> ArraySequence:
+def _samples_again(args: tuple[Any, ...]) -> ArraySequence:
     from fastshard.columnar.reader import ShardedDatasetReader
 
     root, cache_tars, options = args

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastshard._util.options import check_choice, named_options
 from fastshard._util.sizes import parse_size
-from fastshard.columnar.arrays import ArraySequence
+from fastshard.columnar.arrays import Arrays, ArraySequence
 from fastshard.columnar.asking import TIMEOUT
 from fastshard.columnar.connect import FAULTS
 from fastshard.columnar.looking import Looking
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["ShardedDatasetReader"]
-
-Arrays = dict[str, "NDArray[Any]"]
 
 
 class ShardedDatasetReader(Looking):

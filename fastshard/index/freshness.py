@@ -10,24 +10,22 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastshard._core.probe import differing
 from fastshard._core.scan import scan_sound
 from fastshard._core.source import LocalFile, PreadSource, Source
 from fastshard._core.walk import Walk
 from fastshard.errors import FormatError, StaleIndexError
+from fastshard.index.binary import FileIdentity, Header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fastshard._core.extents import ExtentTable
-    from fastshard.index.binary import Header
     from fastshard.remote.file import RemoteFile
 
 __all__ = [
-    "NO_IDENTITY",
-    "FileIdentity",
     "Hashes",
     "check_binary",
     "check_listed",
@@ -123,18 +121,6 @@ MOST_GLOBAL = 64 << 10  # bytes at the start that are looked at for global heade
 CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of the times of files
 LONGEST_TICK = 20_000_000  # ns
 TICK_PART = 500_000  # ns
-
-
-class FileIdentity(NamedTuple):
-    """Identity of a file, which no copy keeps; zeros where it is not known."""
-
-    device: int
-    inode: int
-    ctime_ns: int  # when anything of it was last changed, ns since 1970
-    mtime_ns: int  # when it was last written to
-
-
-NO_IDENTITY = FileIdentity(0, 0, 0, 0)
 
 
 def identity_of(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
