@@ -24,7 +24,7 @@ import pytest
 
 import fastshard
 from fastshard._core.orders import Shuffle
-from fastshard.plan import keys_of
+from fastshard.dataset.order.plan import keys_of
 
 from conftest import SCALE, contenders, write
 

@@ -42,9 +42,11 @@ from fastshard.remote.urls import is_remote
 
 if TYPE_CHECKING:
     from fastshard.batch import BatchProcessor, read_files_batch
-    from fastshard.build import build_index, merge_indexes
-    from fastshard.collation import collate
-    from fastshard.dataset import Dataset
+    from fastshard.dataset.batch import collate
+    from fastshard.dataset.build_index import build_index, merge_indexes
+    from fastshard.dataset.combine import mix, zip_by_key
+    from fastshard.dataset.dataset import Dataset
+    from fastshard.dataset.listing import Source
     from fastshard.discover import (
         DiscoveredDataset,
         ShardReader,
@@ -52,11 +54,8 @@ if TYPE_CHECKING:
         discover_dataset_async,
         discover_datasets_batch,
     )
-    from fastshard.expand import Source
     from fastshard.formats.decoders import Decoder
     from fastshard.formats.writer import ShardWriter
-    from fastshard.joining import zip_by_key
-    from fastshard.mixing import mix
 
 __all__ = [
     "AmbiguousKeyError",
@@ -106,19 +105,19 @@ __version__ = "0.1.0"
 
 _LATER = {  # what is imported when it is asked for: by name, its module
     "BatchProcessor": "fastshard.batch",
-    "Dataset": "fastshard.dataset",
+    "Dataset": "fastshard.dataset.dataset",
     "DiscoveredDataset": "fastshard.discover",
     "ShardReader": "fastshard.discover",
     "ShardWriter": "fastshard.formats.writer",
-    "build_index": "fastshard.build",
-    "collate": "fastshard.collation",
+    "build_index": "fastshard.dataset.build_index",
+    "collate": "fastshard.dataset.batch",
     "discover_dataset": "fastshard.discover",
     "discover_dataset_async": "fastshard.discover",
     "discover_datasets_batch": "fastshard.discover",
-    "merge_indexes": "fastshard.build",
-    "mix": "fastshard.mixing",
+    "merge_indexes": "fastshard.dataset.build_index",
+    "mix": "fastshard.dataset.combine",
     "read_files_batch": "fastshard.batch",
-    "zip_by_key": "fastshard.joining",
+    "zip_by_key": "fastshard.dataset.combine",
 }
 
 
@@ -210,7 +209,7 @@ def open(  # noqa: A001
     RemoteError
         What is remote cannot be read.
     """
-    from fastshard.opening import open_dataset
+    from fastshard.dataset.open import open_dataset
 
     known = (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
     check_names("open", remote, known)

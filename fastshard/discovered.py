@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.terminal import write_line
+from fastshard.dataset.shardset import ShardSet
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
 from fastshard.index.dataset_file import GlobalIndex, ShardFacts
 from fastshard.indexed import RemoteShards, asked_at, local_contents, local_index
@@ -18,7 +19,6 @@ from fastshard.located import Found
 from fastshard.paired import Files
 from fastshard.remote.file import open_if_there, open_remote
 from fastshard.remote.urls import is_remote
-from fastshard.shardset import ShardSet
 
 if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard

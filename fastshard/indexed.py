@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from fastshard.dataset.shardset import ShardSet
 from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
 from fastshard.formats.sample import Samples
 from fastshard.index import FOUND, sidecar
@@ -14,7 +15,6 @@ from fastshard.index.contents import Contents
 from fastshard.remote.file import is_absent, remote_bytes
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, scheme_of, shown
-from fastshard.shardset import ShardSet
 
 __all__ = ["RemoteShards", "asked_at", "local_contents", "local_index"]
 

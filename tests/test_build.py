@@ -9,7 +9,7 @@ import time
 import pytest
 
 import fastshard
-from fastshard.build import part_of
+from fastshard.dataset.build_index import part_of
 
 from conftest import write_tar
 
@@ -143,7 +143,7 @@ def test_an_unknown_format_is_refused(folder):
 
 def test_a_killed_run_leaves_whole_indexes_and_goes_on(folder):
     code = (
-        "import sys, time, fastshard, fastshard.build as build\n"
+        "import sys, time, fastshard, fastshard.dataset.build_index as build\n"
         "slow = build._build\n"
         "def _build(job, shard, *more):\n"
         "    made = slow(job, shard, *more)\n"

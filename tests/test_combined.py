@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastshard
+from fastshard.dataset.combine import shares, split
 from fastshard.errors import FastshardError, SampleNotFoundError, StateError
-from fastshard.mixing import shares, split
 
 from conftest import write_numbers, write_tar
 

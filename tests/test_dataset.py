@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard.shardset import mapping_limit
+from fastshard.dataset.shardset import mapping_limit
 
 from conftest import in_threads, mappings_of, write_tar
 

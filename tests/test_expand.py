@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import fastshard
 from fastshard import FastshardError
 from fastshard._util import globs as globs_module
-from fastshard.expand import Listing, expand, list_shards, natural_key
+from fastshard.dataset.listing import Listing, expand, list_shards, natural_key
 
 from conftest import write_tar
 

@@ -11,11 +11,11 @@ import pytest
 
 import fastshard
 from fastshard._core.blocks import block_sums
+from fastshard.dataset.verify import verify_shard
 from fastshard.index.binary import HEADER as FSI_HEADER
 from fastshard.index.binary import sealed
 from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER
 from fastshard.index.dataset_file import GlobalIndex, sealed_global
-from fastshard.verify import verify_shard
 
 from conftest import write_tar
 
@@ -264,7 +264,7 @@ def test_a_damaged_dataset_index_gives_right_samples_or_errors(folder):
 def test_verify_finds_every_flipped_byte_of_a_dataset_index(folder):
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
-    from fastshard.verify import verify_global
+    from fastshard.dataset.verify import verify_global
 
     paths = [str(path) for path in sorted(folder.glob("*.tar"))]
     assert verify_global(str(index), paths) == []

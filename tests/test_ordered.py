@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastshard
+from fastshard.dataset.order.plan import Plan, Shuffling, Split, Worker
 from fastshard.errors import StateError
-from fastshard.plan import Plan, Shuffling, Split, Worker
 
 from conftest import not_sanitized, write_numbers, write_tar
 
@@ -253,7 +253,7 @@ def test_a_selection_may_be_larger_or_smaller_than_the_shards(ds):
 
 
 def in_worker(monkeypatch, k, workers):
-    monkeypatch.setattr("fastshard.ordered.here", lambda: (k, workers))
+    monkeypatch.setattr("fastshard.dataset.base.here", lambda: (k, workers))
 
 
 def test_a_worker_s_state_is_for_the_same_worker(ds, monkeypatch):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastshard._core.orders import Chain, Chunks, Listed, Order, Shuffle, Stride
-from fastshard.plan import chained, describe, keys_of
+from fastshard.dataset.order.plan import chained, describe, keys_of
 
 MASK = (1 << 64) - 1
 GOLDEN_10 = [0, 1, 8, 2, 7, 5, 4, 9, 3, 6]

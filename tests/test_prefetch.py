@@ -17,7 +17,7 @@ import pytest
 
 import fastshard
 from fastshard import ClosedError, FormatError
-from fastshard.shardset import ShardSet
+from fastshard.dataset.shardset import ShardSet
 
 from cold import cached, evict, is_cached
 from conftest import write_tar

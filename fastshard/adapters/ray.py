@@ -19,14 +19,14 @@ from ray.data.datasource import Datasource, ReadTask
 import fastshard
 from fastshard._core.gather import pack
 from fastshard._core.samples import members_of
-from fastshard.collation import Collation
-from fastshard.dataset import Dataset
+from fastshard.dataset.batch import Collation
+from fastshard.dataset.dataset import Dataset
+from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FastshardError
 from fastshard.formats.decoders import decode_field, decoder_for
-from fastshard.plan import Plan
 
 if TYPE_CHECKING:
-    from fastshard.expand import Source
+    from fastshard.dataset.listing import Source
 
 __all__ = ["ShardDatasource", "decode", "read"]
 

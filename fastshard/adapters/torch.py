@@ -18,10 +18,10 @@ import torch.utils.data
 from torch.multiprocessing.reductions import reduce_tensor
 
 from fastshard.adapters.slots import ALIGNED, Slot, Slots, received
-from fastshard.collation import Collation, Padding
+from fastshard.dataset.base import Ordered
+from fastshard.dataset.batch import Collation, Padding
+from fastshard.dataset.iteration import OnError, handler_of
 from fastshard.errors import FastshardError
-from fastshard.iteration import OnError, handler_of
-from fastshard.ordered import Ordered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,11 +13,10 @@ from typing import Any, NoReturn, TextIO
 from fastshard._util.progress import bar_type
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import one_line, write_line
+from fastshard.dataset.listing import list_shards, sources_in
 from fastshard.errors import FastshardError
-from fastshard.expand import list_shards
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index import sidecar
-from fastshard.listing import sources_in
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import is_remote, last_part
 

@@ -24,7 +24,7 @@ from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, joined
 
 if TYPE_CHECKING:
-    from fastshard.verify import Fault
+    from fastshard.dataset.verify import Fault
 
 __all__ = ["add_verify"]
 
@@ -38,7 +38,7 @@ def print_fault(fault: Fault, as_json: bool) -> None:
 
 
 def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> int:
-    from fastshard.verify import verify_shard
+    from fastshard.dataset.verify import verify_shard
 
     try:
         with progress_of(path) as progress:
@@ -59,9 +59,9 @@ def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> 
 
 def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -> int:
     """Check ``dataset.fsi``, if the shards have one."""
+    from fastshard.dataset.shardset import root_of
+    from fastshard.dataset.verify import verify_global
     from fastshard.index.dataset_file import NAME
-    from fastshard.shardset import root_of
-    from fastshard.verify import verify_global
 
     root = root_of(paths)
     if remote is not None:

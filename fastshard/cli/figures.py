@@ -28,7 +28,7 @@ def figures_of(shard: TarShard) -> dict[str, Any]:
     """Count what a shard holds."""
     import numpy as np
 
-    from fastshard.verify import archive_after
+    from fastshard.dataset.verify import archive_after
 
     sizes = shard.sizes
     at: list[int] = []

@@ -12,7 +12,7 @@ __all__ = ["add_index"]
 
 def cmd_index(args: argparse.Namespace) -> int:
     """Make an index beside each shard, and dataset.fsi for all of them."""
-    from fastshard.build import build_index, merge_indexes, part_of
+    from fastshard.dataset.build_index import build_index, merge_indexes, part_of
 
     source = args.sources[0] if len(args.sources) == 1 else args.sources
     try:

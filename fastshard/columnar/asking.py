@@ -15,7 +15,7 @@ from fastshard.errors import ClosedError, FieldNotFoundError
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
-    from fastshard.verify import Fault
+    from fastshard.dataset.verify import Fault
 
 __all__ = ["TIMEOUT", "Asking"]
 

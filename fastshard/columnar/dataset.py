@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fastshard._core.source import MappedSource
 from fastshard.columnar.rows import load_samples
 from fastshard.columnar.snapshot import Snapshot
+from fastshard.dataset.order.state import Identity
+from fastshard.dataset.shardset import Counts, Reading, ShardSet
 from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.tar import Mode
-from fastshard.reading import Reading
-from fastshard.shardset import Counts, ShardSet
-from fastshard.state import Identity
 
 if TYPE_CHECKING:
     from fastshard._core.columnsamples import ColumnSamples

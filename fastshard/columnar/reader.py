@@ -16,9 +16,9 @@ from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.query import Params
 from fastshard.columnar.stacks import stacks_of
 from fastshard.columnar.sweep import sweep
+from fastshard.dataset.shardset import Reading as Memory
 from fastshard.errors import FastshardError, FormatError, SampleNotFoundError
 from fastshard.formats.tar import Mode
-from fastshard.reading import Reading as Memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

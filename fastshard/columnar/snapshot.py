@@ -20,10 +20,10 @@ from fastshard.columnar.connect import (
 from fastshard.columnar.leases import Lease, generation_of
 from fastshard.columnar.metadata import parse_metadata
 from fastshard.columnar.schema import NAME, quoted, read_fields
+from fastshard.dataset.shardset import mapping_limit
 from fastshard.errors import ClosedError, SampleNotFoundError
 from fastshard.formats.columnar import REPLACED, ColumnFiles, Unpickle
 from fastshard.formats.tar import Mode
-from fastshard.shardset import mapping_limit
 
 __all__ = ["Snapshot", "row_sql", "rows_sql"]
 

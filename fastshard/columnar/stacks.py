@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
+from fastshard.dataset.batch import Ragged
 from fastshard.errors import FieldNotFoundError, RaggedError
-from fastshard.gathering import Ragged
 
 if TYPE_CHECKING:
     import numpy as np

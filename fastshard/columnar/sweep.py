@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastshard.columnar.stacks import stacks_of
-from fastshard.gathering import Ragged
+from fastshard.dataset.batch import Ragged
 
 if TYPE_CHECKING:
     from fastshard._core.columnsamples import ColumnSamples

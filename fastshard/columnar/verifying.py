@@ -24,8 +24,8 @@ from fastshard.columnar.names import (
 from fastshard.columnar.schema import NAME, Field, quoted, read_fields
 from fastshard.columnar.tars import Members, members_of
 from fastshard.columnar.writing import check_plain
+from fastshard.dataset.verify import Fault
 from fastshard.errors import FastshardError, FormatError, QueryError
-from fastshard.verify import Fault
 
 __all__ = ["verify"]
 

@@ -1,11 +1,14 @@
-"""The ordered shards of a dataset: opened when first needed, a bounded number."""
+"""The ordered shards of a dataset: opened on first use, evicted, bounded in memory."""
 
 from __future__ import annotations
 
 import os
+import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -13,17 +16,20 @@ from weakref import WeakSet
 from fastshard._core.ahead import Ahead
 from fastshard._core.feeds import Feed
 from fastshard._core.fetched import Fetched
+from fastshard._core.pagering import PageRing
 from fastshard._core.places import Places
-from fastshard._core.source import MappedSource
+from fastshard._core.source import LocalFile, MappedSource
 from fastshard._util.progress import counted
+from fastshard.dataset.order.state import Identity
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.sample import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index import peek
 from fastshard.index.dataset_lookup import Known
-from fastshard.reading import Reading
+from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
+    base_of,
     common_folder,
     folder_of,
     is_folder,
@@ -31,9 +37,126 @@ from fastshard.remote.urls import (
     joined,
     relative,
 )
-from fastshard.state import Identity
 
-__all__ = ["Counts", "ShardSet", "mapping_limit", "root_of"]
+__all__ = [
+    "WINDOW",
+    "Counts",
+    "Reading",
+    "ShardSet",
+    "identity_of",
+    "mapping_limit",
+    "memory_info",
+    "root_of",
+]
+
+
+HEAD = 4096  # bytes of a shard that are looked at
+
+
+def identity_of(shards: ShardSet) -> Identity:
+    """Return the identity of a dataset's shards, the same wherever they lie.
+
+    Of the first and the last shard the sizes and the first 4 KiB are looked at.
+    """
+    paths = shards.paths
+    if shards.remote is not None:
+        paths = [base_of(path) for path in paths]
+    starts = array("q", shards.starts())
+    samples = starts[-1]
+    ends = [min(paths), max(paths)] if paths else [""]
+    common = os.path.commonprefix(ends)  # noqa: RUF071 - of folders, after this
+    below = common.replace(os.sep, "/").rfind("/") + 1
+    names = "\n".join([path[below:] for path in paths]).replace(os.sep, "/")
+    digest = blake2b(names.encode("utf-8", "surrogateescape"), digest_size=8)
+    digest.update(f"\n{shards.options['key']}\n".encode())
+    digest.update(starts.tobytes() if sys.byteorder == "little" else _swapped(starts))
+    for path in dict.fromkeys(shards.paths[:1] + shards.paths[-1:]):
+        with _opened(path, shards) as file:
+            digest.update(f"\n{file.nbytes}\n".encode())
+            digest.update(file.read_many([(0, min(HEAD, file.nbytes))])[0])
+    name = os.path.basename(shards.root) or "".join(map(os.path.basename, paths[:1]))
+    return Identity(name, samples, digest.hexdigest())
+
+
+def _opened(path: str, shards: ShardSet) -> LocalFile | RemoteFile:
+    return (
+        LocalFile(path) if shards.remote is None else open_remote(path, shards.remote)
+    )
+
+
+def _swapped(numbers: array[int]) -> bytes:
+    """Return the bytes that a little-endian machine has."""
+    numbers.byteswap()
+    return numbers.tobytes()
+
+
+WINDOW = 32  # items ahead of an iteration
+MOST_AHEAD = 64 << 20  # bytes ahead of it
+
+
+class Reading(NamedTuple):
+    """What `fastshard.open` was told about memory.
+
+    Attributes
+    ----------
+    prefetch : bool
+        Bring bytes before they are touched.
+    max_memory : int or None
+        Bytes of mapped shards that may be resident; None: no bound.
+    keep_cache : bool
+        Leave in the page cache what was read.
+    """
+
+    prefetch: bool = True
+    max_memory: int | None = None
+    keep_cache: bool = True
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes ahead of an iteration."""
+        if self.max_memory is None:
+            return MOST_AHEAD
+        return max(1, min(MOST_AHEAD, self.max_memory // 4))
+
+    def ring(self) -> PageRing | None:
+        """Return what releases the pages of mapped shards; None: they stay.
+
+        It keeps half of the bound: the window ahead of an iteration, and as much
+        behind it. The rest is left to what cannot be counted: a batch that is larger
+        than a quarter of it, readers in other threads.
+        """
+        if self.max_memory is None and self.keep_cache:
+            return None
+        most = 4 * MOST_AHEAD if self.max_memory is None else self.max_memory
+        return PageRing(most // 2, forgets=not self.keep_cache)
+
+
+def memory_info(shards: ShardSet) -> dict[str, int | None]:
+    """Return bytes that are mapped, resident and buffered."""
+    ranges = shards.mapped()
+    return {
+        "mapped": sum(size for _, size in ranges),
+        "resident": _resident(ranges),
+        "buffered": sum(ahead.buffered for ahead in shards.running()),
+    }
+
+
+def _resident(ranges: list[tuple[int, int]]) -> int | None:
+    """Add up what Linux says of mappings that begin where ours do."""
+    starts = {address for address, _ in ranges}
+    resident, counts = 0, False
+    try:
+        with open("/proc/self/smaps", "rb") as file:
+            for line in file:
+                if line[:1].isalpha() and line[:1].isupper():
+                    if counts and line.startswith(b"Rss:"):
+                        resident += int(line.split()[1]) << 10
+                else:
+                    counts = int(line.split(b"-")[0], 16) in starts
+    except OSError:  # not Linux
+        return None
+    return resident
+
 
 MOST_MAPPED = 16_384  # shards
 THREADS = 16  # that scan headers, which waits for disks

@@ -9,8 +9,10 @@ from typing import Literal, NamedTuple, Unpack
 
 from fastshard._core.source import LocalFile
 from fastshard._util.progress import byte_bar
+from fastshard.dataset.listing import Source, list_shards, sources_in
+from fastshard.dataset.shardset import ShardSet, root_of
+from fastshard.dataset.views import key_table
 from fastshard.errors import FastshardError, FormatError
-from fastshard.expand import Source, list_shards
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
 from fastshard.index import FORMATS, read_index, sidecar
 from fastshard.index.binary import NO_IDENTITY, read_header
@@ -22,12 +24,9 @@ from fastshard.index.dataset_file import (
     write_global,
 )
 from fastshard.index.freshness import identity_of, is_same
-from fastshard.keys import key_table
-from fastshard.listing import sources_in
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import is_remote, last_part, relative, shown
-from fastshard.shardset import ShardSet, root_of
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
 

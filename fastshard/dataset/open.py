@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 from fastshard._util.options import check_choice, check_index
 from fastshard._util.sizes import parse_size
-from fastshard.dataset import Dataset
+from fastshard.dataset.dataset import Dataset
+from fastshard.dataset.listing import Source, list_shards, sources_in
+from fastshard.dataset.order.worker import guard_collation
+from fastshard.dataset.shardset import Reading, ShardSet, root_of
 from fastshard.errors import FastshardError
-from fastshard.expand import Source, list_shards
 from fastshard.formats import format_of
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import Known, find_known, find_remote_known
-from fastshard.listing import sources_in
-from fastshard.reading import Reading
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import is_folder, is_remote
-from fastshard.shardset import ShardSet, root_of
-from fastshard.workers import guard_collation
 
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
@@ -69,7 +67,7 @@ def open_dataset(
     if away and where == "rebuild":
         raise FastshardError('index="rebuild" is for local shards')
     if where == "rebuild":
-        from fastshard.build import build_index
+        from fastshard.dataset.build_index import build_index
 
         build_index(source, key=key, again=True)
         where = "auto"

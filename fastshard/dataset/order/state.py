@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fastshard.dataset.order.plan import Plan, Shuffling
 from fastshard.errors import StateError
-from fastshard.plan import Plan, Shuffling
 
 __all__ = ["Identity", "check_worker", "plan_from", "state_of", "worker_from"]
 

@@ -9,11 +9,16 @@ from typing import Any, Self
 
 from fastshard._core.orders import Order
 from fastshard._core.samples import noted
-from fastshard.batches import Batches
-from fastshard.collation import Collation, Padding
-from fastshard.collation import collate as collate_samples
-from fastshard.iteration import ErrorHandler, Iteration, OnError, handler_of
-from fastshard.plan import (
+from fastshard.dataset.batch import Collation, Padding
+from fastshard.dataset.batch import collate as collate_samples
+from fastshard.dataset.iteration import (
+    Batches,
+    ErrorHandler,
+    Iteration,
+    OnError,
+    handler_of,
+)
+from fastshard.dataset.order.plan import (
     Plan,
     Rest,
     Shuffling,
@@ -23,16 +28,16 @@ from fastshard.plan import (
     checked_seed,
     describe,
 )
-from fastshard.reading import WINDOW
-from fastshard.selection import chosen
-from fastshard.state import (
+from fastshard.dataset.order.selection import chosen
+from fastshard.dataset.order.state import (
     Identity,
     check_worker,
     plan_from,
     state_of,
     worker_from,
 )
-from fastshard.workers import guard_collation, here
+from fastshard.dataset.order.worker import guard_collation, here
+from fastshard.dataset.shardset import WINDOW
 
 __all__ = ["Ordered"]
 

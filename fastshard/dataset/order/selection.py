@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard.shardset import ShardSet
+    from fastshard.dataset.shardset import ShardSet
 
 __all__ = ["RAISE", "chosen", "column_of_info", "masked", "matching"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastshard._core.mapped import View
 from fastshard._core.samples import SampleBase
-from fastshard.collation import as_array, is_image
+from fastshard.dataset.batch import as_array, is_image
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import DECODERS
 

@@ -1,0 +1,312 @@
+"""Sequences over a dataset: its shards, members and keys."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from fastshard._core.bring import bring_members
+from fastshard._core.feeds import MemberFeed
+from fastshard._core.fetched import fetch_members
+from fastshard._core.keytable import plain_key
+from fastshard._core.orders import Order
+from fastshard._core.shard import Shard
+from fastshard._util.options import near_names
+from fastshard.dataset.shardset import WINDOW, ShardSet
+from fastshard.errors import (
+    AmbiguousKeyError,
+    FormatError,
+    MemberNotFoundError,
+    SampleNotFoundError,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fastshard.formats.tar import TarShard
+
+__all__ = [
+    "DatasetKeys",
+    "Members",
+    "Shards",
+    "key_table",
+]
+
+
+class Shards(Sequence["TarShard"]):
+    """The shards of a dataset, opened when they are asked for."""
+
+    def __init__(self, shards: ShardSet) -> None:
+        self._set = shards
+
+    @property
+    def paths(self) -> list[str]:
+        """Their paths, in order."""
+        return list(self._set.paths)
+
+    def __len__(self) -> int:
+        return len(self._set)
+
+    @overload
+    def __getitem__(self, k: int) -> TarShard: ...
+    @overload
+    def __getitem__(self, k: slice) -> list[TarShard]: ...
+    def __getitem__(self, k: int | slice) -> TarShard | list[TarShard]:
+        numbers = range(len(self))[k]
+        if isinstance(numbers, int):
+            return self._set.shard(numbers)
+        return [self._set.shard(number) for number in numbers]
+
+    def index(self, shard: Any, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of a shard, by its path or the path's last part.
+
+        Raises
+        ------
+        ValueError
+            There is none, or several.
+        """
+        if isinstance(shard, int):
+            return range(len(self))[shard]
+        paths = self._set.paths[start:stop]
+        found = [k for k, path in enumerate(paths, start) if path == shard] or [
+            k for k, path in enumerate(paths, start) if os.path.basename(path) == shard
+        ]
+        if len(found) != 1:
+            raise ValueError(f"{len(found):,} shards are called {shard!r}")
+        return found[0]
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} shards below {self._set.root!r}>"
+
+
+class Members(Sequence[memoryview]):
+    """The members of a dataset's shards: views by position or name."""
+
+    def __init__(self, shards: ShardSet) -> None:
+        self._set = shards
+
+    def __len__(self) -> int:
+        return self._set.member_starts()[-1]
+
+    @overload
+    def __getitem__(self, key: int | str) -> memoryview: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[memoryview]: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return a view by position or name, or a list of them by a slice.
+
+        Raises
+        ------
+        IndexError
+            There is no such position.
+        MemberNotFoundError
+            No shard has a member of this name.
+        AmbiguousKeyError
+            Several shards have.
+        """
+        if isinstance(key, slice):
+            return [self._at(i) for i in range(*key.indices(len(self)))]
+        if isinstance(key, str):
+            return self._at(self.index(key))
+        return self._at(range(len(self))[key])
+
+    def _at(self, i: int) -> memoryview:
+        shard, member = self._set.member(i)
+        return shard[member]
+
+    def get_many(self, positions: Sequence[int]) -> list[memoryview]:
+        """Return views by position, in the order given, as a list."""
+        numbers = range(len(self))
+        found = [self._set.member(numbers[i]) for i in positions]
+        shards: list[Shard] = [shard for shard, _ in found]
+        members = [member for _, member in found]
+        if self._set.remote is not None:
+            return fetch_members(shards, members)
+        if self._set.reading.prefetch:
+            bring_members(shards, members, self._set.reading.window_bytes)
+        return [shard[member] for shard, member in found]
+
+    __getitems__ = get_many
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for k in range(len(self._set)):
+            shard = self._set.shard(k)
+            yield from self._set.iterate(MemberFeed(shard, range(len(shard))), WINDOW)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self.find(name))
+
+    def find(self, name: str) -> list[int]:
+        """Return a position for each shard that has a member of this name.
+
+        Of several in one shard it is the last. Opens every shard.
+        """
+        starts = self._set.member_starts()
+        shards = (self._set.shard(k) for k in range(len(self._set)))
+        return [
+            start + shard.position(name)
+            for start, shard in zip(starts, shards, strict=False)
+            if name in shard
+        ]
+
+    def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of the one member of this name."""
+        found = [
+            i for i in self.find(name) if i >= start and (stop is None or i < stop)
+        ]
+        if not found:
+            raise MemberNotFoundError(name, f"the dataset below {self._set.root}")
+        if len(found) > 1:
+            raise AmbiguousKeyError(name, found)
+        return found[0]
+
+    def keys(self) -> Iterator[str]:
+        """Iterate over the members' names."""
+        for k in range(len(self._set)):
+            yield from self._set.shard(k).names
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} members of {len(self._set):,} shards>"
+
+
+SHARDS_NEAR = 64  # open remote shards in which resembling keys are looked for
+
+
+def key_table(
+    shards: ShardSet, seed: bytes, *, older: bool = False
+) -> NDArray[np.uint64]:
+    """Return a sorted row for each sample; see `fastshard._core.keytable`.
+
+    Opens every shard, in threads. With `older` a leading ``./`` is part of a key, as
+    in the tables of earlier releases.
+    """
+    import numpy as np
+
+    from fastshard._core.keytable import key_rows
+
+    starts = shards.starts()
+    rows = np.empty(starts[-1], np.uint64)
+
+    def fill(k: int) -> None:
+        grouping = shards.samples(k).grouping
+        part = rows[starts[k] : starts[k + 1]]
+        key_rows(grouping, starts[k], seed, part, older=older)
+
+    for _ in shards.each(fill, "reading keys"):
+        pass
+    rows.sort()
+    return rows
+
+
+class DatasetKeys(Sequence[str]):
+    """The keys of a dataset's samples, made when asked for.
+
+    Looking one up takes a table of all keys: ``dataset.fsi`` holds one, else it
+    is made on first use (8 bytes a sample), for which every shard is opened.
+    """
+
+    def __init__(self, shards: ShardSet, order: Order | None) -> None:
+        self._set = shards
+        self._order = order
+        self._seed = os.urandom(16)
+        self._rows: NDArray[np.uint64] | None = None
+
+    def __len__(self) -> int:
+        if self._order is None:
+            return self._set.starts()[-1]
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[str]: ...
+    def __getitem__(self, i: int | slice) -> str | list[str]:
+        numbers = range(len(self))[i]
+        if isinstance(numbers, int):
+            return self._key(numbers)
+        return [self._key(number) for number in numbers]
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._key(i) for i in range(len(self)))
+
+    def _key(self, i: int) -> str:
+        return self._key_of(i if self._order is None else self._order[i])
+
+    def _key_of(self, i: int) -> str:
+        starts = self._set.starts()
+        k = bisect_right(starts, i) - 1
+        return self._set.samples(k).key_at(i - starts[k])
+
+    def find(self, key: str) -> list[int]:
+        """Return the positions of all samples of this key.
+
+        Of tars a leading ``./`` is part of no key.
+        """
+        own = self._set.find_key(key)
+        if own is None:
+            key = plain_key(key)
+            own = self._candidates(key)
+        found = [i for i in own if self._key_of(i) == key]
+        if self._order is None:
+            return found
+        places = map(self._order.find, found)  # of a sample chosen twice the first
+        return sorted(place for place in places if place >= 0)
+
+    def _candidates(self, key: str) -> list[int]:
+        from fastshard.index.dataset_file import candidates
+
+        known = self._set.known
+        if known is not None and known.has_keys:
+            found = known.candidates(key)
+            total = self._set.starts()[-1]
+            if max(found, default=0) >= total:
+                reason = f"its table of keys has a position beyond {total:,}"
+                raise FormatError(reason, known.path, 0)
+            return found
+        if self._rows is None:
+            self._rows = key_table(self._set, self._seed)
+        return candidates(self._rows, key, self._seed)
+
+    def _near(self, key: str) -> tuple[str, ...]:
+        """Return keys that resemble one that is absent; opens no remote shard."""
+        key = plain_key(key)
+        if self._set.remote is None:
+            return near_names(key, len(self), self._key)
+        found: list[str] = []
+        for samples in self._set.open[:SHARDS_NEAR]:
+            if samples is not None:
+                found += near_names(key, len(samples), samples.key_at)
+        return near_names(key, len(found), found.__getitem__)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and bool(self.find(key))
+
+    def index(self, key: str, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of the one sample of this key.
+
+        Raises
+        ------
+        SampleNotFoundError
+            There is none.
+        AmbiguousKeyError
+            There are several.
+        """
+        found = [i for i in self.find(key) if i >= start and (stop is None or i < stop)]
+        if not found:
+            where = f"the dataset below {self._set.root}"
+            raise SampleNotFoundError(key, where, self._near(key))
+        if len(found) > 1:
+            raise AmbiguousKeyError(key, found)
+        return found[0]
+
+    def count(self, key: str) -> int:
+        """Return how many samples have this key."""
+        return len(self.find(key))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(key) for key in self[:3])
+        more = ", ..." if len(self) > 3 else ""
+        return f"<{len(self):,} keys: [{shown}{more}]>"
