@@ -12,13 +12,13 @@ import sys
 from collections.abc import Sequence
 
 import fastshard
+from fastshard.cli.cache import add_cache
 from fastshard.cli.columnar import add_compact, add_query
 from fastshard.cli.common import Commands, Parser, UsageError, complain, quietly_warned
-from fastshard.cli.faults import add_verify
-from fastshard.cli.figures import add_stat
-from fastshard.cli.kept import add_cache
-from fastshard.cli.making import add_index
-from fastshard.cli.shards import add_cat, add_ls
+from fastshard.cli.index import add_index
+from fastshard.cli.ls import add_cat, add_ls
+from fastshard.cli.stat import add_stat
+from fastshard.cli.verify import add_verify
 from fastshard.errors import FastshardError
 
 __all__ = ["main", "make_parser"]
@@ -26,7 +26,7 @@ __all__ = ["main", "make_parser"]
 
 def cmd_demo(args: argparse.Namespace) -> int:
     """Make shards and a dataset, read them every way, compare with tarfile."""
-    from fastshard.demo import run_demo
+    from fastshard.cli.demo import run_demo
 
     return run_demo()
 

@@ -120,7 +120,7 @@ def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
 
 
 def verify_columnar(root: str, args: argparse.Namespace) -> int:
-    from fastshard.cli.faults import print_fault
+    from fastshard.cli.verify import print_fault
     from fastshard.columnar.verifying import verify
 
     faults = verify(root)

@@ -74,7 +74,7 @@ def cmd_warm(args: argparse.Namespace) -> int:
 
 def warm(url: str, remote: Settings) -> bool:
     """Keep one shard; say whether it was done."""
-    from fastshard.keeping import keep_whole
+    from fastshard.cli.download import keep_whole
 
     name = last_part(url)
     with bar_type()(

@@ -1,0 +1,1 @@
+"""The calls of webshart, for code that was written for it."""

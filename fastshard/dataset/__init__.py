@@ -1,0 +1,1 @@
+"""Datasets: many shards as one sequence of samples."""
