@@ -41,19 +41,19 @@ from fastshard.remote.options import RemoteOptions, settings_of
 from fastshard.remote.urls import is_remote
 
 if TYPE_CHECKING:
-    from fastshard.batch import BatchProcessor, read_files_batch
-    from fastshard.dataset.batch import collate
-    from fastshard.dataset.build_index import build_index, merge_indexes
-    from fastshard.dataset.combine import mix, zip_by_key
-    from fastshard.dataset.dataset import Dataset
-    from fastshard.dataset.listing import Source
-    from fastshard.discover import (
+    from fastshard.adapters.webshart.batch import BatchProcessor, read_files_batch
+    from fastshard.adapters.webshart.discover import (
         DiscoveredDataset,
         ShardReader,
         discover_dataset,
         discover_dataset_async,
         discover_datasets_batch,
     )
+    from fastshard.dataset.batch import collate
+    from fastshard.dataset.build_index import build_index, merge_indexes
+    from fastshard.dataset.combine import mix, zip_by_key
+    from fastshard.dataset.dataset import Dataset
+    from fastshard.dataset.listing import Source
     from fastshard.formats.decoders import Decoder
     from fastshard.formats.writer import ShardWriter
 
@@ -104,19 +104,19 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LATER = {  # what is imported when it is asked for: by name, its module
-    "BatchProcessor": "fastshard.batch",
+    "BatchProcessor": "fastshard.adapters.webshart.batch",
     "Dataset": "fastshard.dataset.dataset",
-    "DiscoveredDataset": "fastshard.discover",
-    "ShardReader": "fastshard.discover",
+    "DiscoveredDataset": "fastshard.adapters.webshart.discover",
+    "ShardReader": "fastshard.adapters.webshart.discover",
     "ShardWriter": "fastshard.formats.writer",
     "build_index": "fastshard.dataset.build_index",
     "collate": "fastshard.dataset.batch",
-    "discover_dataset": "fastshard.discover",
-    "discover_dataset_async": "fastshard.discover",
-    "discover_datasets_batch": "fastshard.discover",
+    "discover_dataset": "fastshard.adapters.webshart.discover",
+    "discover_dataset_async": "fastshard.adapters.webshart.discover",
+    "discover_datasets_batch": "fastshard.adapters.webshart.discover",
     "merge_indexes": "fastshard.dataset.build_index",
     "mix": "fastshard.dataset.combine",
-    "read_files_batch": "fastshard.batch",
+    "read_files_batch": "fastshard.adapters.webshart.batch",
     "zip_by_key": "fastshard.dataset.combine",
 }
 

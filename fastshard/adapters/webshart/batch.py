@@ -8,7 +8,7 @@ from typing import Any
 
 from fastshard._core.copies import copies
 from fastshard._core.shard import Shard
-from fastshard.discover import DiscoveredDataset, discover_dataset
+from fastshard.adapters.webshart.discover import DiscoveredDataset, discover_dataset
 from fastshard.errors import FastshardError
 
 __all__ = ["BatchProcessor", "read_files_batch"]

@@ -11,12 +11,17 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.terminal import write_line
+from fastshard.adapters.webshart.files import Files
+from fastshard.adapters.webshart.index import (
+    RemoteShards,
+    asked_at,
+    local_contents,
+    local_index,
+)
+from fastshard.adapters.webshart.listing import Found
 from fastshard.dataset.shardset import ShardSet
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
 from fastshard.index.dataset_file import GlobalIndex, ShardFacts
-from fastshard.indexed import RemoteShards, asked_at, local_contents, local_index
-from fastshard.located import Found
-from fastshard.paired import Files
 from fastshard.remote.file import open_if_there, open_remote
 from fastshard.remote.urls import is_remote
 

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from fastshard.adapters.webshart.index import local_index
 from fastshard.dataset.listing import list_remote
 from fastshard.errors import FastshardError
 from fastshard.index import FORMATS, FOUND, sidecar
 from fastshard.index.dataset_file import NAME
 from fastshard.index.remote_scan import sidecar_of
-from fastshard.indexed import local_index
 from fastshard.remote.file import transport_for
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (

@@ -10,9 +10,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
-from fastshard.discovered import DiscoveredDataset, ShardReader
+from fastshard.adapters.webshart.dataset import DiscoveredDataset, ShardReader
+from fastshard.adapters.webshart.listing import (
+    find_half,
+    find_local,
+    find_remote,
+    url_of,
+)
 from fastshard.errors import FastshardError
-from fastshard.located import find_half, find_local, find_remote, url_of
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import checked, origin_of
 
