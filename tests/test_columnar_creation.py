@@ -9,12 +9,8 @@ import sqlite3
 import numpy as np
 import pytest
 
-from fastshard.columnar import (
-    ShardedDatasetReader,
-    ShardedDatasetWriter,
-    creating,
-    verify,
-)
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter, verify
+from fastshard.columnar.write import creation as creating
 from fastshard.errors import FormatError
 
 from columnar_stored import sql

@@ -10,10 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from fastshard.columnar.connect import begin, open_reader
-from fastshard.columnar.query import query, query_ids
+from fastshard.columnar.connection import begin, open_reader
+from fastshard.columnar.read.query import query, query_ids
 from fastshard.columnar.schema import Field, is_columnar, read_fields
-from fastshard.columnar.writing import open_writer
+from fastshard.columnar.write.connection import open_writer
 from fastshard.errors import FormatError, QueryError
 
 from columnarchecks import rewrite
@@ -121,8 +121,8 @@ def test_a_directory_that_cannot_be_written(root):
     """Root may write anywhere, so a child gives up being it."""
     code = (
         "import os, sys\n"
-        "from fastshard.columnar.connect import open_reader\n"
-        "from fastshard.columnar.query import query_ids\n"
+        "from fastshard.columnar.connection import open_reader\n"
+        "from fastshard.columnar.read.query import query_ids\n"
         "if os.getuid() == 0:\n"
         "    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try:\n"

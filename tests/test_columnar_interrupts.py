@@ -10,14 +10,11 @@ import warnings
 import numpy as np
 import pytest
 
-from fastshard.columnar import (
-    ShardedDatasetReader,
-    ShardedDatasetWriter,
-    growing,
-    lock,
-    storing,
-)
-from fastshard.columnar import fields as columns
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+from fastshard.columnar.write import column as growing
+from fastshard.columnar.write import fields as columns
+from fastshard.columnar.write import lock
+from fastshard.columnar.write import writer as storing
 
 from columnar_stored import lengths, read_all
 from conftest import not_sanitized

@@ -8,12 +8,9 @@ import sqlite3
 import numpy as np
 import pytest
 
-from fastshard.columnar import (
-    ShardedDatasetReader,
-    ShardedDatasetWriter,
-    looking,
-    rows,
-)
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+from fastshard.columnar.read import reader as looking
+from fastshard.columnar.read import samples as rows
 from fastshard.errors import (
     ClosedError,
     FieldNotFoundError,
@@ -259,7 +256,9 @@ def test_an_image_that_sqlite_does_not_give(root, monkeypatch):
 
     monkeypatch.setattr(rows.Snapshot, "connection", rows.Snapshot.connection)
     monkeypatch.setattr(
-        "fastshard.columnar.connect.ReaderConnection.serialize", refuse, raising=False
+        "fastshard.columnar.connection.ReaderConnection.serialize",
+        refuse,
+        raising=False,
     )
     with ShardedDatasetReader(root) as reader:
         assert len(reader.samples) == COUNT

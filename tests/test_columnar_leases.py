@@ -21,10 +21,10 @@ from fastshard.columnar import (
     ShardedDatasetReader,
     ShardedDatasetWriter,
     compact,
-    leases,
     stat,
     verify,
 )
+from fastshard.columnar.read import leases
 
 from columnar_stored import sql
 

@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from fastshard.columnar.writer import ShardedDatasetWriter
+from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError, WriterLockedError
 
 from columnar_stored import members_of, read_all
@@ -49,14 +49,14 @@ def test_a_second_process_is_refused(writer, root):
     done = run(
         root,
         """
-        from fastshard.columnar.writer import ShardedDatasetWriter
+        from fastshard.columnar.write.writer import ShardedDatasetWriter
         ShardedDatasetWriter(root)
         """,
     )
     assert "WriterLockedError" in done.stderr
     assert f"process {os.getpid()} writes to this dataset" in done.stderr
     writer.close()
-    assert run(root, "import fastshard.columnar.writer").returncode == 0
+    assert run(root, "import fastshard.columnar.write.writer").returncode == 0
     with pytest.raises(BlockingIOError):
         raise WriterLockedError(errno.EAGAIN, "x", "y")
 
@@ -91,7 +91,7 @@ def test_a_writer_left_open_at_the_end_is_flushed(root):
         root,
         """
         import numpy as np
-        from fastshard.columnar.writer import ShardedDatasetWriter
+        from fastshard.columnar.write.writer import ShardedDatasetWriter
         writer = ShardedDatasetWriter(root, samples_per_shard=2)
         writer.add_field("a")
         for i in range(9):

@@ -10,8 +10,8 @@ import warnings
 import numpy as np
 import pytest
 
-from fastshard.columnar import storing
-from fastshard.columnar.writer import ShardedDatasetWriter
+from fastshard.columnar.write import writer as storing
+from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError
 
 from columnar_stored import members_of, read_all, sql

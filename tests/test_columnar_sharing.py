@@ -223,7 +223,7 @@ def test_a_forked_child_sees_one_state(tmp_path):
 
 
 def test_a_refresh_that_fails_leaves_no_mixture(tmp_path, monkeypatch):
-    import fastshard.columnar.snapshot as module
+    import fastshard.columnar.read.snapshot as module
 
     root = tmp_path / "d"
     write(root, 5)

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from fastshard.columnar.figures import stat
-from fastshard.columnar.verifying import verify
-from fastshard.columnar.writer import ShardedDatasetWriter
+from fastshard.columnar.stats import stat
+from fastshard.columnar.verify import verify
+from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import FormatError
 
 from columnar_stored import sql

@@ -8,7 +8,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from fastshard.columnar.writer import ShardedDatasetWriter
+from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError, FormatError
 
 from columnar_stored import members_of, read_all, sql

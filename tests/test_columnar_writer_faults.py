@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard.columnar import ShardedDatasetWriter, growing
-from fastshard.columnar.lock import LOCK
+from fastshard.columnar import ShardedDatasetWriter
+from fastshard.columnar.write import column as growing
+from fastshard.columnar.write.lock import LOCK
 from fastshard.errors import ClosedError, WriterLockedError
 
 from columnar_stored import lengths, sql

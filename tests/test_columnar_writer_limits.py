@@ -8,12 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
-from fastshard.columnar import (
-    ShardedDatasetReader,
-    ShardedDatasetWriter,
-    columns,
-    compact,
-)
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter, compact
+from fastshard.columnar.write import column as columns
 
 from columnar_stored import lengths, members_of, read_all, sql
 

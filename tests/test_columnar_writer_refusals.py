@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from fastshard.columnar.writer import ShardedDatasetWriter
+from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import FormatError
 
 from columnar_stored import members_of, read_all, sql

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import fastshard
 from fastshard.cli.cache import add_cache
-from fastshard.cli.columnar import add_compact, add_query
 from fastshard.cli.common import Commands, Parser, UsageError, complain, quietly_warned
 from fastshard.cli.index import add_index
 from fastshard.cli.ls import add_cat, add_ls
 from fastshard.cli.stat import add_stat
 from fastshard.cli.verify import add_verify
+from fastshard.columnar.commands import add_compact, add_query
 from fastshard.errors import FastshardError
 
 __all__ = ["main", "make_parser"]

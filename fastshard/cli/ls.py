@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 
 from fastshard._util.terminal import shown, write_line
-from fastshard.cli.columnar import columnar_root, ls_columnar
 from fastshard.cli.common import (
     SOURCE_HELP,
     Commands,
@@ -19,6 +18,7 @@ from fastshard.cli.common import (
     settings_in,
     shards_in,
 )
+from fastshard.columnar.commands import columnar_root, ls_columnar
 from fastshard.formats.tar import TarShard
 
 __all__ = ["add_cat", "add_ls"]

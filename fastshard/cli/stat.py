@@ -8,7 +8,6 @@ from collections import Counter
 from typing import Any
 
 from fastshard._util.terminal import shown, write_line
-from fastshard.cli.columnar import columnar_root, stat_columnar
 from fastshard.cli.common import (
     Commands,
     add_sources,
@@ -16,6 +15,7 @@ from fastshard.cli.common import (
     settings_in,
     shards_in,
 )
+from fastshard.columnar.commands import columnar_root, stat_columnar
 from fastshard.formats.tar import TarShard
 
 __all__ = ["add_stat"]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastshard._util.terminal import shown, write_line
-from fastshard.cli.columnar import columnar_root, verify_columnar
 from fastshard.cli.common import (
     Commands,
     add_sources,
@@ -18,6 +17,7 @@ from fastshard.cli.common import (
     settings_in,
     shards_in,
 )
+from fastshard.columnar.commands import columnar_root, verify_columnar
 from fastshard.errors import FastshardError
 from fastshard.remote.file import open_if_there
 from fastshard.remote.options import Settings

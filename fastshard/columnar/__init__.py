@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastshard.columnar.figures import stat
-    from fastshard.columnar.offline import compact
-    from fastshard.columnar.reader import ShardedDatasetReader
-    from fastshard.columnar.verifying import verify
-    from fastshard.columnar.writer import ShardedDatasetWriter
+    from fastshard.columnar.compact import compact
+    from fastshard.columnar.read.reader import ShardedDatasetReader
+    from fastshard.columnar.stats import stat
+    from fastshard.columnar.verify import verify
+    from fastshard.columnar.write.writer import ShardedDatasetWriter
 
 __all__ = [
     "ShardedDatasetReader",
@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 HOMES = {  # modules that have not the name of what they hold, which would hide it
-    "ShardedDatasetReader": "reader",
-    "ShardedDatasetWriter": "writer",
-    "compact": "offline",
-    "stat": "figures",
-    "verify": "verifying",
+    "ShardedDatasetReader": "read.reader",
+    "ShardedDatasetWriter": "write.writer",
+    "compact": "compact",
+    "stat": "stats",
+    "verify": "verify",
 }
 
 

@@ -1,5 +1,5 @@
 """The module that synthefy-dataset-utils has the class in."""
 
-from fastshard.columnar.reader import ShardedDatasetReader
+from fastshard.columnar.read.reader import ShardedDatasetReader
 
 __all__ = ["ShardedDatasetReader"]

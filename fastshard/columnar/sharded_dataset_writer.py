@@ -1,5 +1,5 @@
 """The module that synthefy-dataset-utils has the class in."""
 
-from fastshard.columnar.writer import ShardedDatasetWriter
+from fastshard.columnar.write.writer import ShardedDatasetWriter
 
 __all__ = ["ShardedDatasetWriter"]

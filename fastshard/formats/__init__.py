@@ -39,7 +39,7 @@ class Format(NamedTuple):
         return import_module(self.home).open_set(root, **options)
 
 
-FORMATS = (Format("columnar", "index.sqlite", "fastshard.columnar.dataset"),)
+FORMATS = (Format("columnar", "index.sqlite", "fastshard.columnar.shardset"),)
 
 
 def format_of(source: object) -> Format | None:

@@ -1,0 +1,257 @@
+"""``query`` and ``compact``, and what other commands do for a columnar dataset."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from fastshard._util.terminal import encodable, one_line, shown, write_line
+from fastshard.cli.common import Commands, UsageError
+from fastshard.errors import QueryError, QueryTimeoutError
+
+__all__ = [
+    "add_compact",
+    "add_query",
+    "columnar_root",
+    "ls_columnar",
+    "stat_columnar",
+    "verify_columnar",
+]
+
+ROOT_HELP = "the directory of a columnar dataset"
+LEFT = {
+    "replaced": "were replaced by compact, and go when no reader has them",
+    "uncommitted": "were never committed, and go with the next writer",
+}
+TIMEOUT = 30.0  # seconds of a query
+
+
+def columnar_root(sources: Sequence[str]) -> str | None:
+    """Return the columnar dataset that the sources are, if they are one."""
+    if not any(map(os.path.isdir, sources)):
+        return None
+    from fastshard.columnar.schema import is_columnar
+
+    found = [source for source in sources if is_columnar(source)]
+    if found and len(sources) > 1:
+        raise UsageError(f"{found[0]} is a columnar dataset: name it alone")
+    return found[0] if found else None
+
+
+def needed_root(root: str) -> str:
+    if columnar_root([root]) is None:
+        raise UsageError(f"{root} is no columnar dataset: it has no index.sqlite")
+    return root
+
+
+def stat_columnar(root: str, args: argparse.Namespace) -> int:
+    from fastshard.columnar.stats import stat
+
+    figures = stat(root, deep=args.deep)
+    write_line(json.dumps(figures)) if args.json else print_figures(figures)
+    return 0
+
+
+def print_figures(figures: dict[str, Any]) -> None:
+    columns = ", ".join(
+        f"{shown(name)} {shown(kind)}".strip()
+        for name, kind in figures["columns"].items()
+    )
+    write_line(figures["dataset"])
+    write_line(f"  bytes    {figures['bytes']:,}, index {figures['index_bytes']:,}")
+    write_line(f"  samples  {figures['samples']:,}")
+    write_line(f"  columns  {columns or 'none'}")
+    for name, of in figures["fields"].items():
+        shards, samples = f"{of['shards']:,} shards", f"{of['samples']:,} samples"
+        write_line(f"  {shown(name)}: {samples} in {shards} of {of['bytes']:,} bytes")
+        if of["missing"]:
+            numbers = ", ".join(map(str, of["missing"][:8]))
+            write_line(f"    {len(of['missing']):,} shards are not there: {numbers}")
+        for what, why in LEFT.items():
+            if of[what]:
+                nbytes = f"{of[what + '_bytes']:,} bytes"
+                write_line(f"    {of[what]:,} files of {nbytes} {why}")
+        if "live_bytes" in of:
+            dead = f"{of['dead_bytes']:,} in {of['dead_members']:,} members"
+            write_line(f"    live {of['live_bytes']:,} bytes, dead {dead}")
+        for kind in of.get("arrays", ()):
+            shape = tuple(kind["shape"])
+            write_line(f"    {kind['count']:>12,}  {shown(kind['dtype'])} {shape}")
+
+
+def ls_columnar(root: str, args: argparse.Namespace) -> int:
+    for line in lines_of(root, args.long, args.json):
+        write_line(line)
+    return 0
+
+
+def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
+    """Describe each sample on a line."""
+    from fastshard.columnar.connection import FAULTS, fault_of, open_reader
+    from fastshard.columnar.schema import NAME, read_fields
+
+    conn = open_reader(os.path.join(root, NAME))
+    try:
+        names = [field.name for field in read_fields(conn, conn.path)]
+        conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        columns = "".join(f", {name}_shard" for name in names)
+        for sample_id, *at in conn.execute(
+            f"SELECT id{columns} FROM samples ORDER BY rowid"
+        ):
+            shards = zip(names, at, strict=True)
+            there = {name: shard for name, shard in shards if shard is not None}
+            if as_json:
+                line = {"id": plain(sample_id), "shards": each_plain(there)}
+                yield json.dumps(line)
+            else:
+                fields = f"  {' '.join(map(shown, there))}" if long else ""
+                yield shown(str(sample_id)) + fields
+    except FAULTS as error:
+        raise fault_of(error, conn.path) from error
+    finally:
+        conn.close()
+
+
+def verify_columnar(root: str, args: argparse.Namespace) -> int:
+    from fastshard.cli.verify import print_fault
+    from fastshard.columnar.verify import verify
+
+    faults = verify(root)
+    for fault in faults:
+        print_fault(fault, args.json)
+    if not faults and not args.json:
+        write_line(f"{root}: ok")
+    return 1 if faults else 0
+
+
+def cmd_compact(args: argparse.Namespace) -> int:
+    """Rewrite the shards of a columnar dataset without what nothing refers to."""
+    from fastshard.columnar.compact import compact
+
+    done = compact(needed_root(args.root))._asdict()
+    if args.json:
+        write_line(json.dumps(done))
+        return 0
+    freed = done["bytes_before"] - done["bytes_after"]
+    shards = f"{done['shards_before']:,} shards, now {done['shards_after']:,}"
+    write_line(f"{freed:,} bytes freed of {done['bytes_before']:,}; {shards}")
+    return 0
+
+
+def add_compact(commands: Commands) -> None:
+    parser = commands.add_parser("compact", help=cmd_compact.__doc__)
+    parser.add_argument("root", metavar="ROOT", help=ROOT_HELP)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=cmd_compact)
+
+
+def cmd_query(args: argparse.Namespace) -> int:
+    """Find samples of a columnar dataset by an SQL expression over their metadata."""
+    from fastshard.columnar.connection import open_reader
+    from fastshard.columnar.read.query import query, split
+    from fastshard.columnar.schema import NAME
+
+    root = needed_root(args.root)
+    conn = open_reader(os.path.join(root, NAME))
+    try:
+        rows = query(
+            conn,
+            args.where,
+            columns=split(args.columns),
+            limit=args.limit,
+            timeout=args.timeout,
+        )
+    except QueryTimeoutError:
+        raise
+    except QueryError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        conn.close()
+    print_rows(rows, split(args.columns), args)
+    return 0
+
+
+def print_rows(
+    rows: list[dict[str, Any]], columns: list[str], args: argparse.Namespace
+) -> None:
+    if args.csv:
+        write_csv([columns, *(each_plain(row).values() for row in rows)])
+        return
+    for row in rows:
+        values = each_plain(row)
+        if args.json:
+            write_line(json.dumps(values))
+        else:
+            texts = ("" if value is None else str(value) for value in values.values())
+            write_line(*map(shown, texts))
+
+
+def write_csv(rows: Iterable[Iterable[Any]]) -> None:
+    """Write CSV: escaped on a terminal, as it is into a file or a pipe."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")  # so that both get quotes
+    is_seen = sys.stdout.isatty()
+    for row in rows:
+        if is_seen:
+            row = [one_line(v) if isinstance(v, str) else v for v in row]
+        writer.writerow(row)
+        line = text.getvalue().removesuffix("\r\n") + "\n"
+        sys.stdout.write(encodable(line, sys.stdout.encoding))
+        text.seek(0)
+        text.truncate()
+
+
+def each_plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: plain(value) for name, value in values.items()}
+
+
+def plain(value: Any) -> Any:
+    """Return a value of SQL as JSON and CSV can say it; bytes as hex digits."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def number(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError
+    return count
+
+
+def seconds(text: str) -> float:
+    count = float(text)
+    if not count >= 0:
+        raise ValueError
+    return count
+
+
+def add_query(commands: Commands) -> None:
+    parser = commands.add_parser("query", help=cmd_query.__doc__)
+    parser.add_argument("root", metavar="ROOT", help=ROOT_HELP)
+    parser.add_argument(
+        "where", nargs="?", metavar="SQL", help="an expression; all without it"
+    )
+    parser.add_argument(
+        "--columns",
+        default="id,meta_json",
+        metavar="A,B",
+        help="columns, or SQL expressions; id,meta_json without it",
+    )
+    parser.add_argument("--limit", type=number, metavar="N", help="N samples at most")
+    parser.add_argument(
+        "--timeout", type=seconds, default=TIMEOUT, metavar="S", help="seconds; 30"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object a line")
+    form.add_argument("--csv", action="store_true", help="with a line of names")
+    parser.set_defaults(run=cmd_query)

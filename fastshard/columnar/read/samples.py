@@ -1,0 +1,124 @@
+"""The rows of an index, read into a table of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fastshard.columnar.connection import FAULTS, fault_of
+from fastshard.columnar.read.snapshot import Snapshot
+from fastshard.columnar.samples import samples_of, samples_of_image
+from fastshard.columnar.schema import folded, quoted
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from fastshard._core.columnsamples import ColumnSamples
+
+__all__ = ["load_image", "load_samples", "some_samples"]
+
+AT_ONCE = 4096  # rows
+MOST_BYTES = 1 << 29  # of an index that is copied to be read (twice, for a moment),
+# and of what it says of where arrays are
+TABLE = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = 'samples'"
+VIRTUAL = 2  # of PRAGMA table_xinfo: a generated column that is not stored
+
+
+def load_samples(snapshot: Snapshot) -> ColumnSamples:
+    """Return all samples of a dataset, as they were added.
+
+    Raises
+    ------
+    FormatError
+        An id is no text, or the index is damaged.
+    """
+    found = load_image(snapshot)
+    if found is not None:
+        return found
+    columns = ["id"] + [
+        quoted(f"{field}_{what}")
+        for field in snapshot.folders
+        for what in ("offset", "shard")
+    ]
+    sql = f"SELECT {', '.join(columns)} FROM samples ORDER BY rowid"
+    return samples_of(_chunks(snapshot, sql), snapshot)
+
+
+def load_image(snapshot: Snapshot) -> ColumnSamples | None:
+    """Return all samples and their metadata, read from a copy of the index.
+
+    None where that takes too much memory, or where only SQL can tell what the index
+    holds.
+    """
+    connection = snapshot.connection()
+    if not hasattr(connection, "serialize"):  # SQLite was built without it
+        return None
+    try:
+        with connection.lock:
+            places = _places(connection, snapshot.folders)
+            roots = connection.execute(TABLE).fetchall()
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+            if places is None or pages * size > MOST_BYTES:
+                return None
+            image = connection.serialize()
+        ((root,),) = roots if len(roots) == 1 else [(None,)]
+        if type(root) is not int or not 0 < root <= pages:
+            return None
+        return samples_of_image(image, root, places, snapshot, MOST_BYTES)
+    except (*FAULTS, MemoryError):
+        return None
+
+
+def _places(connection: sqlite3.Connection, fields: Iterable[str]) -> list[int] | None:
+    """Return which values of a stored row those of `read_image` are.
+
+    None where SQLite would change what is stored (another type, a default), or
+    where an id may be looked up otherwise than by its bytes.
+    """
+    stored: dict[str, tuple[int, str | None]] = {}
+    for _, name, type_, _, default, is_key, kind in connection.execute(
+        "PRAGMA table_xinfo(samples)"
+    ):
+        if kind != VIRTUAL:
+            plain = default is None and not (is_key and type_.upper() == "INTEGER")
+            stored[folded(name)] = len(stored), type_.upper() if plain else None
+    wanted = [("id", "TEXT"), ("meta_json", "TEXT")]
+    for field in fields:
+        wanted.append((f"{field.lower()}_offset", "INTEGER"))
+        wanted.append((f"{field.lower()}_shard", "INTEGER"))
+    found = [stored.get(name, (0, None)) for name, _ in wanted]
+    if any(type_ != kind for (_, type_), (_, kind) in zip(found, wanted, strict=True)):
+        return None
+    return [place for place, _ in found] if _has_plain_ids(connection) else None
+
+
+def _has_plain_ids(connection: sqlite3.Connection) -> bool:
+    """Whether no two ids have the same bytes, and others are others to SQLite too."""
+    indexes = connection.execute("PRAGMA index_list(samples)").fetchall()
+    for _, name, is_unique, _, is_partial in indexes:
+        if is_unique and not is_partial:
+            info = connection.execute(f"PRAGMA index_xinfo({quoted(name)})")
+            keys = [(str(row[2]).lower(), row[4]) for row in info if row[5]]
+            if len(keys) == 1 and keys[0] == ("id", "BINARY"):
+                return True
+    return False
+
+
+def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
+    connection = snapshot.connection()
+    try:
+        with connection.lock:
+            cursor = connection.execute(sql)
+            while rows := cursor.fetchmany(AT_ONCE):
+                yield rows
+    except FAULTS as error:
+        raise fault_of(error, snapshot.path) from error
+
+
+def some_samples(
+    snapshot: Snapshot, rows: list[tuple[Any, ...]], ids: list[str]
+) -> ColumnSamples:
+    """Return the samples of rows that `rows_sql` of all fields gave."""
+    whole = [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
+    return samples_of([whole], snapshot)

@@ -1,0 +1,159 @@
+"""What a columnar dataset holds, in numbers."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from fastshard.columnar.connection import (
+    FAULTS,
+    ReaderConnection,
+    fault_of,
+    open_reader,
+)
+from fastshard.columnar.headers import HeaderCheck, Kind
+from fastshard.columnar.read.leases import Lease
+from fastshard.columnar.schema import NAME, Field, read_fields, shard_name
+from fastshard.columnar.verify import members_of
+from fastshard.columnar.write.leftovers import left_files
+
+__all__ = ["stat"]
+
+COMMON = 20  # kinds of arrays that are told apart
+
+
+def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
+    """Count what a columnar dataset holds.
+
+    Parameters
+    ----------
+    root : str or path-like
+        The dataset's directory.
+    deep : bool
+        Read the headers of all shards too, for what only they tell.
+
+    Returns
+    -------
+    dict
+        ``dataset``, ``samples``, ``index_bytes``, ``bytes`` (of all shards'
+        files), ``columns`` (of metadata: name to declared type), and ``fields``:
+        name to ``samples``, ``shards``, ``bytes``, ``missing``, the shards that
+        are not there, ``replaced`` and ``replaced_bytes``, shards that `compact` has
+        replaced and readers may still open, ``uncommitted`` and
+        ``uncommitted_bytes``, files that a writer that was stopped has left and the
+        next one removes. A deep one has for each field also ``live_bytes`` and
+        ``dead_bytes`` (members' data that rows refer to, and that none does any
+        more), ``dead_members``, and ``arrays``: the commonest dtypes and shapes,
+        and how many of each.
+
+    Raises
+    ------
+    FormatError
+        The index, or with `deep` a shard, is damaged.
+    OSError
+        They cannot be read.
+    """
+    name = os.fsdecode(root)
+    with Lease(name):  # else a compaction removes what is looked at
+        return _stat(name, deep)
+
+
+def _stat(name: str, deep: bool) -> dict[str, Any]:
+    conn = open_reader(os.path.join(name, NAME))
+    try:
+        fields = read_fields(conn, conn.path)
+        (samples,) = conn.execute("SELECT count(*) FROM samples").fetchone()
+        figures = {field.name: _field(conn, name, field) for field in fields}
+        if deep:
+            for field in fields:
+                figures[field.name].update(_deep(conn, name, field))
+        columns = _columns(conn, fields)
+    except FAULTS as error:
+        raise fault_of(error, conn.path) from error
+    finally:
+        conn.close()
+    return {
+        "dataset": name,
+        "samples": samples,
+        "index_bytes": _bytes_of(conn.path) + _bytes_of(f"{conn.path}-wal"),
+        "bytes": sum(of["bytes"] for of in figures.values()),
+        "columns": columns,
+        "fields": figures,
+    }
+
+
+def _columns(conn: ReaderConnection, fields: list[Field]) -> dict[str, str]:
+    """Return the columns of metadata: those that are neither ours nor a field's."""
+    ours = {"id", "meta_json"}
+    for field in fields:
+        ours |= {f"{field.name}_offset".lower(), f"{field.name}_shard".lower()}
+    rows = conn.execute("PRAGMA table_xinfo(samples)")
+    return {row[1]: row[2] for row in rows if row[1].lower() not in ours}
+
+
+def _field(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
+    column = f"{field.name}_shard"
+    rows = conn.execute(
+        f"SELECT {column}, count(*) FROM samples WHERE {column} IS NOT NULL "
+        f"GROUP BY {column} ORDER BY {column}"
+    ).fetchall()
+    sizes = {shard: _bytes_of(_path(root, field, shard)) for shard, _ in rows}
+    left = left_files(conn, root, field)
+    return {
+        "samples": sum(count for _, count in rows),
+        "shards": len(rows),
+        "bytes": sum(sizes.values()),
+        "missing": [shard for shard, nbytes in sizes.items() if not nbytes],
+        "replaced": len(left.replaced),
+        "replaced_bytes": sum(left.replaced.values()),
+        "uncommitted": len(left.uncommitted),
+        "uncommitted_bytes": sum(left.uncommitted.values()),
+    }
+
+
+def _deep(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
+    check = HeaderCheck()
+    sums: Counter[str] = Counter(live_bytes=0, dead_bytes=0, dead_members=0)
+    kinds: Counter[Kind] = Counter()
+    rows = conn.execute(
+        f"SELECT {field.name}_shard, {field.name}_offset, id FROM samples "
+        f"WHERE {field.name}_shard IS NOT NULL ORDER BY {field.name}_shard"
+    )
+    for shard, of_shard in groupby(rows, itemgetter(0)):
+        try:
+            members = members_of(_path(root, field, shard))
+        except FileNotFoundError:
+            continue
+        with members:
+            if members.error is not None:
+                raise members.error
+            names = [(f"{sample_id}.npy", offset) for _, offset, sample_id in of_shard]
+            extents = ((members.find(*named), named[0]) for named in names)
+            live = {(*extent, name) for extent, name in extents if extent is not None}
+            for _, _, kind in check.check(members.file, sorted(live)):
+                kinds[kind if isinstance(kind, Kind) else Kind(kind, ())] += 1
+            sums["live_bytes"] += sum(size for _, size, _ in live)
+            for name, at, size in members.sizes():
+                if (at, size, name) not in live:
+                    sums["dead_bytes"] += size
+                    sums["dead_members"] += 1
+    arrays = [
+        {"dtype": kind.dtype, "shape": list(kind.shape), "count": count}
+        for kind, count in kinds.most_common(COMMON)
+    ]
+    return {**sums, "arrays": arrays}
+
+
+def _path(root: str, field: Field, shard: Any) -> str:
+    number = shard if type(shard) is int else -1  # of no file
+    return os.path.join(root, field.folder, shard_name(number))
+
+
+def _bytes_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
