@@ -69,7 +69,8 @@ from fastshard._core.mapped import MappedFile
 from fastshard._core.source import LocalFile, PreadSource
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
-from fastshard.index.binary import FileIdentity, fingerprint_of, identity_of, is_same
+from fastshard.index.binary import FileIdentity
+from fastshard.index.freshness import fingerprint_of, identity_of, is_same
 from fastshard.remote.file import RemoteFile, open_remote
 
 if TYPE_CHECKING:

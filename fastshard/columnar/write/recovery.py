@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 
-FLAGS = os.O_RDONLY
+LOOK_FLAGS = os.O_RDONLY
 for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
-    FLAGS |= getattr(os, _flag, 0)
+    LOOK_FLAGS |= getattr(os, _flag, 0)
 
 
 def is_left(path: str) -> bool:
@@ -46,7 +46,7 @@ def is_left(path: str) -> bool:
     place, as a power loss leaves them, is no archive of anything.
     """
     try:
-        fd = os.open(path, FLAGS)
+        fd = os.open(path, LOOK_FLAGS)
     except OSError:
         return False
     try:
