@@ -7,10 +7,36 @@ early, reorders text or raises `UnicodeEncodeError`.
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TextIO
+from typing import Protocol, TextIO
 
-__all__ = ["encodable", "one_line", "shown", "write_line"]
+__all__ = [
+    "UsageError",
+    "encodable",
+    "one_line",
+    "shown",
+    "write_fault",
+    "write_line",
+]
+
+
+class UsageError(Exception):
+    """Wrong arguments of a command."""
+
+
+class Fault(Protocol):
+    """A fault that a command found in data."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def member(self) -> str | None: ...
+    @property
+    def reason(self) -> str: ...
+    def _asdict(self) -> dict[str, object]: ...
 
 
 def one_line(text: str) -> str:
@@ -49,6 +75,15 @@ def write_line(*columns: object, file: TextIO | None = None) -> None:
     if file is not None:  # a program without a console has none
         line = "\t".join([one_line(str(column)) for column in columns])
         file.write(encodable(line, getattr(file, "encoding", None)) + "\n")
+
+
+def write_fault(fault: Fault, as_json: bool) -> None:
+    """Print a fault on one line."""
+    if as_json:
+        write_line(json.dumps(fault._asdict()))
+        return
+    member = "" if fault.member is None else f"{shown(fault.member)}: "
+    write_line(f"{fault.path}: byte {fault.offset:,}: {member}{fault.reason}")
 
 
 def _has(encoding: str, character: str) -> bool:

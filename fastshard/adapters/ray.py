@@ -16,11 +16,11 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-import fastshard
 from fastshard._core.gather import pack
 from fastshard._core.samples import members_of
 from fastshard.dataset.batch import Collation
 from fastshard.dataset.dataset import Dataset
+from fastshard.dataset.open import open  # noqa: A004
 from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FastshardError
 from fastshard.formats.decoders import decode_field, decoder_for
@@ -80,7 +80,7 @@ def read(
         dataset = source
     else:
         # Bytes are copied once in any case, and so no file is mapped for it.
-        dataset = fastshard.open(source, **({"mode": "pread"} | options))
+        dataset = open(source, **({"mode": "pread"} | options))
     if dataset._stages:
         raise FastshardError("map and decode with Ray, after the samples are read")
     if isinstance(fields, str):

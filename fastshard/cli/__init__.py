@@ -10,16 +10,17 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-import fastshard
+from fastshard._util.terminal import UsageError, write_line
 from fastshard.cli.cache import add_cache
-from fastshard.cli.common import Commands, Parser, UsageError, complain, quietly_warned
+from fastshard.cli.common import Commands, Parser, complain, quietly_warned
 from fastshard.cli.index import add_index
 from fastshard.cli.ls import add_cat, add_ls
 from fastshard.cli.stat import add_stat
 from fastshard.cli.verify import add_verify
-from fastshard.columnar.commands import add_compact, add_query
 from fastshard.errors import FastshardError
+from fastshard.formats.registry import formats
 
 __all__ = ["main", "make_parser"]
 
@@ -36,12 +37,21 @@ def add_demo(commands: Commands) -> None:
     parser.set_defaults(run=cmd_demo)
 
 
+class ShowVersion(argparse.Action):
+    """Print the version of the package that is installed."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: object) -> NoReturn:
+        from importlib.metadata import version
+
+        write_line(f"fastshard {version('fastshard')}")
+        parser.exit()
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="fastshard", description="Read sharded datasets at memory speed."
     )
-    version = f"fastshard {fastshard.__version__}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show it")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in (
         add_ls,
@@ -49,12 +59,12 @@ def make_parser() -> argparse.ArgumentParser:
         add_stat,
         add_verify,
         add_index,
-        add_query,
-        add_compact,
         add_cache,
         add_demo,
     ):
         add(commands)
+    for each in formats():
+        each.add_commands(commands)
     return parser
 
 

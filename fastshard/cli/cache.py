@@ -7,10 +7,9 @@ import json
 import time
 
 from fastshard._util.progress import bar_type
-from fastshard._util.terminal import one_line, write_line
+from fastshard._util.terminal import UsageError, one_line, write_line
 from fastshard.cli.common import (
     Commands,
-    UsageError,
     add_sources,
     complain,
     settings_in,

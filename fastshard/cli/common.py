@@ -12,9 +12,11 @@ from typing import Any, NoReturn, TextIO
 
 from fastshard._util.progress import bar_type
 from fastshard._util.sizes import parse_size
-from fastshard._util.terminal import one_line, write_line
+from fastshard._util.terminal import UsageError, one_line, write_line
 from fastshard.dataset.listing import list_shards, sources_in
 from fastshard.errors import FastshardError
+from fastshard.formats.folder import LocalFolder
+from fastshard.formats.registry import Format, find_format
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index import sidecar
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
@@ -23,10 +25,10 @@ from fastshard.remote.urls import is_remote, last_part
 __all__ = [
     "Commands",
     "Parser",
-    "UsageError",
     "add_remote",
     "add_sources",
     "complain",
+    "dataset_in",
     "each_shard",
     "progress_of",
     "quietly_warned",
@@ -46,10 +48,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message))
-
-
-class UsageError(Exception):
-    """What is wrong with how a command was called."""
 
 
 def size(text: str) -> int:
@@ -131,6 +129,17 @@ def shards_in(sources: Sequence[str], remote: Settings | None = None) -> list[st
         else:
             found += list_shards(source).paths
     return found
+
+
+def dataset_in(sources: Sequence[str]) -> tuple[Format, str] | None:
+    """Return the dataset that sources name, and its format; None: they are tars."""
+    for source in filter(os.path.isdir, sources):
+        found = find_format(LocalFolder(source))
+        if found is not None and len(sources) > 1:
+            raise UsageError(f"{source} is a {found.name} dataset: name it alone")
+        if found is not None:
+            return found, source
+    return None
 
 
 @contextmanager

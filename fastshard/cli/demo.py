@@ -16,8 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-import fastshard
 from fastshard._util.terminal import write_line
+from fastshard.dataset.build_index import build_index
+from fastshard.dataset.open import open as open_dataset
+from fastshard.dataset.open import open_shard
+from fastshard.formats.writer import ShardWriter
 
 SAMPLES = 2000
 ROUNDS = 5
@@ -90,7 +93,7 @@ def check_reads(path: Path, members: Members) -> int:
     """Read a shard every way; return how many reads gave the stored bytes."""
     right = 0
     for mode in ("mmap", "private", "pread"):
-        with fastshard.open_shard(path, mode=mode) as shard:
+        with open_shard(path, mode=mode) as shard:
             expect(list(shard.names) == list(members), f"names, {mode}")
             for i, (name, data) in enumerate(members.items()):
                 same = shard[i] == shard[name] == shard.read(i) == data
@@ -115,7 +118,7 @@ def check_reads(path: Path, members: Members) -> int:
 
 def check_arrays(path: Path, members: Members) -> int:
     """Compare every array of a shard with NumPy's own reading."""
-    with fastshard.open_shard(path) as shard:
+    with open_shard(path) as shard:
         for sample in shard.samples:
             expected = np.load(io.BytesIO(members[f"{sample.key}.npy"]))
             expect(np.array_equal(sample.array("npy"), expected), sample.key)
@@ -137,14 +140,14 @@ def print_speed(path: Path, order: list[str]) -> None:
     """Print members a second of fastshard and of tarfile on one file."""
 
     def open_fastshard() -> int:
-        with fastshard.open_shard(path) as shard:
+        with open_shard(path) as shard:
             return len(shard)
 
     def open_tarfile() -> int:
         with tarfile.open(path) as tar:
             return len(tar.getnames())
 
-    with fastshard.open_shard(path) as shard, tarfile.open(path) as tar:
+    with open_shard(path) as shard, tarfile.open(path) as tar:
         infos = {info.name: info for info in tar}
 
         def view_fastshard() -> int:
@@ -180,7 +183,7 @@ def write_dataset(folder: Path) -> list[Members]:
     """Write a dataset of several shards with `ShardWriter`; return its samples."""
     numbers = np.random.default_rng(2)
     samples = []
-    with fastshard.ShardWriter(folder / "train-{:04d}.tar", max_count=500) as writer:
+    with ShardWriter(folder / "train-{:04d}.tar", max_count=500) as writer:
         for i in range(SAMPLES):
             vector = numbers.random(64, dtype=np.float32)
             sample = {"npy": npy(vector), "cls": str(i % 10).encode()}
@@ -192,7 +195,7 @@ def write_dataset(folder: Path) -> list[Members]:
 def check_dataset(folder: Path, samples: list[Members]) -> int:
     """Read a dataset by position, key, batch, narrowed and decoded."""
     right = 0
-    with fastshard.open(folder) as ds:
+    with open_dataset(folder) as ds:
         expect(len(ds) == len(samples), "samples counted")
         for i, stored in enumerate(samples):
             for sample in (ds[i], ds[f"{i:06d}"]):
@@ -217,14 +220,14 @@ def print_opening(folder: Path) -> None:
         best = float("inf")
         for _ in range(ROUNDS):
             start = time.perf_counter()
-            with fastshard.open(folder, **options) as ds:  # type: ignore[arg-type]
+            with open_dataset(folder, **options) as ds:  # type: ignore[arg-type]
                 len(ds)
             best = min(best, time.perf_counter() - start)
         return best
 
     without = seconds(index="none")
     beside = seconds()
-    fastshard.build_index(folder)
+    build_index(folder)
     whole = seconds()
     write_line(
         f"  opened and counted in {without * 1e3:.2f} ms by a scan, "

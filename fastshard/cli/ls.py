@@ -14,11 +14,11 @@ from fastshard.cli.common import (
     add_remote,
     add_sources,
     complain,
+    dataset_in,
     each_shard,
     settings_in,
     shards_in,
 )
-from fastshard.columnar.commands import columnar_root, ls_columnar
 from fastshard.formats.tar import TarShard
 
 __all__ = ["add_cat", "add_ls"]
@@ -40,9 +40,12 @@ def lines_of(path: str, shard: TarShard, args: argparse.Namespace) -> Iterator[s
 
 def cmd_ls(args: argparse.Namespace) -> int:
     """List the members of shards."""
-    root = columnar_root(args.sources)
-    if root is not None:
-        return ls_columnar(root, args)
+    found = dataset_in(args.sources)
+    if found is not None:
+        dataset, root = found
+        for line in dataset.list_lines(root, long=args.long, as_json=args.json):
+            write_line(line)
+        return 0
     status = 0
     remote = settings_in(args.sources, args)
     for path, shard in each_shard(shards_in(args.sources, remote), remote):

@@ -11,11 +11,11 @@ from fastshard._util.terminal import shown, write_line
 from fastshard.cli.common import (
     Commands,
     add_sources,
+    dataset_in,
     each_shard,
     settings_in,
     shards_in,
 )
-from fastshard.columnar.commands import columnar_root, stat_columnar
 from fastshard.formats.tar import TarShard
 
 __all__ = ["add_stat"]
@@ -122,9 +122,14 @@ class Totals:
 
 def cmd_stat(args: argparse.Namespace) -> int:
     """Count members, bytes, sizes, fields and what is skipped."""
-    root = columnar_root(args.sources)
-    if root is not None:
-        return stat_columnar(root, args)
+    found = dataset_in(args.sources)
+    if found is not None:
+        dataset, root = found
+        figures = dataset.stat(root, deep=args.deep)
+        lines = dataset.stat_lines(figures)
+        for line in [json.dumps(figures)] if args.json else lines:
+            write_line(line)
+        return 0
     status = 0
     remote = settings_in(args.sources, args)
     paths = shards_in(args.sources, remote)

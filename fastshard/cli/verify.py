@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastshard._util.terminal import shown, write_line
+from fastshard._util.terminal import write_fault, write_line
 from fastshard.cli.common import (
     Commands,
     add_sources,
     complain,
+    dataset_in,
     progress_of,
     settings_in,
     shards_in,
 )
-from fastshard.columnar.commands import columnar_root, verify_columnar
 from fastshard.errors import FastshardError
 from fastshard.remote.file import open_if_there
 from fastshard.remote.options import Settings
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["add_verify"]
 
 
-def print_fault(fault: Fault, as_json: bool) -> None:
-    if as_json:
-        write_line(json.dumps(fault._asdict()))
-        return
-    member = "" if fault.member is None else f"{shown(fault.member)}: "
-    write_line(f"{fault.path}: byte {fault.offset:,}: {member}{fault.reason}")
+def write_faults(where: str, faults: Sequence[Fault], as_json: bool) -> int:
+    for fault in faults:
+        write_fault(fault, as_json)
+    if not faults and not as_json:
+        write_line(f"{where}: ok")
+    return 1 if faults else 0
 
 
 def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> int:
@@ -49,7 +48,7 @@ def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> 
         complain(error)
         return 1
     for fault in faults:
-        print_fault(fault, args.json)
+        write_fault(fault, args.json)
     if shard is not None:
         if not faults and not args.json:
             write_line(f"{path}: ok, {len(shard):,} members")
@@ -59,7 +58,7 @@ def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> 
 
 def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -> int:
     """Check ``dataset.fsi``, if the shards have one."""
-    from fastshard.dataset.shardset import root_of
+    from fastshard.dataset.tarset import root_of
     from fastshard.dataset.verify import verify_global
     from fastshard.index.dataset_file import NAME
 
@@ -72,19 +71,15 @@ def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -
         there = os.path.exists(where)
     if not there:
         return 0
-    faults = verify_global(where, paths, remote)
-    for fault in faults:
-        print_fault(fault, as_json)
-    if not faults and not as_json:
-        write_line(f"{where}: ok")
-    return 1 if faults else 0
+    return write_faults(where, verify_global(where, paths, remote), as_json)
 
 
 def cmd_verify(args: argparse.Namespace) -> int:
     """Check headers, bounds, names and indexes of shards."""
-    root = columnar_root(args.sources)
-    if root is not None:
-        return verify_columnar(root, args)
+    found = dataset_in(args.sources)
+    if found is not None:
+        dataset, root = found
+        return write_faults(root, dataset.verify(root), args.json)
     remote = settings_in(args.sources, args)
     paths = shards_in(args.sources, remote)
     if remote is not None and not all(map(is_remote, paths)):

@@ -1,4 +1,4 @@
-"""``query`` and ``compact``, and what other commands do for a columnar dataset."""
+"""Commands on columnar datasets, and their lines of ``ls`` and ``stat``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fastshard._util.terminal import encodable, one_line, shown, write_line
-from fastshard.cli.common import Commands, UsageError
+from fastshard._util.terminal import (
+    UsageError,
+    encodable,
+    one_line,
+    shown,
+    write_line,
+)
+from fastshard.columnar.schema import NAME, is_columnar, read_fields
 from fastshard.errors import QueryError, QueryTimeoutError
 
 __all__ = [
     "add_compact",
     "add_query",
-    "columnar_root",
-    "ls_columnar",
-    "stat_columnar",
-    "verify_columnar",
+    "lines_of",
+    "stat_lines",
 ]
 
 ROOT_HELP = "the directory of a columnar dataset"
@@ -33,69 +37,43 @@ LEFT = {
 TIMEOUT = 30.0  # seconds of a query
 
 
-def columnar_root(sources: Sequence[str]) -> str | None:
-    """Return the columnar dataset that the sources are, if they are one."""
-    if not any(map(os.path.isdir, sources)):
-        return None
-    from fastshard.columnar.schema import is_columnar
-
-    found = [source for source in sources if is_columnar(source)]
-    if found and len(sources) > 1:
-        raise UsageError(f"{found[0]} is a columnar dataset: name it alone")
-    return found[0] if found else None
-
-
 def needed_root(root: str) -> str:
-    if columnar_root([root]) is None:
+    if not is_columnar(root):
         raise UsageError(f"{root} is no columnar dataset: it has no index.sqlite")
     return root
 
 
-def stat_columnar(root: str, args: argparse.Namespace) -> int:
-    from fastshard.columnar.stats import stat
-
-    figures = stat(root, deep=args.deep)
-    write_line(json.dumps(figures)) if args.json else print_figures(figures)
-    return 0
-
-
-def print_figures(figures: dict[str, Any]) -> None:
+def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Describe what `stat` counted."""
     columns = ", ".join(
         f"{shown(name)} {shown(kind)}".strip()
         for name, kind in figures["columns"].items()
     )
-    write_line(figures["dataset"])
-    write_line(f"  bytes    {figures['bytes']:,}, index {figures['index_bytes']:,}")
-    write_line(f"  samples  {figures['samples']:,}")
-    write_line(f"  columns  {columns or 'none'}")
+    yield figures["dataset"]
+    yield f"  bytes    {figures['bytes']:,}, index {figures['index_bytes']:,}"
+    yield f"  samples  {figures['samples']:,}"
+    yield f"  columns  {columns or 'none'}"
     for name, of in figures["fields"].items():
         shards, samples = f"{of['shards']:,} shards", f"{of['samples']:,} samples"
-        write_line(f"  {shown(name)}: {samples} in {shards} of {of['bytes']:,} bytes")
+        yield f"  {shown(name)}: {samples} in {shards} of {of['bytes']:,} bytes"
         if of["missing"]:
             numbers = ", ".join(map(str, of["missing"][:8]))
-            write_line(f"    {len(of['missing']):,} shards are not there: {numbers}")
+            yield f"    {len(of['missing']):,} shards are not there: {numbers}"
         for what, why in LEFT.items():
             if of[what]:
                 nbytes = f"{of[what + '_bytes']:,} bytes"
-                write_line(f"    {of[what]:,} files of {nbytes} {why}")
+                yield f"    {of[what]:,} files of {nbytes} {why}"
         if "live_bytes" in of:
             dead = f"{of['dead_bytes']:,} in {of['dead_members']:,} members"
-            write_line(f"    live {of['live_bytes']:,} bytes, dead {dead}")
+            yield f"    live {of['live_bytes']:,} bytes, dead {dead}"
         for kind in of.get("arrays", ()):
             shape = tuple(kind["shape"])
-            write_line(f"    {kind['count']:>12,}  {shown(kind['dtype'])} {shape}")
-
-
-def ls_columnar(root: str, args: argparse.Namespace) -> int:
-    for line in lines_of(root, args.long, args.json):
-        write_line(line)
-    return 0
+            yield f"    {kind['count']:>12,}  {shown(kind['dtype'])} {shape}"
 
 
 def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
     """Describe each sample on a line."""
     from fastshard.columnar.connection import FAULTS, fault_of, open_reader
-    from fastshard.columnar.schema import NAME, read_fields
 
     conn = open_reader(os.path.join(root, NAME))
     try:
@@ -119,18 +97,6 @@ def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
         conn.close()
 
 
-def verify_columnar(root: str, args: argparse.Namespace) -> int:
-    from fastshard.cli.verify import print_fault
-    from fastshard.columnar.verify import verify
-
-    faults = verify(root)
-    for fault in faults:
-        print_fault(fault, args.json)
-    if not faults and not args.json:
-        write_line(f"{root}: ok")
-    return 1 if faults else 0
-
-
 def cmd_compact(args: argparse.Namespace) -> int:
     """Rewrite the shards of a columnar dataset without what nothing refers to."""
     from fastshard.columnar.compact import compact
@@ -145,7 +111,7 @@ def cmd_compact(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_compact(commands: Commands) -> None:
+def add_compact(commands: Any) -> None:
     parser = commands.add_parser("compact", help=cmd_compact.__doc__)
     parser.add_argument("root", metavar="ROOT", help=ROOT_HELP)
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -156,7 +122,6 @@ def cmd_query(args: argparse.Namespace) -> int:
     """Find samples of a columnar dataset by an SQL expression over their metadata."""
     from fastshard.columnar.connection import open_reader
     from fastshard.columnar.read.query import query, split
-    from fastshard.columnar.schema import NAME
 
     root = needed_root(args.root)
     conn = open_reader(os.path.join(root, NAME))
@@ -235,7 +200,7 @@ def seconds(text: str) -> float:
     return count
 
 
-def add_query(commands: Commands) -> None:
+def add_query(commands: Any) -> None:
     parser = commands.add_parser("query", help=cmd_query.__doc__)
     parser.add_argument("root", metavar="ROOT", help=ROOT_HELP)
     parser.add_argument(

@@ -10,7 +10,6 @@ from collections.abc import Container
 from typing import Any, NamedTuple
 
 from fastshard.errors import FormatError
-from fastshard.formats import format_of
 
 __all__ = [
     "LARGEST_ID",
@@ -223,8 +222,7 @@ class Field(NamedTuple):
 
 def is_columnar(root: str | os.PathLike[str]) -> bool:
     """Say whether a path is a directory that holds an ``index.sqlite``."""
-    found = format_of(root)
-    return found is not None and found.mark == NAME
+    return os.path.isfile(os.path.join(root, NAME))
 
 
 def folded(name: str) -> str:

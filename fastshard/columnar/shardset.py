@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fastshard._core.source import MappedSource
 from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
+from fastshard.columnar.verify import verify
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, Reading, ShardSet
-from fastshard.errors import ClosedError, FastshardError
+from fastshard.errors import ClosedError
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
     from fastshard._core.columnsamples import ColumnSamples
 
-__all__ = ["ColumnSet", "open_set"]
-
-
-def open_set(
-    root: str, *, mode: Mode, limit: int | None, reading: Reading
-) -> ColumnSet:
-    """Open what `fastshard.open` makes a dataset of."""
-    return ColumnSet(root, mode=mode, limit=limit, reading=reading)
+__all__ = ["ColumnSet"]
 
 
 class ColumnSet(ShardSet):
@@ -38,35 +31,28 @@ class ColumnSet(ShardSet):
         As for `ShardSet`.
     """
 
+    format = "columnar"
+
     def __init__(
         self, root: str, *, mode: Mode, limit: int | None, reading: Reading
     ) -> None:
-        super().__init__(
-            [root],
-            index="auto",
-            root=root,
-            mode=mode,
-            key="first",
-            lower=True,
-            limit=limit,
-            reading=reading,
-        )
+        super().__init__(1, root=root, mode=mode, limit=limit, reading=reading)
+        self.paths = [root]
         self.snapshot = Snapshot(os.path.abspath(root), mode, limit, self.ring)
         self.kept = limit  # as it was given
-        self.verifier = self._verify
+        self._counts: list[Counts] | None = None
 
-    def bring(self, k: int) -> Any:
+    def open_shard(self, k: int) -> ColumnSamples:
         """Read all rows of the index."""
         if self.closed:
             raise ClosedError("the dataset is closed: open it again")
         samples = load_samples(self.snapshot)
-        self.open[k] = samples  # type: ignore[call-overload]
+        self.open[k] = samples
         return samples
 
     def rows(self) -> ColumnSamples:
         """Return all samples."""
-        samples: Any = self.samples(0)
-        found: ColumnSamples = samples
+        found: ColumnSamples = self.samples(0)
         return found
 
     def is_counted(self) -> bool:
@@ -90,21 +76,6 @@ class ColumnSet(ShardSet):
         rows = self.rows()
         return sum(column.data_bytes() for column in rows.columns)
 
-    def shard(self, k: int) -> NoReturn:
-        raise FastshardError(
-            f"{self.root} is a columnar dataset: its samples' fields lie in shards of "
-            "their own, which have no samples"
-        )
-
-    def member(self, i: int) -> NoReturn:
-        self.shard(0)
-
-    def without(self, gone: Collection[int]) -> ShardSet:
-        self.shard(0)
-
-    def each(self, task: Callable[[int], Any], doing: str) -> Iterable[Any]:
-        return map(task, [0])
-
     def close(self) -> None:
         super().close()
         self.snapshot.close()
@@ -116,9 +87,8 @@ class ColumnSet(ShardSet):
         i = self.rows().search_key(key)
         return [] if i < 0 else [i]
 
-    def _verify(self) -> list[Any]:
-        from fastshard.columnar.verify import verify
-
+    def verify(self) -> list[Any]:
+        """Return the faults of every row and shard."""
         return list(verify(self.snapshot.root))
 
     def identify(self) -> Identity:
@@ -142,8 +112,7 @@ class ColumnSet(ShardSet):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise ClosedError("the dataset is closed: open it again")
-        mode = self.options["mode"]
-        return _again, (self.snapshot.root, mode, self.kept, self.reading)
+        return _again, (self.snapshot.root, self.mode, self.kept, self.reading)
 
 
 def _again(root: str, mode: Mode, limit: int | None, reading: Reading) -> ColumnSet:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Unpack
 from fastshard._core.source import LocalFile
 from fastshard._util.progress import byte_bar
 from fastshard.dataset.listing import Source, list_shards, sources_in
-from fastshard.dataset.shardset import ShardSet, root_of
+from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.dataset.views import key_table
 from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
@@ -298,7 +298,7 @@ def _write_wids(
     if remote is not None:
         raise FastshardError("an index in the format wids is made of local shards")
     root = root_of(paths)
-    shards = ShardSet(paths, index="auto", root=root, mode="mmap", key=key, lower=True)
+    shards = TarSet(paths, index="auto", root=root, mode="mmap", key=key, lower=True)
     where = os.path.join(folder or root, WIDS_NAME)
     if folder is not None:
         os.makedirs(folder, exist_ok=True)
@@ -339,7 +339,7 @@ def merge_indexes(
     job = Job(root, "fsi", folder, key, False, False, settings)
     facts = [_facts(job, path) for path in paths]
     where = os.path.join(folder or root, NAME)
-    shards = ShardSet(
+    shards = TarSet(
         paths,
         index=folder or "auto",
         root=root,

@@ -27,7 +27,8 @@ from fastshard.dataset.order.selection import (
     matching,
 )
 from fastshard.dataset.order.state import Identity
-from fastshard.dataset.shardset import ShardSet, identity_of, memory_info
+from fastshard.dataset.shardset import ShardSet, memory_info
+from fastshard.dataset.tarset import tar_set
 from fastshard.dataset.views import DatasetKeys, Members, Shards
 from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.decoders import Decoder
@@ -355,7 +356,7 @@ class Dataset(Bulk):
 
     def _identity(self) -> Identity:
         if self._set.identity is None:
-            self._set.identity = self._set.identify() or identity_of(self._set)
+            self._set.identity = self._set.identify()
         identity: Identity = self._set.identity
         return identity
 
@@ -511,7 +512,7 @@ class Dataset(Bulk):
         """
         gone = {self.shards.index(shard) for shard in shards}
         if self._plan == Plan():  # the shards need not even be readable
-            return self._with(shards=self._set.without(gone))
+            return self._with(shards=tar_set(self._set).without(gone))
         import numpy as np
 
         starts = self._set.starts()
@@ -537,9 +538,12 @@ class Dataset(Bulk):
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
         """Look for faults in every shard and index; see `verify_dataset`."""
-        from fastshard.dataset.verify import verify_dataset
+        faults = self._set.verify()
+        if faults is None:
+            from fastshard.dataset.verify import verify_dataset
 
-        return verify_dataset(self._set, hashes=hashes)
+            faults = verify_dataset(tar_set(self._set), hashes=hashes)
+        return faults
 
     def close(self) -> None:
         """Let go of the shards, of datasets made from this one too.

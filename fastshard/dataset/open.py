@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from fastshard._util.options import check_choice, check_index
+from fastshard._util.options import check_choice, check_index, check_names
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.listing import Source, list_shards, sources_in
 from fastshard.dataset.order.worker import guard_collation
-from fastshard.dataset.shardset import Reading, ShardSet, root_of
+from fastshard.dataset.shardset import Reading, ShardSet
+from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.errors import FastshardError
-from fastshard.formats import format_of
-from fastshard.formats.tar import KeyRule, Mode
+from fastshard.formats.folder import Folder, LocalFolder, RemoteFolder
+from fastshard.formats.registry import Format, find_format, formats
+from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import Known, find_known, find_remote_known
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
@@ -23,10 +25,10 @@ from fastshard.remote.urls import is_folder, is_remote
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
 
-__all__ = ["open_dataset"]
+__all__ = ["open", "open_shard"]
 
 
-def open_dataset(
+def open(  # noqa: A001
     source: Source,
     *,
     index: str | os.PathLike[str] = "auto",
@@ -39,9 +41,68 @@ def open_dataset(
     keep_cache: bool = True,
     prefetch: bool = True,
     check_size: bool = False,
-    remote: RemoteOptions | None = None,
+    **remote: Unpack[RemoteOptions],
 ) -> Dataset:
-    """Open a dataset; see `fastshard.open`."""
+    """Open a dataset of tar shards, on this machine or elsewhere.
+
+    Parameters
+    ----------
+    source : str, path-like or sequence of them
+        A tar; a directory, for the shards in it (``directory/**``: also below
+        it); a glob; a brace list, ``train-{000..099}.tar``; a list of these; or
+        a wids index. Shards of directories and globs are ordered naturally, 2
+        before 10; lists keep their order. Or URLs of these: ``http(s)://``,
+        ``hf://datasets/owner/name``, ``s3://``, ``gs://``, ``az://``. HTTP lists no
+        directories: the ``dataset.fsi`` there says what is in it.
+    index : {"auto", "none", "rebuild"} or path-like
+        As for `open_shard`, for each shard; and ``"auto"`` uses a fresh
+        ``dataset.fsi`` of the shards' directory, with which no shard is touched
+        to count samples. ``"rebuild"`` makes all of them first. A directory
+        holds indexes that were made with ``out=``.
+    key : {"first", "last"}
+        At which dot of a name's last part a sample's key ends.
+    lower : bool
+        Lower-case the fields of samples, as WebDataset does.
+    decoders : Mapping of str to callable, optional
+        ``fn(view) -> value`` by suffix of the field, for `Sample.decode`; they
+        come before those that are built in. With
+        `fastshard.formats.decoders.NpzDecoder` the memory of an ``.npz`` field has a
+        limit.
+    mode : {"mmap", "private", "pread"}
+        As for `open_shard`.
+    max_mapped : int, optional
+        How many shards may be mapped at a time; otherwise a quarter of what the
+        system allows (``vm.max_map_count``), at most 16,384.
+    max_memory : int or str, optional
+        How much of the mapped shards may be resident in this process: bytes, or
+        ``"1GiB"``. Pages that were read longest ago are released, however they were
+        read; views of them stay valid, and fault their bytes in again. Pages that
+        were written to in ``mode="private"`` stay.
+    keep_cache : bool
+        Whether what was read stays in the page cache. False is for datasets that
+        are larger than memory and read once.
+    prefetch : bool
+        Whether bytes that are not in memory are brought before they are handed out,
+        without the GIL, and ahead of iterations.
+    check_size : bool
+        As for `open_shard`.
+    **remote
+        How URLs are read: see `RemoteOptions`.
+
+    Returns
+    -------
+    Dataset
+        A sequence of samples. Shards are opened when they are first needed.
+
+    Raises
+    ------
+    FileNotFoundError
+        A shard is not there.
+    FastshardError
+        There are no shards, or not all of one format.
+    RemoteError
+        What is remote cannot be read.
+    """
     check_choice("mode", mode, ("mmap", "private", "pread"))
     check_choice("key", key, ("first", "last"))
     if max_mapped is not None and max_mapped < 1:
@@ -51,17 +112,14 @@ def open_dataset(
     check_index(where)
     most = None if max_memory is None else parse_size(max_memory)
     reading = Reading(prefetch, most, keep_cache)
-    other = format_of(source)
-    if other is not None:
-        if index != "auto" or key != "first" or not lower or check_size:
-            raise ValueError(
-                f"a {other.name} dataset takes no index, key, lower, check_size"
-            )
-        settings_of(remote or {}, [])  # no argument that there is not
-        root = os.fspath(source)  # type: ignore[arg-type]
-        found = other.open_set(root, mode=mode, limit=max_mapped, reading=reading)
-        return Dataset(found, decoders=decoders)
-    settings = settings_of(remote or {}, sources_in(source))
+    given = {"index": where, "key": key, "lower": lower, "check_size": check_size}
+    found = _format_of(source, remote)
+    if found is not None:
+        shards = _open_format(*found, given, remote, mode, max_mapped, reading)
+        return Dataset(shards, decoders=decoders)
+    known = (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+    check_names("open", remote, known)
+    settings = settings_of(remote, sources_in(source))
     paths = list_shards(source, remote=settings).paths
     away = is_remote(paths[0])
     if away and where == "rebuild":
@@ -90,6 +148,159 @@ def open_dataset(
     return Dataset(shards, decoders=decoders)
 
 
+def _format_of(source: Source, remote: RemoteOptions) -> tuple[Format, str] | None:
+    """Return the format of a directory, and where it is; None: the source is tars."""
+    if not isinstance(source, str | os.PathLike):
+        return None
+    root = os.fspath(source)
+    folder: Folder
+    if isinstance(root, str) and is_remote(root):
+        if not any(each.is_remote for each in formats()):
+            return None
+        folder = RemoteFolder(root, settings_of(_common(remote), [root]))
+    elif os.path.isdir(root):
+        folder = LocalFolder(root)
+    else:
+        return None
+    found = find_format(folder)
+    return None if found is None else (found, root)
+
+
+def _common(options: Mapping[str, Any]) -> RemoteOptions:
+    """Return the options that every URL takes, without those of a format."""
+    known = RemoteOptions.__optional_keys__
+    kept = {name: value for name, value in options.items() if name in known}
+    return cast(RemoteOptions, kept)
+
+
+def _open_format(
+    found: Format,
+    root: str,
+    given: dict[str, Any],
+    options: Mapping[str, Any],
+    mode: Mode,
+    limit: int | None,
+    reading: Reading,
+) -> ShardSet:
+    """Open the shards of a dataset with the options that its format takes."""
+    known = (
+        *(open.__kwdefaults__ or ()),
+        *RemoteOptions.__optional_keys__,
+        *found.options,
+    )
+    check_names("open", options, known)
+    plain = {"index": "auto", "key": "first", "lower": True, "check_size": False}
+    changed = {name for name in plain if given[name] != plain[name]}
+    if changed - found.options:
+        lacking = ", ".join(name for name in plain if name not in found.options)
+        raise ValueError(f"a {found.name} dataset takes no {lacking}")
+    settings = settings_of(_common(options), [root] if is_remote(root) else [])
+    own = {name: value for name, value in options.items() if name in found.options}
+    own |= {name: given[name] for name in changed}
+    if found.is_remote:
+        own["remote"] = settings if is_remote(root) else None
+    shards: ShardSet = found.open_set(
+        root, mode=mode, limit=limit, reading=reading, **own
+    )
+    return shards
+
+
+def open_shard(
+    path: str | os.PathLike[str],
+    *,
+    index: str | os.PathLike[str] = "auto",
+    mode: Mode = "mmap",
+    key: KeyRule = "first",
+    lower: bool = True,
+    prefetch: bool = True,
+    check_size: bool = False,
+    **remote: Unpack[RemoteOptions],
+) -> TarShard:
+    """Open a tar shard: find its members, and map it if it is on this machine.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A tar file, not compressed: v7, ustar, GNU or pax; or the URL of one.
+    index : {"auto", "none", "rebuild"} or path-like
+        Where its members are listed.
+
+        ``"auto"``
+            A fresh index beside it is used: ``.fsi``, else ``.json``. A stale or
+            broken one is passed over with a `StaleIndexWarning`. Without one the
+            headers are scanned.
+        ``"none"``
+            The headers are scanned; no index is looked for.
+        ``"rebuild"``
+            The headers are scanned, and an ``.fsi`` is written beside it.
+        a path
+            That index (``.fsi``, ``.json``, ``.idx``, ``.tar.idx``), which must
+            be fresh; or a directory to look for one in.
+    mode : {"mmap", "private", "pread"}
+        How its bytes are read.
+
+        ``"mmap"``
+            Mapped and read-only. Nothing is copied. No other process may
+            truncate the file: touching what is gone kills this one (SIGBUS).
+        ``"private"``
+            Mapped copy-on-write: views and arrays are writable, and the file
+            never changes. What in-place operations of NumPy and torch need.
+        ``"pread"``
+            Never mapped: each view is a copy of its own, and a file that was
+            written to, but for what was appended, gives a `FormatError`. Keeps
+            one descriptor open.
+    key : {"first", "last"}
+        At which dot of a name's last part a sample's key ends.
+    lower : bool
+        Lower-case the fields of samples, as WebDataset does.
+    prefetch : bool
+        Whether a member that is not in memory is brought, without the GIL, before a
+        view of it is returned; of a large one the first 16 MiB.
+    check_size : bool
+        Where it is mapped: keep a descriptor, and raise a `FormatError` at every
+        read after the file became shorter.
+    **remote
+        How a URL is read: see `RemoteOptions`. `mode`, `prefetch` and `check_size`
+        are for files.
+
+    Returns
+    -------
+    TarShard
+        A sequence of views by position or name, with ``samples``, ``names``,
+        ``offsets``, ``sizes``. Close it, or use it in a ``with`` statement.
+
+    Raises
+    ------
+    FormatError
+        The file is no tar, is cut or damaged, is compressed, is a directory or
+        a device, or holds members that are not stored as they are (sparse,
+        multi-volume, incremental). The error names the byte. Or an index that
+        was named is broken.
+    StaleIndexError
+        An index that was named is of another shard, or of an earlier state.
+    OSError
+        The file cannot be opened, read or mapped.
+    RemoteError
+        A URL cannot be read.
+    """
+    known = (*(open_shard.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+    check_names("open_shard", remote, known)
+    name = os.fspath(path)
+    settings = None
+    if isinstance(name, str) and is_remote(name):
+        settings = settings_of(remote, [name])
+    return open_tar(
+        path,
+        index=index,
+        mode=mode,
+        key=key,
+        lower=lower,
+        prefetch=prefetch,
+        check_size=check_size,
+        remote=settings,
+    )
+
+
 def is_whole(source: Source) -> bool:
     """Say whether a source means all shards of a directory."""
     if not isinstance(source, str | os.PathLike):
@@ -112,7 +323,7 @@ def shards_of(
     reading: Reading = Reading(),  # noqa: B008 - immutable
     check_size: bool = False,
     remote: Settings | None = None,
-) -> ShardSet:
+) -> TarSet:
     """Return the shards of a dataset, with what its global index says of them."""
     root = root_of(paths)
     known: Known | None = None
@@ -131,7 +342,7 @@ def shards_of(
             whole=whole,
             copied=mode == "pread",
         )
-    return ShardSet(
+    return TarSet(
         paths,
         index=index,
         root=root,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fastshard._core.grouping import Grouping
 from fastshard._core.source import LocalFile
-from fastshard.dataset.shardset import ShardSet, root_of
+from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index import FOUND, format_of, read_index, sidecar
@@ -162,7 +162,7 @@ def _wrong_hashes(
             yield shard.path, offset, table.name_of(i), "its sha256 is not the index's"
 
 
-def verify_known(shards: ShardSet) -> Iterator[FaultTuple]:
+def verify_known(shards: TarSet) -> Iterator[FaultTuple]:
     """Say what a ``dataset.fsi`` has that its shards have not."""
     known = shards.known
     assert known is not None
@@ -178,7 +178,7 @@ def verify_known(shards: ShardSet) -> Iterator[FaultTuple]:
     yield from _wrong_rows(shards)
 
 
-def _wrong_rows(shards: ShardSet) -> Iterator[FaultTuple]:
+def _wrong_rows(shards: TarSet) -> Iterator[FaultTuple]:
     """Compare a table of keys with one made of the keys."""
     from fastshard.dataset.views import key_table
 
@@ -277,13 +277,11 @@ def verify_shard(
     return shard, faults
 
 
-def verify_dataset(shards: ShardSet, *, hashes: bool = False) -> list[Fault]:
+def verify_dataset(shards: TarSet, *, hashes: bool = False) -> list[Fault]:
     """Check every shard of a dataset as `verify_shard` does, in threads.
 
     And ``dataset.fsi``: its table of keys, and that each shard is what it says.
     """
-    if shards.verifier is not None:
-        return shards.verifier()
 
     def verify(k: int) -> list[Fault]:
         path = shards.paths[k]
@@ -317,7 +315,7 @@ def verify_global(
             known = match_known(index, paths, root, whole=True)
     except FormatError as error:
         return [Fault(error.path, error.offset, error.member, error.reason)]
-    shards = ShardSet(
+    shards = TarSet(
         paths,
         index="auto",
         root=root_of(paths),
@@ -330,7 +328,7 @@ def verify_global(
     return _known_faults(shards)
 
 
-def _known_faults(shards: ShardSet) -> list[Fault]:
+def _known_faults(shards: TarSet) -> list[Fault]:
     with warnings.catch_warnings():  # what is stale is a fault by now
         warnings.simplefilter("ignore", StaleIndexWarning)
         return [Fault(*fault) for fault in verify_known(shards)]

@@ -15,6 +15,7 @@ from fastshard._core.orders import Order
 from fastshard._core.shard import Shard
 from fastshard._util.options import near_names
 from fastshard.dataset.shardset import WINDOW, ShardSet
+from fastshard.dataset.tarset import tar_set
 from fastshard.errors import (
     AmbiguousKeyError,
     FormatError,
@@ -57,8 +58,8 @@ class Shards(Sequence["TarShard"]):
     def __getitem__(self, k: int | slice) -> TarShard | list[TarShard]:
         numbers = range(len(self))[k]
         if isinstance(numbers, int):
-            return self._set.shard(numbers)
-        return [self._set.shard(number) for number in numbers]
+            return tar_set(self._set).shard(numbers)
+        return [tar_set(self._set).shard(number) for number in numbers]
 
     def index(self, shard: Any, start: int = 0, stop: int | None = None) -> int:
         """Return the position of a shard, by its path or the path's last part.
@@ -114,13 +115,13 @@ class Members(Sequence[memoryview]):
         return self._at(range(len(self))[key])
 
     def _at(self, i: int) -> memoryview:
-        shard, member = self._set.member(i)
+        shard, member = tar_set(self._set).member(i)
         return shard[member]
 
     def get_many(self, positions: Sequence[int]) -> list[memoryview]:
         """Return views by position, in the order given, as a list."""
         numbers = range(len(self))
-        found = [self._set.member(numbers[i]) for i in positions]
+        found = [tar_set(self._set).member(numbers[i]) for i in positions]
         shards: list[Shard] = [shard for shard, _ in found]
         members = [member for _, member in found]
         if self._set.remote is not None:
@@ -133,7 +134,7 @@ class Members(Sequence[memoryview]):
 
     def __iter__(self) -> Iterator[memoryview]:
         for k in range(len(self._set)):
-            shard = self._set.shard(k)
+            shard = tar_set(self._set).shard(k)
             yield from self._set.iterate(MemberFeed(shard, range(len(shard))), WINDOW)
 
     def __contains__(self, name: object) -> bool:
@@ -145,7 +146,7 @@ class Members(Sequence[memoryview]):
         Of several in one shard it is the last. Opens every shard.
         """
         starts = self._set.member_starts()
-        shards = (self._set.shard(k) for k in range(len(self._set)))
+        shards = (tar_set(self._set).shard(k) for k in range(len(self._set)))
         return [
             start + shard.position(name)
             for start, shard in zip(starts, shards, strict=False)
@@ -166,7 +167,7 @@ class Members(Sequence[memoryview]):
     def keys(self) -> Iterator[str]:
         """Iterate over the members' names."""
         for k in range(len(self._set)):
-            yield from self._set.shard(k).names
+            yield from tar_set(self._set).shard(k).names
 
     def __repr__(self) -> str:
         return f"<{len(self):,} members of {len(self._set):,} shards>"
@@ -238,7 +239,8 @@ class DatasetKeys(Sequence[str]):
     def _key_of(self, i: int) -> str:
         starts = self._set.starts()
         k = bisect_right(starts, i) - 1
-        return self._set.samples(k).key_at(i - starts[k])
+        key: str = self._set.samples(k).key_at(i - starts[k])
+        return key
 
     def find(self, key: str) -> list[int]:
         """Return the positions of all samples of this key.

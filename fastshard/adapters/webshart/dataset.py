@@ -19,7 +19,7 @@ from fastshard.adapters.webshart.index import (
     local_index,
 )
 from fastshard.adapters.webshart.listing import Found
-from fastshard.dataset.shardset import ShardSet
+from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
 from fastshard.index.dataset_file import GlobalIndex, ShardFacts
 from fastshard.remote.file import open_if_there, open_remote
@@ -56,9 +56,9 @@ class DiscoveredDataset:
         options: dict[str, Any] = {"root": found.root}
         options["remote"] = found.settings if self.is_remote else None
         options |= {"mode": "mmap", "key": "last", "lower": False}
-        self._set: ShardSet
+        self._set: TarSet
         if found.settings is None:
-            self._set = ShardSet(paths, index=found.indexes, **options)
+            self._set = TarSet(paths, index=found.indexes, **options)
         else:
             places = [shard.places for shard in found.shards]
             self._set = RemoteShards(paths, places, found.settings, **options)

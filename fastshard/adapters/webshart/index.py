@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from fastshard.dataset.shardset import ShardSet
+from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
 from fastshard.formats.sample import Samples
 from fastshard.index import FOUND, sidecar
@@ -58,7 +58,7 @@ def asked_at(url: str, settings: Settings) -> str:
     return shown(url)
 
 
-class RemoteShards(ShardSet):
+class RemoteShards(TarSet):
     """Shards of which they, or their indexes, are remote.
 
     Parameters
@@ -70,7 +70,7 @@ class RemoteShards(ShardSet):
     settings : Settings
         How URLs are read.
     **options
-        As for `ShardSet`.
+        As for `TarSet`.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class RemoteShards(ShardSet):
         """Return the ``index=`` that shard `k` is opened with."""
         return next(iter(self.indexes[k]), "none")
 
-    def bring(self, k: int) -> Samples:
+    def open_shard(self, k: int) -> Samples:
         """Open shard `k`, by the first of its indexes that holds."""
         while places := self.indexes[k]:
             try:
-                return super().bring(k)
+                return super().open_shard(k)
             except (FormatError, RemoteError) as error:
                 at = self._place_of(error, places)
                 if at is None:
@@ -101,7 +101,7 @@ class RemoteShards(ShardSet):
                 if isinstance(error, FormatError):
                     _warn(error)
             self.indexes[k] = places[at + 1 :]
-        return super().bring(k)
+        return super().open_shard(k)
 
     def _place_of(self, error: Exception, places: Sequence[str]) -> int | None:
         """Say which index an error is about, if it is one to pass over."""

@@ -1,0 +1,169 @@
+from fastshard._core.shard import (
+    Shard as Shard,
+)
+from fastshard.adapters.webshart.batch import (
+    BatchProcessor as BatchProcessor,
+)
+from fastshard.adapters.webshart.batch import (
+    read_files_batch as read_files_batch,
+)
+from fastshard.adapters.webshart.discover import (
+    DiscoveredDataset as DiscoveredDataset,
+)
+from fastshard.adapters.webshart.discover import (
+    ShardReader as ShardReader,
+)
+from fastshard.adapters.webshart.discover import (
+    discover_dataset as discover_dataset,
+)
+from fastshard.adapters.webshart.discover import (
+    discover_dataset_async as discover_dataset_async,
+)
+from fastshard.adapters.webshart.discover import (
+    discover_datasets_batch as discover_datasets_batch,
+)
+from fastshard.dataset.batch import (
+    collate as collate,
+)
+from fastshard.dataset.build_index import (
+    build_index as build_index,
+)
+from fastshard.dataset.build_index import (
+    merge_indexes as merge_indexes,
+)
+from fastshard.dataset.combine import (
+    mix as mix,
+)
+from fastshard.dataset.combine import (
+    zip_by_key as zip_by_key,
+)
+from fastshard.dataset.dataset import (
+    Dataset as Dataset,
+)
+from fastshard.dataset.open import (
+    open as open,  # noqa: A004
+)
+from fastshard.dataset.open import (
+    open_shard as open_shard,
+)
+from fastshard.errors import (
+    AmbiguousKeyError as AmbiguousKeyError,
+)
+from fastshard.errors import (
+    CacheWarning as CacheWarning,
+)
+from fastshard.errors import (
+    ClosedError as ClosedError,
+)
+from fastshard.errors import (
+    FastshardError as FastshardError,
+)
+from fastshard.errors import (
+    FieldNotFoundError as FieldNotFoundError,
+)
+from fastshard.errors import (
+    FormatError as FormatError,
+)
+from fastshard.errors import (
+    InfoNotFoundError as InfoNotFoundError,
+)
+from fastshard.errors import (
+    MemberNotFoundError as MemberNotFoundError,
+)
+from fastshard.errors import (
+    MissingLibraryError as MissingLibraryError,
+)
+from fastshard.errors import (
+    QueryError as QueryError,
+)
+from fastshard.errors import (
+    QueryTimeoutError as QueryTimeoutError,
+)
+from fastshard.errors import (
+    RaggedError as RaggedError,
+)
+from fastshard.errors import (
+    RemoteError as RemoteError,
+)
+from fastshard.errors import (
+    RemoteNotFoundError as RemoteNotFoundError,
+)
+from fastshard.errors import (
+    SampleNotFoundError as SampleNotFoundError,
+)
+from fastshard.errors import (
+    ShardNotFoundError as ShardNotFoundError,
+)
+from fastshard.errors import (
+    StaleIndexError as StaleIndexError,
+)
+from fastshard.errors import (
+    StaleIndexWarning as StaleIndexWarning,
+)
+from fastshard.errors import (
+    StateError as StateError,
+)
+from fastshard.errors import (
+    WriterLockedError as WriterLockedError,
+)
+from fastshard.formats.sample import (
+    Sample as Sample,
+)
+from fastshard.formats.sample import (
+    Samples as Samples,
+)
+from fastshard.formats.tar import (
+    TarShard as TarShard,
+)
+from fastshard.formats.writer import (
+    ShardWriter as ShardWriter,
+)
+from fastshard.remote.options import (
+    RemoteOptions as RemoteOptions,
+)
+
+__all__ = [
+    "AmbiguousKeyError",
+    "BatchProcessor",
+    "CacheWarning",
+    "ClosedError",
+    "Dataset",
+    "DiscoveredDataset",
+    "FastshardError",
+    "FieldNotFoundError",
+    "FormatError",
+    "InfoNotFoundError",
+    "MemberNotFoundError",
+    "MissingLibraryError",
+    "QueryError",
+    "QueryTimeoutError",
+    "RaggedError",
+    "RemoteError",
+    "RemoteNotFoundError",
+    "RemoteOptions",
+    "Sample",
+    "SampleNotFoundError",
+    "Samples",
+    "Shard",
+    "ShardNotFoundError",
+    "ShardReader",
+    "ShardWriter",
+    "StaleIndexError",
+    "StaleIndexWarning",
+    "StateError",
+    "TarShard",
+    "WriterLockedError",
+    "build_index",
+    "collate",
+    "discover_dataset",
+    "discover_dataset_async",
+    "discover_datasets_batch",
+    "merge_indexes",
+    "mix",
+    "open",
+    "open_shard",
+    "read_files_batch",
+    "zip_by_key",
+]
+
+__version__: str

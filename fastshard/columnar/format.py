@@ -1,0 +1,58 @@
+"""The columnar format, as the registry has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastshard.columnar.schema import NAME
+from fastshard.formats.folder import Folder
+from fastshard.formats.registry import Format
+
+if TYPE_CHECKING:
+    from fastshard.columnar.shardset import ColumnSet
+
+__all__ = ["FORMAT"]
+
+
+class ColumnarFormat(Format):
+    """Arrays by field in tar shards, under one SQLite index."""
+
+    name = "columnar"
+
+    def marks(self, folder: Folder) -> bool:
+        return folder.has(NAME)
+
+    def open_set(self, root: str, **options: Any) -> ColumnSet:
+        from fastshard.columnar.shardset import ColumnSet
+
+        return ColumnSet(root, **options)
+
+    def list_lines(self, root: str, *, long: bool, as_json: bool) -> Iterable[str]:
+        from fastshard.columnar.commands import lines_of
+
+        return lines_of(root, long, as_json)
+
+    def stat(self, root: str, *, deep: bool) -> dict[str, Any]:
+        from fastshard.columnar.stats import stat
+
+        return stat(root, deep=deep)
+
+    def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
+        from fastshard.columnar.commands import stat_lines
+
+        return stat_lines(figures)
+
+    def verify(self, root: str) -> list[Any]:
+        from fastshard.columnar.verify import verify
+
+        return list(verify(root))
+
+    def add_commands(self, commands: Any) -> None:
+        from fastshard.columnar.commands import add_compact, add_query
+
+        add_query(commands)
+        add_compact(commands)
+
+
+FORMAT = ColumnarFormat()

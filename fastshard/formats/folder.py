@@ -1,0 +1,62 @@
+"""Directories, here or remote, as formats look for their marks in them."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from fastshard.remote.file import open_if_there
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import joined
+
+__all__ = ["Folder", "LocalFolder", "RemoteFolder"]
+
+
+class Folder(Protocol):
+    """A directory, here or remote, as a mark is looked for in it."""
+
+    path: str
+    is_remote: bool
+
+    def has(self, name: str) -> bool:
+        """Say whether a file of this name lies in it."""
+        ...
+
+    def read(self, name: str, most: int) -> bytes | None:
+        """Return the first `most` bytes of a file; None: there is no such file."""
+        ...
+
+
+class LocalFolder:
+    """A directory on this machine."""
+
+    is_remote = False
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def has(self, name: str) -> bool:
+        return os.path.isfile(os.path.join(self.path, name))
+
+    def read(self, name: str, most: int) -> bytes | None:
+        if not self.has(name):
+            return None
+        with open(os.path.join(self.path, name), "rb") as file:
+            return file.read(most)
+
+
+class RemoteFolder:
+    """A folder of remote objects; each question is a request."""
+
+    is_remote = True
+
+    def __init__(self, path: str, settings: Settings) -> None:
+        self.path = path
+        self._settings = settings
+
+    def has(self, name: str) -> bool:
+        return open_if_there(joined(self.path, name), self._settings) is not None
+
+    def read(self, name: str, most: int) -> bytes | None:
+        file = open_if_there(joined(self.path, name), self._settings)
+        return None if file is None else file.read(0, min(file.nbytes, most))
