@@ -7,6 +7,7 @@
 
 from importlib import import_module
 
+from fastshard import _moved
 from fastshard.formats.registry import register
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ __all__ = sorted(_MODULES)
 
 _SUBMODULES = ("adapters", "columnar", "errors")
 
+_moved.install()
 register("fastshard.columnar.format")
 
 

@@ -257,9 +257,6 @@ class OfArrays:
 
     keys: Any
 
-    def is_array(self, field: str) -> bool:
-        return True
-
     def decode(self, *fields: str) -> dict[str, Any]:
         """See `Sample.decode`; a field that is called as the key is in its way."""
         if "__key__" in (fields or self.keys()):

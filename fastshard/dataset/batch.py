@@ -17,6 +17,7 @@ from fastshard.formats.decoders import (
     decode_integer,
     decoder_for,
 )
+from fastshard.formats.layout import NPY, VALUE, FieldLayout
 from fastshard.formats.sample import CopiedSample, Sample
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ __all__ = [
 
 Ragged = Literal["error", "list"]
 FieldTypes = dict[str, tuple[Any, Any]]
+Place = Callable[[tuple[int, ...], Any], "NDArray[Any]"]
+RAW = FieldLayout("raw", "u1")
 
 
 def gather_samples(
@@ -93,19 +96,20 @@ class UnequalError(Exception):
 def stacked(
     samples: list[Sample],
     field: str,
-    place: Callable[[tuple[int, ...], Any], NDArray[Any]] | None = None,
-    dtype: Any = None,
-    shape: Any = None,
+    layout: FieldLayout,
+    place: Place | None = None,
     threads: int | None = None,
 ) -> NDArray[Any]:
     """Return one field of samples as one array.
 
     Parameters
     ----------
+    layout : FieldLayout
+        Of the field; no ``"value"``.
     place : callable, optional
         ``place(shape, dtype)`` returns the array to put it into.
-    dtype, shape, threads
-        As for `Shard.array` and `Shard.read_into`.
+    threads : int, optional
+        As for `Shard.read_into`.
 
     Raises
     ------
@@ -116,10 +120,14 @@ def stacked(
 
     from fastshard._core.stacking import layouts
 
+    if layout.kind == "array":
+        return _stacked_arrays([sample.array(field) for sample in samples], place)
     shards, members = members_of(samples, field)
     if not shards:
-        return np.empty((0,), dtype)
-    kind, lengths, fortran, skips, odd = layouts(shards, members, dtype, shape)
+        return np.empty((0,), layout.dtype)
+    kind, lengths, fortran, skips, odd = layouts(
+        shards, members, layout.dtype, layout.shape
+    )
     if odd is not None:
         raise UnequalError(odd[0], f"{kind} {lengths}", odd[1])
     given = None if place is None else place((len(members), *lengths), kind)
@@ -136,6 +144,21 @@ def stacked(
         return stack
     given[...] = stack
     return given
+
+
+def _stacked_arrays(arrays: list[NDArray[Any]], place: Place | None) -> NDArray[Any]:
+    """Stack arrays that a format made one by one."""
+    import numpy as np
+
+    first = f"{arrays[0].dtype} {arrays[0].shape}" if arrays else ""
+    for i, array in enumerate(arrays):
+        found = f"{array.dtype} {array.shape}"
+        if found != first:
+            raise UnequalError(i, first, found)
+    if place is None or not arrays:
+        return np.stack(arrays) if arrays else np.empty((0,))
+    given = place((len(arrays), *arrays[0].shape), arrays[0].dtype)
+    return np.stack(arrays, out=given)
 
 
 Padding = Literal["list", "pad", "error"]
@@ -216,10 +239,10 @@ class Collation:
         if not isinstance(sample, Sample):
             return
         for field in sample:
-            if sample.decoder_of(field) is DECODERS["npy"]:
-                sample.array(field)
-            else:
+            if sample.layout_of(field) == VALUE:
                 _value(sample, field)
+            else:
+                sample.array(field)
 
     def _batch(self, samples: list[Any], where: str) -> Any:
         """Collate samples, or values; `where` tells them from others of the batch."""
@@ -269,23 +292,29 @@ class Collation:
             raise FastshardError(f"a field is called {KEYS!r}, as the keys are")
         batch: dict[str, Any] = {KEYS: [sample.key for sample in samples]}
         for field in fields:
-            decoder = first.decoder_of(field)
-            if decoder is DECODERS["npy"]:
-                batch[field] = self._arrays(samples, field, where, lengths)
+            layout = first.layout_of(field)
+            if layout != VALUE:
+                batch[field] = self._arrays(samples, field, layout, where, lengths)
                 continue
             values = [_value(sample, field) for sample in samples]
-            if isinstance(decoder, NpzDecoder):
+            if isinstance(first.decoder_of(field), NpzDecoder):
                 batch[field] = self._batch(values, f"{where}{field}/")
             else:
                 batch[field] = self._values(values, where + field, lengths)
         return batch
 
     def _arrays(
-        self, samples: list[Sample], field: str, where: str, lengths: Lengths
+        self,
+        samples: list[Sample],
+        field: str,
+        layout: FieldLayout,
+        where: str,
+        lengths: Lengths,
     ) -> Any:
         """Stack a field straight from the shards."""
+        place = partial(self._place, where + field)
         try:
-            stack = stacked(samples, field, partial(self._place, where + field))
+            stack = stacked(samples, field, layout, place)
         except UnequalError:
             arrays = [sample.array(field) for sample in samples]
             return self._values(arrays, where + field, lengths)
@@ -447,13 +476,18 @@ def column_of(
         own = decoder is not None and all(decoder is not d for d in DECODERS.values())
         if decoder is decode_integer or own:
             return _decoded_column(samples, field, ragged, own)
-        if decoder is not DECODERS["npy"]:
-            dtype = "u1"
+        layout = NPY if decoder is DECODERS["npy"] else RAW
+        if samples and samples[0].layout_of(field) != VALUE:
+            layout = samples[0].layout_of(field)
+    else:
+        layout = FieldLayout("raw", dtype, shape)
     try:
-        return stacked(samples, field, None, dtype, shape, threads)
+        return stacked(samples, field, layout, None, threads)
     except UnequalError as error:
         if ragged == "list":
-            return [sample.array(field, dtype, shape) for sample in samples]
+            return [
+                sample.array(field, layout.dtype, layout.shape) for sample in samples
+            ]
         raise RaggedError(
             f"field {field!r} of sample {samples[error.place].key!r} is "
             f"{error.found}, and of sample {samples[0].key!r} {error.first}; "

@@ -13,12 +13,14 @@ from fastshard._core.samples import SampleBase, named, noted
 from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FieldNotFoundError, FormatError, InfoNotFoundError
 from fastshard.formats.decoders import (
+    DECODERS,
     Decoder,
     decode_field,
     decode_json,
     decode_text,
     decoder_for,
 )
+from fastshard.formats.layout import NPY, VALUE, FieldLayout
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -128,9 +130,9 @@ class Sample(SampleBase):
         """Return what decodes a field; None: its bytes are all there is."""
         return decoder_for(field, self.decoders)
 
-    def is_array(self, field: str) -> bool:
-        """Say whether a field is stored as ``.npy``, by its name."""
-        return field.endswith("npy")
+    def layout_of(self, field: str) -> FieldLayout:
+        """Return how a field lies in memory; of a decoder of the caller's, a value."""
+        return NPY if self.decoder_of(field) is DECODERS["npy"] else VALUE
 
     def _value(self, field: str) -> Any:
         decoder = self.decoder_of(field)
