@@ -25,13 +25,11 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.dataset": "Dataset",
     "fastshard.dataset.open": "open open_shard",
     "fastshard.errors": (
-        "AmbiguousKeyError CacheWarning ClosedError FastshardError "
-        "FieldNotFoundError FormatError InfoNotFoundError "
-        "MemberNotFoundError MissingLibraryError QueryError "
-        "QueryTimeoutError RaggedError RemoteError "
-        "RemoteNotFoundError SampleNotFoundError ShardNotFoundError "
-        "StaleIndexError StaleIndexWarning StateError "
-        "WriterLockedError"
+        "AmbiguousKeyError CacheWarning ClosedError FastshardError FieldNotFoundError "
+        "FormatError InfoNotFoundError MemberNotFoundError MissingLibraryError "
+        "QueryError QueryTimeoutError RaggedError RemoteError RemoteNotFoundError "
+        "SampleNotFoundError ShardNotFoundError StaleIndexError StaleIndexWarning "
+        "StateError WriterLockedError"
     ),
     "fastshard.formats.sample": "Sample Samples",
     "fastshard.formats.tar": "TarShard",

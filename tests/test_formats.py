@@ -17,7 +17,7 @@ from fastshard.errors import (
     SampleNotFoundError,
     StateError,
 )
-from fastshard.formats import FORMATS
+from fastshard.formats.registry import formats
 
 from builders import BUILDERS
 from conftest import forks_beside_threads, in_threads
@@ -42,7 +42,7 @@ SAMPLES = [(key_of(i), arrays_of(i)) for i in range(COUNT)]
 
 
 def test_every_format_is_built_here():
-    assert BUILDERS.keys() == {"tar", *(form.name for form in FORMATS)}
+    assert BUILDERS.keys() == {"tar", *(form.name for form in formats())}
 
 
 @pytest.fixture(scope="module", params=BUILDERS)

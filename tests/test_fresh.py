@@ -11,9 +11,10 @@ import pytest
 
 import fastshard
 from fastshard._core.source import LocalFile
-from fastshard.index import FORMATS, freshness, peek
+from fastshard.index import freshness
 from fastshard.index.binary import read_header
 from fastshard.index.freshness import identity_of, spread
+from fastshard.index.sidecar import FORMATS, peek
 
 from blocks import END, extension, header, padded, record
 from conftest import write_tar

@@ -32,7 +32,8 @@ def load(tmp_path_factory):
     def load(name):
         data = PICKLES[name]
         out = bytearray()
-        ends = [at for _, _, at in pickletools.genops(data)][1:] + [len(data)]
+        starts = [at for _, _, at in pickletools.genops(data)]
+        ends = [*starts[1:], len(data)]
         for (op, arg, at), end in zip(pickletools.genops(data), ends, strict=True):
             piece = data[at:end]
             if op.name == "BINUNICODE" and arg.startswith(ROOT):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fastshard
-from fastshard.index import sidecar
+from fastshard.index.sidecar import sidecar
 
 from conftest import write_tar
 

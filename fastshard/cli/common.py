@@ -18,7 +18,7 @@ from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import Format, find_format
 from fastshard.formats.tar import Progress, TarShard, open_tar
-from fastshard.index import sidecar
+from fastshard.index.sidecar import sidecar
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import is_remote, last_part
 

@@ -14,7 +14,6 @@ from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.dataset.views import key_table
 from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
-from fastshard.index import FORMATS, read_index, sidecar
 from fastshard.index.binary import NO_IDENTITY, read_header
 from fastshard.index.dataset_file import (
     MOST_SAMPLES,
@@ -24,6 +23,7 @@ from fastshard.index.dataset_file import (
     write_global,
 )
 from fastshard.index.freshness import identity_of, is_same
+from fastshard.index.sidecar import FORMATS, read_index, sidecar
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import is_remote, last_part, relative, shown

@@ -17,8 +17,8 @@ from fastshard.dataset.shardset import Counts, Reading, ShardSet
 from fastshard.errors import ClosedError, FastshardError, StaleIndexError
 from fastshard.formats.sample import Samples
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
-from fastshard.index import peek
 from fastshard.index.dataset_lookup import Known
+from fastshard.index.sidecar import peek
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (

@@ -14,11 +14,11 @@ from fastshard._core.source import LocalFile
 from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
-from fastshard.index import FOUND, format_of, read_index, sidecar
 from fastshard.index.contents import Contents
 from fastshard.index.dataset_file import GlobalIndex
 from fastshard.index.dataset_lookup import match_known, match_remote_known
 from fastshard.index.remote_scan import read_remote_index, sidecar_of
+from fastshard.index.sidecar import FOUND, format_of, read_index, sidecar
 from fastshard.remote.file import RemoteFile, open_if_there, open_remote, remote_bytes
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_folder, is_remote

@@ -18,10 +18,10 @@ from fastshard._core.source import LocalFile, MappedSource, PreadSource, Source
 from fastshard._util.options import check_choice, check_index
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.sample import Sample, Samples
-from fastshard.index import find_index, read_index, save_index, sidecar
 from fastshard.index.binary import FileIdentity
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import first_changed, identity_of, spread
+from fastshard.index.sidecar import find_index, read_index, save_index, sidecar
 from fastshard.remote.options import Settings, settings_of
 from fastshard.remote.urls import is_folder, is_remote
 

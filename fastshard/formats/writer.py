@@ -21,8 +21,8 @@ from fastshard.errors import ClosedError
 from fastshard.formats.encoders import encode
 from fastshard.formats.names import check_field, check_key, check_name, is_passed_over
 from fastshard.formats.tar_writer import BLOCK, END, GrowingTar, Headers
-from fastshard.index import FORMATS, save_index, sidecar
 from fastshard.index.contents import Contents
+from fastshard.index.sidecar import FORMATS, save_index, sidecar
 
 if TYPE_CHECKING:
     from fastshard.formats.encoders import Payload

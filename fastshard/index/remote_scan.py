@@ -20,10 +20,10 @@ from fastshard._core.grouping import Grouping
 from fastshard._core.source import LocalFile
 from fastshard._core.walk import Walk, first_header
 from fastshard.errors import FormatError, RemoteError
-from fastshard.index import FOUND, format_of, listed, sidecar
 from fastshard.index.binary import parse_binary, read_binary, write_binary
 from fastshard.index.contents import Contents, warn_old, warn_passed_over
 from fastshard.index.freshness import check_binary, identity_of
+from fastshard.index.sidecar import FOUND, format_of, listed, sidecar
 from fastshard.remote.file import RemoteFile, index_entry, is_absent, remote_bytes
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, joined, last_part, shown

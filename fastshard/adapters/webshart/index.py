@@ -10,8 +10,8 @@ from typing import Any
 from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
 from fastshard.formats.sample import Samples
-from fastshard.index import FOUND, sidecar
 from fastshard.index.contents import Contents
+from fastshard.index.sidecar import FOUND, sidecar
 from fastshard.remote.file import is_absent, remote_bytes
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, scheme_of, shown

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from fastshard.adapters.webshart.index import local_index
 from fastshard.dataset.listing import list_remote
 from fastshard.errors import FastshardError
-from fastshard.index import FORMATS, FOUND, sidecar
 from fastshard.index.dataset_file import NAME
 from fastshard.index.remote_scan import sidecar_of
+from fastshard.index.sidecar import FORMATS, FOUND, sidecar
 from fastshard.remote.file import transport_for
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (

@@ -1,0 +1,149 @@
+"""The structure of the package: floors, folders of a size to read, no circles."""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent / "fastshard"  # the sources, not what was installed
+SOURCES = sorted(p for p in ROOT.rglob("*") if p.suffix in (".py", ".pyx", ".pxd"))
+STUBS = sorted(ROOT.rglob("*.pyi"))
+pytestmark = pytest.mark.skipif(not SOURCES, reason="no source tree")
+
+# From the ground up. A folder may import those of lower floors; the modules at the
+# top of the package, and faces (`__init__`), are above all.
+FLOORS = [
+    {"errors", "_util"},
+    {"_core"},
+    {"remote"},
+    {"index"},
+    {"formats"},
+    {"dataset"},
+    {"columnar", "adapters"},
+    {"cli"},
+]
+FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
+ABOVE_ALL = {"", "__main__", "_moved"}
+MOST_FILES = 15  # in a folder, stubs and declarations not counted
+MOST_FLOORS = 9
+FACE_LINES = 60
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path) for path in SOURCES}
+
+
+def imported_by(path):
+    """Names of our modules that a file imports, wherever in it, and however."""
+    text = path.read_text()
+    if path.suffix in (".pyx", ".pxd"):
+        pattern = r"^\s*from fastshard(\S*) c?import \(?([^()\n]*(?:\n[^()]*)?)"
+        for base, names in re.findall(pattern, text, re.M):
+            for name in re.findall(r"(\w+)(?: as \w+)?", names):
+                yield nearest(f"{base}.{name}")
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "fastshard"
+        ):
+            for alias in node.names:
+                yield nearest(f"{node.module.removeprefix('fastshard')}.{alias.name}")
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("fastshard"):
+                    yield nearest(alias.name.removeprefix("fastshard"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value.removeprefix("fastshard.")
+            if name != node.value and name in MODULES:  # for import_module
+                yield name
+
+
+def nearest(name):
+    """Return the module that a dotted name is, or is in."""
+    name = name.lstrip(".")
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def is_face(path):
+    return path.stem == "__init__"
+
+
+GRAPH = defaultdict(set)
+for _path in [*SOURCES, *STUBS]:
+    _module = module_of(_path)
+    if _module not in ABOVE_ALL and not (is_face(_path) and "." not in _module):
+        GRAPH[_module] |= set(imported_by(_path)) - {_module}
+
+
+def folder_of(module):
+    return module.partition(".")[0]
+
+
+def test_there_are_few_floors():
+    folders = {p.name for p in ROOT.iterdir() if any(p.glob("*.py"))} | {"errors"}
+    assert folders == set(FLOOR_OF)
+    assert len(FLOORS) <= MOST_FLOORS
+
+
+@pytest.mark.parametrize("module", sorted(GRAPH))
+def test_imports_point_down(module):
+    here = folder_of(module)
+    for other in sorted(GRAPH[module]):
+        there = folder_of(other)
+        assert other not in ABOVE_ALL, f"{module} imports the face of the package"
+        assert there == here or FLOOR_OF[there] <= FLOOR_OF[here], (
+            f"{module} imports {other}, which lies above"
+        )
+
+
+def test_no_circle_among_modules():
+    try:
+        TopologicalSorter(GRAPH).prepare()
+    except CycleError as error:
+        pytest.fail("a circle of imports: " + " <- ".join(error.args[1]))
+
+
+def test_no_circle_among_folders():
+    folders = defaultdict(set)
+    for module, others in GRAPH.items():
+        folders[folder_of(module)] |= set(map(folder_of, others)) - {folder_of(module)}
+    folders["errors"].discard("_util")  # errors escape text, helpers raise errors
+    try:
+        TopologicalSorter(folders).prepare()
+    except CycleError as error:
+        pytest.fail("a circle of folders: " + " <- ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("root", [ROOT, TESTS], ids=["fastshard", "tests"])
+def test_folders_are_of_a_size_to_read(root):
+    kinds = (".py", ".pyx", ".h", ".c", ".sh")
+    counts = Counter(p.parent for p in root.rglob("*") if p.suffix in kinds)
+    large = {str(folder): n for folder, n in counts.items() if n > MOST_FILES}
+    assert not large, f"folders of more than {MOST_FILES} files: {large}"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if is_face(p)], ids=module_of)
+def test_faces_are_short(path):
+    assert len(path.read_text().splitlines()) <= FACE_LINES
+
+
+def test_only_one_extension_uses_the_c_api_of_numpy():
+    users = [p.name for p in SOURCES if "cimport numpy" in p.read_text()]
+    assert users == ["npy.pyx"]
+
+
+def test_only_headers_know_of_operating_systems():
+    for path in SOURCES:
+        if path.suffix in (".pyx", ".pxd"):
+            assert "#if" not in path.read_text(), path
+            assert "UNAME_SYSNAME" not in path.read_text(), path
