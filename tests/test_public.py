@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 import fastshard
-
-from conftest import not_sanitized
+from support import paths
+from support.marks import not_sanitized
 
 ROOT = Path(fastshard.__file__).parent
-TESTS = Path(__file__).parent
 
 # A module imports from layers below its own, and sideways inside its folder.
 LAYERS = {
@@ -121,7 +120,7 @@ def imports_of(path):
             yield from (alias.name for alias in node.names)
 
 
-TREE = TESTS.parent / "fastshard"  # the sources, not what was installed
+TREE = paths.TREE / "fastshard"  # the sources, not what was installed
 SOURCES = [p for p in TREE.rglob("*") if p.suffix in (".py", ".pyx", ".pxd", ".pyi")]
 in_a_source_tree = pytest.mark.skipif(not SOURCES, reason="no source tree")
 
@@ -252,7 +251,7 @@ def checks(folder, *command):
 @not_sanitized
 def test_the_stubs_are_true(tmp_path):
     allowed = tmp_path / "allowed.txt"
-    text = (TESTS / "stubtest_allowlist.txt").read_text()
+    text = (paths.TESTS / "stubtest_allowlist.txt").read_text()
     allowed.write_text(text + "".join(f"{name}\n" for name in MISSING))
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\nignore_missing_imports = True\n")
