@@ -26,8 +26,7 @@ from typing import Any
 import pytest
 
 import fastshard
-
-from conftest import SCALE, contenders, evict, write
+from harness import SCALE, contenders, evict, write
 
 SHARDS, EACH, SIZE = 4, 10_000, 102_400  # members of a shard, bytes of each
 RANDOM = 2000  # samples read in random order

@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastshard.columnar import ShardedDatasetReader
-
 from columnar_data import (
     BATCH,
     EACH,
@@ -48,7 +46,8 @@ from columnar_rivals import (
     write_lmdb,
 )
 from columnar_stores import Arrow, Npz, Zarr, write_arrow, write_npz, write_zarr
-from conftest import SCALE, contenders
+from fastshard.columnar import ShardedDatasetReader
+from harness import SCALE, contenders
 
 COUNT = max(int(200_000 * SCALE), 2 * EACH)
 READS = 20_480

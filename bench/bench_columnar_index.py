@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
-
 from columnar_data import EACH, FIELDS, Data, Write
 from columnar_rivals import (
     Blobs,
@@ -29,7 +27,8 @@ from columnar_rivals import (
     write_lmdb,
     write_original,
 )
-from conftest import SCALE, contenders
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+from harness import SCALE, contenders
 
 COUNT = max(int(200_000 * SCALE), 2 * EACH)
 FEW = 20_000  # samples that the original is given

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 import fastshard
-
-from conftest import SCALE, contenders
+from harness import SCALE, contenders
 
 SHARDS = 20
 EACH = max(int(5_000 * SCALE), 50)  # samples a shard, of two members

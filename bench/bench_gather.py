@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 import fastshard
-
-from conftest import contenders
+from harness import contenders
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -187,7 +186,7 @@ def bench_samples_moved(
 ) -> None:
     if read is Others.wids:
         pytest.importorskip("torch", reason="wids needs it")
-    from conftest import SCALE, write
+    from harness import SCALE, write
 
     count, size, batch = SAMPLES
     (tmp_path / "shard").mkdir()

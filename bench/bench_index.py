@@ -21,8 +21,7 @@ import pytest
 import fastshard
 from fastshard._core.jsonindex import parse_index
 from fastshard.index.binary import read_binary
-
-from conftest import SCALE, contenders
+from harness import SCALE, contenders
 
 MEMBERS = max(int(100_000 * SCALE), 100)
 MILLION = max(int(1_000_000 * SCALE), 1000)

@@ -29,9 +29,8 @@ from typing import Any
 import pytest
 
 import fastshard
-
 import remote_readers as readers
-from conftest import SCALE, Tar, contenders, write
+from harness import SCALE, Tar, contenders, write
 from remote_readers import HUB, ReadMany, ReadOne, Remote
 from serving import Server, far, nginx, nginx_version, serve
 

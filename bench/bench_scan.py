@@ -19,8 +19,7 @@ import pytest
 
 import fastshard
 from fastshard._core.grouping import Grouping
-
-from conftest import Tar, contenders, evict
+from harness import Tar, contenders, evict
 
 # webdataset leaves its files open.
 pytestmark = [

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 import fastshard
-
-from conftest import contenders
+from harness import contenders
 
 SMALL = 20_000, 2048  # members, bytes each
 LARGE = 2500, 102_400

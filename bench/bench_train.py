@@ -25,8 +25,7 @@ import pytest
 import fastshard
 from fastshard._core.orders import Shuffle
 from fastshard.dataset.order.plan import keys_of
-
-from conftest import SCALE, contenders, write
+from harness import SCALE, contenders, write
 
 SAMPLES = max(int(200_000 * SCALE), 2560)  # of float32[512]
 PER_SHARD = max(SAMPLES // 10, 100)

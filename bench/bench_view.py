@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 import fastshard
-
-from conftest import Tar, array_bytes, contenders
+from harness import Tar, array_bytes, contenders
 
 READS = 1000  # a round, of hot ones
 ROUNDS = 200

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conftest import evict
+from harness import evict
 
 FIELDS = {"history": 100, "target": 50, "forecast": 50}  # float32s of a sample
 EACH = 1000  # samples a shard, or a chunk

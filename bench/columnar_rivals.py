@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastshard.columnar import ShardedDatasetWriter
-
 from columnar_data import BATCH, EACH, FIELDS, Columns, Floats, Found, Row, text_of
+from fastshard.columnar import ShardedDatasetWriter
 
 UPDATE = "UPDATE samples SET {0}_offset = ?, {0}_shard = ? WHERE id = ?"
 COMMIT = 10_000  # samples between commits of the original

@@ -27,8 +27,7 @@ import pytest
 
 import fastshard
 from fastshard._util.globs import expand_braces
-
-from conftest import Tar
+from harness import Tar
 
 THREADS = 16
 HUB = "datasets/bench/data"  # the repository that the server pretends to have

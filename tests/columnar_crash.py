@@ -36,14 +36,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import columnar_found
-import columnar_model as model
-import powerloss
-from columnar_found import Broken, need
-from columnar_model import State, Work
-from columnar_readers import code_of, forked, reading
+from support.columnar import found as contents
+from support.columnar import model, power_loss
+from support.columnar.found import Broken, need
+from support.columnar.model import State, Work
+from support.columnar.readers import code_of, forked, reading
+from support.paths import TESTS
 
-HERE = Path(__file__).parent
+WATCHED = TESTS / "support" / "columnar" / "watched.c"
 ONCE, FROM_THEN_ON, SHORT, KILL_BEFORE, KILL_AFTER = range(5)  # enum how of watched.c
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # nothing is slow there
 PATIENCE = 30  # seconds after which a child hangs
@@ -61,7 +61,7 @@ def preload(folder: Path) -> str:
     target = folder / "watched.so"
     compiler = os.environ.get("CC", "cc").split()
     options = ["-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", "-pthread"]
-    command = [*compiler, *options, "-o", str(target), str(HERE / "watched.c")]
+    command = [*compiler, *options, "-o", str(target), str(WATCHED)]
     subprocess.run(command, check=True)
     return str(target)
 
@@ -219,7 +219,7 @@ def check(
         if root.exists():
             with stopped(beside):
                 shutil.copytree(root, copy)
-        found = columnar_found.read(copy, whole=whole)
+        found = contents.read(copy, whole=whole)
         if begun is not None:
             if begun[0] == "add" and begun[1] is None:  # it did not live to tell its id
                 news = [
@@ -230,12 +230,12 @@ def check(
         state = model.which(states, found)
         if beside:
             settle(root)
-            state = model.which(states, columnar_found.read(root))
+            state = model.which(states, contents.read(root))
         shutil.rmtree(copy, ignore_errors=True)
         if (root / "index.sqlite").exists():
             with stopped(beside):
                 shutil.copytree(root, copy)
-            said = model.differences(state, columnar_found.read_with_fastshard(copy))
+            said = model.differences(state, contents.read_with_fastshard(copy))
             need(not said, f"fastshard's reader: {said[:5]}")
         return state
     except Exception as error:
@@ -260,11 +260,11 @@ def go_on(root: Path, state: State) -> None:
     for version in range(2):
         work.perform(["add", None, {field: version}, None])
     work.writer.close()
-    said = model.differences(work.state, columnar_found.read(root, whole=True))
+    said = model.differences(work.state, contents.read(root, whole=True))
     need(not said, f"after going on: {said[:5]}")
     faults = verify(root)
     need(not faults, f"verify: {faults[:5]}")
-    columnar_found.check_debris(root)
+    contents.check_debris(root)
 
 
 Done = collections.Counter
@@ -308,9 +308,9 @@ def watch(root: Path, done_with: Path, seed: float) -> None:
             continue
         with reader:
             for _ in range(rng.randrange(1, 6)):
-                seen = columnar_found.read_by(reader)
+                seen = contents.read_by(reader)
                 time.sleep(rng.random() * 0.02)
-                again = columnar_found.read_by(reader, rng.random() < 0.5)
+                again = contents.read_by(reader, rng.random() < 0.5)
                 need(again == seen, f"a reader saw {seen}, and then {again}")
                 if rng.random() < 0.5:
                     reader.refresh()
@@ -356,7 +356,7 @@ def losses(rng: random.Random, folder: Path, done: Done) -> None:
     for _ in range(rng.randrange(3)):  # what is there before
         trial = Child(root, f"{rng.random()}", start, count=15).run()
         start = check(root, start, trial.reports)
-    disk = powerloss.Disk(case)
+    disk = power_loss.Disk(case)
     child = Child(root, f"{rng.random()}", start, count=rng.randrange(1, 30))
     trial = child.run(journal=True)
     possible(start, trial.reports)
@@ -365,12 +365,12 @@ def losses(rng: random.Random, folder: Path, done: Done) -> None:
 
 def cut(disk, trial, start, rng, folder, done, *, moments, deeper=True) -> None:
     """Build and check what power losses may leave of a journalled session."""
-    journal = list(powerloss.records(trial.journal))
+    journal = list(power_loss.records(trial.journal))
     chosen = {rng.randrange(len(journal) + 1) for _ in range(moments)} | {len(journal)}
     reports: list[list] = []
     for i in range(len(journal) + 1):
         if i in chosen:
-            style = rng.choice(powerloss.STYLES)
+            style = rng.choice(power_loss.STYLES)
             case = folder / f"power{int(deeper)}"
             disk.build(case, style, rng)
             try:
@@ -393,7 +393,7 @@ def cut(disk, trial, start, rng, folder, done, *, moments, deeper=True) -> None:
 
 def again(case, state, rng, folder, done) -> None:
     """Cut the power of what comes after a power loss."""
-    disk = powerloss.Disk(case)
+    disk = power_loss.Disk(case)
     child = Child(case / "data", f"{rng.random()}", state, count=rng.randrange(4))
     trial = child.run(journal=True)
     possible(state, trial.reports)
@@ -416,7 +416,7 @@ def errors(rng: random.Random, folder: Path, done: Done) -> None:
     for at in sorted(rng.sample(range(1, steps + 1), min(steps, MOMENTS))):
         code, how = rng.choice(FAULTS)
         shutil.copytree(before, case)
-        disk = powerloss.Disk(case)
+        disk = power_loss.Disk(case)
         child = Child(root, seed, start, count=count)
         try:
             trial = child.run(journal=True, at=at, code=code, how=how)
@@ -434,9 +434,9 @@ def fails(disk, trial, start, rng, folder) -> None:
     root = folder / "case" / "data"
     state = check(root, start, trial.reports)
     go_on(root, state)
-    for record in powerloss.records(trial.journal):
+    for record in power_loss.records(trial.journal):
         disk.follow(record)
-    style = rng.choice(powerloss.STYLES)
+    style = rng.choice(power_loss.STYLES)
     disk.build(folder / "power", style, rng)
     try:
         state = check(folder / "power" / "data", start, trial.reports)

@@ -1,28 +1,21 @@
-"""Builders of shards, and what tests share."""
+"""Fixtures of all tests, and the skips that are allowed."""
 
 from __future__ import annotations
 
-import io
 import os
-import shutil
 import socket
-import tarfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-import fastshard
-from fastshard.columnar import ShardedDatasetWriter
-
-from originals import FIELDS, OriginalWriter, arrays_of
+from support.tars import MakeTar, write_tar
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are shared
 hypothesis.settings.load_profile("untimed")
 
-pytest.register_assert_rewrite("columnarchecks")
+pytest.register_assert_rewrite("support.columnar.checks")
 
 # A skip for any other reason fails a run under FASTSHARD_STRICT_SKIPS=1.
 ALLOWED_SKIPS = (
@@ -39,20 +32,6 @@ ALLOWED_SKIPS = (
     "needs openssl",
 )
 
-SANITIZED = os.environ.get("FASTSHARD_SANITIZED") == "1"
-
-not_sanitized = pytest.mark.skipif(SANITIZED, reason="not under a sanitizer")
-
-# GCC's AddressSanitizer does not guard its allocator over a fork: where another
-# thread is inside malloc at that moment, the child waits for it for ever.
-forks_beside_threads = pytest.mark.skipif(
-    SANITIZED, reason="not under a sanitizer: threads beside a fork"
-)
-
-MakeTar = Callable[..., Path]
-MakeOriginal = Callable[..., OriginalWriter]
-
-
 os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's
 
 
@@ -68,43 +47,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def in_threads(task: Callable[[int], object], count: int = 4) -> None:
-    """Run ``task(k)`` in a thread for each k; raise what the first one raised."""
-    wrong: list[BaseException] = []
-
-    def run(k: int) -> None:
-        try:
-            task(k)
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if wrong:
-        raise wrong[0]
-
-
-def write_tar(
-    path: Path,
-    members: Mapping[str, bytes],
-    *,
-    form: int = tarfile.USTAR_FORMAT,
-    mtime: float = 1,
-    **options: object,
-) -> Path:
-    """Write a tar with the standard library; a float mtime makes pax headers."""
-    with tarfile.open(path, "w", format=form, **options) as tar:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            member.mtime = mtime
-            tar.addfile(member, io.BytesIO(data))
-    return path
-
-
 @pytest.fixture
 def make_tar(tmp_path: Path) -> MakeTar:
     """Make ``shard.tar`` (or another name) of members given as a dict."""
@@ -113,50 +55,6 @@ def make_tar(tmp_path: Path) -> MakeTar:
         return write_tar(tmp_path / name, members, **options)
 
     return make
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Where a columnar dataset may be made."""
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def writer(root: Path) -> Iterator[ShardedDatasetWriter]:
-    """A writer of a new columnar dataset: two fields, four samples to a shard."""
-    with ShardedDatasetWriter(root, samples_per_shard=4) as writer:
-        writer.add_fields(["a", "b"])
-        yield writer
-
-
-@pytest.fixture
-def make_original(tmp_path: Path) -> Iterator[MakeOriginal]:
-    """Open a writer of the original format on ``data`` (or another name).
-
-    Each call is a session of its own; those not closed are closed at the end.
-    """
-    writers = []
-
-    def make(name: str = "data", **options) -> OriginalWriter:
-        writers.append(OriginalWriter(tmp_path / name, **options))
-        return writers[-1]
-
-    yield make
-    for writer in writers:
-        writer.close()
-
-
-@pytest.fixture
-def several(make_original: MakeOriginal) -> tuple[Path, dict[str, dict]]:
-    """A dataset of three sessions of seven samples, five to a shard."""
-    put = {}
-    for session in range(3):
-        with make_original(samples_per_shard=5) as writer:
-            writer.add_fields(FIELDS)
-            for i in range(7 * session, 7 * session + 7):
-                sample_id = writer.add_sample(arrays_of(i), metadata={"n": i})
-                put[sample_id] = arrays_of(i)
-    return writer.root, put
 
 
 @pytest.fixture
@@ -176,58 +74,6 @@ def members() -> dict[str, bytes]:
 @pytest.fixture
 def shard_path(make_tar: MakeTar, members: dict[str, bytes]) -> Path:
     return make_tar(members)
-
-
-@pytest.fixture
-def opened(tmp_path):
-    """Open a tar made of blocks."""
-
-    def open_blocks(*blocks, **options):
-        path = tmp_path / "hand.tar"
-        path.write_bytes(b"".join(blocks))
-        return fastshard.open_shard(path, **options)
-
-    return open_blocks
-
-
-def listed(path: Path, **options: object) -> list[tuple[str, int, int]]:
-    """What fastshard says a shard holds: names, offsets, sizes."""
-    with fastshard.open_shard(path, **options) as shard:
-        columns = shard.names, shard.offsets.tolist(), shard.sizes.tolist()
-        return list(zip(*columns, strict=True))
-
-
-def listed_by_tarfile(path: Path) -> list[tuple[str, int, int]]:
-    """The same by the standard library."""
-    with tarfile.open(path, "r:") as tar:
-        return [(m.name, m.offset_data, m.size) for m in tar if m.isreg()]
-
-
-def needs(program: str) -> str:
-    """Return a program's path, or skip the test."""
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"{program} is not installed")
-    return found
-
-
-def mappings_of(path: Path) -> int:
-    """How often a file is mapped into this process."""
-    with open("/proc/self/maps") as maps:
-        return sum(str(path) in line for line in maps)
-
-
-def write_numbers(folder: Path, count: int, *, first: int = 0, per: int = 10) -> Path:
-    """Write samples ``txt`` (their number), ``npy`` and ``cls``; return the folder."""
-    import numpy as np
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with fastshard.ShardWriter(folder / "n-{:03d}.tar", max_count=per) as writer:
-        for i in range(first, first + count):
-            array = np.full((2, 3), i, np.float32)
-            key = f"{i - first:06d}"
-            writer.write({"__key__": key, "txt": str(i), "npy": array, "cls": i})
-    return folder
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 
 import fastshard
-
-from conftest import write_tar
-from servers import Server
+from support.servers.http import Server
+from support.tars import write_tar
 
 COUNT, DIES = 2000, 468
 EACH = 20_000  # bytes

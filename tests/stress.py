@@ -25,8 +25,7 @@ from pathlib import Path
 import numpy as np
 
 import fastshard
-
-from conftest import write_tar
+from support.tars import write_tar
 
 SHARDS, EACH = 5, 120
 COUNT = SHARDS * EACH

@@ -4,12 +4,12 @@ import ast
 import re
 from collections import Counter, defaultdict
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
-ROOT = TESTS.parent / "fastshard"  # the sources, not what was installed
+from support.paths import TESTS, TREE
+
+ROOT = TREE / "fastshard"  # the sources, not what was installed
 SOURCES = sorted(p for p in ROOT.rglob("*") if p.suffix in (".py", ".pyx", ".pxd"))
 STUBS = sorted(ROOT.rglob("*.pyi"))
 pytestmark = pytest.mark.skipif(not SOURCES, reason="no source tree")

@@ -1,6 +1,5 @@
 """What the package as a whole promises: names, layers, types, imports."""
 
-import ast
 import importlib
 import importlib.util
 import inspect
@@ -13,77 +12,12 @@ from pathlib import Path
 import pytest
 
 import fastshard
-
-from conftest import not_sanitized
+from support import paths
+from support.marks import not_sanitized
 
 ROOT = Path(fastshard.__file__).parent
-TESTS = Path(__file__).parent
 
 # A module imports from layers below its own, and sideways inside its folder.
-LAYERS = {
-    "fastshard._util.terminal": -1,
-    "fastshard.errors": 0,
-    "fastshard._util.aio": 0,
-    "fastshard._util.files": 0,
-    "fastshard._util.options": 0,
-    "fastshard.formats.writer": 0,
-    "fastshard._util.progress": 0,
-    "fastshard.dataset.shardset": 2,
-    "fastshard._util.sizes": 0,
-    "fastshard._util.viewfile": 0,
-    "fastshard._util.globs": 1,
-    "fastshard._util.globs": 1,
-    "fastshard._core": 1,
-    "fastshard.formats.encoders": 1,
-    "fastshard.sources": 2,
-    "fastshard.index": 3,
-    "fastshard.formats.npz": 2,
-    "fastshard.dataset.listing": 4,
-    "fastshard.cli.download": 6,
-    "fastshard.formats.decoders": 4,
-    "fastshard.formats": 5,
-    "fastshard.dataset.listing": 5,
-    "fastshard.dataset.shardset": 6,
-    "fastshard.dataset.order.selection": 7,
-    "fastshard.dataset.batch": 7,
-    "fastshard.dataset.iteration": 7,
-    "fastshard.dataset.views": 7,
-    "fastshard.dataset.views": 7,
-    "fastshard.dataset.shardset": 7,
-    "fastshard._util.options": 0,
-    "fastshard.dataset.order.worker": 9,
-    "fastshard.dataset.order.plan": 2,
-    "fastshard.dataset.order.state": 4,
-    "fastshard.dataset.shardset": 7,
-    "fastshard.dataset.batch": 8,
-    "fastshard.dataset.iteration": 9,
-    "fastshard.dataset.base": 10,
-    "fastshard.dataset.views": 7,
-    "fastshard.dataset.dataset": 11,
-    "fastshard.dataset.verify": 9,
-    "fastshard.dataset.verify": 11,
-    "fastshard.dataset.dataset": 12,
-    "fastshard.dataset.combine": 11,
-    "fastshard.dataset.combine": 12,
-    "fastshard.dataset.combine": 13,
-    "fastshard.columnar": 13,
-    "fastshard.dataset.build_index": 13,
-    "fastshard.dataset.open": 14,
-    "fastshard.formats.writer": 14,
-    "fastshard.adapters.webshart.files": 7,
-    "fastshard.adapters.webshart.index": 7,
-    "fastshard.adapters.webshart.listing": 8,
-    "fastshard.adapters.webshart.dataset": 9,
-    "fastshard.adapters.webshart.discover": 14,
-    "fastshard.adapters.webshart.batch": 15,
-    "fastshard": 16,
-    "fastshard.cli.demo": 17,
-    "fastshard.adapters": 17,
-    "fastshard.cli": 18,
-    "fastshard.__main__": 19,
-}
-
-
 # Adapters to libraries that are not here.
 MISSING = {
     f"fastshard.adapters.{name}"
@@ -97,68 +31,9 @@ def module_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def layer_of(module):
-    while module not in LAYERS:
-        module = module.rpartition(".")[0]
-    return LAYERS[module]
-
-
-def imports_of(path):
-    """Names of our own modules that a file imports."""
-    text = path.read_text()
-    if path.suffix in (".pyx", ".pxd"):
-        lines = [
-            line.strip().replace("cimport", "import") for line in text.splitlines()
-        ]
-        for line in lines:
-            if line.startswith(("from fastshard", "import fastshard")):
-                yield line.split()[1]
-        return
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-
-
-TREE = TESTS.parent / "fastshard"  # the sources, not what was installed
+TREE = paths.TREE / "fastshard"  # the sources, not what was installed
 SOURCES = [p for p in TREE.rglob("*") if p.suffix in (".py", ".pyx", ".pxd", ".pyi")]
 in_a_source_tree = pytest.mark.skipif(not SOURCES, reason="no source tree")
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(TREE)))
-def test_imports_point_down(path):
-    module = module_of(path)
-    for imported in imports_of(path):
-        if not imported.startswith("fastshard"):
-            continue
-        sideways = (
-            imported.rpartition(".")[0] == module.rpartition(".")[0] != "fastshard"
-        )
-        inside = "fastshard" not in (imported, module) and (
-            module.startswith(imported + ".") or imported.startswith(module + ".")
-        )
-        assert sideways or inside or layer_of(imported) < layer_of(module), (
-            f"{module} imports {imported}"
-        )
-
-
-@in_a_source_tree
-def test_only_one_module_uses_the_c_api_of_numpy():
-    users = [
-        p.name
-        for p in SOURCES
-        if p.suffix == ".pyx" and "cimport numpy" in p.read_text()
-    ]
-    assert users == ["arrays.pyx"]
-
-
-@in_a_source_tree
-def test_only_one_header_knows_of_operating_systems():
-    for path in SOURCES:
-        if path.suffix in (".pyx", ".pxd"):
-            assert "#if" not in path.read_text()
-            assert "UNAME_SYSNAME" not in path.read_text()
 
 
 def python(code):
@@ -252,7 +127,7 @@ def checks(folder, *command):
 @not_sanitized
 def test_the_stubs_are_true(tmp_path):
     allowed = tmp_path / "allowed.txt"
-    text = (TESTS / "stubtest_allowlist.txt").read_text()
+    text = (paths.TESTS / "stubtest_allowlist.txt").read_text()
     allowed.write_text(text + "".join(f"{name}\n" for name in MISSING))
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\nignore_missing_imports = True\n")

@@ -4,16 +4,14 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fastshard
+from support.marks import not_sanitized
+from support.paths import README
 
-from conftest import not_sanitized
-
-README = Path(__file__).parent.parent / "README.md"
 SAMPLES = 300
 
 pytestmark = not_sanitized

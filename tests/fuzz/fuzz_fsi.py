@@ -24,11 +24,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from test_hostile_index import FSI_HEADER, MEMBERS, damaged, mended, use_shard
-
 import fastshard
-
-from conftest import write_tar
+from fastshard.index.binary import HEADER as FSI_HEADER
+from support.index.binary import MEMBERS, damaged, mended, use_shard
+from support.tars import write_tar
 
 
 class Target:

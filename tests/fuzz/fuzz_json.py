@@ -21,11 +21,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from json_oracle import Maker, told
-
 from fastshard import FormatError
 from fastshard._core.jsonindex import parse_index
 from fastshard.index.jsonfile import parse_info
+from support.index.json_oracle import Maker, told
 
 SIZES = (None, 1 << 22)  # of the shard, bytes
 

@@ -1,0 +1,102 @@
+"""Contenders in turns, and the shards that they read.
+
+Machines are shared and noisy: contenders of a group run one after another,
+several times over (`contenders`), and the report takes the median of each.
+Sizes shrink with ``BENCH_SCALE=0.1`` for a quick look.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SCALE = float(os.environ.get("BENCH_SCALE", "1"))
+TURNS = int(os.environ.get("BENCH_TURNS", "3"))
+KINDS = {"ustar": (tarfile.USTAR_FORMAT, 1.0), "pax": (tarfile.PAX_FORMAT, 1.5)}
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+names_of_reads: dict[Callable[..., Any], str] = {}
+
+
+def contenders(group: str, **reads: Callable[..., Any]) -> Decorator:
+    """Run a bench for each contender, in turns; `read` is the contender.
+
+    The first is what the others are compared with.
+    """
+    names_of_reads.update(
+        {read: name.replace("_", " ") for name, read in reads.items()}
+    )
+
+    def decorate(bench: Callable[..., None]) -> Callable[..., None]:
+        marks = (
+            pytest.mark.parametrize("turn", range(TURNS)),  # the outer loop
+            pytest.mark.parametrize("read", reads.values(), ids=list(reads)),
+            pytest.mark.benchmark(group=group),
+        )
+        for mark in marks:
+            bench = mark(bench)
+        return bench
+
+    return decorate
+
+
+@dataclass
+class Tar:
+    """A shard to read, and what is in it."""
+
+    path: Path
+    size: int  # bytes of each member
+    names: list[str] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+    @property
+    def members(self) -> int:
+        return len(self.names)
+
+
+def payload(i: int, size: int, pool: bytes) -> bytes:
+    """`size` bytes that differ from member to member."""
+    head = b"%016d" % i
+    return (head + pool)[:size]
+
+
+def write(path: Path, kind: str, count: int, size: int, npy: bool = False) -> Tar:
+    form, mtime = KINDS[kind]
+    tar = Tar(path, size)
+    pool = random.Random(0).randbytes(size)
+    with tarfile.open(path, "w", format=form) as file:
+        for i in range(count):
+            data = array_bytes(i) if npy else payload(i, size, pool)
+            member = tarfile.TarInfo(f"{i:07d}.{'npy' if npy else 'bin'}")
+            member.size = len(data)
+            member.mtime = mtime
+            file.addfile(member, io.BytesIO(data))
+            tar.names.append(member.name)
+            tar.offsets.append(file.offset - -(-len(data) // 512) * 512)
+    return tar
+
+
+def array_bytes(i: int) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.full(512, i, np.float32))
+    return file.getvalue()
+
+
+def evict(path: Path) -> None:
+    """Take a file out of the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)

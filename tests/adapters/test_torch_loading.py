@@ -1,0 +1,501 @@
+"""torch's loaders on datasets, with worker processes."""
+
+import json
+import os
+
+import pytest
+
+from support.marks import not_sanitized
+from support.processes import run_script
+from support.tars import write_numbers
+
+try:
+    import torch  # noqa: F401
+except ImportError:
+    pytestmark = pytest.mark.skip(reason="torch has no wheel for this Python")
+else:
+    pytestmark = not_sanitized
+
+# These warn of the machine, and of torch's own calls.
+SETUP = """
+import itertools, json, sys, warnings
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+warnings.filterwarnings("ignore", message=".set_vital")
+import numpy as np, torch, fastshard
+from torch.utils.data import DataLoader, RandomSampler
+import fastshard.adapters.torch as ft
+folder, *args = sys.argv[1:]
+ds = fastshard.open(folder)
+
+def joined(batches):
+    return [n for batch in batches for n in batch["cls"].tolist()]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_numbers(tmp_path_factory.mktemp("numbers"), 103)
+
+
+@pytest.fixture
+def run(folder, tmp_path):
+    def start(code, *args):
+        body = "\n".join(f"    {line}" for line in code.strip().splitlines())
+        text = f'{SETUP}\nif __name__ == "__main__":\n{body}\n'
+        return run_script(tmp_path, text, folder, *args)
+
+    return start
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_eight_workers_keep_the_order(run, method):
+    run(
+        """
+part = ds.shuffle(7)
+want = [int(sample.text("txt")) for sample in part]
+for collate in (fastshard.collate, ft.collate):
+    loader = DataLoader(part, batch_size=8, num_workers=8, collate_fn=collate,
+                        multiprocessing_context=args[0], persistent_workers=True)
+    for epoch in range(2):
+        batches = list(loader)
+        assert joined(batches) == want
+        assert batches[0]["npy"].shape == (8, 2, 3)
+        assert isinstance(batches[0]["npy"], torch.Tensor) == (collate is ft.collate)
+        assert batches[0]["txt"] == [str(n) for n in want[:8]]
+sampler = RandomSampler(part, generator=torch.Generator().manual_seed(1))
+loader = DataLoader(part, batch_size=8, num_workers=2, collate_fn=ft.collate,
+                    multiprocessing_context=args[0], sampler=sampler)
+assert sorted(joined(loader)) == list(range(103))
+""",
+        method,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2, 8])
+def test_iterable_datasets_are_shared_out(run, workers):
+    run(
+        """
+part = ds.shuffle(7)
+want = [int(sample.text("txt")) for sample in part]
+workers = int(args[0])
+whole = DataLoader(ft.IterableDataset(part, 8), batch_size=None, num_workers=workers)
+assert len(whole) == 13
+batches = list(whole)
+assert joined(batches) == want  # the same batches with any number of workers
+assert [len(batch["cls"]) for batch in batches] == [8] * 12 + [7]
+drops = ft.IterableDataset(part, 8, drop_last=True)
+assert len(drops) == 12
+found = joined(DataLoader(drops, batch_size=None, num_workers=workers))
+assert found == want[:96]
+single = DataLoader(ft.IterableDataset(part), batch_size=8, num_workers=workers,
+                    collate_fn=ft.collate)
+assert sorted(joined(single)) == list(range(103))
+
+class Mine(torch.utils.data.IterableDataset):  # iter() looks where it is
+    def __iter__(self):
+        return iter(part)
+
+mine = DataLoader(Mine(), batch_size=8, num_workers=workers, collate_fn=ft.collate)
+assert sorted(joined(mine)) == list(range(103))
+
+class Whole(torch.utils.data.Dataset):  # not shared out where all is asked for
+    def __len__(self):
+        return 2
+    def __getitem__(self, i):
+        return len(list(ds)) + len(list(ds.scan()))
+
+assert list(DataLoader(Whole(), batch_size=None, num_workers=workers)) == [206, 206]
+ranks = []
+for rank in range(3):
+    split = ft.IterableDataset(part.split_by_rank(rank, 3), 8)
+    ranks += joined(DataLoader(split, batch_size=None, num_workers=workers))
+assert sorted(ranks) == list(range(103))
+""",
+        workers,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2, 8])
+def test_a_stateful_loader_goes_on_where_it_was(run, workers):
+    pytest.importorskip("torchdata", reason="torch has no wheel for this Python")
+    run(
+        """
+from torchdata.stateful_dataloader import StatefulDataLoader
+part = ds.shuffle(7).split_by_rank(1, 2)
+workers = int(args[0])
+
+def loader(kind):
+    if kind == "map":
+        return StatefulDataLoader(part, 4, num_workers=workers, collate_fn=ft.collate)
+    if kind == "batches":
+        data, options = ft.IterableDataset(part, 4), {"batch_size": None}
+    else:
+        data, options = ft.IterableDataset(part), {"batch_size": 4}
+        options["collate_fn"] = ft.collate
+    return StatefulDataLoader(data, num_workers=workers, **options)
+
+for kind in ("map", "batches", "samples"):
+    whole = [batch["cls"].tolist() for batch in loader(kind)]
+    assert len(sum(whole, [])) == 51
+    for stop in (0, 1, 5, 9, len(whole)):
+        first = loader(kind)
+        it = iter(first)
+        seen = [next(it)["cls"].tolist() for _ in range(stop)]
+        state = first.state_dict()
+        del it
+        second = loader(kind)
+        second.load_state_dict(state)
+        rest = [batch["cls"].tolist() for batch in second]
+        assert seen + rest == whole, (kind, stop)
+""",
+        workers,
+    )
+
+
+def test_workers_and_ranks_change_in_the_middle_of_an_epoch(run):
+    run(
+        """
+want = [int(sample.text("txt")) for sample in ds.shuffle(7, 2)]
+seen, state = [], None
+for world, workers, batches in ((1, 2, 3), (2, 0, 2), (4, 3, 2), (1, 1, 99)):
+    shares, states = [], []
+    for rank in range(world):
+        part = ds.shuffle(7, 2).split_by_rank(rank, world)
+        part = part if state is None else part.resume(state)
+        loader = DataLoader(part, 4, num_workers=workers, collate_fn=ft.collate)
+        found = joined(itertools.islice(loader, batches))
+        states.append(json.loads(json.dumps(part.state_dict(len(found)))))
+        shares.append(found)
+    seen += [n for step in zip(*shares, strict=True) for n in step]
+    state = states[0]
+    assert all(one == state for one in states)
+assert seen == want
+"""
+    )
+
+
+def test_set_epoch_reaches_workers_that_live_on(run):
+    run(
+        """
+data = ft.IterableDataset(ds.shuffle(7), 8)
+loader = DataLoader(data, batch_size=None, num_workers=2, persistent_workers=True)
+for epoch in (0, 1, 5):
+    data.set_epoch(epoch)
+    want = [int(sample.text("txt")) for sample in ds.shuffle(7, epoch)]
+    assert joined(loader) == want, epoch
+try:
+    ft.IterableDataset(ds).set_epoch(1)
+except fastshard.FastshardError:
+    pass
+else:
+    raise AssertionError
+"""
+    )
+
+
+def test_default_collation_says_what_to_do(run):
+    run(
+        """
+pairs = fastshard.zip_by_key(ds, ds)
+for data in (ds, ds.map(lambda sample: sample["txt"]), pairs,
+             ds.map(lambda sample: {"x": sample["npy"]}), ds.map(lambda s: dict(s))):
+    try:
+        next(iter(DataLoader(data, batch_size=4)))
+    except fastshard.FastshardError as error:
+        assert "collate_fn=fastshard.collate" in str(error)
+    else:
+        raise AssertionError(data)
+from torch.utils.data import default_collate
+assert default_collate([memoryview(bytearray(b"ab"))] * 2)[0].tolist() == [97, 97]
+private = fastshard.open(folder, mode="private")  # torch warns of read-only arrays
+batch = next(iter(DataLoader(private.decode("npy", "cls"), batch_size=4)))
+assert batch["npy"].shape == (4, 2, 3) and batch["cls"].tolist() == [0, 1, 2, 3]
+"""
+    )
+
+
+def test_tensors_without_a_copy_and_without_a_warning(run):
+    run(
+        """
+private = fastshard.open(folder, mode="private")
+for data in (ds, private):
+    array = data[5].array("npy")
+    tensor = ft.to_tensor(array)
+    assert tensor.data_ptr() == array.ctypes.data
+    assert tensor.tolist() == [[5.0] * 3] * 2
+tensor.add_(1)
+assert array[0, 0] == 6
+for array in (np.zeros(2, ">f4"), np.array(["a"]), np.zeros(2, "M8[s]")):
+    try:
+        ft.to_tensor(array)
+    except fastshard.FastshardError as error:
+        assert str(array.dtype) in str(error)
+    else:
+        raise AssertionError
+(batch,) = ds[:4].batches(4, collate=ft.collate)
+assert batch["npy"].is_contiguous() and batch["npy"][3, 1, 2] == 3
+ragged = ds[:3].map(lambda s: {"x": np.arange(int(s.text("cls")))})
+(batch,) = ragged.batches(3, collate=ft.collate)
+assert [x.tolist() for x in batch["x"]] == [[], [0], [0, 1]]
+(batch,) = ragged.batches(3, collate=ft.TensorCollation("pad"))
+assert batch["x"].tolist() == [[0, 0], [0, 0], [0, 1]]
+assert batch["__lengths__"]["x"].tolist() == [[0], [1], [2]]
+"""
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_batches_stay_as_they_are_while_they_are_held(run, method):
+    run(
+        """
+import random
+part = ds[np.tile(np.arange(103), 40)]
+want = [int(sample.text("txt")) for sample in part]
+for data, options in (
+    (part, {"batch_size": 8, "collate_fn": ft.collate}),
+    (ft.IterableDataset(part, 8), {"batch_size": None}),
+):
+    loader = DataLoader(data, num_workers=3, multiprocessing_context=args[0], **options)
+    held, seen, slots = [], [], set()
+    rng = random.Random(0)
+    for batch in loader:
+        assert type(batch["npy"]) is torch.Tensor
+        seen += batch["cls"].tolist()
+        slots.add(batch["cls"].data_ptr())
+        held.append((batch["cls"].tolist(), batch["npy"][1:], batch["cls"].view(-1, 1)))
+        while len(held) > rng.choice([0, 5, 40]):
+            numbers, arrays, column = held.pop(rng.randrange(len(held)))
+            assert column[:, 0].tolist() == numbers
+            assert arrays[:, 1, 2].tolist() == numbers[1:]
+            arrays.add_(1)  # it is the caller's own
+    assert seen == want
+    assert 3 < len(slots) < 300  # memory is used again
+""",
+        method,
+    )
+
+
+def test_what_a_worker_makes_of_a_batch_is_sent_too(run):
+    run(
+        """
+def changed(samples):
+    batch = ft.collate(samples)
+    batch["double"] = batch["npy"] * 2
+    batch["row"] = batch["npy"][:, 0]
+    batch["turned"] = batch["npy"].transpose(0, 2)
+    batch["same"] = batch["cls"]
+    assert type(batch["row"]) is torch.Tensor
+    return batch
+
+globals()["changed"] = changed
+for batch in DataLoader(ds, 8, num_workers=2, collate_fn=changed):
+    assert (batch["double"] == 2 * batch["npy"]).all()
+    assert (batch["row"] == batch["npy"][:, 0]).all()
+    assert (batch["turned"] == batch["npy"].transpose(0, 2)).all()
+    assert batch["same"].tolist() == batch["cls"].tolist()
+"""
+    )
+
+
+def test_workers_that_do_more_with_a_batch(run):
+    run(
+        """
+import copy, io, os, pickle
+from concurrent.futures import ThreadPoolExecutor
+
+def grads(samples):
+    batch = ft.collate(samples)
+    batch["npy"].requires_grad_()
+    return batch
+
+def copies(samples):
+    batch = ft.collate(samples)
+    torch.save(batch["npy"], io.BytesIO())
+    again = pickle.loads(pickle.dumps(batch["npy"]))
+    deep = copy.deepcopy(batch)
+    assert type(again) is type(deep["npy"]) is torch.Tensor
+    assert (again == batch["npy"]).all() and (deep["npy"] == batch["npy"]).all()
+    return deep | {"cls": batch["cls"]}
+
+def forks(samples):
+    batch = ft.collate(samples)
+    child = os.fork()
+    if child == 0:
+        del batch
+        os._exit(0)
+    os.waitpid(child, 0)
+    return batch
+
+shared = ft.TensorCollation()
+pool = None
+
+def threads(samples, collate=ft.collate):
+    global pool
+    if pool is None or pool[0] != os.getpid():
+        pool = os.getpid(), ThreadPoolExecutor(3)
+    parts = list(pool[1].map(lambda sample: collate([sample]), samples))
+    return {name: torch.cat([part[name] for part in parts]) for name in ("npy", "cls")}
+
+def one(samples):  # each its own tensors, of several threads
+    global pool
+    if pool is None or pool[0] != os.getpid():
+        pool = os.getpid(), ThreadPoolExecutor(3)
+    parts = list(pool[1].map(lambda sample: shared([sample]), samples))
+    return {"cls": [part["cls"] for part in parts]}
+
+want = [int(s.text("txt")) for s in ds]
+part = ds[np.tile(np.arange(103), 5)]
+for collate in (grads, copies, forks, threads, one):
+    seen, held = [], []
+    for batch in DataLoader(part, 4, num_workers=2, collate_fn=collate):
+        if collate is one:
+            batch["cls"] = torch.cat(batch["cls"])
+        seen += batch["cls"].tolist()
+        if "npy" in batch:
+            held.append((seen[-len(batch["cls"]):], batch["npy"]))
+            held = held[-20:]
+            for numbers, array in held:
+                assert array[:, 1, 2].tolist() == numbers, collate
+            assert batch["npy"].requires_grad == (collate is grads)
+    assert seen == want * 5, collate
+"""
+    )
+
+
+def test_a_child_keeps_the_batch_that_its_parent_lets_go(run):
+    run(
+        """
+import os, signal, time
+part = ds[np.tile(np.arange(103), 20)]
+it = iter(DataLoader(part, 8, num_workers=1, collate_fn=ft.collate))
+for _ in range(10):
+    batch = next(it)
+numbers = batch["cls"].tolist()
+ready, go = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(ready, 1)
+    os._exit(0 if batch["npy"][:, 0, 0].tolist() == numbers else 1)
+for _ in range(100):
+    batch = next(it)
+os.write(go, b"x")
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    )
+
+
+def test_slots_of_ended_processes_are_let_go(run):
+    run(
+        """
+from fastshard.adapters import slots
+for _ in range(3):
+    for batch in DataLoader(ds, 8, num_workers=2, collate_fn=ft.collate):
+        pass
+assert 0 < len(slots._mapped) <= 16
+kept = batch["cls"].clone()
+slots._forget_the_dead(0)
+assert len(slots._mapped) == 0
+assert (batch["cls"] == kept).all()
+"""
+    )
+
+
+def test_slots_are_free_when_neither_side_needs_them():
+    from fastshard.adapters import slots
+
+    pool = slots.Slots()
+    slot = pool.take(1000)
+    array = slot.place((10,), "f4")
+    assert slot.place((1000,), "f4") is None
+    assert slot.place((0,), "f4") is None
+    other = slot.place((3, 3), "u1")
+    assert not slot.is_free
+    array[:] = range(10)
+    address = array.__array_interface__["data"][0]
+    offset = slot.offset_of(address, array.nbytes)
+    assert offset == slots.CONTROL
+    assert slot.offset_of(address - 1, 4) is None
+    assert slot.offset_of(address, slot.size) is None
+    del other, array
+    assert slot.is_free
+    assert pool.take(1000) is slot
+    array = slot.place((10,), "f4")
+    array[:] = range(10)
+    key, duplicate, size = slot.message()
+    assert duplicate is not None
+    got = slots.received((key, _Now(slot._fd), size), offset, (10,), "f4")
+    del array
+    assert not slot.is_free
+    assert got.tolist() == list(range(10))
+    part = got[3:]
+    del got
+    assert not slot.is_free
+    del part
+    assert slot.is_free
+    assert slot.message()[1] is None  # it is known now
+    busy = [pool.take(10) for _ in range(20)]
+    for taken in busy[:7]:
+        taken.counters.add(slots.SENT)
+    assert pool.take(10) is not None or len(pool._slots) == slots.MOST
+    slots._mapped.pop(key)
+
+
+class _Now:
+    """A descriptor as it comes out of another process."""
+
+    def __init__(self, fd):
+        self.fd = fd
+
+    def detach(self):
+        return os.dup(self.fd)
+
+
+GLOO = """
+import os, sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch, fastshard
+from torch.utils.data import DataLoader
+import fastshard.adapters.torch as ft
+
+def rank(k, world, folder, store):
+    dist.init_process_group("gloo", rank=k, world_size=world,
+                            init_method="file://" + store)
+    steps = 0
+    for epoch in range(2):
+        part = fastshard.open(folder).shuffle(7, epoch)
+        part = part.split_by_rank(k, world, drop_last="pad")
+        data = ft.IterableDataset(part, 5)
+        for batch in DataLoader(data, batch_size=None, num_workers=2):
+            total = batch["cls"].sum()
+            dist.all_reduce(total)  # hangs if another rank has fewer batches
+            steps += 1
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
+    dist.all_gather(counts, torch.tensor([steps]))
+    assert len({int(count) for count in counts}) == 1 and steps == 12, counts
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(rank, (4, sys.argv[1], sys.argv[2]), nprocs=4)
+    print("all")
+"""
+
+
+def test_an_epoch_ends_on_all_ranks_at_once(folder, tmp_path):
+    assert "all" in run_script(tmp_path, GLOO, folder, tmp_path / "store")
+
+
+def test_states_of_workers_are_json(run):
+    printed = run(
+        """
+for batch in (None, 4):
+    data = ft.IterableDataset(ds.shuffle(1), batch)
+    print(json.dumps(data.state_dict()))
+    it = iter(data)
+    next(it)
+    print(json.dumps(data.state_dict()))
+"""
+    )
+    positions = [json.loads(line)["position"] for line in printed.splitlines()]
+    assert positions == [0, 1, 0, 4]

@@ -1,0 +1,57 @@
+"""Fixtures of columnar datasets, ours and the original package's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fastshard.columnar import ShardedDatasetWriter
+from support.columnar.original import FIELDS, OriginalWriter, arrays_of
+
+MakeOriginal = Callable[..., OriginalWriter]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a columnar dataset may be made."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def writer(root: Path) -> Iterator[ShardedDatasetWriter]:
+    """A writer of a new columnar dataset: two fields, four samples to a shard."""
+    with ShardedDatasetWriter(root, samples_per_shard=4) as writer:
+        writer.add_fields(["a", "b"])
+        yield writer
+
+
+@pytest.fixture
+def make_original(tmp_path: Path) -> Iterator[MakeOriginal]:
+    """Open a writer of the original format on ``data`` (or another name).
+
+    Each call is a session of its own; those not closed are closed at the end.
+    """
+    writers = []
+
+    def make(name: str = "data", **options) -> OriginalWriter:
+        writers.append(OriginalWriter(tmp_path / name, **options))
+        return writers[-1]
+
+    yield make
+    for writer in writers:
+        writer.close()
+
+
+@pytest.fixture
+def several(make_original: MakeOriginal) -> tuple[Path, dict[str, dict]]:
+    """A dataset of three sessions of seven samples, five to a shard."""
+    put = {}
+    for session in range(3):
+        with make_original(samples_per_shard=5) as writer:
+            writer.add_fields(FIELDS)
+            for i in range(7 * session, 7 * session + 7):
+                sample_id = writer.add_sample(arrays_of(i), metadata={"n": i})
+                put[sample_id] = arrays_of(i)
+    return writer.root, put

@@ -1,0 +1,194 @@
+"""A Ctrl-C anywhere in a writer: what was acknowledged stays, and it goes on."""
+
+import errno
+import gc
+import os
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+from fastshard.columnar.write import column as growing
+from fastshard.columnar.write import fields as columns
+from fastshard.columnar.write import lock
+from fastshard.columnar.write import writer as storing
+from support.columnar.stored import lengths, read_all
+from support.marks import not_sanitized
+
+pytestmark = [
+    not_sanitized,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # writers are dropped
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    """What an interrupt kept open is collected here, and not in other tests."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def interrupt(event, function, call):
+    """Make a call, and interrupt it where a function is called, or returns."""
+
+    def look(frame, now, _):
+        if now == event and frame.f_code is function.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    finally:
+        sys.setprofile(None)
+
+
+def test_the_lock_is_given_back_at_last(tmp_path):
+    root = tmp_path / "data"
+    writer = ShardedDatasetWriter(root)
+    writer.add_field("a")
+    writer.add_sample({"a": np.arange(3)}, "x")
+    interrupt("call", lock._give_back, writer.close)
+    with ShardedDatasetWriter(root) as other:  # closes the one before
+        other.add_sample({"a": np.arange(4)}, "y")
+    writer.close()
+    assert lengths(root) == {"x": 3, "y": 4}
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_full_shard_is_let_go_twice(tmp_path, waits):
+    root = tmp_path / "data"
+    with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
+        writer.add_field("a")
+        writer.add_sample({"a": np.arange(1)}, "0")
+        writer.flush()
+        writer.add_sample({"a": np.arange(2)}, "1")
+        add = growing.Syncing.add
+        interrupt("return", add, lambda: writer.add_sample({"a": np.arange(3)}, "2"))
+        if waits:  # until it is synced and closed
+            until = time.monotonic() + 60
+            while writer._syncing._left and time.monotonic() < until:
+                time.sleep(0.01)
+        for i in range(3, 8):
+            writer.add_sample({"a": np.arange(i + 1)}, f"{i}")
+    found = lengths(root)
+    assert found.pop("2", 3) == 3
+    assert found == {f"{i}": i + 1 for i in (0, 1, 3, 4, 5, 6, 7)}
+
+
+@pytest.mark.parametrize(
+    ("event", "function"),
+    [
+        ("call", columns.new_field),
+        ("return", columns.new_field),
+        ("call", storing.Storing._add_column),
+        ("return", storing.Storing._add_column),
+        ("call", storing.Storing.flush),
+    ],
+)
+def test_a_field_is_added_again(tmp_path, event, function):
+    root = tmp_path / "data"
+    with ShardedDatasetWriter(root) as writer:
+        writer.add_field("a")
+        interrupt(event, function, lambda: writer.add_field("b"))
+        writer.add_field("b")
+        writer.add_sample({"a": np.arange(1), "b": np.arange(2)}, "x")
+    assert [len(array) for array in read_all(root)["x"][1].values()] == [1, 2]
+
+
+def test_interrupts_at_every_call(tmp_path):
+    """The n-th call of a session is interrupted, for many n until none is."""
+    acknowledged = {}
+    interrupted = 0
+    for n in range(1, 5000, 13):
+        root = tmp_path / f"data-{n // 130}"  # a session looks at every shard there is
+        calls = 0
+
+        def look(frame, event, _, n=n):
+            nonlocal calls
+            if event == "call" and "columnar" in frame.f_code.co_filename:
+                calls += 1
+                if calls == n:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        try:
+            sys.setprofile(look)
+            writer = ShardedDatasetWriter(root, samples_per_shard=2)
+            writer.add_fields(["a", "b"])
+            for k in range(2):
+                for i in range(3):
+                    writer.add_sample({"a": np.full(n, i)}, f"{n}/{k}/{i}")
+                writer.flush()
+                ids = {f"{n}/{k}/{i}": (n, i) for i in range(3)}
+                acknowledged.setdefault(root, {}).update(ids)
+            writer.close()
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.setprofile(None)
+            writer = None
+            gc.collect()
+        if calls < n:
+            break
+    else:
+        pytest.fail("it never came to an end")
+    assert interrupted > 30
+    assert sum(map(len, acknowledged.values())) > 30
+    for root, ids in acknowledged.items():
+        check_acknowledged(root, ids)
+
+
+def check_acknowledged(root, ids):
+    """Check that a dataset is sound and holds samples: (size, value) by id."""
+    with ShardedDatasetReader(root) as reader:
+        assert reader.verify() == []
+        for sample_id, (size, value) in ids.items():
+            found = reader.get_sample(sample_id)[0]["a"]
+            assert (found == np.full(size, value)).all()
+            assert len(found) == size
+
+
+def test_the_lock_of_a_writer_that_is_dropped(tmp_path):
+    def drop():
+        writer = ShardedDatasetWriter(tmp_path / "data")
+        interrupt("call", lock._give_back, writer.close)
+
+    drop()
+    gc.collect()
+    with ShardedDatasetWriter(tmp_path / "data") as writer:
+        writer.add_field("a")
+
+
+@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="no holes are known here")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_holes_are_not_read(tmp_path):
+    path = tmp_path / "hole"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.ftruncate(fd, 1 << 43)
+        try:
+            os.lseek(fd, 0, os.SEEK_DATA)
+        except OSError as error:
+            assert error.errno == errno.ENXIO
+        else:  # this file system knows of no holes
+            return
+        assert growing.only_zeros(fd, 512)
+        assert growing.only_zeros(fd, (1 << 43) - 1)
+        os.pwrite(fd, b"\0" * 100, 1 << 30)
+        assert growing.only_zeros(fd, 0)
+        os.pwrite(fd, b"x", (1 << 43) - 1)
+        assert not growing.only_zeros(fd, 0)
+        assert not growing.only_zeros(fd, (1 << 43) - 1)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+    finally:
+        os.close(fd)

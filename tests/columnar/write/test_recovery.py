@@ -1,0 +1,448 @@
+"""Columnar writers that are stopped: by a crash, a power loss, a full disk."""
+
+import errno
+import os
+import random
+import sqlite3
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from fastshard.columnar.write import writer as storing
+from fastshard.columnar.write.writer import ShardedDatasetWriter
+from fastshard.errors import ClosedError
+from support.columnar.stored import members_of, read_all, sql
+from support.marks import not_sanitized
+
+pytestmark = not_sanitized  # Python and SQLite
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+def contents(root, **options):
+    """Return what a dataset holds, to compare."""
+    return {
+        id_: (metadata, {field: array.tolist() for field, array in arrays.items()})
+        for id_, (metadata, arrays) in read_all(root, **options).items()
+    }
+
+
+# ------------------------------------------------------------- at each step
+
+
+def begin(root):
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        writer.add_fields(["a", "b"])
+
+
+def add(root):
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        for i in range(7):
+            writer.add_sample({"a": np.arange(200 + i), "b": np.array(i)}, metadata={})
+
+
+def update(root):
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        for i in (1, 4, 7):
+            writer.update_sample(f"sample_{i:012d}", {"a": np.arange(i)}, {"new": i})
+
+
+def write_new_shard(root):
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        writer.write_shard("b", 9, ["sample_000000000003"], [np.arange(5)])
+
+
+def overwrite_shard(root):
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        ids = [f"sample_{i:012d}" for i in (1, 7)]
+        arrays = [np.arange(300), np.arange(301)]
+        writer.write_shard("a", 0, ids, arrays, overwrite=True)
+
+
+def compact(root):
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        writer.compact()
+
+
+STEPS = [begin, add, update, write_new_shard, overwrite_shard, add, compact]
+HOOKED = ["pwrite", "fsync", "replace", "unlink", "link", "ftruncate", "open", "mkdir"]
+
+
+class Crashing:
+    """Ends the process before the n-th call that changes a file.
+
+    With `lost` what was written since the last sync becomes zeros, or part of it.
+    """
+
+    def __init__(self, n, lost):
+        self.left = n
+        self.lost = random.Random(n) if lost else None
+        self.unsynced = {}
+        self.lock = threading.Lock()  # threads sync, and one of them crashes
+        self.calls = {name: getattr(os, name) for name in HOOKED}
+        for name in HOOKED:
+            setattr(os, name, getattr(self, name, None) or self.counted(name))
+
+    def counted(self, name):
+        def call(*args, **kwargs):
+            with self.lock:
+                self.count()
+            return self.calls[name](*args, **kwargs)
+
+        return call
+
+    def count(self):
+        self.left -= 1
+        if self.left < 0:
+            self.crash()
+
+    def crash(self):
+        for fd, ranges in self.unsynced.values():
+            size = os.fstat(fd).st_size
+            for offset, nbytes in ranges:
+                if self.lost.random() < 0.7 and offset < size:
+                    nbytes = min(nbytes, size - offset)
+                    start = self.lost.randrange(0, nbytes + 1, 512)
+                    self.calls["pwrite"](fd, bytes(nbytes - start), offset + start)
+        os._exit(42)
+
+    def pwrite(self, fd, data, offset):
+        with self.lock:
+            self.count()
+            if self.lost is not None:
+                key = os.fstat(fd).st_ino
+                if key not in self.unsynced:
+                    self.unsynced[key] = (os.dup(fd), [])
+                self.unsynced[key][1].append((offset, len(data)))
+            return self.calls["pwrite"](fd, data, offset)
+
+    def fsync(self, fd):
+        with self.lock:
+            self.count()
+            self.unsynced.pop(os.fstat(fd).st_ino, None)
+            return self.calls["fsync"](fd)
+
+
+def crash_in(step, root, n, lost):
+    """Run a step in a child process until its n-th call; say whether it crashed."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            Crashing(n, lost)
+            step(root)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, 42)
+    return code == 42
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("lost", [False, True], ids=["killed", "power loss"])
+@pytest.mark.parametrize("k", range(len(STEPS)), ids=[s.__name__ for s in STEPS])
+def test_a_crash_at_any_call_leaves_the_state_before_or_after(tmp_path, k, lost):
+    states = []
+    for number in range(2):  # what is there before, and after
+        root = tmp_path / f"state{number}"
+        for step in STEPS[: k + number]:
+            step(root)
+        states.append(contents(root) if k + number else {})
+    crashed, n = True, 0
+    while crashed:
+        root = tmp_path / f"crash{n}"
+        for step in STEPS[:k]:
+            step(root)
+        crashed = crash_in(STEPS[k], root, n, lost)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+                writer.add_fields(["a", "b"])
+        found = contents(root)
+        assert found in states, n
+        if not crashed:
+            assert found == states[1]
+        with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+            writer.add_sample({"a": np.arange(3), "b": np.arange(3)}, "after")
+        assert contents(root) == {**found, "after": ({}, {f: [0, 1, 2] for f in "ab"})}
+        left = [name for _, _, names in os.walk(root) for name in names]
+        assert not [name for name in left if name.startswith(".")]
+        n += 1 if n < 30 else 7
+    assert n > 3
+
+
+# ------------------------------------------------------------- full disks
+
+
+class Failing:
+    """Lets the n-th call of some function fail, and all after it."""
+
+    def __init__(self, monkeypatch, name, code, n):
+        self.left = n
+        self.code = code
+        self.call = getattr(os, name)
+        monkeypatch.setattr(os, name, self)
+
+    def __call__(self, *args):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(self.code, os.strerror(self.code))
+        return self.call(*args)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("name", "code"), [("pwrite", errno.ENOSPC), ("fsync", errno.EIO)]
+)
+def test_a_write_that_fails(root, monkeypatch, name, code, n):
+    writer = ShardedDatasetWriter(root, samples_per_shard=3)
+    writer.add_fields(["a", "b"])
+    for i in range(4):
+        writer.add_sample({"a": np.arange(i), "b": np.array(i)}, str(i))
+    writer.flush()
+    acknowledged = [contents(root)]
+
+    def fill():
+        for i in range(4, 20):
+            writer.add_sample({"a": np.arange(i), "b": np.array(i)}, str(i))
+            if i % 5 == 0:
+                writer.flush()
+                acknowledged.append(contents(root))
+
+    with monkeypatch.context() as patch:
+        Failing(patch, name, code, n)
+        with pytest.raises(OSError, match="since the last flush are not stored") as got:
+            fill()
+        assert got.value.errno == code
+        assert writer.closed
+        with pytest.raises(ClosedError, match="could not store"):
+            writer.add_sample({})
+        writer.close()
+    before = acknowledged[-1]
+    assert contents(root, ended=False) == before
+    with ShardedDatasetWriter(root, samples_per_shard=3) as again:
+        again.add_sample({"a": np.arange(3)}, "more")
+    assert len(read_all(root)) == len(before) + 1
+
+
+def test_a_full_index(root):
+    writer = ShardedDatasetWriter(root)
+    writer.add_field("a")
+    writer.add_sample({"a": np.arange(3)}, "x")
+    writer.flush()
+    (pages,) = writer.conn.execute("PRAGMA page_count").fetchone()
+    writer.conn.execute(f"PRAGMA max_page_count = {pages + 2}")
+
+    def fill():
+        while True:
+            writer.add_sample({"a": np.arange(3)}, metadata={"i": "x" * 100})
+
+    with pytest.raises(OSError, match="not stored") as got:
+        fill()
+    assert got.value.errno == errno.ENOSPC
+    assert writer.closed
+    assert list(read_all(root)) == ["x"]
+
+
+def test_a_commit_that_fails_cuts_nothing(root, monkeypatch):
+    """It may have been made: only the next writer, who reads the index, knows."""
+    writer = ShardedDatasetWriter(root)
+    writer.add_field("a")
+    writer.add_sample({"a": np.arange(3)}, "x")
+    path = root / "a_shards" / "shard_0000.tar"
+
+    class Cursor(sqlite3.Cursor):
+        def execute(self, sql, *args):
+            super().execute(sql, *args)
+            if sql == "COMMIT":
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+                raise error
+            return self
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storing.sqlite3, "Cursor", Cursor)
+        with pytest.raises(OSError, match="not stored") as got:
+            writer.flush()
+    assert got.value.errno == errno.EIO
+    assert len(members_of(path)) == 1
+    ShardedDatasetWriter(root).close()
+    assert list(read_all(root)) == ["x"]
+
+
+# ------------------------------------------------------------- other hands
+
+
+def grown(root, count=3):
+    with ShardedDatasetWriter(root, samples_per_shard=100) as writer:
+        writer.add_field("a")
+        for i in range(count):
+            writer.add_sample({"a": np.arange(i)}, str(i))
+    return root / "a_shards" / "shard_0000.tar"
+
+
+def append_as_others_do(root, path, id_, array, offset):
+    """Append a member with tarfile, and write its row."""
+    import io
+    import tarfile
+
+    data = io.BytesIO()
+    np.save(data, array)
+    with tarfile.open(path, "a") as tar:
+        info = tarfile.TarInfo(f"{id_}.npy")
+        info.size = data.tell()
+        data.seek(0)
+        tar.addfile(info, data)
+    conn = sqlite3.connect(root / "index.sqlite")
+    conn.execute(
+        "INSERT OR IGNORE INTO samples (id, meta_json) VALUES (?, '{}')", (id_,)
+    )
+    conn.execute(
+        "UPDATE samples SET a_offset = ?, a_shard = 0 WHERE id = ?", (offset, id_)
+    )
+    conn.commit()
+    conn.close()
+
+
+def test_what_others_appended_is_taken_over(root):
+    path = grown(root)
+    append_as_others_do(root, path, "x", np.arange(7), 0)
+    append_as_others_do(root, path, "1", np.arange(8), 184)
+    before = path.read_bytes()
+    with ShardedDatasetWriter(root, samples_per_shard=100) as writer:
+        writer.add_sample({"a": np.arange(9)}, "y")
+    names = [name for name, _, _ in members_of(path)]
+    assert names == ["0.npy", "1.npy", "2.npy", "x.npy", "1.npy", "y.npy"]
+    assert path.read_bytes()[: 5 * 1024] == before[: 5 * 1024]
+    with ShardedDatasetWriter(root, samples_per_shard=100) as writer:
+        writer.compact()
+    found = read_all(root)
+    assert [len(s["a"]) for _, s in found.values()] == [0, 8, 2, 7, 9]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [b"\xff" * 700, b"\0" * 5000, b"\0" * 600 + b"x" * 600, b"header"],
+    ids=["garbage", "zeros", "hole", "short"],
+)
+def test_a_torn_tail_is_cut(root, tail):
+    path = grown(root)
+    before = contents(root)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1024] + tail)
+    with ShardedDatasetWriter(root, samples_per_shard=100) as writer:
+        writer.add_sample({"a": np.arange(9)}, "y")
+    assert contents(root) == {**before, "y": ({}, {"a": list(range(9))})}
+
+
+def test_a_torn_tail_as_long_as_the_end_is_cut_in_any_shard(root):
+    with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
+        writer.add_field("a")
+        for i in range(6):
+            writer.add_sample({"a": np.full(9, i)})
+    path = root / "a_shards" / "shard_0000.tar"
+    whole = path.read_bytes()
+    assert whole.endswith(bytes(1024))
+    path.write_bytes(whole[:-1024] + whole[:1024])  # a member where the end stood
+    assert path.stat().st_size == len(whole)
+
+    with ShardedDatasetWriter(root, samples_per_shard=2):
+        pass
+
+    assert path.read_bytes() == whole
+
+
+def test_members_without_rows_are_cut(root):
+    path = grown(root)
+    append_as_others_do(root, path, "x", np.arange(7), 0)
+    conn = sqlite3.connect(root / "index.sqlite")
+    conn.execute("DELETE FROM samples WHERE id = 'x'")
+    conn.commit()
+    conn.close()
+    ShardedDatasetWriter(root).close()
+    assert [name for name, _, _ in members_of(path)] == ["0.npy", "1.npy", "2.npy"]
+
+
+@pytest.mark.parametrize("size", [None, 0, 1024])
+def test_a_shard_that_lost_bytes_is_left_alone(root, size):
+    path = grown(root)
+    path.unlink() if size is None else os.truncate(path, size)
+    with (
+        pytest.warns(RuntimeWarning, match="arrays are lost"),
+        ShardedDatasetWriter(root) as writer,
+    ):
+        writer.add_sample({"a": np.arange(9)}, "y")
+    assert sql(root, "SELECT a_shard FROM samples WHERE id = 'y'") == [(1,)]
+    assert (path.stat().st_size if path.exists() else None) == size
+
+
+def test_files_that_are_not_ours_are_not_written_to(root, tmp_path):
+    path = grown(root)
+    other = tmp_path / "other.tar"
+    path.rename(other)
+    path.symlink_to(other)
+    before = other.read_bytes()
+    with ShardedDatasetWriter(root) as writer:
+        writer.add_sample({"a": np.arange(9)}, "y")
+    assert other.read_bytes() == before
+    path.unlink()
+    os.link(other, path)  # a snapshot shares the file
+    with ShardedDatasetWriter(root) as writer:
+        writer.add_sample({"a": np.arange(9)}, "z")
+    assert other.read_bytes() == before
+    assert len(read_all(root)) == 5
+
+
+def test_a_dataset_of_others_goes_on(root, make_original):
+    original = make_original(root.name, samples_per_shard=3)
+    original.add_fields(["a"])
+    for i in range(5):
+        original.add_sample({"a": np.arange(i)}, sample_id=str(i))
+    original.close()
+    first = (root / "a_shards" / "shard_0000.tar").read_bytes()
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        writer.add_sample({"a": np.arange(5)}, "5")
+        writer.add_sample({"a": np.arange(6)}, "6")
+    assert (root / "a_shards" / "shard_0000.tar").read_bytes() == first
+    rows = sql(root, "SELECT a_shard, count(*) FROM samples GROUP BY 1")
+    assert rows == [(0, 3), (1, 3), (2, 1)]
+    assert sql(root, "SELECT num_shards FROM fields") == [(3,)]
+    with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
+        writer.compact()
+    assert [len(s["a"]) for _, s in read_all(root).values()] == [*range(7)]
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_crash_after_going_on_in_the_shard_of_others(root, make_original):
+    """Its rows told members by name: none may be told what was never committed."""
+    original = make_original(root.name, samples_per_shard=3)
+    original.add_fields(["a"])
+    for i in range(2):
+        original.add_sample({"a": np.arange(i)}, sample_id=str(i))
+    original.update_sample("0", {"a": np.arange(7)})
+    original.close()
+    pid = os.fork()
+    if pid == 0:
+        writer = ShardedDatasetWriter(root, samples_per_shard=9)
+        writer.update_sample("0", {"a": np.arange(100)})
+        writer.prepare()  # written and synced, and never committed
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert len(members_of(root / "a_shards" / "shard_0000.tar")) == 4
+    assert [len(s["a"]) for _, s in read_all(root, whole=False).values()] == [7, 1]
+    ShardedDatasetWriter(root).close()
+    assert len(members_of(root / "a_shards" / "shard_0000.tar")) == 3
+    assert [len(s["a"]) for _, s in read_all(root).values()] == [7, 1]

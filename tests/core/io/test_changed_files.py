@@ -1,0 +1,223 @@
+"""Files that change while they are read: each case in a process of its own.
+
+Replaced, renamed, deleted and appended shards go on with the old bytes. A file that
+was made shorter or written over gives an error with ``mode="pread"``; a mapped one
+gives an error wherever the kernel can be asked first. No signal may escape.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import fastshard
+from support.memory import evict
+from support.tars import write_tar
+
+SIZE, COUNT = 50_000, 40
+
+
+def payload(i):
+    return bytes([i % 251 + 1]) * SIZE
+
+
+@pytest.fixture
+def path(tmp_path):
+    members = {f"{i:03d}.bin": payload(i) for i in range(COUNT)}
+    path = write_tar(tmp_path / "changing.tar", members)
+    fastshard.build_index(path)
+    return path
+
+
+SETUP = """
+import os, shutil, sys, tarfile, io, time
+import fastshard
+path, mode = sys.argv[1], sys.argv[2]
+SIZE, COUNT = 50_000, 40
+def payload(i): return bytes([i % 251 + 1]) * SIZE
+def expect_old(ds):
+    assert [bytes(s["bin"]) for s in ds] == [payload(i) for i in range(COUNT)]
+    assert [bytes(s["bin"]) for s in ds.get_many(range(COUNT))] == [
+        payload(i) for i in range(COUNT)]
+    assert bytes(ds[COUNT - 1]["bin"]) == payload(COUNT - 1)
+    out = bytearray(COUNT * SIZE)
+    ds.read_into(range(COUNT), out)
+    assert out == b"".join(map(payload, range(COUNT)))
+def expect_error(read):
+    try:
+        read()
+    except (fastshard.FormatError, OSError) as error:
+        assert "changing.tar" in str(error), error
+        assert "bin" in str(error), error
+        print(type(error).__name__, error)
+    else:
+        raise SystemExit("no error")
+def ways(ds, i):
+    yield lambda: ds[i]["bin"]
+    yield lambda: bytes(ds[i]["bin"])
+    yield lambda: [bytes(s["bin"]) for s in ds]
+    yield lambda: [bytes(s["bin"]) for s in ds.scan([0, i, 1])]
+    yield lambda: [bytes(s["bin"]) for s in ds.get_many([0, i])]
+    yield lambda: ds.read_into([0, i], bytearray(2 * SIZE))
+    yield lambda: ds.columns([0, i], "bin")
+    yield lambda: [bytes(view) for view in ds.shards[0].scan()]
+    yield lambda: ds.shards[0].read(i)
+    yield lambda: ds.shards[0].read_into([i], bytearray(SIZE))
+ds = fastshard.open(path, mode=mode, **eval(sys.argv[3]))
+assert len(ds) == COUNT and ds.shards[0] is not None
+"""
+
+
+def run(path, mode, code, **options):
+    done = subprocess.run(
+        [sys.executable, "-c", SETUP + code, path, mode, repr(options)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout + done.stderr)
+    return done.stdout
+
+
+MODES = pytest.mark.parametrize("mode", ["mmap", "private", "pread"])
+WARMTH = pytest.mark.parametrize("is_cold", [True, False])
+
+
+@MODES
+@WARMTH
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.unlink(path)",
+        "os.rename(path, path + '.old')",
+        "os.rename(path, path + '.old'); open(path, 'wb').write(bytes(9999))",
+        "new = path + '.new'; open(new, 'wb').write(b'x'); os.replace(new, path)",
+        "os.chmod(path, 0o600); os.link(path, path + '.link')",
+    ],
+)
+def test_what_took_the_path_does_not_matter(path, mode, is_cold, change):
+    if is_cold:
+        evict(path)
+    run(path, mode, f"{change}\nexpect_old(ds)")
+
+
+@MODES
+@WARMTH
+def test_an_appended_shard_has_what_it_had(path, mode, is_cold):
+    if is_cold:
+        evict(path)
+    code = (
+        "for k in range(2):\n"
+        "    with tarfile.open(path, 'a') as tar:\n"
+        "        member = tarfile.TarInfo(f'new{k}.bin'); member.size = 9999\n"
+        "        tar.addfile(member, io.BytesIO(b'n' * 9999))\n"
+        "    expect_old(ds)\n"
+    )
+    run(path, mode, code)
+
+
+@WARMTH
+@pytest.mark.parametrize("touched_before", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.truncate(path, 60_000)",
+        "os.truncate(path, 0)",
+        "size = os.path.getsize(path); os.truncate(path, 0); os.truncate(path, size)",
+        "open(path, 'r+b').write(b'over' * 400_000)",
+        "f = open(path, 'r+b'); f.seek(1_500_000); f.write(b'over' * 4); f.close()",
+        "open(path, 'wb').write(b'n' * 9_000_000)",
+        "time.sleep(0.01); shutil.copyfile(path, path + '.2'); os.truncate(path, 0); "
+        "shutil.copyfile(path + '.2', path)",
+    ],
+)
+def test_pread_tells_of_every_write(path, is_cold, touched_before, change):
+    if is_cold:
+        evict(path)
+    code = (
+        f"if {touched_before}: expect_old(ds)\n"
+        f"{change}\n"
+        "for read in ways(ds, 30): expect_error(read)\n"
+    )
+    out = run(path, "pread", code)
+    assert out.count("FormatError") == 10
+
+
+@pytest.mark.parametrize("mode", ["mmap", "private"])
+@pytest.mark.parametrize("size", [0, 60_000, 1_000_000])
+def test_a_mapped_file_that_is_cut_gives_errors(path, mode, size):
+    """Nothing was touched before, so the kernel is asked."""
+    out = run(
+        path,
+        mode,
+        f"os.truncate(path, {size})\nfor read in ways(ds, 30): expect_error(read)\n",
+    )
+    assert out.count("FormatError") == 10
+    assert out.count("became shorter") == 10
+
+
+@pytest.mark.parametrize("mode", ["mmap", "private"])
+def test_checking_sizes_finds_a_cut_at_every_read(path, mode):
+    code = (
+        "expect_old(ds)\nos.truncate(path, 60_000)\n"
+        "for read in ways(ds, 30): expect_error(read)\n"
+    )
+    out = run(path, mode, code, check_size=True)
+    assert out.count("became shorter") == 10
+
+
+@pytest.mark.parametrize("mode", ["mmap", "private"])
+def test_copies_of_a_cut_file_are_errors_although_it_was_in_memory(path, mode):
+    code = (
+        "expect_old(ds)\ntime.sleep(0.05)\nos.truncate(path, 60_000)\n"
+        "expect_error(lambda: ds.read_into([30], bytearray(SIZE)))\n"
+        "expect_error(lambda: ds.shards[0].read(30))\n"
+        "expect_error(lambda: ds.shards[0].read_into([30], bytearray(SIZE)))\n"
+    )
+    assert run(path, mode, code).count("became shorter") == 3
+
+
+def test_a_scan_meets_a_cut(path):
+    """The thread brings pages that are gone; what was read before stays."""
+    evict(path)
+    code = (
+        "iteration = ds.scan(window=2)\n"
+        "first = next(iteration)['bin']\n"
+        "os.truncate(path, 1_000_000)\n"
+        "def rest():\n"
+        "    for sample in iteration: sample['bin'][0]\n"
+        "iteration = ds.scan(list(range(COUNT)), window=2)\n"
+        "expect_error(rest)\n"
+        "assert bytes(first) == payload(0)\n"
+    )
+    assert "byte" in run(path, "mmap", code)
+
+
+def test_a_cut_before_it_is_mapped_is_found_by_the_index(path):
+    os.truncate(path, 60_000)
+    with (
+        pytest.warns(fastshard.StaleIndexWarning),
+        pytest.raises(fastshard.FormatError),
+    ):
+        fastshard.open_shard(path)
+
+
+def test_errors_of_scans_can_be_passed_over(path):
+    code = (
+        "os.truncate(path, 1_000_000)\n"
+        "iteration = ds.iterate(on_error='skip')\n"
+        "n = 0\n"
+        "for sample in iteration:\n"
+        "    try: n += len(bytes(sample['bin'])) == SIZE\n"
+        "    except fastshard.FormatError: n -= 1000\n"
+        "print(n, iteration.skipped)\n"
+    )
+    found, skipped = map(int, run(path, "mmap", code).split())
+    assert found >= 15
+    assert found + skipped == COUNT
+
+
+def test_touching_a_file_is_writing_to_it(path):
+    code = "os.utime(path)\nfor read in ways(ds, 1): expect_error(read)\n"
+    assert "written to after it was opened" in run(path, "pread", code)

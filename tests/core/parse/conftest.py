@@ -1,0 +1,19 @@
+"""Tars made of blocks."""
+
+from __future__ import annotations
+
+import pytest
+
+import fastshard
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open a tar made of blocks."""
+
+    def open_blocks(*blocks, **options):
+        path = tmp_path / "hand.tar"
+        path.write_bytes(b"".join(blocks))
+        return fastshard.open_shard(path, **options)
+
+    return open_blocks

@@ -1,0 +1,175 @@
+"""Progress and interrupts inside one large shard, in processes of their own."""
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import pytest
+
+import fastshard
+from fastshard._core.source import LocalFile
+from fastshard.index.freshness import hashes_of
+from support.marks import not_sanitized
+from support.tar_blocks import END, extension, header, padded, record
+from support.tars import write_tar
+
+MEMBERS = 12_000
+LONGEST = 5.0  # seconds from the interrupt to the end; all the work takes far more
+
+
+@pytest.fixture(scope="module")
+def slow_to_scan(tmp_path_factory):
+    """A sparse tar of 12 GiB whose headers are almost all of it, a MiB each."""
+    path = tmp_path_factory.mktemp("large") / "scan.tar"
+    one = extension(b"x", record(b"comment", b"c") + bytes((1 << 20) - 14))
+    assert len(one) == 512 + (1 << 20)
+    with open(path, "wb") as file:
+        for i in range(MEMBERS):
+            at = i * (len(one) + 512)
+            file.seek(at)
+            file.write(one[:1024])
+            file.seek(at + len(one))
+            file.write(header(b"%06d.x" % i, size=b""))
+        file.write(END)
+    return path
+
+
+@pytest.fixture(scope="module")
+def slow_to_hash(tmp_path_factory):
+    """A sparse tar of one member of 40 GB."""
+    path = tmp_path_factory.mktemp("large") / "hash.tar"
+    size = 40 << 30
+    with open(path, "wb") as file:
+        file.write(header(b"a.x", size=b"\x80" + size.to_bytes(11, "big")))
+        file.seek(512 + size)
+        file.write(END)
+    return path
+
+
+BUILD = """
+import sys, fastshard
+print("ready", flush=True)
+try:
+    fastshard.build_index(sys.argv[1], hashes=sys.argv[2:] == ["--hash"])
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+OPEN = """
+import sys, fastshard
+print("ready", flush=True)
+try:
+    fastshard.open_shard(sys.argv[1], index="none")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+COMMAND = """
+import sys
+from fastshard.cli import main
+print("ready", flush=True)
+sys.exit(main(["index", *sys.argv[1:]]))
+"""
+
+
+WORK = {
+    "build": (BUILD, "scan", []),
+    "build, hashes": (BUILD, "hash", ["--hash"]),
+    "open": (OPEN, "scan", []),
+    "command": (COMMAND, "scan", []),
+    "command, hashes": (COMMAND, "hash", ["--hash"]),
+    "command, tar.idx": (COMMAND, "scan", ["--format", "tar.idx"]),
+}
+
+
+@not_sanitized
+@pytest.mark.parametrize("work", WORK)
+def test_an_interrupt_ends_the_work_inside_a_shard(slow_to_scan, slow_to_hash, work):
+    code, slow, arguments = WORK[work]
+    path = slow_to_hash if slow == "hash" else slow_to_scan
+    files = set(os.listdir(path.parent))
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, path, *arguments], stdout=subprocess.PIPE
+    )
+    with child:
+        assert child.stdout.readline() == b"ready\n"
+        time.sleep(1)
+        assert child.poll() is None
+        sent = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+        took = time.monotonic() - sent
+    assert took < LONGEST
+    assert set(os.listdir(path.parent)) == files
+
+
+@not_sanitized
+def test_progress_is_shown_by_bytes_inside_a_shard(slow_to_hash):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, slow_to_hash, "--hash"],
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    with child, os.fdopen(ours, "rb", 0) as screen:
+        reader = threading.Timer(30, child.send_signal, [signal.SIGINT])
+        reader.start()
+        try:
+            while shown.count(b"B/s") < 5:
+                shown += screen.read(4096)
+        finally:
+            reader.cancel()
+            child.send_signal(signal.SIGINT)
+        child.wait(60)
+    assert b"indexing" in shown
+    assert b"/42.9G" in shown
+
+
+def test_hashing_tells_how_far_it_is(tmp_path):
+    path = write_tar(
+        tmp_path / "s.tar", {"a.x": bytes(3 << 20), "b.x": b"", "c.x": b"c"}
+    )
+    shard = fastshard.open_shard(path)
+    seen = []
+    shard.save_index(hashes=True, progress=seen.append)
+    assert seen == sorted(seen)
+    assert len(seen) > 6
+    assert path.stat().st_size // 2 < seen[-1] <= path.stat().st_size
+
+    def enough(done):
+        if done > 1 << 20:
+            raise KeyError("enough")
+
+    with LocalFile(str(path)) as file, pytest.raises(KeyError, match="enough"):
+        hashes_of(file, shard.parts()[1], enough)
+
+
+def test_a_broken_shard_ends_the_work_on_others(tmp_path, slow_to_scan):
+    (tmp_path / "0.tar").write_bytes(b"junk" * 1000)
+    os.link(slow_to_scan, tmp_path / "1.tar")
+    started = time.monotonic()
+    with pytest.raises(fastshard.FormatError, match=r"0\.tar"):
+        fastshard.build_index(tmp_path, threads=2)
+    assert time.monotonic() - started < LONGEST
+    assert sorted(os.listdir(tmp_path)) == ["0.tar", "1.tar"]
+
+
+def test_many_shards_are_all_counted(tmp_path):
+    for i in range(40):
+        write_tar(tmp_path / f"{i}.tar", {f"{i}.x": padded(b"x")})
+    made = fastshard.build_index(tmp_path, threads=3)
+    assert [os.path.basename(path) for path in made] == [
+        *(f"{i}.fsi" for i in range(40)),
+        "dataset.fsi",
+    ]
+    assert fastshard.build_index(tmp_path) == made

@@ -1,0 +1,96 @@
+"""`Dataset.columns` goes by a field's decoder, as batches do."""
+
+import numpy as np
+import pytest
+
+import fastshard
+from fastshard.columnar import ShardedDatasetWriter
+from fastshard.errors import FormatError, RaggedError
+from support.tars import write_numbers, write_tar
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_numbers(tmp_path_factory.mktemp("numbers"), 40)
+
+
+@pytest.mark.parametrize("ragged", ["error", "list"])
+@pytest.mark.parametrize("positions", [[9, 10], [0, 39, 0], range(40), [3]])
+def test_numbers_are_numbers(folder, positions, ragged):
+    with fastshard.open(folder) as ds:
+        column = ds.columns(positions, ["cls", "npy"], ragged=ragged)
+        (batch,) = ds[list(positions)].batches(40)
+        for field in ("cls", "npy"):
+            assert column[field].dtype == batch[field].dtype
+            assert column[field].tolist() == batch[field].tolist()
+        assert column["cls"].tolist() == list(positions)
+
+
+def test_bytes_of_numbers_are_asked_for_by_a_dtype(folder):
+    with fastshard.open(folder) as ds:
+        raw = ds.columns([10, 39], {"cls": "u1"})["cls"]
+        assert raw.tobytes() == b"1039"
+        with pytest.raises(RaggedError, match="'000010'"):
+            ds.columns([9, 10], {"cls": "u1"})
+
+
+def test_other_fields_are_raw_bytes_as_before(folder):
+    with fastshard.open(folder) as ds:
+        assert ds.columns([10, 39], "txt")["txt"].tobytes() == b"1039"
+        with pytest.raises(RaggedError):
+            ds.columns([9, 10], "txt")
+
+
+def test_no_positions(folder):
+    with fastshard.open(folder) as ds:
+        column = ds.columns([], ["cls", "npy", "txt"])
+        assert {field: len(array) for field, array in column.items()} == {
+            "cls": 0,
+            "npy": 0,
+            "txt": 0,
+        }
+        assert column["cls"].dtype == np.int64
+
+
+def test_numbers_that_no_integer_of_numpy_holds_are_a_list(tmp_path):
+    path = write_tar(tmp_path / "n.tar", {"0.cls": b"%d" % 2**70, "1.cls": b"1"})
+    with fastshard.open(path) as ds:
+        assert ds.columns([0, 1], "cls")["cls"] == [2**70, 1]
+
+
+def test_what_is_no_number_is_named(tmp_path):
+    path = write_tar(tmp_path / "n.tar", {"0.cls": b"5", "1.cls": b"five"})
+    with fastshard.open(path) as ds, pytest.raises(FormatError, match=r"1\.cls"):
+        ds.columns([0, 1], "cls")
+
+
+def test_decoders_of_the_caller_s_own(folder):
+    def decode(view):
+        return np.full(1 + (bytes(view) == b"11"), int(bytes(view)), np.int16)
+
+    own = {"txt": lambda view: float(bytes(view)), "cls": decode}
+    with fastshard.open(folder, decoders=own) as ds:
+        column = ds.columns([9, 10], ["txt", "cls"])
+        (batch,) = ds[9:11].batches(2)
+        for field in ("txt", "cls"):
+            assert column[field].dtype == batch[field].dtype
+            assert column[field].tolist() == batch[field].tolist()
+        assert column["txt"].tolist() == [9.0, 10.0]
+        with pytest.raises(RaggedError, match=r"'000011' is int16 \(2,\), .*'000009'"):
+            ds.columns([9, 10, 11], "cls")
+        listed = ds.columns([9, 11], "cls", ragged="list")["cls"]
+        assert [array.tolist() for array in listed] == [[9], [11, 11]]
+
+
+def test_fields_of_columnar_datasets(tmp_path):
+    with ShardedDatasetWriter(tmp_path / "c") as writer:
+        writer.add_fields(["cls"])
+        for i in range(3):
+            writer.add_sample({"cls": np.full(2, i)}, sample_id=str(i))
+    with fastshard.open(tmp_path / "c") as ds:
+        order = list(map(int, ds.keys()))
+        column = ds.columns(range(3), "cls")["cls"]
+        assert column.tolist() == [[i, i] for i in order]
+    own = {"cls": lambda view: len(view)}
+    with fastshard.open(tmp_path / "c", decoders=own) as ds:
+        assert ds.columns([0], "cls")["cls"].tolist() == [len(ds[0].view("cls"))]

@@ -1,0 +1,184 @@
+"""JSON indexes are written so that they can be read, also by others."""
+
+import hashlib
+import importlib
+import json
+
+import pytest
+
+import fastshard
+from fastshard import FastshardError, FormatError
+from fastshard._core.jsonindex import parse_index
+from fastshard._core.scan import scan_tar
+from fastshard._core.source import LocalFile
+from fastshard.index.contents import Contents
+from fastshard.index.jsonfile import parse_info, read_json, write_json
+from support.tars import write_tar
+
+
+def members_of(table):
+    return [
+        (table.name_of(i), *table.extent(i), parse_info(table.info(i)))
+        for i in range(len(table))
+    ]
+
+
+def one(entry):
+    return f'{{"files":{{"a":{entry}}}}}'.encode()
+
+
+@pytest.fixture
+def scanned(tmp_path, members):
+    """A shard, and what a scan finds in it."""
+    path = write_tar(tmp_path / "s.tar", members | {"./é/猫.txt": b"n"})
+    with LocalFile(path) as file:
+        table, skipped_kinds, end = scan_tar(file)
+        return path, Contents(table, end=end, skipped=skipped_kinds), file.nbytes
+
+
+def test_what_is_written_is_read_back(scanned, tmp_path):
+    _, contents, nbytes = scanned
+    index = str(tmp_path / "s.json")
+    digests = [
+        hashlib.sha256(b"%d" % i).hexdigest() for i in range(len(contents.table))
+    ]
+
+    write_json(index, contents, nbytes, shard="s.tar")
+    plain, recorded = read_json(index, nbytes)
+    write_json(
+        index, plain, nbytes, shard="s.tar", sha256=digests, hash="h", hash_lfs="l"
+    )
+    hashed, _ = read_json(index, nbytes)
+    write_json(index, hashed, nbytes, shard="s.tar")
+    again, _ = read_json(index, nbytes)
+
+    assert recorded == nbytes
+    assert plain.index == index
+    assert members_of(plain.table) == members_of(contents.table)
+    assert (
+        members_of(again.table)
+        == members_of(hashed.table)
+        == [
+            (*member[:3], {"sha256": digest})
+            for member, digest in zip(members_of(contents.table), digests, strict=True)
+        ]
+    )
+
+
+def test_what_is_written_is_the_dict_form(scanned, tmp_path):
+    _, contents, nbytes = scanned
+    index = tmp_path / "s.json"
+
+    write_json(str(index), contents, nbytes, shard="s.tar", hash="h", hash_lfs="l")
+
+    written = json.loads(index.read_bytes())
+    files = written.pop("files")
+    assert written == {
+        "path": "s.tar",
+        "filesize": nbytes,
+        "hash": "h",
+        "hash_lfs": "l",
+    }
+    assert [(n, e["offset"], e["length"]) for n, e in files.items()] == [
+        member[:3] for member in members_of(contents.table)
+    ]
+
+
+@pytest.mark.parametrize(
+    "info",
+    ['"x":[1,{"y":null}],"caption":"é\\udc80"', '"path":"\\udcffn\\"\\n"', '"z":-0.5'],
+)
+def test_infos_and_odd_names_are_carried(info, tmp_path):
+    index = str(tmp_path / "s.json")
+    table, _ = parse_index(one(f'{{"offset":1,"size":2,{info}}}'), "s.json")
+
+    write_json(index, Contents(table), 99, shard="\udc80.tar")
+
+    assert members_of(read_json(index, 99)[0].table) == members_of(table)
+    (tmp_path / "s.json").read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            b'{"files":{"a":{"offset":9,"size":1},"a":{"offset":2,"size":2}}}',
+            "once.*'a'",
+        ),
+        (one('{"offset":1,"size":2,"x":1e999}'), "cannot hold the member 'a'"),
+    ],
+)
+def test_what_json_cannot_carry_is_refused_before_anything_is_written(
+    text, reason, tmp_path
+):
+    table, _ = parse_index(text, "s.json")
+    path = tmp_path / "s.json"
+    path.write_text("as it was")
+
+    with pytest.raises(FastshardError, match=reason):
+        write_json(str(path), Contents(table), 99, shard="s.tar")
+    with pytest.raises(ValueError, match="3 checksums"):
+        write_json(str(path), Contents(table), 99, shard="s.tar", sha256=["0"] * 3)
+
+    assert [p.name for p in tmp_path.iterdir()] == ["s.json"]
+    assert path.read_text() == "as it was"
+
+
+def test_errors_name_the_file(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_bytes(b"{")
+    with pytest.raises(FormatError) as caught:
+        read_json(str(path), 1)
+    assert caught.value.path == str(path)
+    with pytest.raises(FileNotFoundError):
+        read_json(str(path) + "x", 1)
+
+
+def rival(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        pytest.skip(f"{name} is not installed")
+
+
+def test_webshart_reads_what_is_written(scanned, tmp_path):
+    webshart = rival("webshart")
+    path, contents, nbytes = scanned
+    write_json(str(tmp_path / "s.json"), contents, nbytes, shard="s.tar", hash="h")
+
+    theirs = webshart.discover_dataset(str(tmp_path)).open_shard(0)
+
+    with fastshard.open_shard(path, index="none") as shard:
+        assert list(theirs.filenames()) == sorted(shard.names)
+        for i, name in enumerate(theirs.filenames()):
+            assert theirs.read_file(i) == shard.read(name)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
+def test_hfutils_lists_what_is_written(scanned, tmp_path):
+    hfutils = rival("hfutils.index")
+    path, contents, nbytes = scanned
+    write_json(str(tmp_path / "s.json"), contents, nbytes, shard="s.tar", hash="h")
+
+    names = [member[0] for member in members_of(contents.table)]
+
+    assert hfutils.tar_list_files(str(path)) == names
+    assert all(hfutils.tar_file_exists(str(path), name) for name in names)
+    assert hfutils.tar_get_index_info(str(path))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
+def test_what_hfutils_writes_is_read(scanned, tmp_path):
+    hfutils = rival("hfutils.index")
+    path, contents, nbytes = scanned
+    hfutils.tar_create_index(str(path), silent=True)
+
+    theirs, recorded = read_json(str(tmp_path / "s.json"), nbytes)
+
+    assert recorded == nbytes
+    assert [m[:3] for m in members_of(theirs.table)] == [
+        m[:3] for m in members_of(contents.table)
+    ]
+    with fastshard.open_shard(path, index="none") as shard:
+        for name, _, _, info in members_of(theirs.table):
+            assert info == {"sha256": hashlib.sha256(shard.read(name)).hexdigest()}

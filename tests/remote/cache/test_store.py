@@ -1,0 +1,329 @@
+"""The cache of remote ranges: what was added is here, whoever adds and asks."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fastshard.remote.cache.ranges import PIECE, Ranges
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.facts import Facts
+from support.cache import (
+    FACTS,
+    OBJECT,
+    URL,
+    add,
+    assert_right_or_missing,
+    posix,
+    read,
+    reopened,
+    some_range,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def entry(folder):
+    return RangeCache(folder).entry(URL, FACTS)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_added_is_here_and_nothing_else(folder, seed):
+    rng = random.Random(seed)
+    filled = bytearray(len(OBJECT))  # the oracle: 1 where a byte was added
+    entry = reopened(folder)
+    for step in range(60):
+        offset, size = some_range(rng)
+        if step % 2:
+            add(entry, offset, size)
+            filled[offset : offset + size] = b"\1" * size
+        offset, size = some_range(rng)
+        here = filled[offset : offset + size].count(1) == size
+        assert entry.has(offset, size) == here
+        assert read(entry, offset, size) == (
+            OBJECT[offset : offset + size] if here else None
+        )
+        left = bytearray(b"\1" * size)
+        for start, nbytes in entry.missing(offset, size):
+            assert nbytes > 0
+            left[start - offset : start - offset + nbytes] = bytes(nbytes)
+        assert left == filled[offset : offset + size]
+        if rng.random() < 0.1:
+            entry = reopened(folder)
+    assert entry.is_whole() == (0 not in filled)
+
+
+def test_random_ranges_merge_as_a_set_does():
+    rng = random.Random(3)
+    for _ in range(100):
+        nbytes = rng.choice([1, 50, PIECE + 50])
+        base = max(0, nbytes - 50)
+        ranges, oracle = Ranges(nbytes), set()
+        for _ in range(20):
+            start, end = sorted(rng.choices(range(base, nbytes + 1), k=2))
+            if start < end and start // PIECE == (end - 1) // PIECE:
+                oracle.update(range(start, end))
+                if rng.random() < 0.5:
+                    ranges.trust(start, end)
+                else:
+                    ranges.claim((start, end, 0))
+        gaps = ranges.gaps(base, nbytes)
+        missing = [i for a, b in gaps for i in range(a, b)]
+        assert missing == [i for i in range(base, nbytes) if i not in oracle]
+        assert all(b < a for (_, b), (a, _) in pairwise(gaps))
+
+
+def test_whole_is_whole_after_the_last_byte(folder, entry):
+    add(entry, 0, len(OBJECT) - 1)
+    assert not entry.is_whole()
+    add(entry, len(OBJECT) - 1, 1)
+    assert entry.is_whole()
+    assert reopened(folder).is_whole()
+    assert Path(entry.path).read_bytes() == OBJECT
+
+
+def test_an_empty_object_is_whole(folder):
+    entry = RangeCache(folder).entry(URL, Facts(0, "t", 0))
+
+    assert entry.is_whole()
+    assert read(entry, 0, 0) == b""
+    assert entry.missing(0, 10) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(-1, 2), (len(OBJECT), 1), (0, len(OBJECT) + 1), (2**63, 1)]
+)
+def test_what_is_outside_the_object_is_never_here(entry, offset, size):
+    entry.add(offset, b"x" * size)
+
+    assert read(entry, offset, size) is None
+    assert not entry.has(offset, size)
+    assert os.path.getsize(entry.path) == len(OBJECT)
+
+
+def test_views_of_other_items_are_filled(entry):
+    add(entry, 0, 800)
+    view = memoryview(bytearray(800)).cast("d")
+
+    assert entry.read_into(0, view)
+    assert bytes(view) == OBJECT[:800]
+
+
+def test_versions_and_equal_basenames_never_meet(folder):
+    cache = RangeCache(folder)
+    keys = [
+        (URL, FACTS),
+        (URL, FACTS._replace(tag='"v2"')),
+        (URL, FACTS._replace(nbytes=FACTS.nbytes + 1)),
+        (URL.replace("/a/", "/b/"), FACTS),
+    ]
+    entries = [cache.entry(*key) for key in keys]
+    for i, entry in enumerate(entries):
+        entry.add(i, bytes([i]) * 10)
+
+    assert len({entry.path for entry in entries}) == len(keys)
+    for i, entry in enumerate(entries):
+        assert read(entry, i, 10) == bytes([i]) * 10
+        assert entry.missing(0, 20) == [
+            (j, n) for j, n in [(0, i), (i + 10, 10 - i)] if n
+        ]
+
+
+def test_versions_that_cannot_be_told_apart_are_refused(folder):
+    cache = RangeCache(folder)
+    with pytest.raises(ValueError, match="nothing that versions"):
+        cache.entry(URL, Facts(10, "", 0))
+    for nbytes in (-1, 2**63):
+        with pytest.raises(ValueError, match="cannot have"):
+            cache.entry(URL, Facts(nbytes, "t", 0))
+    with pytest.raises(ValueError, match="above 0"):
+        RangeCache(folder, limit=0)
+
+
+def test_the_facts_used_last_are_remembered(folder):
+    cache = RangeCache(folder)
+    assert cache.remembered(URL) is None
+    newer = FACTS._replace(tag='"v2"', mtime_ns=10**21)
+    for facts in (FACTS, newer, FACTS):
+        cache.entry(URL, facts)
+        time.sleep(0.01)
+        assert RangeCache(folder).remembered(URL) == facts
+    assert cache.remembered(URL + "x") is None
+
+
+def test_another_time_of_the_same_version_is_noted(folder, entry):
+    add(entry, 0, 10)
+    later = FACTS._replace(mtime_ns=5)
+
+    again = RangeCache(folder).entry(URL, later)
+
+    assert read(again, 0, 10) == OBJECT[:10]
+    assert RangeCache(folder).remembered(URL) == later
+
+
+def test_sidecars_lie_beside_the_data(entry):
+    assert os.path.dirname(entry.sidecar("index.fsi")) == os.path.dirname(entry.path)
+    for name in ["", "data", "used", ".x", "a/b", "..", "a\0"]:
+        with pytest.raises(ValueError, match="no name"):
+            entry.sidecar(name)
+
+
+def test_a_closed_entry_has_nothing(folder, entry):
+    add(entry, 0, 10)
+    entry.close()
+    add(entry, 10, 10)
+
+    assert read(entry, 0, 10) is None
+    assert not entry.is_whole()
+    assert entry.missing(5, 10) == [(5, 10)]
+    assert reopened(folder).missing(0, 20) == [(10, 10)]
+
+
+@posix
+def test_only_the_owner_may_read(entry):
+    for path in [Path(entry.folder), *Path(entry.folder).iterdir()]:
+        assert path.stat().st_mode & 0o077 == 0
+
+
+# Several at a time
+
+
+def test_one_sees_what_another_adds(folder, entry):
+    other = reopened(folder)
+    for i in range(0, 1000, 10):
+        add(other, i, 10)
+        assert read(entry, i, 10) == OBJECT[i : i + 10]
+
+
+def test_threads_fill_one_entry(folder, entry):
+    def work(seed):
+        rng = random.Random(seed)
+        for _ in range(40):
+            add(entry, *some_range(rng))
+            offset, size = some_range(rng)
+            data = read(entry, offset, size)
+            right.append(data in (None, OBJECT[offset : offset + size]))
+
+    right = []
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert right == [True] * 160
+    assert_right_or_missing(reopened(folder), random.Random(9))
+
+
+def test_threads_check_and_close(folder, entry):
+    """A descriptor that another file gets meanwhile would give wrong bytes."""
+    add(entry, 0, len(OBJECT))
+
+    def work(seed):
+        for step in range(60):
+            data = read(entries[0], 1000 * step, 1000)
+            right.append(data in (None, OBJECT[1000 * step : 1000 * step + 1000]))
+
+    right = []
+    entries = [reopened(folder)]
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        old, entries[0] = entries[0], reopened(folder)
+        old.close()
+        with open(sys.executable, "rb") as file:
+            file.read(1)
+    assert all(right)
+
+
+FILLS = """
+import random, sys
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.facts import Facts
+folder, url, tag, nbytes, seed = sys.argv[1:]
+rng = random.Random(1)
+data = rng.randbytes(int(nbytes))
+entry = RangeCache(folder).entry(url, Facts(len(data), tag, 0))
+rng = random.Random(int(seed))
+offsets = list(range(0, len(data), 10_000))
+rng.shuffle(offsets)
+view = memoryview(bytearray(10_000))
+for offset in offsets[: len(offsets) * 2 // 3]:
+    entry.add(offset, data[offset : offset + 10_000])
+    offset = rng.choice(offsets[:-1])
+    if entry.read_into(offset, view[: len(data[offset : offset + 10_000])]):
+        assert view[: len(data) - offset] == data[offset : offset + 10_000]
+"""
+
+
+def test_processes_fill_one_entry(folder, tmp_path):
+    script = tmp_path / "fills.py"
+    script.write_text(FILLS)
+    arguments = [sys.executable, script, folder, URL, FACTS.tag, str(len(OBJECT))]
+    running = [subprocess.Popen([*arguments, str(seed)]) for seed in range(4)]
+
+    assert [one.wait(60) for one in running] == [0] * 4
+    rng = random.Random(0)
+    expected = set()
+    for seed in range(4):
+        offsets = list(range(0, len(OBJECT), 10_000))
+        random.Random(seed).shuffle(offsets)
+        expected.update(offsets[: len(offsets) * 2 // 3])
+    entry = reopened(folder)
+    for offset in expected:
+        data = OBJECT[offset : offset + 10_000]
+        assert read(entry, offset, len(data)) == data
+    assert_right_or_missing(entry, rng)
+
+
+def in_child(work):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads are the point
+        child = os.fork()
+    if not child:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@posix
+def test_a_forked_child_goes_on(entry):
+    add(entry, 0, 100)
+
+    def work():
+        assert read(entry, 0, 100) == OBJECT[:100]
+        add(entry, 100, 100)
+
+    assert in_child(work) == 0
+    assert read(entry, 0, 200) == OBJECT[:200]
+
+
+@posix
+def test_a_child_that_was_forked_inside_a_lock_goes_on(folder):
+    entry = RangeCache(folder, limit="1GB").entry(URL, FACTS)
+    add(entry, 0, 100)
+
+    def work():
+        assert read(entry, 0, 100) == OBJECT[:100]
+        add(entry, 100, 100)
+        assert read(entry, 0, 200) == OBJECT[:200]
+
+    with entry._opened.lock, entry._cache.lock:
+        assert in_child(work) == 0
+    assert read(entry, 0, 200) == OBJECT[:200]

@@ -1,0 +1,399 @@
+"""Datasets of the Hugging Face hub: opened, listed, and their token kept."""
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import fastshard
+from fastshard.errors import FastshardError
+from fastshard.remote.hub import hub_for, place_of
+from fastshard.remote.options import settings_of
+from support.marks import not_sanitized
+from support.servers.http import Server
+from support.servers.hub import FakeHub, commit_of
+from support.tars import write_tar
+
+REPO = "owner/name"
+SOURCE = f"hf://datasets/{REPO}"
+SECRET = "hf_verysecret"
+
+pytestmark = [pytest.mark.usefixtures("loopback"), not_sanitized]
+
+
+def tar_of(folder, number, name="x"):
+    """A shard with one sample of a text and a large field."""
+    members = {f"{number}.txt": f"{name} {number}".encode()}
+    members[f"{number}.bin"] = bytes([number]) * 40_000
+    return write_tar(folder / "made.tar", members).read_bytes()
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A hub with a dataset, an older revision of it, and others to be refused."""
+    files = {f"train-{i}.tar": tar_of(tmp_path, i) for i in range(3)}
+    files |= {f"sub/a-{i}.tar": tar_of(tmp_path, i, "sub") for i in (2, 10)}
+    files |= {"sub/deep/é b.tar": tar_of(tmp_path, 7, "deep"), "README.md": b"# Hi"}
+    old = {"train-0.tar": tar_of(tmp_path, 0, "old")}
+    gated = {"a.tar": tar_of(tmp_path, 1, "gated")}
+    with FakeHub(
+        {REPO: files, "owner/gated": gated, "owner/private": dict(gated)},
+        revisions={REPO: {"v1": old, "refs/pr/1": dict(old)}},
+        token=SECRET,
+        gated={"owner/gated"},
+        private={"owner/private"},
+    ) as hub:
+        yield hub
+
+
+def opened(hub, source, **options):
+    return fastshard.open(source, endpoint=hub.url, timeout=5.0, **options)
+
+
+def texts(dataset):
+    return [str(sample["txt"], "utf-8") for sample in dataset]
+
+
+def tokens(server):
+    return {request.headers.get("authorization") for request in server.requests}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("/train-1.tar", ["x 1"]),
+        ("/train-{2..0}.tar", ["x 2", "x 1", "x 0"]),
+        ("", ["x 0", "x 1", "x 2"]),
+        ("/sub", ["sub 2", "sub 10"]),
+        ("/sub/", ["sub 2", "sub 10"]),
+        ("/sub/**", ["sub 2", "sub 10", "deep 7"]),
+        ("/**", ["sub 2", "sub 10", "deep 7", "x 0", "x 1", "x 2"]),
+        ("/train-[01].tar", ["x 0", "x 1"]),
+        ("/*/a-*.tar", ["sub 2", "sub 10"]),
+        ("/sub/deep/é b.tar", ["deep 7"]),
+        ("@v1/train-0.tar", ["old 0"]),
+        ("@v1", ["old 0"]),
+        ("@refs/pr/1", ["old 0"]),
+        ("@refs%2Fpr%2F1/train-*", ["old 0"]),
+    ],
+)
+def test_sources(hub, source, expected):
+    assert texts(opened(hub, SOURCE + source)) == expected
+
+
+def test_the_default_revision(hub):
+    assert texts(opened(hub, SOURCE, revision="v1")) == ["old 0"]
+    assert texts(opened(hub, f"{SOURCE}@main/sub", revision="v1")) == [
+        "sub 2",
+        "sub 10",
+    ]
+    commit = commit_of(REPO, hub.revisions[REPO]["v1"])
+    assert texts(opened(hub, SOURCE, revision=commit)) == ["old 0"]
+
+
+def test_what_is_listed_is_of_one_commit(hub):
+    commit = commit_of(REPO, hub.repos[REPO])
+    dataset = opened(hub, f"{SOURCE}::{SOURCE}/sub")
+    assert {path.split("/")[4] for path in dataset.shards.paths} == {f"name@{commit}"}
+
+    asked = [r.path for r in hub.requests if "/revision/" in r.path]
+    assert asked == [f"/api/datasets/{REPO}/revision/main"]
+    hub.revisions[REPO]["before"] = dict(hub.repos[REPO])
+    del hub.repos[REPO]["train-0.tar"]
+    assert texts(dataset)[0] == "x 0"
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert texts(copy) == texts(dataset)
+
+
+def test_an_index_beside_a_shard_is_used(hub, tmp_path):
+    path = tmp_path / "train-0.tar"
+    path.write_bytes(hub.repos[REPO]["train-0.tar"])
+    fastshard.build_index(path, format="json")
+    index = path.with_suffix(".json").read_bytes()
+    hub.repos[REPO]["train-0.json"] = index
+    shard = fastshard.open_shard(f"{SOURCE}/train-0.tar", endpoint=hub.url)
+
+    assert shard.index == f"{SOURCE}/train-0.json"
+    assert shard["0.txt"] == b"x 0"
+
+
+def test_the_index_of_a_folder_is_used(hub, tmp_path):
+    folder = tmp_path / "all"
+    folder.mkdir()
+    names = [f"train-{i}.tar" for i in range(3)]
+    for name in names:
+        (folder / name).write_bytes(hub.repos[REPO][name])
+    fastshard.build_index(folder)
+    for path in folder.glob("*.fsi"):
+        hub.repos[REPO][path.name] = path.read_bytes()
+    dataset = opened(hub, SOURCE)
+    hub.forget()
+
+    assert len(dataset) == 3
+    assert not hub.requests
+    assert texts(dataset) == ["x 0", "x 1", "x 2"]
+
+
+def test_a_tree_of_many_pages(hub):
+    hub.repos[REPO] |= {f"many/{i:03}.tar": b"" for i in range(41)}
+    found = list(hub_for(settings_of({"endpoint": hub.url}, [SOURCE])).list(SOURCE))
+
+    assert len(found) == len(hub.repos[REPO])
+    assert sum("cursor=" in request.query for request in hub.requests) > 10
+
+
+@pytest.mark.parametrize("status", ["status_503_retry_after", "status_500"])
+def test_a_listing_is_asked_for_again(hub, status):
+    hub.behave(f"/api/datasets/{REPO}/revision/main", status, times=1)
+    assert texts(opened(hub, f"{SOURCE}/sub")) == ["sub 2", "sub 10"]
+
+
+def test_the_hub_may_be_away_for_less_than_the_timeout(hub):
+    Server.__exit__(hub)  # not the CDN
+    timer = threading.Timer(1.0, hub.come_back)
+    timer.start()
+    found = fastshard.open(f"{SOURCE}/sub", endpoint=hub.url, timeout=20.0)
+    assert texts(found) == ["sub 2", "sub 10"]
+    timer.join()
+
+
+def test_a_listing_that_fails_is_given_up(hub):
+    hub.behave(None, "status_500")
+    with pytest.raises(fastshard.RemoteError, match="after 2 attempts") as caught:
+        opened(hub, SOURCE, attempts=2)
+    assert caught.value.status == 500
+
+
+@pytest.mark.parametrize("behaviour", ["not_http", "close_at_once", "status_404"])
+def test_a_listing_that_is_none(hub, behaviour):
+    hub.behave(None, behaviour)
+    with pytest.raises(fastshard.RemoteError) as caught:
+        opened(hub, SOURCE, attempts=1)
+    assert caught.value.url == f"{hub.url}/datasets/{REPO}"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"[1]", b'[{"type": "file"}]', b"null"])
+def test_a_listing_of_nonsense(hub, body):
+    settings = settings_of({"endpoint": hub.url}, [SOURCE])
+    path = f"/api/datasets/{REPO}/tree/main"
+    right = hub.answer
+
+    def answer(request):
+        answer = right(request)
+        return answer.with_body(body).drop("Link") if request.path == path else answer
+
+    hub.answer = answer
+    try:
+        assert list(hub_for(settings).list(SOURCE)) == []
+        assert body == b"[]"
+    except fastshard.RemoteError as error:
+        assert "as it should" in str(error)
+
+
+@pytest.mark.parametrize("repo", ["owner/gated", "owner/private"])
+@pytest.mark.parametrize("path", ["", "/a.tar"])
+def test_who_may_not_read_is_told_what_to_do(hub, repo, path):
+    source = f"hf://datasets/{repo}{path}"
+    for token in ("", "wrong"):
+        with pytest.raises(fastshard.RemoteError) as caught:
+            texts(opened(hub, source, token=token))
+        error = caught.value
+        assert error.status in (401, 403, 404)
+        assert "wrong" not in str(error)
+        if error.status != 404:
+            assert f"{hub.url}/datasets/{repo}" in str(error)
+            assert "hf auth login" in str(error)
+    assert texts(opened(hub, source, token=SECRET)) == ["gated 1"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (f"{SOURCE}/none.tar", "Entry not found"),
+        (f"{SOURCE}/none", "no folder 'none'"),
+        (f"{SOURCE}@v2", "no revision 'v2'"),
+        (f"{SOURCE}@v2/train-0.tar", "Invalid rev id: v2"),
+        ("hf://datasets/owner/none", "no dataset owner/none"),
+        ("hf://datasets/owner/none/a.tar", "Repository not found"),
+    ],
+)
+def test_what_is_missing(hub, source, words):
+    with pytest.raises(fastshard.RemoteNotFoundError, match=words) as caught:
+        texts(opened(hub, source, token=SECRET))
+    assert isinstance(caught.value, FileNotFoundError)
+    assert caught.value.status == 404
+    assert "?" not in caught.value.url
+
+
+def test_a_folder_without_shards(hub):
+    hub.repos[REPO]["docs/a.md"] = b""
+    with pytest.raises(FastshardError, match="no shard"):
+        opened(hub, f"{SOURCE}/docs")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("hf://owner/name/a.tar", "hf://datasets/"),
+        ("hf://owner/name", "hf://datasets/"),
+        ("hf://spaces/owner/name/a.tar", "hf://datasets/"),
+        ("hf://datasets/name", "hf://datasets/owner/name"),
+        ("hf://datasets/owner/na me/a.tar", "no name"),
+        (f"{SOURCE}/../other/a.tar", "no path"),
+        (f"{SOURCE}/%2e%2e/a.tar", "no path"),
+    ],
+)
+def test_urls_of_no_dataset(hub, url, words):
+    with pytest.raises(FastshardError, match=words):
+        len(opened(hub, url))
+    assert not hub.requests
+
+
+def test_urls_name_every_path():
+    place = place_of(f"{SOURCE}@refs%2Fpr%2F1/50%25 %3F/a#b.tar")
+    assert place == (REPO, "refs/pr/1", "50% ?/a#b.tar")
+    assert place_of(place.url) == place
+
+
+def test_the_cdn_never_sees_the_token(hub):
+    assert texts(opened(hub, f"{SOURCE}/sub", token=SECRET)) == ["sub 2", "sub 10"]
+
+    assert tokens(hub) == {f"Bearer {SECRET}"}
+    assert hub.cdn.requests
+    assert tokens(hub.cdn) == {None}
+
+
+def test_expired_signatures_are_asked_for_again(hub):
+    dataset = opened(hub, f"{SOURCE}/train-{{0..2}}.tar")
+    assert len(dataset) == 3
+    hub.expire()
+    hub.forget()
+
+    assert bytes(dataset[1]["bin"]) == b"\x01" * 40_000
+    assert [r.path.rpartition("/")[2] for r in hub.requests] == ["train-1.tar"]
+
+
+def token_of_the_process():
+    return SECRET
+
+
+def test_a_token_that_a_function_knows(hub):
+    source = "hf://datasets/owner/gated"
+    dataset = opened(hub, source, token=token_of_the_process)
+
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert texts(copy) == ["gated 1"]
+    assert SECRET.encode() not in pickle.dumps(dataset)
+
+
+def test_the_environment_s_token_and_endpoint(hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", hub.url + "/")
+    monkeypatch.setenv("HF_TOKEN", f" {SECRET}\n")
+    dataset = fastshard.open("hf://datasets/owner/private")
+
+    assert texts(dataset) == ["gated 1"]
+    assert tokens(hub) == {f"Bearer {SECRET}"}
+    assert SECRET.encode() not in pickle.dumps(dataset)
+    hub.forget()
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    fastshard.open(SOURCE)
+    assert tokens(hub) == {None}
+
+
+def test_the_token_of_a_login(hub, monkeypatch, tmp_path):
+    from huggingface_hub import constants
+
+    path = tmp_path / "token"
+    path.write_text(SECRET)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(path))
+    assert texts(opened(hub, "hf://datasets/owner/gated/a.tar")) == ["gated 1"]
+
+
+def test_a_token_for_others_is_not_told_to_the_hub(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    options = {"endpoint": hub.url, "token": "other", "headers": {"X-Key": "other"}}
+    settings = settings_of(options, ["http://127.0.0.1:1/a.tar"])
+
+    hub_for(settings).head(f"{SOURCE}/train-0.tar", 10)
+    assert tokens(hub) == {f"Bearer {SECRET}"}
+    assert "x-key" not in hub.requests[0].headers
+
+
+def test_a_token_of_the_hub_is_told_to_nobody_else(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    with Server({"/b.tar": hub.repos[REPO]["train-1.tar"]}) as other:
+        source = f"{SOURCE}/train-0.tar::{other.at('/b.tar')}"
+        assert texts(opened(hub, source)) == ["x 0", "x 1"]
+        assert tokens(other) == {None}
+        assert tokens(hub) == {f"Bearer {SECRET}"}
+
+
+@pytest.mark.parametrize("token", ["a\nb", "a\x00b", "ä"])
+def test_a_token_that_is_none_is_not_shown(hub, token):
+    with pytest.raises(FastshardError) as caught:
+        opened(hub, f"{SOURCE}/train-0.tar", token=token)
+    assert token not in str(caught.value)
+
+
+def test_nothing_shows_the_token(hub):
+    source = "hf://datasets/owner/gated"
+    dataset = opened(hub, source, token=SECRET)
+    with pytest.raises(FastshardError, match="not pickled"):
+        pickle.dumps(opened(hub, source, token=SECRET))
+    hub.token = "another"
+    with pytest.raises(fastshard.RemoteError) as caught:
+        texts(dataset)
+    error = caught.value
+
+    shown = [repr(dataset), str(dataset.shards.paths), repr(error), str(error)]
+    shown += [str(vars(error)), str(pickle.dumps(error))]
+    assert SECRET not in "\n".join(shown)
+
+
+def run(code, environment):
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_nothing_is_listed_offline(hub, tmp_path):
+    with pytest.raises(FastshardError, match="offline"):
+        opened(hub, SOURCE, offline=True, cache_dir=tmp_path)
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"}
+    found = run(f"import fastshard; fastshard.open({SOURCE!r})", environment)
+    assert "HF_HUB_OFFLINE is set" in found.stderr
+    assert not hub.requests
+
+
+WITHOUT = """
+import sys
+sys.modules["huggingface_hub"] = None
+import fastshard
+try:
+    fastshard.open("hf://datasets/owner/gated")
+except fastshard.FastshardError as error:
+    print(error)
+dataset = fastshard.open("hf://datasets/owner/gated/a.tar")
+print(bytes(dataset[0]["txt"]))
+"""
+
+
+def test_files_are_read_without_huggingface_hub(hub):
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_TOKEN": SECRET}
+    found = run(WITHOUT, environment)
+    assert found.stderr == ""
+    first, second = found.stdout.splitlines()
+    assert 'pip install "fastshard[hf]"' in first
+    assert second == "b'gated 1'"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_reads_by_itself(hub):
+    dataset = opened(hub, SOURCE)
+    expected = texts(dataset)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if texts(dataset) == expected else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,329 @@
+"""Servers that go away and come back: what is retried, until when, and what is not."""
+
+import socket
+import time
+
+import pytest
+
+import fastshard
+from fastshard import RemoteError
+from fastshard.errors import RemoteNotFoundError
+from fastshard.remote.file import open_remote
+from fastshard.remote.http import client_for
+from fastshard.remote.options import settings_of
+from fastshard.remote.retry import Again, Deadline
+from support.servers.http import Server
+from support.servers.messages import plain
+from support.tars import write_tar
+
+EACH = 3000  # bytes of a sample
+COUNT = 300
+
+
+def body(i: int) -> bytes:
+    return bytes([i % 251 + 1]) * EACH
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    files = {}
+    for k in range(3):
+        first = k * COUNT // 3
+        members = {f"s{first + i:04}.bin": body(first + i) for i in range(COUNT // 3)}
+        path = write_tar(folder / f"{k}.tar", members)
+        files[f"/{k}.tar"] = path.read_bytes()
+    fastshard.build_index(folder)
+    for path in folder.glob("*.fsi"):
+        files[f"/{path.name}"] = path.read_bytes()
+    return files
+
+
+@pytest.fixture
+def server(shards):
+    with Server(dict(shards)) as server:
+        yield server
+
+
+def dataset(server, **options):
+    return fastshard.open(server.url + "/", max_memory="1MB", **options)
+
+
+def drained(items) -> tuple[list[str], list[Exception]]:
+    """Go on after errors until the end; return the keys that came, and the errors."""
+    keys, errors = [], []
+    while True:
+        try:
+            sample = next(items)
+        except StopIteration:
+            return keys, errors
+        except RemoteError as error:
+            errors.append(error)
+            continue
+        i = int(sample.key[1:])
+        assert sample["bin"] == body(i)
+        keys.append(sample.key)
+
+
+def until_error(items) -> tuple[list[str], RemoteError]:
+    """Return the keys that come before an error, and the error."""
+    keys = []
+    while True:
+        try:
+            keys.append(next(items).key)
+        except RemoteError as error:
+            return keys, error
+
+
+ALL = [f"s{i:04}" for i in range(COUNT)]
+
+
+@pytest.mark.parametrize("order", ["shards", "shuffled"])
+def test_what_failed_ahead_is_asked_for_again_in_its_turn(server, order):
+    ds = dataset(server, timeout=0.8)
+    expected = ALL
+    if order == "shuffled":
+        ds = ds.shuffle(3)
+        expected = list(ds.keys())
+    items = iter(ds)
+    came = [next(items).key for _ in range(20)]
+    server.leave()
+    time.sleep(1.0)  # all that was asked for ahead fails meanwhile
+    more, error = until_error(items)
+    came += more
+    assert error.transient
+    server.come_back()
+
+    keys, errors = drained(items)
+
+    assert not errors
+    assert len(came) + 1 + len(keys) == COUNT
+    assert came + keys == [key for key in expected if key in {*came, *keys}]
+
+
+def test_only_samples_whose_turn_fell_into_the_outage_are_skipped(server):
+    ds = dataset(server, timeout=0.8)
+    items = ds.iterate(on_error="skip")
+    keys = [next(items).key for _ in range(20)]
+    timer = server.leave_for(4.0)
+    keys += [sample.key for sample in items]
+    timer.join()
+
+    # One turn takes 0.8 s at least, so 4 s are five turns at most.
+    assert len(keys) + items.skipped == COUNT
+    assert items.skipped <= 6
+
+
+def test_a_short_outage_is_not_seen_at_all(server):
+    ds = dataset(server)
+    items = iter(ds)
+    came = [next(items).key for _ in range(20)]
+    timer = server.leave_for(1.0)
+
+    keys, errors = drained(items)
+
+    timer.join()
+    assert (came + keys, errors) == (ALL, [])
+
+
+def test_batches_go_on_after_an_outage(server):
+    batches = dataset(server, timeout=0.8).batches(10)
+    got = list(next(batches)["__key__"])
+    server.leave()
+    time.sleep(0.8)
+    errors = 0
+    while not errors:
+        try:
+            got += next(batches)["__key__"]
+        except RemoteError:
+            errors += 1
+    server.come_back()
+
+    for batch in batches:
+        got += batch["__key__"]
+    assert len(got) == COUNT - errors
+    assert len(set(got)) == len(got)
+
+
+def test_a_shard_that_could_not_be_opened_ahead_is_opened_in_its_turn(server):
+    server.behave("/1.tar", "status_500")
+    server.behave("/1.tar.fsi", "status_500")
+    server.behave("/1.fsi", "status_500")
+    items = iter(dataset(server, timeout=0.8))
+    came, error = until_error(items)
+    assert (came, error.status) == (ALL[:100], 500)
+    server.behave_well()
+
+    keys, errors = drained(items)
+
+    assert (keys, errors) == (ALL[101:], [])  # only the one whose turn it was is lost
+
+
+def test_a_shard_that_is_gone_is_not_asked_for_by_each_of_its_samples(server):
+    del server.files["/1.tar"]
+    items = iter(dataset(server))
+
+    keys, errors = drained(items)
+
+    assert keys == ALL[:100] + ALL[200:]
+    assert len(errors) == 100
+    assert all(isinstance(error, RemoteNotFoundError) for error in errors)
+    asked = [request for request in server.requests if request.path == "/1.tar"]
+    assert len(asked) <= 3
+
+
+def test_columns_and_reads_after_an_outage(server):
+    ds = dataset(server, timeout=0.8)
+    assert len(ds.get_many([1, 200])) == 2
+    server.leave()
+    with pytest.raises(RemoteError):
+        ds.get_many([5, 6])
+    with pytest.raises(RemoteError):
+        ds.columns([5, 6], {"bin": "u1"})
+    server.come_back()
+
+    assert [s["bin"] for s in ds.get_many([5, 6])] == [body(5), body(6)]
+    assert bytes(ds.columns([5, 6], {"bin": "u1"})["bin"][1]) == body(6)
+    out = bytearray(2 * EACH)
+    ds.read_into([5, 6], out)
+    assert out == body(5) + body(6)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 5.0])
+def test_a_server_may_be_away_for_less_than_the_timeout(server, seconds):
+    url = server.at("/0.tar")
+    file = open_remote(url, settings_of({"timeout": 30.0}, [url]))
+    timer = server.leave_for(seconds)
+
+    begun = time.monotonic()
+    data = file.read(20_000, 500)
+    took = time.monotonic() - begun
+
+    timer.join()
+    assert data == server.files["/0.tar"][20_000:20_500]
+    assert took >= seconds * 0.9
+    assert took < seconds + 12  # the longest pause, on a busy machine
+
+
+def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
+    """The pauses of an outage of 20 s, by a clock that only sleeping moves."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: int(now[0] * 1e9))
+    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    for _ in range(50):
+        now[0] = 0.0
+        deadline, pauses, attempt = Deadline(60.0), [], 0
+        while now[0] < 20.0:  # the server refuses connections
+            before = now[0]
+            deadline.pause(Again("refused"), attempt, "u")
+            pauses.append(now[0] - before)
+            attempt += 1
+        assert now[0] < 25.1
+        assert max(pauses) <= 5.01
+        assert 6 < attempt < 60
+
+        for _ in range(200):  # it never comes back
+            try:
+                deadline.pause(Again("refused"), attempt, "u")
+            except RemoteError as error:
+                assert error.transient
+                break
+        assert 59.9 <= now[0] <= 60.0
+
+
+def test_an_error_that_is_being_handled_is_not_taken_for_another(server):
+    url = server.at("/0.tar")
+    file = open_remote(url, settings_of({"timeout": 10.0}, [url]))
+    timer = server.leave_for(0.5)
+    try:
+        raise RemoteError("of something else", "elsewhere")
+    except RemoteError:
+        assert file.read(20_000, 10) == server.files["/0.tar"][20_000:20_010]
+    timer.join()
+
+
+def test_pauses_are_spread(monkeypatch):
+    slept = []
+    monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
+    for _ in range(200):
+        Deadline(60.0).pause(Again("refused"), 5, "u")
+    longest = 0.1 * 2**5
+    assert min(slept) < longest / 4 < longest * 3 / 4 < max(slept) <= longest
+
+
+def test_a_wait_that_the_server_asks_for_is_kept(monkeypatch):
+    slept = []
+    monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
+    for _ in range(20):
+        Deadline(60.0).pause(Again("busy", 503, 7.0), 0, "u")
+    assert min(slept) >= 7.0
+    with pytest.raises(RemoteError, match="asks to wait for 90 s"):
+        Deadline(60.0).pause(Again("busy", 503, 90.0), 0, "u")
+
+
+def test_only_the_deadline_bounds_attempts_unless_told(server):
+    url = server.at("/0.tar")
+    file = open_remote(url, settings_of({"timeout": 1.5}, [url]))
+    server.behave("/0.tar", lambda exchange: plain(503))
+    begun = time.monotonic()
+    with pytest.raises(RemoteError, match="status 503, after"):
+        file.read(20_000, 10)
+    assert 1.2 < time.monotonic() - begun < 15
+    server.forget()
+
+    file = open_remote(
+        server.at("/1.tar"), settings_of({"timeout": 30.0, "attempts": 2}, [url])
+    )
+    server.behave("/1.tar", lambda exchange: plain(503))
+    with pytest.raises(RemoteError, match="after 2 attempts"):
+        file.read(20_000, 10)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 501])
+def test_refusals_are_not_retried(server, status):
+    server.behave("/0.tar", lambda exchange: plain(status))
+    url = server.at("/0.tar")
+    with pytest.raises(RemoteError) as caught:
+        open_remote(url, settings_of({"timeout": 20.0}, [url]))
+    assert caught.value.status == status
+    assert not caught.value.transient
+    assert len(server.requests) == 1
+
+
+def test_a_name_that_never_was_is_not_retried(server, monkeypatch):
+    asked = []
+
+    def unknown(host, *args, **kwargs):
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    url = "http://no-such-host.example/a.tar"
+    begun = time.monotonic()
+    with pytest.raises(RemoteError, match="no such host"):
+        open_remote(url, settings_of({"timeout": 20.0}, [url]))
+    assert time.monotonic() - begun < 15
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("code", [socket.EAI_NONAME, socket.EAI_AGAIN])
+def test_a_name_that_is_lost_for_a_while_is_retried(server, monkeypatch, code):
+    url = server.at("/0.tar")
+    settings = settings_of({"timeout": 20.0}, [url])
+    open_remote(url, settings)
+    client = client_for(settings)
+    client._pools.clear()
+    client._managers.clear()
+    resolve = socket.getaddrinfo
+    failures = [3]
+
+    def lost(*args, **kwargs):
+        if failures[0] > 0:
+            failures[0] -= 1
+            raise socket.gaierror(code, "Name or service not known")
+        return resolve(*args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lost)
+    assert open_remote(url, settings).nbytes == len(server.files["/0.tar"])
+    assert failures == [0]

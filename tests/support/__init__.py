@@ -1,0 +1,1 @@
+"""Builders, servers, oracles and processes that tests share."""

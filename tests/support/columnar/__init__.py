@@ -1,0 +1,1 @@
+"""Columnar datasets: oracles, the original package, random work, lost power."""

@@ -1,0 +1,1 @@
+"""Indexes: damage of every kind, and an oracle of JSON."""

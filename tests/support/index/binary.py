@@ -1,0 +1,111 @@
+"""Binary indexes: damage of every kind, and use that stays in the shard."""
+
+from __future__ import annotations
+
+import random
+import struct
+from contextlib import suppress
+
+import fastshard
+from fastshard._core.blocks import block_sums
+from fastshard.index.binary import sealed
+from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER
+from fastshard.index.dataset_file import sealed_global
+
+MEMBERS = {
+    "a.jpg": b"1" * 700,
+    "a.json": b"{}",
+    "b.jpg": b"",
+    "README": b"no sample",
+    "b.json": b"[1]",
+    "sub/c.d.jpg": b"3",
+}
+
+
+def crc32c_by_bits(data):
+    """CRC-32C from its definition alone."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def mended(raw, header):
+    """The same bytes with all checksums made right again, as an attacker would."""
+    if len(raw) < header.size:
+        return raw
+    fields = header.unpack(raw[: header.size])
+    rest = raw[header.size :]
+    if header is GLOBAL_HEADER:
+        rows = 8 * fields[5] if fields[2] & 2 else 0
+        at = len(rest) - min(rows, len(rest))
+        return sealed_global(raw[: header.size], rest[:at], rest[at:]) + rest
+    blocks = -(-len(rest) // (65_536 + 4)) or 1  # the sums come last
+    at = max(len(rest) - 4 * blocks, 0)
+    sums = block_sums(rest[:at])[: len(rest) - at]
+    return sealed(raw[: header.size], sums) + rest[:at] + sums
+
+
+def damaged(raw, header, seed, count):
+    """Truncations, flips of every byte, numbers of every size; some mended."""
+    for n in range(0, len(raw), 5):
+        yield raw[:n]
+    for i in range(len(raw)):
+        for flip in (0x01, 0x80, 0xFF):
+            changed = raw[:i] + bytes([raw[i] ^ flip]) + raw[i + 1 :]
+            yield changed
+            if i < header.size:
+                yield mended(changed, header)
+    numbers = random.Random(seed)
+    absurd = (0, 1, 2**31, 2**32 - 1, 2**32, 2**61, 2**63, 2**64 - 1, 2**64 - 512)
+    for _ in range(count):
+        changed = bytearray(raw)
+        for _ in range(numbers.randrange(1, 6)):
+            at = numbers.randrange(len(raw) - 8) // 8 * 8
+            value = numbers.choice([*absurd, numbers.getrandbits(64), len(raw)])
+            changed[at : at + 8] = struct.pack("<Q", value)
+        yield mended(bytes(changed), header)
+
+
+def use_shard(path):
+    """Do everything with a shard; its bytes must lie in the file.
+
+    Returns whether its index was found to be broken.
+    """
+    try:
+        with fastshard.open_shard(path) as shard:
+            use(shard, path)
+    except fastshard.FormatError as error:
+        assert error.path == str(path.with_suffix(".fsi"))
+        return True
+    return False
+
+
+def use(shard, path):
+    size = path.stat().st_size
+    whole = path.read_bytes()
+    offsets, sizes = shard.offsets.tolist(), shard.sizes.tolist()
+    for i, name in enumerate(shard.names):
+        try:
+            view = shard[i]
+        except fastshard.StaleIndexError:
+            pass
+        except fastshard.FormatError:
+            assert offsets[i] > size or sizes[i] > size - offsets[i]
+        else:
+            assert view == whole[offsets[i] : offsets[i] + sizes[i]]
+        assert 0 <= shard.position(name) < len(shard)
+        with suppress(fastshard.FormatError):
+            shard.info(i)
+    for i in range(len(shard.samples)):
+        try:
+            sample = shard.samples[i]
+            for field in sample:
+                sample[field]
+            assert sample.key in shard.samples
+        except (fastshard.FormatError, fastshard.FieldNotFoundError):
+            pass
+    shard.samples.grouping.field_counts()
+    list(shard.samples.keys())

@@ -1,0 +1,1 @@
+"""HTTP servers of the tests, with faults on demand, and plain clients."""

@@ -1,0 +1,56 @@
+"""Tar shards by the standard library, and their members by two readers."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import fastshard
+
+MakeTar = Callable[..., Path]
+
+
+def write_tar(
+    path: Path,
+    members: Mapping[str, bytes],
+    *,
+    form: int = tarfile.USTAR_FORMAT,
+    mtime: float = 1,
+    **options: object,
+) -> Path:
+    """Write a tar with the standard library; a float mtime makes pax headers."""
+    with tarfile.open(path, "w", format=form, **options) as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            member.mtime = mtime
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def listed(path: Path, **options: object) -> list[tuple[str, int, int]]:
+    """What fastshard says a shard holds: names, offsets, sizes."""
+    with fastshard.open_shard(path, **options) as shard:
+        columns = shard.names, shard.offsets.tolist(), shard.sizes.tolist()
+        return list(zip(*columns, strict=True))
+
+
+def listed_by_tarfile(path: Path) -> list[tuple[str, int, int]]:
+    """The same by the standard library."""
+    with tarfile.open(path, "r:") as tar:
+        return [(m.name, m.offset_data, m.size) for m in tar if m.isreg()]
+
+
+def write_numbers(folder: Path, count: int, *, first: int = 0, per: int = 10) -> Path:
+    """Write samples ``txt`` (their number), ``npy`` and ``cls``; return the folder."""
+    import numpy as np
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with fastshard.ShardWriter(folder / "n-{:03d}.tar", max_count=per) as writer:
+        for i in range(first, first + count):
+            array = np.full((2, 3), i, np.float32)
+            key = f"{i - first:06d}"
+            writer.write({"__key__": key, "txt": str(i), "npy": array, "cls": i})
+    return folder
