@@ -9,10 +9,14 @@ from functools import partial
 from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
-from fastshard._core.columnfile import ColumnFile, open_column
-from fastshard._core.columnsamples import ColumnSamples, read_rows
+from fastshard._core.columnar.rows import (
+    ColumnFile,
+    ColumnSamples,
+    open_column,
+    read_image,
+    read_rows,
+)
 from fastshard._core.extents import ExtentTable
-from fastshard._core.image import read_image
 from fastshard._core.pagering import PageRing
 from fastshard._core.samples import named
 from fastshard._core.scan import scan_sound

@@ -16,7 +16,7 @@ from fastshard.errors import ClosedError
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
-    from fastshard._core.columnsamples import ColumnSamples
+    from fastshard._core.columnar.rows import ColumnSamples
 
 __all__ = ["ColumnSet"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from fastshard._core.rowreader import RowReader
+from fastshard._core.columnar.rows import RowReader
 from fastshard.columnar.headers import MAX_HEADER, is_of_objects
 from fastshard.errors import FormatError
 

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard._core.columnsamples import ColumnSamples
+    from fastshard._core.columnar.rows import ColumnSamples, Rows
     from fastshard._core.pagering import PageRing
-    from fastshard._core.rows import Rows
 
 __all__ = [
     "stacks_of",
@@ -59,7 +58,7 @@ def _stack(
     """Return one column; a list where it is ragged and that is wanted."""
     import numpy as np
 
-    from fastshard._core.rowgather import fill_rows, layout_of_row
+    from fastshard._core.columnar.batch import fill_rows, layout_of_row
 
     if not len(order):
         return np.empty((0,))
@@ -137,7 +136,7 @@ def sweep(
     """Yield samples, or batches of them; see `ShardedDatasetReader.scan`."""
     import numpy as np
 
-    from fastshard._core.sweep import Sweep, file_order
+    from fastshard._core.columnar.batch import Sweep, file_order
 
     count = len(samples)
     order = np.arange(count) if chosen is None else np.asarray(chosen, np.int64)

@@ -10,8 +10,7 @@ from fastshard.errors import FormatError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard._core.columnsamples import ColumnSamples
-    from fastshard._core.rows import Rows
+    from fastshard._core.columnar.rows import ColumnSamples, Rows
 
 __all__ = ["Known"]
 

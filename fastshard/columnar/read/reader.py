@@ -9,9 +9,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from fastshard._core.columnar.rows import RowReader
 from fastshard._core.gather import positions_of
 from fastshard._core.pagering import PageRing
-from fastshard._core.rowreader import RowReader
 from fastshard._util.options import check_choice, named_options
 from fastshard._util.sizes import parse_size
 from fastshard.columnar.connection import FAULTS, ReaderConnection, fault_of
@@ -34,7 +34,7 @@ from fastshard.formats.tar import Mode
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard._core.columnsamples import ColumnSamples
+    from fastshard._core.columnar.rows import ColumnSamples
     from fastshard.dataset.verify import Fault
 
 __all__ = [

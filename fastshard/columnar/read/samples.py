@@ -13,7 +13,7 @@ from fastshard.columnar.schema import folded, quoted
 if TYPE_CHECKING:
     import sqlite3
 
-    from fastshard._core.columnsamples import ColumnSamples
+    from fastshard._core.columnar.rows import ColumnSamples
 
 __all__ = ["load_image", "load_samples", "some_samples"]
 

@@ -10,8 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from fastshard._core.columnsamples import read_rows
-from fastshard._core.image import read_image
+from fastshard._core.columnar.rows import read_image, read_rows
 
 FIELDS = ["a", "b"]
 PLACES = [0, 1, 2, 3, 4, 5]

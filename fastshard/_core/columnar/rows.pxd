@@ -1,9 +1,14 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastshard._core.columnfile cimport ColumnFile
 from fastshard._core.extents cimport ExtentTable
-from fastshard._core.npyheader cimport Layout
+from fastshard._core.mapped cimport View
+from fastshard._core.npyheader cimport Layout, Seen
 from fastshard._core.shard cimport Shard
+from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.span cimport span_t
+
+cdef enum:
+    BLOCK = 512                    # bytes of a tar's header
 
 cdef enum:                         # slots of rows that have no array of a field
     ABSENT = -1
@@ -21,6 +26,40 @@ cdef struct place_t:               # a shard
 cdef struct mark_t:                # of a row
     int32_t slot                   # of its shard; or ABSENT or BROKEN
     uint32_t layout                # which of the column's it surely has; 0: not seen
+
+
+cdef bint is_plain(const uint8_t *block, span_t name, uint64_t *size) noexcept nogil
+
+
+cdef class ColumnFile:
+    cdef readonly Source source
+    cdef readonly str path
+    cdef readonly object number
+    cdef readonly bint believed    # offsets are true where there is such a member
+    cdef object scan               # makes the table of what a walk over it finds
+    cdef ExtentTable scanned       # that table, once it was needed
+    cdef object fault              # why the walk ended before the archive; or None
+    cdef uint64_t likely           # bytes of the member that was found last
+    cdef Seen seen
+    cdef readonly tuple identity
+    cdef object scanning           # a lock
+    cdef list holders              # who remembers it, weakly
+    cdef Py_ssize_t most_holders
+    cdef int find(
+        self, uint64_t offset, span_t name, uint64_t *found, uint64_t *size
+    ) except -1
+    cdef bint check(
+        self, uint64_t offset, span_t name, uint64_t *size
+    ) except -1
+    cdef object held(
+        self, Source source, uint64_t start, uint64_t end, const uint8_t **window
+    )
+    cdef object array(self, uint64_t offset, str member)
+    cdef View window(
+        self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
+    )
+    cdef ExtentTable walked(self)
+    cdef int held_by(self, object holder) except -1
 
 
 cdef str key_of(ExtentTable names, Py_ssize_t i)

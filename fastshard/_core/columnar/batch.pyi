@@ -1,12 +1,32 @@
-from typing import Self, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastshard._core.columnar.rows import Rows
 from fastshard._core.pagering import PageRing
-from fastshard._core.rows import Rows
 
 LAST: int
+
+@final
+class Checking: ...
+
+@final
+class Filling: ...
+
+def layout_of_row(
+    rows: Rows, i: int
+) -> tuple[Any, tuple[int, ...], bool, bytes | None, int, int]: ...
+def fill_rows(
+    rows: Rows,
+    positions: Any,
+    out: Any,
+    header: bytes,
+    size: int,
+    tag: int,
+    *,
+    brought: bool = False,
+) -> int | None: ...
 
 @final
 class Batch: ...

@@ -1,0 +1,1 @@
+"""Rows of columnar datasets, one at a time and in batches."""

@@ -1,0 +1,150 @@
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Self, TypeAlias, final
+
+from numpy.typing import NDArray
+
+from fastshard._core.extents import ExtentTable
+from fastshard._core.pagering import PageRing
+from fastshard._core.samples import SampleBase, SamplesBase
+from fastshard._core.shard import Shard
+from fastshard._core.source import LocalFile, Source
+from fastshard.errors import FormatError
+
+_Scan: TypeAlias = Callable[[str], tuple[ExtentTable, FormatError | None]]
+
+@final
+class ColumnFile:
+    @property
+    def source(self) -> Source: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def believed(self) -> bool: ...
+    @property
+    def identity(self) -> tuple[int, int, int, int]: ...
+    @property
+    def was_scanned(self) -> bool: ...
+    def __new__(
+        cls,
+        source: Source,
+        path: str,
+        number: int,
+        scan: _Scan,
+        believed: bool,
+        identity: tuple[int, int, int, int],
+    ) -> Self: ...
+    def let_go(self) -> None: ...
+    def locate(self, offset: int, member: str) -> tuple[int, int]: ...
+
+def open_column(
+    path: str,
+    number: int,
+    mode: Literal["mmap", "private", "pread"],
+    recorded: int | None,
+    believes: Callable[[LocalFile, int], bool],
+    scan: _Scan,
+    ring: PageRing | None = None,
+) -> ColumnFile: ...
+
+@final
+class RowReader:
+    @property
+    def fields(self) -> list[str]: ...
+    def __new__(
+        cls, fields: list[str], bring: Callable[[str, int], ColumnFile], path: str
+    ) -> Self: ...
+    def arrays(
+        self, row: tuple[Any, ...], sample_id: str, copy: bool = False
+    ) -> dict[str, NDArray[Any]]: ...
+    def array_of(
+        self, k: int, offset: object, shard: object, sample_id: str, copy: bool = False
+    ) -> NDArray[Any]: ...
+    def file(
+        self, k: int, offset: object, shard: object, member: str
+    ) -> tuple[ColumnFile, int]: ...
+    def let_go(self, file: ColumnFile) -> None: ...
+
+@final
+class Places:
+    def __new__(cls, count: int) -> Self: ...
+
+@final
+class Cells: ...
+
+@final
+class Rows:
+    @property
+    def field(self) -> str: ...
+    @property
+    def numbers(self) -> list[int]: ...
+    @property
+    def count(self) -> int: ...
+    unpickle: Callable[[bytes, FormatError], Any] | None
+    layout: Any
+    def let_go(self, file: ColumnFile) -> None: ...
+    def __new__(
+        cls, field: str, bring: Callable[[int], ColumnFile], path: str
+    ) -> Self: ...
+    def data_bytes(self) -> int: ...
+
+@final
+class ColumnShard(Shard):
+    @property
+    def file(self) -> ColumnFile: ...
+
+@final
+class ColumnSamples(SamplesBase):
+    @property
+    def columns(self) -> list[Rows]: ...
+    @property
+    def names(self) -> ExtentTable: ...
+    @property
+    def owner(self) -> Any: ...
+    @property
+    def has_metadata(self) -> bool: ...
+    @property
+    def field_names(self) -> list[str]: ...
+    def __new__(
+        cls,
+        columns: list[Rows],
+        names: ExtentTable,
+        sample_type: type[SampleBase],
+        owner: object,
+        has_metadata: bool = False,
+    ) -> Self: ...
+    def having(self, fields: tuple[str, ...]) -> bytearray: ...
+    def find_keys(self, keys: list[str]) -> array[int]: ...
+    def search_key(self, key: str) -> int: ...
+    def keys_of(self, positions: Iterable[int]) -> list[str]: ...
+    def arrays(
+        self, i: int, columns: list[Rows] | None = None, copy: bool = False
+    ) -> dict[str, NDArray[Any]]: ...
+    def read(
+        self, key: str, columns: list[Rows], copy: bool = False
+    ) -> tuple[dict[str, NDArray[Any]], str | None] | None: ...
+    def read_many(
+        self, keys: list[str], columns: list[Rows], copy: bool = False
+    ) -> list[tuple[dict[str, NDArray[Any]], str | None]] | None: ...
+    def metadata_text(self, i: int) -> str | None: ...
+    def columns_of(self, fields: Iterable[str]) -> list[Rows]: ...
+
+def read_rows(
+    chunks: Iterable[list[tuple[Any, ...]]],
+    fields: list[str],
+    bring: Callable[[str], Callable[[int], ColumnFile]],
+    path: str,
+) -> tuple[list[Rows], ExtentTable]: ...
+def read_image(
+    image: bytes,
+    root: int,
+    places: list[int],
+    fields: list[str],
+    bring: Callable[[str], Callable[[int], ColumnFile]],
+    path: str,
+    most: int,
+) -> tuple[list[Rows], ExtentTable] | None: ...
