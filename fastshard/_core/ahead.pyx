@@ -9,14 +9,14 @@ cimport cython
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from fastshard._core.pagering cimport (
+from fastshard._core.io.page_ring cimport (
     MappedChunks, PageReleaser, PageRing, chunks_of, folio_start, opened_again,
 )
 from fastshard._core.pages cimport fs_exact_now, fs_now, fs_pause
-from fastshard._core.prefetch cimport Prefetcher, task_t
-from fastshard._core.residency cimport MOST_BROUGHT, SETTLE, Descriptor
+from fastshard._core.io.prefetch cimport Prefetcher, task_t
+from fastshard._core.io.source cimport MOST_BROUGHT, SETTLE, Descriptor
 from fastshard._core.shard cimport Shard
-from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.taking cimport Taking
 
 import os

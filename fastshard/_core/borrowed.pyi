@@ -2,7 +2,7 @@ from typing import final
 
 from fastshard._core.extents import ExtentTable
 from fastshard._core.grouping import Grouping
-from fastshard._core.mapped import MappedFile
+from fastshard._core.io.source import MappedFile
 
 @final
 class IndexMemory:

@@ -19,7 +19,7 @@ from fastshard._core.extents cimport ExtentTable
 from fastshard._core.grouping cimport Grouping
 from fastshard._core.groups cimport groups_t
 from fastshard._core.hashing cimport MAX_ENTRIES
-from fastshard._core.mapped cimport MappedFile
+from fastshard._core.io.source cimport MappedFile
 from fastshard._core.platform cimport fs_set
 
 from fastshard.errors import FormatError

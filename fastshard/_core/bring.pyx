@@ -5,7 +5,7 @@ from libc.stdint cimport uint64_t
 from fastshard._core.pieces cimport Pieces
 from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
-from fastshard._core.source cimport Source
+from fastshard._core.io.source cimport Source
 
 
 def bring_samples(list samples not None, uint64_t most):

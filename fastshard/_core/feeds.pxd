@@ -1,7 +1,7 @@
 from fastshard._core.coming cimport Coming
 from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
-from fastshard._core.source cimport Source
+from fastshard._core.io.source cimport Source
 
 
 cdef class Feed:

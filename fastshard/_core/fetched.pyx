@@ -10,12 +10,12 @@ cimport cython
 from libc.stdint cimport uint64_t
 
 from fastshard._core.feeds cimport Feed, MemberFeed, SampleFeed
-from fastshard._core.remote cimport RemoteSource
+from fastshard._core.io.source cimport RemoteSource
 from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
 from fastshard._core.taking cimport Taking
 
-from fastshard._core.remote import stage
+from fastshard._core.io.source import stage
 from fastshard.errors import FastshardError
 
 cdef enum:

@@ -9,7 +9,7 @@ from fastshard._core.groups cimport groups_t
 from fastshard._core.platform cimport fs_is_set, fs_load, fs_load32, fs_prefetch_line
 from fastshard._core.samples cimport FAR, NEARER, SampleBase, SamplesBase
 from fastshard._core.shard cimport Shard
-from fastshard._core.source cimport Source
+from fastshard._core.io.source cimport Source
 
 from fastshard.errors import FormatError
 

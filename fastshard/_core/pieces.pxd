@@ -1,8 +1,8 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.remote cimport RemoteSource
+from fastshard._core.io.source cimport RemoteSource
 from fastshard._core.shard cimport Shard
-from fastshard._core.source cimport Source
+from fastshard._core.io.source cimport Source
 
 
 cdef struct piece_t:

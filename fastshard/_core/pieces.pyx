@@ -17,10 +17,10 @@ from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
 from fastshard._core.platform cimport (
     fs_has_bit, fs_pread, fs_prefetch, fs_will_need,
 )
-from fastshard._core.remote cimport RemoteSource
-from fastshard._core.residency cimport MOST_BROUGHT
+from fastshard._core.io.source cimport RemoteSource
+from fastshard._core.io.source cimport MOST_BROUGHT
 from fastshard._core.shard cimport Shard
-from fastshard._core.source cimport Source
+from fastshard._core.io.source cimport Source
 from fastshard._core.threads cimport (
     fs_get, fs_next, fs_thread_join, fs_thread_start, fs_thread_t,
 )

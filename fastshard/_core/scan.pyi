@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from fastshard._core.extents import ExtentTable
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError
 
 KINDS: dict[int, str]

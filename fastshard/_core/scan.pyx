@@ -19,7 +19,7 @@ from fastshard._core.extents cimport (
 )
 from fastshard._core.pages cimport fs_now
 from fastshard._core.platform cimport fs_pread, fs_pread_cached, fs_will_need
-from fastshard._core.source cimport LocalFile
+from fastshard._core.io.source cimport LocalFile
 from fastshard._core.span cimport span_of
 from fastshard._core.tar cimport *
 

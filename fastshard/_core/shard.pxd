@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core.extents cimport ExtentTable
-from fastshard._core.source cimport Source
+from fastshard._core.io.source cimport Source
 
 
 ctypedef object (*array_maker_t)(Shard, Py_ssize_t, object, object)

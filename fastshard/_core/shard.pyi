@@ -7,7 +7,7 @@ from numpy.typing import DTypeLike, NDArray
 from typing_extensions import disjoint_base
 
 from fastshard._core.extents import ExtentTable, Names
-from fastshard._core.source import Source
+from fastshard._core.io.source import Source
 
 @disjoint_base
 class Shard:

@@ -10,7 +10,7 @@ from fastshard._core.extents cimport (
 )
 from fastshard._core.platform cimport fs_has_bit, fs_load, fs_set_bit
 from fastshard._core.probe cimport agrees, headers_before, headers_t
-from fastshard._core.source cimport Source
+from fastshard._core.io.source cimport Source
 from fastshard._core.span cimport span_t
 
 from fastshard.errors import (
@@ -160,7 +160,7 @@ cdef class Shard:
         from fastshard._core.feeds import MemberFeed
         from fastshard._core.fetched import Fetched
         from fastshard._core.gather import positions_of
-        from fastshard._core.pagering import PageRing
+        from fastshard._core.io.page_ring import PageRing
         from fastshard._util.sizes import parse_size
 
         count = len(self)

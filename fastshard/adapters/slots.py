@@ -16,7 +16,7 @@ from multiprocessing.reduction import DupFd
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, finalize
 
-from fastshard._core.counters import Counters
+from fastshard._core.io.prefetch import Counters
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:

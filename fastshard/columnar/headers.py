@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError
 
 __all__ = ["HeaderCheck", "Kind", "is_of_objects"]

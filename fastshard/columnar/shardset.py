@@ -6,7 +6,7 @@ import os
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.source import MappedSource
+from fastshard._core.io.source import MappedSource
 from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.verify import verify

@@ -11,8 +11,8 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self
 
+from fastshard._core.io.source import LocalFile
 from fastshard._core.scan import scan_sound
-from fastshard._core.source import LocalFile
 from fastshard.columnar.connection import (
     FAULTS,
     ReaderConnection,

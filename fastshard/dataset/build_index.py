@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Unpack
 
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard._util.progress import byte_bar
 from fastshard.dataset.listing import Source, list_shards, sources_in
 from fastshard.dataset.tarset import TarSet, root_of

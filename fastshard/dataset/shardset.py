@@ -12,7 +12,7 @@ from weakref import WeakSet
 from fastshard._core.ahead import Ahead
 from fastshard._core.feeds import Feed
 from fastshard._core.fetched import Fetched
-from fastshard._core.pagering import PageRing
+from fastshard._core.io.page_ring import PageRing
 from fastshard._core.places import Places
 from fastshard.dataset.order.state import Identity
 from fastshard.formats.tar import Mode

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from fastshard._core.source import LocalFile, MappedSource
+from fastshard._core.io.source import LocalFile, MappedSource
 from fastshard._util.progress import counted
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, Reading, ShardSet

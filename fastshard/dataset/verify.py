@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fastshard._core.grouping import Grouping
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar

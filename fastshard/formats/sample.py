@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
 from fastshard._core.grouped import GroupedSamples
-from fastshard._core.remote import RemoteSource
+from fastshard._core.io.source import RemoteSource
 from fastshard._core.samples import SampleBase, named, noted
 from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FieldNotFoundError, FormatError, InfoNotFoundError

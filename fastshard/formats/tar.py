@@ -8,13 +8,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fastshard._core.grouping import Grouping
-from fastshard._core.localsource import source_of
-from fastshard._core.mapped import MappedFile
-from fastshard._core.remote import RemoteSource
-from fastshard._core.residency import Residency
+from fastshard._core.io.source import (
+    LocalFile,
+    MappedFile,
+    MappedSource,
+    PreadSource,
+    RemoteSource,
+    Residency,
+    Source,
+    source_of,
+)
 from fastshard._core.scan import scan_tar
 from fastshard._core.shard import Shard
-from fastshard._core.source import LocalFile, MappedSource, PreadSource, Source
 from fastshard._util.options import check_choice, check_index
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.sample import Sample, Samples
@@ -27,7 +32,7 @@ from fastshard.remote.urls import is_folder, is_remote
 
 if TYPE_CHECKING:
     from fastshard._core.extents import ExtentTable
-    from fastshard._core.pagering import PageRing
+    from fastshard._core.io.page_ring import PageRing
     from fastshard.index.freshness import Hashes
     from fastshard.remote.file import RemoteFile
 

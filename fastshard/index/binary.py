@@ -81,9 +81,8 @@ from fastshard._core.borrowed import (
     samples_of,
 )
 from fastshard._core.grouping import Grouping
-from fastshard._core.mapped import MappedFile
+from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
 from fastshard._core.scan import KINDS
-from fastshard._core.source import LocalFile, PreadSource
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError
 from fastshard.index.contents import Contents

@@ -23,8 +23,8 @@ from itertools import groupby
 from typing import NamedTuple, NoReturn
 
 from fastshard._core.extents import ExtentTable
+from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.scan import scan_tar
-from fastshard._core.source import LocalFile, PreadSource
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import Contents, table_from

@@ -64,9 +64,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard._core.blocks import crc32c
 from fastshard._core.borrowed import IndexMemory
+from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
 from fastshard._core.keytable import key_hash
-from fastshard._core.mapped import MappedFile
-from fastshard._core.source import LocalFile, PreadSource
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.binary import FileIdentity

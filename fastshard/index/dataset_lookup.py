@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.contents import warn_old, warn_passed_over
 from fastshard.index.dataset_file import NAME, GlobalIndex, ShardFacts

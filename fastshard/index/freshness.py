@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastshard._core.io.source import LocalFile, PreadSource, Source
 from fastshard._core.probe import differing
 from fastshard._core.scan import scan_sound
-from fastshard._core.source import LocalFile, PreadSource, Source
 from fastshard._core.walk import Walk
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.binary import FileIdentity, Header

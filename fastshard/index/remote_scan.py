@@ -17,7 +17,7 @@ from threading import Event
 from types import MappingProxyType
 
 from fastshard._core.grouping import Grouping
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard._core.walk import Walk, first_header
 from fastshard.errors import FormatError, RemoteError
 from fastshard.index.binary import parse_binary, read_binary, write_binary

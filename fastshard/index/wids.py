@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fastshard._core.source import LocalFile, PreadSource
+from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError
 

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from fastshard._core.remote import room_for
+from fastshard._core.io.source import room_for
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.facts import Facts, Part

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib3.exceptions import HTTPError
 from urllib3.util import wait_for_read
 
-from fastshard._core.receive import CAN_RECEIVE, Scatter
+from fastshard._core.io.socket import CAN_RECEIVE, Scatter
 from fastshard.remote.facts import Facts, Part
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
 from fastshard.remote.http_response import is_strong

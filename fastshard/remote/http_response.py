@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.receive import Scatter
-from fastshard._core.remote import room_for
+from fastshard._core.io.socket import Scatter
+from fastshard._core.io.source import room_for
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.facts import Facts
 from fastshard.remote.http_connection import under_way

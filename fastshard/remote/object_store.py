@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from fastshard._core.receive import Scatter
+from fastshard._core.io.socket import Scatter
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.facts import Facts, Part

@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from fastshard._core.remote import room_for
+from fastshard._core.io.source import room_for
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.retry import Deadline, DroppedError
 

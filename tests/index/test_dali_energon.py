@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fastshard
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard.index.dali import read_dali, write_dali
 from fastshard.index.energon import read_energon, write_energon
 from support.paths import DATA

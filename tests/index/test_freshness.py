@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard.index import freshness
 from fastshard.index.binary import read_header
 from fastshard.index.freshness import identity_of, spread

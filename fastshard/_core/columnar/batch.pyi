@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastshard._core.columnar.rows import Rows
-from fastshard._core.pagering import PageRing
+from fastshard._core.io.page_ring import PageRing
 
 LAST: int
 

@@ -21,13 +21,13 @@ from fastshard._core.columnar.rows cimport (
 )
 from fastshard._core.extents cimport name_at
 from fastshard._core.npyheader cimport SEEN_BYTES, Layout, layout_of
-from fastshard._core.pagering cimport MappedChunks, PageRing
+from fastshard._core.io.page_ring cimport MappedChunks, PageRing
 from fastshard._core.pages cimport fs_now
 from fastshard._core.pieces cimport Pieces
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
-from fastshard._core.prefetch cimport Prefetcher, task_t
-from fastshard._core.residency cimport LOOK_EVERY, MOST_BROUGHT
-from fastshard._core.source cimport MappedSource, Source
+from fastshard._core.io.prefetch cimport Prefetcher, task_t
+from fastshard._core.io.source cimport LOOK_EVERY, MOST_BROUGHT
+from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_get, fs_publish
 
 from collections import deque

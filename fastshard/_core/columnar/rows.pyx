@@ -28,14 +28,14 @@ from fastshard._core.extents cimport (
     columns_t, info_at, more_room, name_at, resized, table_of, text_before, text_from,
     text_to,
 )
-from fastshard._core.localsource cimport local_source
-from fastshard._core.mapped cimport View
+from fastshard._core.io.source cimport local_source
+from fastshard._core.io.source cimport View
 from fastshard._core.npyheader cimport SEEN_BYTES, Layout, Seen, layout_of
-from fastshard._core.pagering cimport PageRing
+from fastshard._core.io.page_ring cimport PageRing
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.samples cimport FAR, NEARER, SampleBase, SamplesBase
 from fastshard._core.shard cimport Shard
-from fastshard._core.source cimport LocalFile, MappedSource, Source
+from fastshard._core.io.source cimport LocalFile, MappedSource, Source
 from fastshard._core.span cimport span_of, span_t
 from fastshard._core.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,

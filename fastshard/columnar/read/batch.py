@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastshard._core.columnar.rows import ColumnSamples, Rows
-    from fastshard._core.pagering import PageRing
+    from fastshard._core.io.page_ring import PageRing
 
 __all__ = [
     "stacks_of",

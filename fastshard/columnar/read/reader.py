@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from fastshard._core.columnar.rows import RowReader
 from fastshard._core.gather import positions_of
-from fastshard._core.pagering import PageRing
+from fastshard._core.io.page_ring import PageRing
 from fastshard._util.options import check_choice, named_options
 from fastshard._util.sizes import parse_size
 from fastshard.columnar.connection import FAULTS, ReaderConnection, fault_of

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakMethod, WeakSet
 
-from fastshard._core.pagering import PageRing
+from fastshard._core.io.page_ring import PageRing
 from fastshard.columnar.connection import (
     FAULTS,
     ReaderConnection,

@@ -308,7 +308,7 @@ def test_a_path_of_another_type_is_a_type_error():
 
 def test_a_file_system_that_cannot_map_names_the_other_mode():
     """/proc cannot map: the scan comes first, so the mapping is made alone."""
-    from fastshard._core.mapped import MappedFile
+    from fastshard._core.io.source import MappedFile
 
     with open("/proc/self/status") as file, pytest.raises(OSError, match="pread"):
         MappedFile(file.fileno(), 100, "/proc/self/status")

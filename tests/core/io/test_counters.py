@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from fastshard._core.counters import Counters
+from fastshard._core.io.prefetch import Counters
 
 
 def test_counters_count_in_threads_and_processes():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard._core.mapped import MappedFile, View
+from fastshard._core.io.source import MappedFile, View
 from support.marks import not_sanitized
 from support.memory import mappings_of
 

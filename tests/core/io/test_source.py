@@ -4,7 +4,7 @@ import pytest
 
 import fastshard
 from fastshard import FormatError
-from fastshard._core.source import LocalFile, PreadSource, Source
+from fastshard._core.io.source import LocalFile, PreadSource, Source
 
 
 @pytest.mark.parametrize("mode", ["mmap", "private", "pread"])

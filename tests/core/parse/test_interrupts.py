@@ -14,7 +14,7 @@ import time
 import pytest
 
 import fastshard
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard.index.freshness import hashes_of
 from support.marks import not_sanitized
 from support.tar_blocks import END, extension, header, padded, record

@@ -1,6 +1,5 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.source cimport Source
 from fastshard._core.threads cimport fs_bell_t, fs_lock_t, fs_thread_t
 
 

@@ -7,16 +7,24 @@ task. It starts with the first task and ends with the iteration.
 A fork leaves the thread behind. The child sees that by the generation, makes a
 ring of its own from the tasks that are left, and starts a thread when it next
 needs one; it never waits for the other.
+
+`Counters` are what several processes share: each step is atomic.
 """
 
 cimport cython
-from libc.stdint cimport uint8_t, uint64_t
+from cpython.buffer cimport PyBuffer_Release
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from fastshard._core.buffers cimport bytes_of
 from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages, fs_forget_cached
 from fastshard._core.platform cimport fs_will_need
-from fastshard._core.threads cimport *
+from fastshard._core.threads cimport (
+    fs_bell_free, fs_bell_init, fs_bell_ring, fs_bell_wait, fs_generation, fs_get,
+    fs_lock, fs_lock_free, fs_lock_init, fs_next, fs_put, fs_thread_join,
+    fs_thread_start, fs_unlock, fs_watch_forks,
+)
 
 cdef enum:
     ROOM = 4096                    # tasks; a power of two
@@ -228,3 +236,49 @@ cdef class Prefetcher:
         if self.line != NULL:
             self.stop()
             line_free(self.line)
+
+
+@cython.final
+cdef class Counters:
+    """Counters of 64 bits at the start of a buffer; each step is atomic.
+
+    Parameters
+    ----------
+    memory : buffer
+        Writable, at an address that 8 divides; kept.
+    count : int
+    """
+
+    cdef Py_buffer buffer
+    cdef bint held
+    cdef uint64_t *at
+    cdef Py_ssize_t count
+
+    def __cinit__(self, memory, Py_ssize_t count):
+        self.at = <uint64_t *> bytes_of(memory, &self.buffer, writable=True)
+        self.held = True
+        if count < 0 or count > self.buffer.len // 8 or <size_t> self.at % 8:
+            raise ValueError(f"{count} counters in {self.buffer.len} bytes")
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t i):
+        return fs_get(self.where(i))
+
+    def add(self, Py_ssize_t i):
+        """Count one up by 1."""
+        fs_next(self.where(i))
+
+    def __reduce__(self):
+        raise TypeError("counters do not pickle")
+
+    cdef uint64_t *where(self, Py_ssize_t i) except NULL:
+        if not 0 <= i < self.count:
+            raise IndexError(f"counter {i} of {self.count}")
+        return self.at + i
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.buffer)

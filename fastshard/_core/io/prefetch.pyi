@@ -3,6 +3,10 @@ from typing import Self, final
 from typing_extensions import Buffer
 
 @final
+class Prefetcher:
+    def __new__(cls) -> Prefetcher: ...
+
+@final
 class Counters:
     def __new__(cls, memory: Buffer, count: int) -> Self: ...
     def __len__(self) -> int: ...

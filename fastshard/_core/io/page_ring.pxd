@@ -15,6 +15,23 @@ cdef struct range_t:               # chunks in a row; owns a reference
     uint64_t end
 
 
+cdef class MappedChunks:
+    cdef readonly PageRing ring
+    cdef uint8_t *base             # NULL once it is unmapped
+    cdef uint64_t nbytes
+    cdef uint64_t skew             # bytes before `base` in the first chunk
+    cdef uint64_t count            # chunks
+    cdef uint32_t *views           # alive, by chunk
+    cdef uint8_t *states           # by chunk: LISTED, CONFINED or 0; under the lock
+    cdef uint64_t entries          # in the ring
+    cdef bint writable
+    cdef object path
+    cdef uint64_t device
+    cdef uint64_t inode
+    cdef void unpin(self, uint64_t offset, uint64_t size) noexcept
+    cdef void unmapped(self) noexcept
+
+
 cdef class PageRing:
     cdef fs_lock_t lock            # held with the GIL, and no object is made under it
     cdef bint forgets
@@ -36,7 +53,8 @@ cdef class PageRing:
     cdef void append(self, MappedChunks chunks, uint64_t at) noexcept
     cdef void trim(self, uint64_t target, uint64_t steps) noexcept
     cdef void drop(
-        self, MappedChunks chunks, uint64_t start, uint64_t end, int *pagemap
+        self, MappedChunks chunks, uint64_t start, uint64_t end, bint forgets,
+        int *pagemap,
     ) noexcept
     cdef void note_released(
         self, MappedChunks chunks, uint64_t start, uint64_t end
@@ -51,27 +69,7 @@ cdef class PageRing:
     cdef int confine(
         self, MappedChunks chunks, uint64_t offset, uint64_t size
     ) except -1
-    cdef void drop_between(
-        self, MappedChunks chunks, uint64_t start, uint64_t end, int *pagemap
-    ) noexcept
     cpdef int release(self) except -1
-
-
-cdef class MappedChunks:
-    cdef readonly PageRing ring
-    cdef uint8_t *base             # NULL once it is unmapped
-    cdef uint64_t nbytes
-    cdef uint64_t skew             # bytes before `base` in the first chunk
-    cdef uint64_t count            # chunks
-    cdef uint32_t *views           # alive, by chunk
-    cdef uint8_t *states           # by chunk: LISTED, CONFINED or 0; under the lock
-    cdef uint64_t entries          # in the ring
-    cdef bint writable
-    cdef object path
-    cdef uint64_t device
-    cdef uint64_t inode
-    cdef void unpin(self, uint64_t offset, uint64_t size) noexcept
-    cdef void unmapped(self) noexcept
 
 
 cdef class ReadRange:
@@ -96,10 +94,10 @@ cdef class PageReleaser:
     cdef int finish(self) except -1
 
 
-cdef uint64_t folio_start(uint64_t start) noexcept nogil
-cdef int opened_again(MappedChunks chunks) except? -1
-
 cdef MappedChunks chunks_of(
     PageRing ring, uint8_t *base, uint64_t nbytes, bint writable, object path,
     uint64_t device, uint64_t inode,
 )
+cdef int open_again(object path, uint64_t device, uint64_t inode) except? -1
+cdef int opened_again(MappedChunks chunks) except? -1
+cdef uint64_t folio_start(uint64_t start) noexcept nogil

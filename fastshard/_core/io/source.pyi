@@ -1,12 +1,11 @@
 import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self, final
+from typing import Any, Literal, Self, final
 
 from typing_extensions import disjoint_base
 
-from fastshard._core.mapped import MappedFile
-from fastshard._core.residency import Residency
+from fastshard._core.io.page_ring import PageRing
 
 KINDS_OF_FILE: dict[int, str]
 
@@ -40,6 +39,48 @@ class LocalFile:
         traceback: TracebackType | None,
     ) -> None: ...
 
+@final
+class Mapping: ...
+
+@final
+class MappedFile:
+    def __new__(
+        cls,
+        fd: int,
+        nbytes: int,
+        path: str,
+        *,
+        writable: bool = False,
+        ring: PageRing | None = None,
+    ) -> MappedFile: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def writable(self) -> bool: ...
+    @property
+    def live_views(self) -> int: ...
+    def handle(self) -> MappedFile: ...
+
+@final
+class View:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Descriptor:
+    def __new__(cls) -> Descriptor: ...
+
+@final
+class Residency:
+    def __new__(
+        cls, file: MappedFile, device: int, inode: int, owner: int, *, fd: int = -1
+    ) -> Residency: ...
+    def handle(self, file: MappedFile) -> Residency: ...
+    def look(self, fd: int) -> None: ...
+
 @disjoint_base
 class Source:
     @property
@@ -69,3 +110,26 @@ class MappedSource(Source):
 @final
 class PreadSource(Source):
     def __new__(cls, file: LocalFile) -> PreadSource: ...
+
+@final
+class RemoteSource(Source):
+    @property
+    def file(self) -> Any: ...
+    def __new__(
+        cls, file: Any, staged: dict[int, bytes] | None = None
+    ) -> RemoteSource: ...
+    def has_staged(self, offset: int, size: int) -> bool: ...
+
+@final
+class Room:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def room_for(size: int) -> tuple[bytes, memoryview]: ...
+def source_of(
+    file: LocalFile,
+    mode: Literal["mmap", "private", "pread"],
+    *,
+    prefetch: bool = True,
+    check_size: bool = False,
+    ring: PageRing | None = None,
+) -> Source: ...

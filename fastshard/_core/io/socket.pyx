@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from fastshard._core.buffers cimport bytes_of
 from fastshard._core.pages cimport fs_exact_now
 
 import os
@@ -34,6 +35,41 @@ cdef enum:
 cdef size_t LARGE_COPY = 32 << 10  # bytes
 cdef uint64_t LONGEST = 200_000_000  # ns without a look at signals
 CAN_RECEIVE = bool(FS_CAN_RECEIVE)
+
+
+cdef inline uint8_t lowered(uint8_t letter) noexcept nogil:
+    return letter + 32 if c'A' <= letter <= c'Z' else letter
+
+
+cdef size_t find(
+    const uint8_t *text, size_t size, const char *what, size_t length
+) noexcept nogil:
+    """Where `what`, in lower case, stands in a text of any case; `size`: nowhere."""
+    cdef size_t at, i
+    for at in range(size - length + 1 if size >= length else <size_t> 0):
+        i = 0
+        while i < length and lowered(text[at + i]) == <uint8_t> what[i]:
+            i += 1
+        if i == length:
+            return at
+    return size
+
+
+cdef int wait_of(uint64_t until) noexcept nogil:
+    """How long to wait, ms."""
+    cdef uint64_t now = fs_exact_now()
+    return <int> ((until - now) // 1_000_000) + 1 if until > now else 0
+
+
+cdef int send_all(int fd, const uint8_t *start, size_t size, uint64_t until) noexcept nogil:
+    cdef int64_t sent
+    while size > 0:
+        sent = fs_send(fd, start, size, wait_of(until))
+        if sent < 0:
+            return EPIPE if errno == EAGAIN else errno  # half a request is none
+        start += sent
+        size -= sent
+    return 0
 
 
 @cython.final
@@ -115,7 +151,7 @@ cdef class Scatter:
             size -= slice.size
             self.next += 1
 
-    def feed(self, const uint8_t[::1] data not None):
+    def feed(self, data):
         """Take the bytes that come next.
 
         Raises
@@ -123,14 +159,19 @@ cdef class Scatter:
         ValueError
             They are more than the range has.
         """
-        cdef size_t size = data.shape[0]
-        if size > self.left:
-            raise ValueError("more bytes than the range has")
-        if size >= LARGE_COPY:
-            with nogil:  # most of its time goes into pages that are met first
-                self.copy(&data[0], size)
-        elif size > 0:
-            self.copy(&data[0], size)
+        cdef Py_buffer buffer
+        cdef const uint8_t *start = bytes_of(data, &buffer)
+        cdef size_t size = buffer.len
+        try:
+            if size > self.left:
+                raise ValueError("more bytes than the range has")
+            if size >= LARGE_COPY:
+                with nogil:        # most of its time goes into pages that are met first
+                    self.copy(start, size)
+            else:
+                self.copy(start, size)
+        finally:
+            PyBuffer_Release(&buffer)
 
     cdef void copy(self, const uint8_t *data, size_t size) noexcept nogil:
         cdef size_t part
@@ -187,7 +228,7 @@ cdef class Scatter:
                 raise MemoryError
         return 0
 
-    def exchange(self, int fd, const uint8_t[::1] request not None, uint64_t until):
+    def exchange(self, int fd, request, uint64_t until):
         """Send a request, receive the headers of its answer, and the body if it fits.
 
         The body is received only if the headers are of an HTTP/1.1 206 with a
@@ -216,24 +257,22 @@ cdef class Scatter:
         ValueError
             It ended, or there are too many headers.
         """
-        cdef uint64_t now
-        cdef int status = 0
+        cdef Py_buffer buffer
+        cdef const uint8_t *start
+        cdef int status
         if self.head == NULL:
             self.head = <uint8_t *> malloc(MOST_HEAD)
             if self.head == NULL:
                 raise MemoryError
             self.make_scratch()
-        with nogil:
-            now = fs_exact_now()
-            until = min(until, now + LONGEST)
-            if request.shape[0] > 0 and not fs_is_silent(fd):
-                status = STALE
-            if status == 0 and request.shape[0] > 0:
-                status = send_all(fd, &request[0], request.shape[0], until)
-            if status == 0:
-                status = self.receive_head(fd, until)
-            if status == 0 and self.takes_body():
-                status = self.receive_body(fd, until)
+        start = bytes_of(request, &buffer)
+        try:
+            with nogil:
+                status = self.exchange_until(
+                    fd, start, buffer.len, min(until, fs_exact_now() + LONGEST)
+                )
+        finally:
+            PyBuffer_Release(&buffer)
         if status == STALE:
             return None, False
         if status == ENDED:
@@ -245,6 +284,19 @@ cdef class Scatter:
         if self.head_end == 0:
             return None, True
         return PyBytes_FromStringAndSize(<const char *> self.head, self.head_end), True
+
+    cdef int exchange_until(
+        self, int fd, const uint8_t *request, size_t size, uint64_t until
+    ) noexcept nogil:
+        """Send, and receive headers and body; 0, or what went wrong."""
+        cdef int status = 0
+        if size > 0:
+            status = send_all(fd, request, size, until) if fs_is_silent(fd) else STALE
+        if status == 0:
+            status = self.receive_head(fd, until)
+        if status == 0 and self.takes_body():
+            status = self.receive_body(fd, until)
+        return status
 
     cdef int receive_head(self, int fd, uint64_t until) noexcept nogil:
         """Receive until the headers are there; 0, or what went wrong."""
@@ -308,38 +360,3 @@ cdef class Scatter:
             if fs_exact_now() >= until:
                 return EAGAIN if self.left > 0 else 0
         return 0
-
-
-cdef int wait_of(uint64_t until) noexcept nogil:
-    """How long to wait, ms."""
-    cdef uint64_t now = fs_exact_now()
-    return <int> ((until - now) // 1_000_000) + 1 if until > now else 0
-
-
-cdef int send_all(int fd, const uint8_t *start, size_t size, uint64_t until) noexcept nogil:
-    cdef int64_t sent
-    while size > 0:
-        sent = fs_send(fd, start, size, wait_of(until))
-        if sent < 0:
-            return EPIPE if errno == EAGAIN else errno  # half a request is none
-        start += sent
-        size -= sent
-    return 0
-
-
-cdef inline uint8_t lowered(uint8_t letter) noexcept nogil:
-    return letter + 32 if c'A' <= letter <= c'Z' else letter
-
-
-cdef size_t find(
-    const uint8_t *text, size_t size, const char *what, size_t length
-) noexcept nogil:
-    """Where `what`, in lower case, stands in a text of any case; `size`: nowhere."""
-    cdef size_t at, i
-    for at in range(size - length + 1 if size >= length else <size_t> 0):
-        i = 0
-        while i < length and lowered(text[at + i]) == <uint8_t> what[i]:
-            i += 1
-        if i == length:
-            return at
-    return size

@@ -41,6 +41,92 @@ cdef enum:
 cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
+cdef int open_again(object path, uint64_t device, uint64_t inode) except? -1:
+    """Open a file by its path; -1: another is there now, or none."""
+    cdef int fd
+    try:
+        fd = os.open(path, FLAGS)
+    except OSError:
+        return -1
+    try:
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) == (device, inode):
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return -1
+
+
+cdef uint64_t folio_start(uint64_t start) noexcept nogil:
+    """Where the page cache has to forget from, for it drops whole folios only."""
+    return start - min(start, <uint64_t> FOLIO)
+
+
+cdef inline uint64_t chunk_at(MappedChunks chunks, uint64_t offset) noexcept:
+    """Return the number of the chunk that has a byte of the file."""
+    return (chunks.skew + offset) // CHUNK
+
+
+@cython.final
+@cython.no_gc
+cdef class MappedChunks:
+    """The chunks of one mapping: which are in a ring, and how many views each has.
+
+    The mapping owns it, and calls `unmapped` before it goes.
+    """
+
+    def __init__(self, *args, **kwargs):
+        raise TypeError("MappedChunks are made by a mapping")
+
+    def __reduce__(self):
+        raise TypeError("MappedChunks do not pickle")
+
+    cdef void unpin(self, uint64_t offset, uint64_t size) noexcept:
+        """Take back the pins of an extent."""
+        cdef uint64_t k
+        if size == 0:
+            return
+        for k in range(
+            chunk_at(self, offset), chunk_at(self, offset + (size - 1)) + 1
+        ):
+            fs_unpin(self.views + k)
+
+    cdef void unmapped(self) noexcept:
+        self.ring.leave(self)
+
+    def __dealloc__(self):
+        free(self.views)
+        free(self.states)
+
+
+cdef MappedChunks chunks_of(
+    PageRing ring, uint8_t *base, uint64_t nbytes, bint writable, object path,
+    uint64_t device, uint64_t inode,
+):
+    """Return the chunks of a mapping; the file is opened again by what names it."""
+    cdef MappedChunks chunks = MappedChunks.__new__(MappedChunks)
+    chunks.ring = ring
+    chunks.nbytes = nbytes
+    chunks.writable = writable
+    chunks.path = path
+    chunks.skew = <uint64_t> (<uintptr_t> base % CHUNK)
+    chunks.count = (chunks.skew + nbytes + CHUNK - 1) // CHUNK
+    chunks.views = <uint32_t *> calloc(chunks.count, sizeof(uint32_t))
+    chunks.states = <uint8_t *> calloc(chunks.count, 1)
+    if chunks.views == NULL or chunks.states == NULL:
+        raise MemoryError
+    chunks.device = device
+    chunks.inode = inode
+    chunks.base = base
+    return chunks
+
+
+cdef int opened_again(MappedChunks chunks) except? -1:
+    """Open a mapped file by its path; -1: another is there now, or none."""
+    return open_again(chunks.path, chunks.device, chunks.inode)
+
+
 @cython.final
 @cython.no_gc
 cdef class PageRing:
@@ -87,8 +173,8 @@ cdef class PageRing:
         cdef bint fits = True
         if size == 0:
             return 0
-        start = (chunks.skew + offset) // CHUNK
-        end = (chunks.skew + offset + (size - 1)) // CHUNK + 1
+        start = chunk_at(chunks, offset)
+        end = chunk_at(chunks, offset + (size - 1)) + 1
         fs_lock(&self.lock)
         for k in range(start, end):
             missing += chunks.states[k] == 0
@@ -126,8 +212,8 @@ cdef class PageRing:
         cdef int pagemap = NOT_OPENED
         if size == 0:
             return 0
-        start = (chunks.skew + offset) // CHUNK
-        end = (chunks.skew + offset + (size - 1)) // CHUNK + 1
+        start = chunk_at(chunks, offset)
+        end = chunk_at(chunks, offset + (size - 1)) + 1
         opens = chunks.states[start] != CONFINED
         closes = chunks.states[end - 1] != CONFINED
         if not (opens or closes):
@@ -142,12 +228,12 @@ cdef class PageRing:
             k = start
             while k % FOLIO_CHUNKS > 0 and chunks.states[k - 1] == 0:
                 k -= 1
-            self.drop_between(chunks, k, start, &pagemap)
+            self.drop(chunks, k, start, False, &pagemap)
         if closes:
             k = end
             while k % FOLIO_CHUNKS > 0 and k < chunks.count and chunks.states[k] == 0:
                 k += 1
-            self.drop_between(chunks, end, k, &pagemap)
+            self.drop(chunks, end, k, False, &pagemap)
         for k in range(start, end):
             if chunks.states[k] == LISTED:
                 chunks.states[k] = CONFINED
@@ -240,11 +326,11 @@ cdef class PageRing:
             if pinned and chunks.writable:
                 continue
             if chunks is not last or entry.at != end:
-                self.drop(last, start, end, &pagemap)
+                self.drop(last, start, end, self.forgets, &pagemap)
                 last = chunks
                 start = entry.at
             end = entry.at + 1
-        self.drop(last, start, end, &pagemap)
+        self.drop(last, start, end, self.forgets, &pagemap)
         if pagemap >= 0:
             fs_close_pagemap(pagemap)
 
@@ -263,14 +349,14 @@ cdef class PageRing:
         cdef int pagemap = NOT_OPENED
         if end <= start:
             return 0
-        first = run = (chunks.skew + start) // CHUNK
-        last = (chunks.skew + end - 1) // CHUNK + 1
+        first = run = chunk_at(chunks, start)
+        last = chunk_at(chunks, end - 1) + 1
         fs_lock(&self.lock)
         if chunks.base != NULL:
             for k in range(first, last):
                 pinned = fs_is_pinned(chunks.views + k)
                 if pinned and chunks.writable:
-                    self.drop_between(chunks, run, k, &pagemap)
+                    self.drop(chunks, run, k, False, &pagemap)
                     run = k + 1
                 elif pinned:
                     chunks.states[k] = min(chunks.states[k], <uint8_t> LISTED)
@@ -278,7 +364,7 @@ cdef class PageRing:
                     chunks.states[k] = 0
                     chunks.entries -= 1
                     self.listed -= 1
-            self.drop_between(chunks, run, last, &pagemap)
+            self.drop(chunks, run, last, False, &pagemap)
             if forgets and self.forgets:
                 self.note_released(chunks, start, end)
         self.pop_stale()
@@ -305,22 +391,13 @@ cdef class PageRing:
             self.purge()
 
     cdef void drop(
-        self, MappedChunks chunks, uint64_t start, uint64_t end, int *pagemap
+        self, MappedChunks chunks, uint64_t start, uint64_t end, bint forgets,
+        int *pagemap,
     ) noexcept:
-        """Release the pages of chunks in a row."""
-        cdef uint64_t offset, size
-        if end == start:
-            return
-        self.drop_between(chunks, start, end, pagemap)
-        if self.forgets:
-            offset = start * CHUNK - min(start * CHUNK, chunks.skew)
-            size = min(end * CHUNK - chunks.skew, chunks.nbytes) - offset
-            self.note_released(chunks, offset, offset + size)
+        """Take chunks in a row out of this process's address space.
 
-    cdef void drop_between(
-        self, MappedChunks chunks, uint64_t start, uint64_t end, int *pagemap
-    ) noexcept:
-        """Take chunks out of this process's address space."""
+        `forgets`: the page cache is to forget them too.
+        """
         cdef uint64_t offset, size
         if end == start:
             return
@@ -333,6 +410,8 @@ cdef class PageRing:
                 pagemap[0] = fs_open_pagemap()
             if pagemap[0] >= 0:
                 fs_drop_clean_pages(pagemap[0], chunks.base + offset, size)
+        if forgets:
+            self.note_released(chunks, offset, offset + size)
 
     cdef void note_released(
         self, MappedChunks chunks, uint64_t start, uint64_t end
@@ -497,76 +576,3 @@ cdef class PageReleaser:
             self.release(found)
         self.ranges = {}
         return 0
-
-
-cdef uint64_t folio_start(uint64_t start) noexcept nogil:
-    """Where the page cache has to forget from, for it drops whole folios only."""
-    return start - min(start, <uint64_t> FOLIO)
-
-
-cdef int opened_again(MappedChunks chunks) except? -1:
-    """Open a mapped file by its path; -1: another is there now, or none."""
-    cdef int fd
-    try:
-        fd = os.open(chunks.path, FLAGS)
-    except OSError:
-        return -1
-    status = os.fstat(fd)
-    if (status.st_dev, status.st_ino) != (chunks.device, chunks.inode):
-        os.close(fd)
-        return -1
-    return fd
-
-
-@cython.final
-@cython.no_gc
-cdef class MappedChunks:
-    """The chunks of one mapping: which are in a ring, and how many views each has.
-
-    The mapping owns it, and calls `unmapped` before it goes.
-    """
-
-    def __init__(self, *args, **kwargs):
-        raise TypeError("MappedChunks are made by a mapping")
-
-    def __reduce__(self):
-        raise TypeError("MappedChunks do not pickle")
-
-    cdef void unpin(self, uint64_t offset, uint64_t size) noexcept:
-        """Take back the pins of an extent."""
-        cdef uint64_t k
-        if size == 0:
-            return
-        for k in range(
-            (self.skew + offset) // CHUNK, (self.skew + offset + (size - 1)) // CHUNK + 1
-        ):
-            fs_unpin(self.views + k)
-
-    cdef void unmapped(self) noexcept:
-        self.ring.leave(self)
-
-    def __dealloc__(self):
-        free(self.views)
-        free(self.states)
-
-
-cdef MappedChunks chunks_of(
-    PageRing ring, uint8_t *base, uint64_t nbytes, bint writable, object path,
-    uint64_t device, uint64_t inode,
-):
-    """Return the chunks of a mapping; the file is opened again by what names it."""
-    cdef MappedChunks chunks = MappedChunks.__new__(MappedChunks)
-    chunks.ring = ring
-    chunks.nbytes = nbytes
-    chunks.writable = writable
-    chunks.path = path
-    chunks.skew = <uint64_t> (<uintptr_t> base % CHUNK)
-    chunks.count = (chunks.skew + nbytes + CHUNK - 1) // CHUNK
-    chunks.views = <uint32_t *> calloc(chunks.count, sizeof(uint32_t))
-    chunks.states = <uint8_t *> calloc(chunks.count, 1)
-    if chunks.views == NULL or chunks.states == NULL:
-        raise MemoryError
-    chunks.device = device
-    chunks.inode = inode
-    chunks.base = base
-    return chunks

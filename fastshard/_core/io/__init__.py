@@ -1,0 +1,1 @@
+"""Files, mappings and sockets: where the bytes of shards are, and their prefetch."""
