@@ -15,7 +15,7 @@ from fastshard._core.samples cimport SampleBase
 from fastshard._core.shard cimport Shard
 from fastshard._core.taking cimport Taking
 
-from fastshard._core.io.source import stage
+from fastshard._core.remote import stage
 from fastshard.errors import FastshardError
 
 cdef enum:

@@ -1,0 +1,3 @@
+from fastshard._core.samples import SampleBase
+
+def stage(sample: SampleBase, staged: dict[int, bytes]) -> None: ...
