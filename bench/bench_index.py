@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 import fastshard
-from fastshard._core.jsonindex import parse_index
+from fastshard._core.parse.json import parse_index
 from fastshard.index.binary import read_binary
 from harness import SCALE, contenders
 

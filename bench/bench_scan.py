@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import fastshard
-from fastshard._core.grouping import Grouping
+from fastshard._core.table.grouping import Grouping
 from harness import Tar, contenders, evict
 
 # webdataset leaves its files open.

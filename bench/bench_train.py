@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard._core.orders import Shuffle
+from fastshard._core.table.order import Shuffle
 from fastshard.dataset.order.plan import keys_of
 from harness import SCALE, contenders, write
 

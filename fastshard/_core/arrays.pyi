@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer
 
-from fastshard._core.extents import ExtentTable
+from fastshard._core.table.extents import ExtentTable
 
 @final
 class HeldBuffer:

@@ -16,7 +16,7 @@ from libc.stdint cimport uint8_t, uint64_t
 
 cimport numpy as cnp
 
-from fastshard._core.extents cimport ExtentTable
+from fastshard._core.table.extents cimport ExtentTable
 from fastshard._core.io.source cimport View
 from fastshard._core.npyheader cimport (
     MAX_DIMENSIONS, Layout, Seen, layout_of, npy_fault, shape_t,

@@ -1,4 +1,4 @@
-from fastshard._core.grouping cimport Grouping
+from fastshard._core.table.grouping cimport Grouping
 from fastshard._core.samples cimport SamplesBase
 
 

@@ -2,9 +2,9 @@ from typing import Self
 
 from typing_extensions import disjoint_base
 
-from fastshard._core.grouping import Grouping
 from fastshard._core.samples import SampleBase, SamplesBase
 from fastshard._core.shard import Shard
+from fastshard._core.table.grouping import Grouping
 
 @disjoint_base
 class GroupedSamples(SamplesBase):

@@ -3,9 +3,9 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from fastshard._core.extents cimport checked_position, columns_t
-from fastshard._core.grouping cimport Grouping
-from fastshard._core.groups cimport groups_t
+from fastshard._core.table.extents cimport checked_position, columns_t
+from fastshard._core.table.grouping cimport Grouping
+from fastshard._core.table.grouping cimport groups_t
 from fastshard._core.platform cimport fs_is_set, fs_load, fs_load32, fs_prefetch_line
 from fastshard._core.samples cimport FAR, NEARER, SampleBase, SamplesBase
 from fastshard._core.shard cimport Shard

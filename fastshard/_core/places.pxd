@@ -1,4 +1,4 @@
-from fastshard._core.orders cimport Order
+from fastshard._core.table.order cimport Order
 
 
 cdef class Places:

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Any, SupportsIndex, final
 
-from fastshard._core.orders import Order
 from fastshard._core.samples import SamplesBase
+from fastshard._core.table.order import Order
 
 @final
 class Places:

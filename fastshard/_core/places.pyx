@@ -7,7 +7,7 @@ What is hot of datasets. Which shards are open is the caller's business:
 cimport cython
 from cpython.number cimport PyNumber_AsSsize_t
 
-from fastshard._core.orders cimport Order
+from fastshard._core.table.order cimport Order
 from fastshard._core.samples cimport SamplesBase
 
 from array import array

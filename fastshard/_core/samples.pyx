@@ -7,7 +7,7 @@ subclasses `SamplesBase`.
 
 from libc.stdint cimport int64_t
 
-from fastshard._core.extents cimport checked_position
+from fastshard._core.table.extents cimport checked_position
 from fastshard._core.shard cimport Shard
 
 from array import array

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.extents cimport ExtentTable
+from fastshard._core.table.extents cimport ExtentTable
 from fastshard._core.io.source cimport Source
 
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import disjoint_base
 
-from fastshard._core.extents import ExtentTable, Names
 from fastshard._core.io.source import Source
+from fastshard._core.table.extents import ExtentTable, Names
 
 @disjoint_base
 class Shard:

@@ -5,11 +5,11 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastshard._core.extents cimport (
+from fastshard._core.table.extents cimport (
     ExtentTable, Names, checked_position, is_doubtful, name_at,
 )
 from fastshard._core.platform cimport fs_has_bit, fs_load, fs_set_bit
-from fastshard._core.probe cimport agrees, headers_before, headers_t
+from fastshard._core.parse.tar cimport agrees, headers_before, headers_t
 from fastshard._core.io.source cimport Source
 from fastshard._core.span cimport span_t
 

@@ -16,11 +16,11 @@ from fastshard._core.columnar.rows import (
     read_image,
     read_rows,
 )
-from fastshard._core.extents import ExtentTable
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile
+from fastshard._core.parse.tar import scan_sound
 from fastshard._core.samples import named
-from fastshard._core.scan import scan_sound
+from fastshard._core.table.extents import ExtentTable
 from fastshard.errors import ClosedError, FastshardError, FormatError
 from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
 from fastshard.formats.sample import CopiedSample, Infos, Sample

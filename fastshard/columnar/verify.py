@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fastshard._core.io.source import LocalFile
-from fastshard._core.scan import scan_sound
+from fastshard._core.parse.tar import scan_sound
 from fastshard.columnar.connection import (
     FAULTS,
     ReaderConnection,

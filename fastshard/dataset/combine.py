@@ -12,7 +12,7 @@ from itertools import accumulate, islice
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from fastshard._core.orders import Order, Shuffle
+from fastshard._core.table.order import Order, Shuffle
 from fastshard.dataset.base import Ordered
 from fastshard.dataset.iteration import ErrorHandler, Iteration, alone
 from fastshard.dataset.order.plan import Plan, checked_seed, describe, keys_of

@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fastshard._core.grouping import Grouping
 from fastshard._core.io.source import LocalFile
+from fastshard._core.table.grouping import Grouping
 from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
@@ -130,7 +130,7 @@ def _broken_parts(path: str, file: LocalFile | RemoteFile) -> Iterator[FaultTupl
 
 def _wrong_samples(path: str, contents: Contents) -> Iterator[FaultTuple]:
     """Compare the samples that an index lists with those that its names make."""
-    from fastshard._core.borrowed import samples_of
+    from fastshard._core.table.grouping import samples_of
 
     if contents.grouping is None:
         return

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, overload
 from fastshard._core.bring import bring_members
 from fastshard._core.feeds import MemberFeed
 from fastshard._core.fetched import fetch_members
-from fastshard._core.keytable import plain_key
-from fastshard._core.orders import Order
 from fastshard._core.shard import Shard
+from fastshard._core.table.grouping import plain_key
+from fastshard._core.table.order import Order
 from fastshard._util.options import near_names
 from fastshard.dataset.shardset import WINDOW, ShardSet
 from fastshard.dataset.tarset import tar_set
@@ -179,14 +179,14 @@ SHARDS_NEAR = 64  # open remote shards in which resembling keys are looked for
 def key_table(
     shards: ShardSet, seed: bytes, *, older: bool = False
 ) -> NDArray[np.uint64]:
-    """Return a sorted row for each sample; see `fastshard._core.keytable`.
+    """Return a sorted row for each sample; see `fastshard._core.table.grouping`.
 
     Opens every shard, in threads. With `older` a leading ``./`` is part of a key, as
     in the tables of earlier releases.
     """
     import numpy as np
 
-    from fastshard._core.keytable import key_rows
+    from fastshard._core.table.grouping import key_rows
 
     starts = shards.starts()
     rows = np.empty(starts[-1], np.uint64)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fastshard._core.grouping import Grouping
 from fastshard._core.io.source import (
     LocalFile,
     MappedFile,
@@ -18,8 +17,9 @@ from fastshard._core.io.source import (
     Source,
     source_of,
 )
-from fastshard._core.scan import scan_tar
+from fastshard._core.parse.tar import scan_tar
 from fastshard._core.shard import Shard
+from fastshard._core.table.grouping import Grouping
 from fastshard._util.options import check_choice, check_index
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.sample import Sample, Samples
@@ -31,8 +31,8 @@ from fastshard.remote.options import Settings, settings_of
 from fastshard.remote.urls import is_folder, is_remote
 
 if TYPE_CHECKING:
-    from fastshard._core.extents import ExtentTable
     from fastshard._core.io.page_ring import PageRing
+    from fastshard._core.table.extents import ExtentTable
     from fastshard.index.freshness import Hashes
     from fastshard.remote.file import RemoteFile
 

@@ -6,9 +6,9 @@ from array import array
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from fastshard._core.borrowed import columns_of
 from fastshard._core.io.source import LocalFile
-from fastshard._core.scan import scan_tar
+from fastshard._core.parse.tar import scan_tar
+from fastshard._core.table.grouping import columns_of
 from fastshard._util.files import NewFile
 from fastshard.errors import FormatError
 from fastshard.index.contents import Contents

@@ -13,8 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from fastshard._core.grouping import Grouping
 from fastshard._core.io.source import LocalFile
+from fastshard._core.table.grouping import Grouping
 from fastshard._util.options import named_options
 from fastshard._util.sizes import parse_size
 from fastshard.errors import ClosedError

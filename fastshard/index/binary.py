@@ -72,17 +72,17 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fastshard._core.blocks import BLOCK_BYTES, block_sums, crc32c
-from fastshard._core.borrowed import (
+from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
+from fastshard._core.parse.tar import KINDS
+from fastshard._core.table.checksums import BLOCK_BYTES, block_sums, crc32c
+from fastshard._core.table.grouping import (
+    Grouping,
     IndexMemory,
     borrowed_grouping,
     borrowed_table,
     columns_of,
     samples_of,
 )
-from fastshard._core.grouping import Grouping
-from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
-from fastshard._core.scan import KINDS
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError
 from fastshard.index.contents import Contents

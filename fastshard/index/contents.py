@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from fastshard._core.borrowed import IndexMemory, borrowed_table
-from fastshard._core.extents import ExtentTable
+from fastshard._core.table.extents import ExtentTable
+from fastshard._core.table.grouping import IndexMemory, borrowed_table
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 
 if TYPE_CHECKING:
-    from fastshard._core.extents import ExtentTable
-    from fastshard._core.grouping import Grouping
+    from fastshard._core.table.extents import ExtentTable
+    from fastshard._core.table.grouping import Grouping
 
 __all__ = [
     "Contents",

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple, NoReturn
 
-from fastshard._core.extents import ExtentTable
 from fastshard._core.io.source import LocalFile, PreadSource
-from fastshard._core.scan import scan_tar
+from fastshard._core.parse.tar import scan_tar
+from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import Contents, table_from

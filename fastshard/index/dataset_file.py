@@ -62,10 +62,9 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastshard._core.blocks import crc32c
-from fastshard._core.borrowed import IndexMemory
 from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
-from fastshard._core.keytable import key_hash
+from fastshard._core.table.checksums import crc32c
+from fastshard._core.table.grouping import IndexMemory, key_hash
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.binary import FileIdentity
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from fastshard._core.extents import ExtentTable
+    from fastshard._core.table.extents import ExtentTable
 
 __all__ = [
     "NAME",

@@ -16,7 +16,7 @@ from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, joined, relative, shown
 
 if TYPE_CHECKING:
-    from fastshard._core.extents import ExtentTable
+    from fastshard._core.table.extents import ExtentTable
     from fastshard.remote.file import RemoteFile
 
 __all__ = [

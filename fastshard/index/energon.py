@@ -15,9 +15,9 @@ from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
 
-from fastshard._core.extents import ExtentTable
 from fastshard._core.io.source import LocalFile, PreadSource
-from fastshard._core.scan import header_starts, scan_tar
+from fastshard._core.parse.tar import header_starts, scan_tar
+from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import replacing
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.contents import Contents

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import LocalFile, PreadSource, Source
-from fastshard._core.probe import differing
-from fastshard._core.scan import scan_sound
-from fastshard._core.walk import Walk
+from fastshard._core.parse.tar import Walk, differing, scan_sound
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.binary import FileIdentity, Header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastshard._core.extents import ExtentTable
+    from fastshard._core.table.extents import ExtentTable
     from fastshard.remote.file import RemoteFile
 
 __all__ = [

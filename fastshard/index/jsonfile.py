@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from fastshard._core.io.source import LocalFile, PreadSource
-from fastshard._core.jsonindex import parse_index
+from fastshard._core.parse.json import parse_index
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError
 from fastshard.index.contents import Contents

@@ -16,9 +16,9 @@ from itertools import pairwise
 from threading import Event
 from types import MappingProxyType
 
-from fastshard._core.grouping import Grouping
 from fastshard._core.io.source import LocalFile
-from fastshard._core.walk import Walk, first_header
+from fastshard._core.parse.tar import Walk, first_header
+from fastshard._core.table.grouping import Grouping
 from fastshard.errors import FormatError, RemoteError
 from fastshard.index.binary import parse_binary, read_binary, write_binary
 from fastshard.index.contents import Contents, warn_old, warn_passed_over

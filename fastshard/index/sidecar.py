@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastshard._core.grouping import Grouping
 from fastshard._core.io.source import LocalFile, PreadSource
+from fastshard._core.table.grouping import Grouping
 from fastshard.errors import FastshardError, FormatError
 from fastshard.index.contents import Contents, warn_old, warn_passed_over
 

@@ -8,7 +8,7 @@ import pytest
 
 import fastshard
 from fastshard import FormatError, SampleNotFoundError
-from fastshard._core import keytable
+from fastshard._core.table import grouping as keytable
 from fastshard.index.dataset_file import GlobalIndex, write_global
 from support.marks import needs
 from support.servers.http import Server

@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fastshard import FormatError
-from fastshard._core.jsonindex import parse_index
+from fastshard._core.parse.json import parse_index
 from fastshard.index.jsonfile import parse_info
 from support.index.json_oracle import Maker, told
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 
 import fastshard
-from fastshard._core import blocks
-from fastshard._core.blocks import BLOCK_BYTES, block_sums, crc32c
+from fastshard._core.table import checksums as blocks
+from fastshard._core.table.checksums import BLOCK_BYTES, block_sums, crc32c
 from fastshard.index import contents as warned
 from fastshard.index.binary import read_binary, read_header
 from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER

@@ -9,8 +9,8 @@ import pytest
 import fastshard
 from fastshard import FastshardError, FormatError
 from fastshard._core.io.source import LocalFile
-from fastshard._core.jsonindex import parse_index
-from fastshard._core.scan import scan_tar
+from fastshard._core.parse.json import parse_index
+from fastshard._core.parse.tar import scan_tar
 from fastshard.index.contents import Contents
 from fastshard.index.jsonfile import parse_info, read_json, write_json
 from support.tars import write_tar

@@ -19,7 +19,7 @@ from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.columnar.rows cimport (
     BLOCK, UNKNOWN, Cells, ColumnShard, Places, Rows, is_plain, key_of, mark_t, place_t,
 )
-from fastshard._core.extents cimport name_at
+from fastshard._core.table.extents cimport name_at
 from fastshard._core.npyheader cimport SEEN_BYTES, Layout, layout_of
 from fastshard._core.io.page_ring cimport MappedChunks, PageRing
 from fastshard._core.pages cimport fs_now

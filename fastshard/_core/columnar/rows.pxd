@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastshard._core.extents cimport ExtentTable
+from fastshard._core.table.extents cimport ExtentTable
 from fastshard._core.io.source cimport View
 from fastshard._core.npyheader cimport Layout, Seen
 from fastshard._core.shard cimport Shard

@@ -18,12 +18,12 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from fastshard._core.arrays cimport array_as, array_held, make_array, seen_of
-from fastshard._core.btree cimport (
+from fastshard._core.parse.sqlite cimport (
     KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_ODD, TREE_ROW,
     tree_free, tree_next, tree_open, tree_t, value_t,
 )
 from fastshard._core.buffers cimport int64s_of
-from fastshard._core.extents cimport (
+from fastshard._core.table.extents cimport (
     ExtentTable, checked_position, columns_add, columns_add_info, columns_free,
     columns_t, info_at, more_room, name_at, resized, table_of, text_before, text_from,
     text_to,
@@ -37,7 +37,7 @@ from fastshard._core.samples cimport FAR, NEARER, SampleBase, SamplesBase
 from fastshard._core.shard cimport Shard
 from fastshard._core.io.source cimport LocalFile, MappedSource, Source
 from fastshard._core.span cimport span_of, span_t
-from fastshard._core.tar cimport (
+from fastshard._core.parse.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
 from fastshard._core.threads cimport fs_get, fs_publish
@@ -45,7 +45,7 @@ from fastshard._core.threads cimport fs_get, fs_publish
 from threading import Lock
 from weakref import ref
 
-from fastshard._core.lookup import find_all
+from fastshard._core.table.extents import find_all
 from fastshard.errors import (
     ClosedError, FieldNotFoundError, FormatError, SampleNotFoundError,
 )

@@ -11,10 +11,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from fastshard._core.extents import Names
+from fastshard._core.table.extents import Names
 
 if TYPE_CHECKING:
-    from fastshard._core.extents import ExtentTable
+    from fastshard._core.table.extents import ExtentTable
 
 __all__ = ["Files"]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.npywrite import MemberBuffer
-from fastshard._core.scan import scan_sound
+from fastshard._core.parse.tar import scan_sound
 from fastshard.columnar.schema import LARGEST_SHARD, shard_name
 from fastshard.columnar.values import encode_array, encode_object
 from fastshard.formats.tar_writer import END, MARK, Headers

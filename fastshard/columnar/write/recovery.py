@@ -8,9 +8,9 @@ import stat
 import warnings
 from contextlib import suppress
 
-from fastshard._core.extents import ExtentTable
 from fastshard._core.io.source import LocalFile
-from fastshard._core.scan import scan_sound
+from fastshard._core.parse.tar import scan_sound
+from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import sync_directory
 from fastshard.columnar.schema import LARGEST_SHARD, quoted, shard_number
 from fastshard.columnar.write.column import (

@@ -7,7 +7,7 @@ from operator import index
 from struct import unpack
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from fastshard._core.orders import Chunks, Order, Shuffle, Stride
+from fastshard._core.table.order import Chunks, Order, Shuffle, Stride
 
 __all__ = [
     "Plan",

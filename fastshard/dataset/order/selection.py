@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.orders import Listed, Order, Stride
+from fastshard._core.table.order import Listed, Order, Stride
 from fastshard.errors import InfoNotFoundError
 
 if TYPE_CHECKING:

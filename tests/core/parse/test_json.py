@@ -9,7 +9,7 @@ import time
 import pytest
 
 from fastshard import FormatError
-from fastshard._core.jsonindex import parse_index
+from fastshard._core.parse.json import parse_index
 from fastshard.index.jsonfile import parse_info
 from support.index.json_oracle import Maker, told
 from support.marks import SANITIZED, not_sanitized

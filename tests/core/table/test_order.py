@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastshard._core.orders import Chain, Chunks, Listed, Order, Shuffle, Stride
+from fastshard._core.table.order import Chain, Chunks, Listed, Order, Shuffle, Stride
 from fastshard.dataset.order.plan import chained, describe, keys_of
 
 MASK = (1 << 64) - 1

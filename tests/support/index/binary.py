@@ -7,7 +7,7 @@ import struct
 from contextlib import suppress
 
 import fastshard
-from fastshard._core.blocks import block_sums
+from fastshard._core.table.checksums import block_sums
 from fastshard.index.binary import sealed
 from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER
 from fastshard.index.dataset_file import sealed_global

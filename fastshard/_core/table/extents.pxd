@@ -1,9 +1,32 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastshard._core.blocks cimport blocks_t
-from fastshard._core.hashing cimport slots_t
 from fastshard._core.platform cimport fs_load_pointer
 from fastshard._core.span cimport span_t
+from fastshard._core.table.checksums cimport blocks_t
+
+cdef enum:
+    MAX_ENTRIES = 0xfffffffe       # what a slot of 32 bits can number
+
+# Gives the text of an entry; `context` is the caller's.
+ctypedef span_t (*text_at_t)(const void *context, uint32_t entry) noexcept nogil
+
+cdef struct slots_t:               # a hash table of entry numbers, no texts in it
+    uint32_t *slots                # 0: empty; else high bits of the hash | entry + 1
+    size_t mask                    # slots - 1
+    uint32_t entry_mask            # the bits of a slot that hold entry + 1
+
+cdef uint64_t hash_bytes(span_t text, const uint64_t *key) noexcept nogil
+cdef bint slots_init(slots_t *table, size_t entries) noexcept nogil
+cdef void slots_free(slots_t *table) noexcept nogil
+cdef uint32_t *slots_find(
+    const slots_t *table, span_t text, text_at_t text_at, const void *context,
+    uint32_t *filling,
+) noexcept nogil
+
+
+cdef inline uint32_t slot_entry(const slots_t *table, uint32_t slot) noexcept nogil:
+    """The entry in a slot that is not empty."""
+    return (slot & table.entry_mask) - 1
 
 
 cdef struct columns_t:             # what a table holds, one value a member
@@ -30,8 +53,14 @@ cdef bint columns_add(
     columns_t *columns, uint64_t offset, uint64_t size, span_t name
 ) noexcept nogil
 cdef bint columns_add_info(columns_t *columns, span_t text) noexcept nogil
+cdef bint columns_sort(columns_t *columns) noexcept nogil
 cdef void columns_free(columns_t *columns) noexcept nogil
 cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil
+cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil
+cdef str text_from(span_t text)
+cdef str text_before(span_t text, size_t end)
+cdef object text_to(object name, span_t *text)
+cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1
 
 
 cdef class ExtentTable:
@@ -59,16 +88,12 @@ cdef class ExtentTable:
     cdef int check_names(self) except -1
     cdef int check_infos(self) except -1
 
-cdef ExtentTable table_of(columns_t *columns)
-cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil
-cdef str text_from(span_t text)
-cdef str text_before(span_t text, size_t end)
-cdef object text_to(object name, span_t *text)
-cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1
-
 
 cdef class Names:
     cdef ExtentTable table
+
+
+cdef ExtentTable table_of(columns_t *columns)
 
 
 cdef inline bint is_doubtful(ExtentTable table) noexcept:

@@ -1,19 +1,188 @@
-"""Orders: which position comes at which place. All but listed ones take no memory."""
+"""Orders: which position comes at which place. All but listed ones take no memory.
+
+A shuffle is a keyed permutation of the numbers below a count, in constant memory and
+time: a Feistel network over a grid of two mixed radices (Black and Rogaway, "Ciphers
+with Arbitrary Finite Domains", CT-RSA 2002), whose rounds mix with the finaliser of
+SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). Numbers that fall beside the count
+are put through again until they do not (cycle walking): fewer than one in the square
+root of the count. Whole numbers only: the same on every machine.
+"""
 
 cimport cython
+from cpython.buffer cimport PyBuffer_Release
 from cpython.number cimport PyNumber_Index
-from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.string cimport memset
 
-from fastshard._core.permutation cimport (
-    KEYS, domain_of, find_last, place_in, shuffled,
-)
+from fastshard._core.buffers cimport int64s_of
 
 from math import gcd
 
 cdef enum:
+    KEYS = 8                       # of a permutation; in small grids each serves often
+    SMALL = 512                    # positions: below, rounds cost less than bad luck
+    ROUNDS = 8
+    SMALL_ROUNDS = 24
     MOST_DEEP = 1000               # orders that look one another up
 
+cdef uint64_t LOW = 0xFFFFFFFF
+cdef uint64_t GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's step
+
+cdef struct domain_t:              # the grid of `width * height` that `count` lies in
+    uint64_t count
+    uint64_t width
+    uint64_t height
+    int rounds
+
+cdef struct shuffle_t:
+    uint64_t count
+    uint64_t block                 # samples of a block; 0: one permutation of all
+    bint local                     # blocks stay where they are
+    domain_t whole                 # of positions, or of blocks
+    domain_t inside                # of the positions in a block
+    domain_t last                  # in the last block, which may be shorter
+    uint64_t last_at               # the place where the last block comes
+    uint64_t[KEYS] keys
+    uint64_t[KEYS] inner_keys
+
+
+# Permutations.
+
+cdef inline uint64_t key_of(
+    const uint64_t *keys, uint64_t tweak, int round
+) noexcept nogil:
+    return (keys[round % KEYS] ^ tweak) + <uint64_t> (round // KEYS) * GOLDEN
+
+
+cdef inline uint64_t mixed(uint64_t x) noexcept nogil:
+    x = (x ^ (x >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * <uint64_t> 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+cdef inline uint64_t below(uint64_t x, uint64_t width) noexcept nogil:
+    """Scale 64 random bits to a number below `width`, which is at most 2**32."""
+    return ((x >> 32) * width + ((x & LOW) * width >> 32)) >> 32
+
+
+cdef inline uint64_t plus(uint64_t a, uint64_t b, uint64_t width) noexcept nogil:
+    a += b                         # both are below `width`
+    return a - width if a >= width else a
+
+
+cdef domain_t domain_of(uint64_t count) noexcept nogil:
+    """A grid about as wide as high, of an even height, that holds `count`, < 2**63."""
+    cdef domain_t domain
+    cdef uint64_t low = 1
+    cdef uint64_t high = <uint64_t> 1 << 32
+    cdef uint64_t middle
+    while low < high:              # the least whose square holds it
+        middle = low + (high - low) // 2
+        if middle * middle >= count:
+            high = middle
+        else:
+            low = middle + 1
+    domain.count = count
+    domain.height = low + (low & 1)  # rounds of an even length: odd permutations too
+    domain.width = count // domain.height + (count % domain.height != 0)
+    if domain.width == 0:
+        domain.width = 1
+    domain.rounds = SMALL_ROUNDS if count < SMALL else ROUNDS
+    return domain
+
+
+cdef uint64_t encrypted(
+    const domain_t *domain, const uint64_t *keys, uint64_t tweak, uint64_t value
+) noexcept nogil:
+    cdef uint64_t left, right
+    cdef uint64_t width = domain.width
+    cdef uint64_t height = domain.height
+    cdef int k
+    while True:
+        left = value // height
+        right = value % height
+        for k in range(0, domain.rounds, 2):
+            left = plus(left, below(mixed(right + key_of(keys, tweak, k)), width), width)
+            right = plus(right, below(mixed(left + key_of(keys, tweak, k + 1)), height), height)
+        value = left * height + right
+        if value < domain.count:
+            return value
+
+
+cdef uint64_t decrypted(
+    const domain_t *domain, const uint64_t *keys, uint64_t tweak, uint64_t value
+) noexcept nogil:
+    cdef uint64_t left, right
+    cdef uint64_t width = domain.width
+    cdef uint64_t height = domain.height
+    cdef uint64_t back
+    cdef int k
+    while True:
+        left = value // height
+        right = value % height
+        for k in range(domain.rounds - 1, 0, -2):
+            back = height - below(mixed(left + key_of(keys, tweak, k)), height)
+            right = plus(right, back, height)
+            back = width - below(mixed(right + key_of(keys, tweak, k - 1)), width)
+            left = plus(left, back, width)
+        value = left * height + right
+        if value < domain.count:
+            return value
+
+
+cdef inline const domain_t *block_domain(
+    const shuffle_t *shuffle, uint64_t block
+) noexcept nogil:
+    return &shuffle.last if block == (shuffle.count - 1) // shuffle.block else &shuffle.inside
+
+
+cdef void find_last(shuffle_t *shuffle) noexcept nogil:
+    """Note where the last block comes, which may be shorter than the others."""
+    cdef uint64_t last = (shuffle.count - 1) // shuffle.block
+    shuffle.last_at = last
+    if not shuffle.local:
+        shuffle.last_at = decrypted(&shuffle.whole, shuffle.keys, 0, last)
+
+
+cdef uint64_t shuffled(const shuffle_t *shuffle, uint64_t place) noexcept nogil:
+    """The position that comes at a place; both are below the count."""
+    cdef uint64_t start, rank, rest, block
+    if shuffle.block == 0:
+        return encrypted(&shuffle.whole, shuffle.keys, 0, place)
+    start = shuffle.last_at * shuffle.block
+    rank = shuffle.last_at         # of the block among the shuffled ones
+    if place < start:
+        rank = place // shuffle.block
+        rest = place - rank * shuffle.block
+    elif place - start < shuffle.last.count:
+        rest = place - start
+    else:
+        rest = place - start - shuffle.last.count
+        rank += 1 + rest // shuffle.block
+        rest %= shuffle.block
+    block = rank if shuffle.local else encrypted(&shuffle.whole, shuffle.keys, 0, rank)
+    rest = encrypted(block_domain(shuffle, block), shuffle.inner_keys, mixed(block + 1), rest)
+    return block * shuffle.block + rest
+
+
+cdef uint64_t place_in(const shuffle_t *shuffle, uint64_t position) noexcept nogil:
+    """The place where a position comes: the inverse of `shuffled`."""
+    cdef uint64_t block, rest, rank
+    if shuffle.block == 0:
+        return decrypted(&shuffle.whole, shuffle.keys, 0, position)
+    block = position // shuffle.block
+    rest = decrypted(
+        block_domain(shuffle, block), shuffle.inner_keys, mixed(block + 1),
+        position % shuffle.block,
+    )
+    rank = block if shuffle.local else decrypted(&shuffle.whole, shuffle.keys, 0, block)
+    rest += rank * shuffle.block
+    if rank > shuffle.last_at:
+        rest -= shuffle.block - shuffle.last.count
+    return rest
+
+
+# Orders.
 
 cdef int depth_of(Order order):
     return (<Chain> order).depth if isinstance(order, Chain) else 0
@@ -43,15 +212,17 @@ cdef class Order:
     cpdef Order after(self, Order first):
         """Return the order whose places are looked up in `first`, and then in this."""
         cdef int64_t i
-        cdef int64_t[::1] found
+        cdef int64_t *found
+        cdef Py_buffer buffer
         if first.limit > self.count:
             raise ValueError(f"places below {first.limit} of {self.count}")
         if not isinstance(first, Listed):
             return Chain(first, self)
         numbers = first.part(0, first.count)
-        found = numbers
+        found = int64s_of(numbers, &buffer, writable=True)
         for i in range(first.count):
             found[i] = self.at(found[i])
+        PyBuffer_Release(&buffer)
         return Listed(numbers, self.limit, owned=True)
 
     def __len__(self):
@@ -76,13 +247,15 @@ cdef class Order:
         cdef int64_t i
         cdef int64_t begin = PyNumber_Index(start)
         cdef int64_t end = PyNumber_Index(stop)
-        cdef int64_t[::1] found
+        cdef int64_t *found
+        cdef Py_buffer buffer
         if not 0 <= begin <= end <= self.count:
             raise IndexError(f"{start} to {stop} of {self.count:,} places")
         numbers = numpy.empty(end - begin, numpy.int64)
-        found = numbers
+        found = int64s_of(numbers, &buffer, writable=True)
         for i in range(begin, end):
             found[i - begin] = self.at(i)
+        PyBuffer_Release(&buffer)
         return numbers
 
     def __array__(self, dtype=None, copy=None):
@@ -93,6 +266,10 @@ cdef class Order:
 @cython.final
 cdef class Stride(Order):
     """Every `step`-th position from `start`; with `wraps`, again from 0 at the limit."""
+
+    cdef int64_t start
+    cdef int64_t step
+    cdef bint wraps
 
     def __cinit__(self, start, step, count, limit, *, bint wraps=False):
         self.start = checked(start, "a start", 0)
@@ -161,6 +338,10 @@ def _stride(start, step, count, limit, wraps):
 cdef class Chunks(Order):
     """Every `workers`-th chunk of `size` positions from that of `worker` on."""
 
+    cdef int64_t size
+    cdef int64_t worker
+    cdef int64_t workers
+
     def __cinit__(self, size, worker, workers, limit):
         cdef int64_t whole, rest
         self.size = checked(size, "a size", 1)
@@ -194,16 +375,25 @@ cdef class Chunks(Order):
 cdef class Listed(Order):
     """Positions in an array of int64."""
 
+    cdef object numbers            # ndarray of int64
+    cdef const int64_t *positions  # of `numbers`
+    cdef object sorted             # their places by position, once one was asked for
+    cdef bint unique               # no position comes twice, as far as it is known
+
     def __cinit__(self, numbers not None, limit, *, bint owned=False):
         import numpy
 
         cdef int64_t i
+        cdef Py_buffer buffer
         if not owned:              # nobody else may change it
             numbers = numpy.array(numbers, numpy.int64)
         self.numbers = numpy.ascontiguousarray(numbers, numpy.int64)
         self.numbers.flags.writeable = False
-        self.positions = self.numbers
-        self.count = self.positions.shape[0]
+        if self.numbers.ndim != 1:
+            raise ValueError(f"positions in {self.numbers.ndim} dimensions, not in 1")
+        self.positions = int64s_of(self.numbers, &buffer)
+        self.count = buffer.len // 8
+        PyBuffer_Release(&buffer)  # the array stays, and with it what it holds
         self.limit = checked(limit, "a limit", 0)
         for i in range(self.count):
             if not 0 <= self.positions[i] < self.limit:
@@ -253,6 +443,9 @@ cdef class Shuffle(Order):
         Blocks stay where they are: only what is inside of them is shuffled.
     """
 
+    cdef shuffle_t shuffle
+    cdef object arguments
+
     def __cinit__(self, count, tuple keys not None, block=0, *, bint local=False):
         cdef int k
         memset(&self.shuffle, 0, sizeof(self.shuffle))
@@ -293,6 +486,10 @@ def _shuffle(count, keys, block, local):
 @cython.final
 cdef class Chain(Order):
     """The places of one order looked up in another."""
+
+    cdef Order first
+    cdef Order then
+    cdef int depth
 
     def __cinit__(self, Order first not None, Order then not None):
         if first.limit > then.count:

@@ -1,6 +1,6 @@
 from typing_extensions import Buffer
 
-from fastshard._core.extents import ExtentTable
+from fastshard._core.table.extents import ExtentTable
 
 FAULTS: dict[int, str]
 

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.pax cimport pax_t
 from fastshard._core.span cimport span_t
+from fastshard._core.table.extents cimport columns_t
 
 cdef enum tar_status_t:
     TAR_NEED                       # give a window of `need`, then step again
@@ -43,6 +43,17 @@ cdef struct need_t:
     uint64_t offset                # bytes from the start of the shard
     size_t size                    # at least so many bytes from there
 
+cdef struct pax_t:                 # what extension headers say of members
+    uint8_t *path                  # owned
+    size_t path_size
+    size_t path_room
+    uint64_t size
+    uint64_t real_size             # of a sparse file, by star
+    int path_state                 # three of what `pax_value_t` has
+    int size_state
+    int real_size_state
+    int refused                    # a pax_refused_t
+
 cdef struct tar_t:                 # the state of a walk over the headers
     uint64_t nbytes                # bytes in the shard
     uint64_t at                    # offset of the next byte to look at
@@ -62,8 +73,19 @@ cdef struct tar_t:                 # the state of a walk over the headers
     uint64_t extensions            # bytes of this member's extension headers so far
     bint pending                   # an extension header waits for its member
 
+cdef struct headers_t:             # where a member's headers are looked at
+    uint64_t start                 # they end where its data begins
+    bint whole                     # all of its own are there, extensions too
+
 cdef void tar_init(tar_t *tar, uint64_t nbytes) noexcept nogil
 cdef void tar_free(tar_t *tar) noexcept nogil
 cdef int tar_step(
     tar_t *tar, const uint8_t *window, size_t size, need_t *need
+) noexcept nogil
+cdef headers_t headers_before(
+    const columns_t *columns, Py_ssize_t i, uint64_t offset, uint64_t lowest
+) noexcept nogil
+cdef bint agrees(
+    const uint8_t *window, headers_t headers, uint64_t nbytes, uint64_t offset,
+    uint64_t size, span_t name,
 ) noexcept nogil

@@ -1,6 +1,21 @@
-from fastshard._core.extents cimport ExtentTable
-from fastshard._core.groups cimport groups_t
-from fastshard._core.hashing cimport slots_t
+from libc.stdint cimport uint8_t, uint32_t
+
+from fastshard._core.table.extents cimport ExtentTable, columns_t, slots_t
+
+
+# An index may hold `starts` and `members`. Then they are borrowed, may say
+# anything, and may change: each number is loaded once and checked. There are no
+# `key_ends` and `doubtful` then; they are found out when they are asked for.
+cdef struct groups_t:
+    const columns_t *columns
+    bint last_dot                  # the rule for keys
+    bint unique                    # no sample has a field twice
+    uint32_t *key_ends             # of each member: where its key ends, or NO_KEY
+    uint8_t *doubtful              # of each sample: 1 if its fields may repeat
+    uint32_t *starts               # of each sample: its first place in `members`
+    uint32_t *members              # positions, sample after sample
+    uint32_t grouped               # how many places `members` has
+    uint32_t count                 # samples
 
 
 cdef class Grouping:

@@ -1,0 +1,1 @@
+"""Parsers of file formats: tar headers, JSON indexes, SQLite pages."""

@@ -1,3 +1,0 @@
-from fastshard._core.extents cimport columns_t
-
-cdef bint columns_sort(columns_t *columns) noexcept nogil

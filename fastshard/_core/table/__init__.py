@@ -1,0 +1,1 @@
+"""Tables of members: extents and names, samples, orders of positions."""

@@ -1,0 +1,921 @@
+"""The extent table: offset, size and name of each member of a shard.
+
+Columns in C memory, 24 bytes and its name a member. No Python object is made
+for a member until it is asked for; the hash of names is built on first use.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.number cimport PyIndex_Check, PyNumber_AsSsize_t
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from fastshard._core.buffers cimport int64s_of
+from fastshard._core.platform cimport (
+    PY_SSIZE_T_MAX, fs_glance, fs_has_bit, fs_is_set, fs_load, fs_load_pointer,
+    fs_prefetch_line, fs_set, fs_set_bit,
+)
+from fastshard._core.span cimport span_of, span_t, take
+from fastshard._core.table.checksums cimport blocks_check, blocks_t
+
+import collections.abc
+import os
+from array import array
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    void *PyList_GET_ITEM(list items, Py_ssize_t i)  # borrowed
+
+cdef enum:
+    DIGITS = 8                     # of an offset, eight bits each
+    VALUES = 256                   # of a digit
+    AT_ONCE = 128                  # names that are looked up side by side
+    ROOM = 64 << 10                # bytes of them
+    LINE = 64                      # bytes of memory that come together
+
+cdef struct place_t:
+    uint64_t offset
+    size_t position                # before sorting
+
+cdef struct wanted_t:
+    span_t name
+    uint64_t hashed
+    size_t place                   # in the list
+
+cdef double MAX_GUESS = 256.0     # times what is used; untouched room costs nothing
+
+cdef uint64_t[2] KEY
+KEY[0] = int.from_bytes(os.urandom(8), "little")
+KEY[1] = int.from_bytes(os.urandom(8), "little")
+
+
+# Texts to entry numbers: SipHash-1-3 over an open-addressing table.
+#
+# SipHash (Aumasson and Bernstein, 2012; https://www.aumasson.jp/siphash/) with a
+# random key a process, never stored: a file cannot be made to collide. A slot is
+# 32 bits: the entry's number + 1, and above it as many bits of the hash as fit,
+# so that most wrong texts are passed over without looking at them.
+
+cdef inline uint64_t rotated(uint64_t word, int bits) noexcept nogil:
+    return (word << bits) | (word >> (64 - bits))
+
+
+cdef inline void sip_round(uint64_t *v) noexcept nogil:
+    v[0] += v[1]
+    v[1] = rotated(v[1], 13) ^ v[0]
+    v[0] = rotated(v[0], 32)
+    v[2] += v[3]
+    v[3] = rotated(v[3], 16) ^ v[2]
+    v[0] += v[3]
+    v[3] = rotated(v[3], 21) ^ v[0]
+    v[2] += v[1]
+    v[1] = rotated(v[1], 17) ^ v[2]
+    v[2] = rotated(v[2], 32)
+
+
+cdef inline void absorb(uint64_t *v, uint64_t word) noexcept nogil:
+    v[3] ^= word
+    sip_round(v)
+    v[0] ^= word
+
+
+cdef uint64_t hash_bytes(span_t text, const uint64_t *key) noexcept nogil:
+    cdef size_t i
+    cdef size_t _
+    cdef uint64_t[4] v
+    cdef uint64_t word
+    cdef uint64_t last = <uint64_t> text.left << 56
+    cdef const uint8_t *part
+    v[0] = key[0] ^ 0x736f6d6570736575ULL
+    v[1] = key[1] ^ 0x646f72616e646f6dULL
+    v[2] = key[0] ^ 0x6c7967656e657261ULL
+    v[3] = key[1] ^ 0x7465646279746573ULL
+    while text.left >= 8:
+        part = take(&text, 8)
+        memcpy(&word, part, 8)
+        absorb(v, word)
+    for i in range(text.left):
+        last |= <uint64_t> text.at[i] << (8 * i)
+    absorb(v, last)
+    v[2] ^= 0xff
+    for _ in range(3):
+        sip_round(v)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+cdef bint slots_init(slots_t *table, size_t entries) noexcept nogil:
+    """Make room for `entries` at a load of at most 3/4; False: no memory."""
+    cdef size_t wanted = entries + entries // 3 + 1
+    cdef size_t size = 8
+    cdef uint64_t entry_mask = 1
+    while size < wanted:
+        size <<= 1
+    while entry_mask < entries:    # entry + 1 is at most `entries`
+        entry_mask = (entry_mask << 1) | 1
+    table.slots = <uint32_t *> calloc(size, sizeof(uint32_t))
+    table.mask = size - 1
+    table.entry_mask = <uint32_t> entry_mask
+    return table.slots != NULL
+
+
+cdef void slots_free(slots_t *table) noexcept nogil:
+    free(table.slots)
+    table.slots = NULL
+
+
+cdef uint64_t slots_hash(span_t text) noexcept nogil:
+    return hash_bytes(text, KEY)
+
+
+cdef inline const uint32_t *slots_home(
+    const slots_t *table, uint64_t hashed
+) noexcept nogil:
+    """The slot where a text is looked for first."""
+    return &table.slots[<size_t> hashed & table.mask]
+
+
+cdef uint32_t slots_likely(const slots_t *table, uint64_t hashed) noexcept nogil:
+    """Return the first slot that may be a text's, by its hash alone; 0: none is."""
+    cdef uint32_t tag = <uint32_t> (hashed >> 32) & ~table.entry_mask
+    cdef size_t at = <size_t> hashed & table.mask
+    while table.slots[at] != 0 and table.slots[at] & ~table.entry_mask != tag:
+        at = (at + 1) & table.mask
+    return table.slots[at]
+
+
+cdef uint32_t *slots_find(
+    const slots_t *table, span_t text, text_at_t text_at, const void *context,
+    uint32_t *filling,
+) noexcept nogil:
+    """Return the slot of `text`, or the empty one where it would go.
+
+    To put entry `e` there, store ``filling[0] | (e + 1)``.
+    """
+    return slots_find_hashed(
+        table, slots_hash(text), text, text_at, context, filling
+    )
+
+
+cdef uint32_t *slots_find_hashed(
+    const slots_t *table, uint64_t hashed, span_t text, text_at_t text_at,
+    const void *context, uint32_t *filling,
+) noexcept nogil:
+    """The same for a text whose hash is known."""
+    cdef uint32_t tag = <uint32_t> (hashed >> 32) & ~table.entry_mask
+    cdef size_t at = <size_t> hashed & table.mask
+    cdef uint32_t slot
+    cdef span_t found
+    filling[0] = tag
+    while True:
+        slot = table.slots[at]
+        if slot == 0:
+            break
+        if slot & ~table.entry_mask == tag:
+            found = text_at(context, slot_entry(table, slot))
+            if (
+                found.left == text.left
+                and memcmp(found.at, text.at, text.left) == 0
+            ):
+                break
+        at = (at + 1) & table.mask
+    return &table.slots[at]
+
+
+# Columns, and the texts in them.
+
+cdef bint resized(void **column, size_t count, size_t width) noexcept nogil:
+    cdef void *moved
+    if count > (<size_t> PY_SSIZE_T_MAX) // width:
+        return False
+    moved = realloc(column[0], count * width + 1)  # + 1: never of no bytes
+    if moved == NULL:
+        return False
+    column[0] = moved
+    return True
+
+
+cdef bint make_room(columns_t *columns, size_t count) noexcept nogil:
+    if not (
+        resized(<void **> &columns.offsets, count, sizeof(uint64_t))
+        and resized(<void **> &columns.sizes, count, sizeof(uint64_t))
+        and resized(<void **> &columns.name_ends, count, sizeof(uint64_t))
+    ):
+        return False
+    columns.room = count
+    return True
+
+
+cdef bint make_names_room(columns_t *columns, size_t size) noexcept nogil:
+    if not resized(<void **> &columns.names, size, 1):
+        return False
+    columns.names_room = size
+    return True
+
+
+cdef size_t more_room(size_t used, double expected) noexcept nogil:
+    """How much to make room for: a good guess leaves no holes in the heap.
+
+    The guess comes from the file, so it counts up to a limit.
+    """
+    cdef double guess = used * min(max(expected, 2.0), MAX_GUESS)
+    return <size_t> guess + 64
+
+
+cdef bint columns_add(
+    columns_t *columns, uint64_t offset, uint64_t size, span_t name
+) noexcept nogil:
+    """Append a member, whose name is copied; False: no memory."""
+    cdef size_t i = columns.count
+    cdef size_t names_left = columns.names_room - columns.names_size
+    cdef size_t wanted
+    if i == columns.room and not make_room(columns, more_room(i, columns.expected)):
+        return False
+    if columns.names == NULL or name.left > names_left:  # copying to NULL is no copy
+        wanted = more_room(columns.names_size, columns.expected) + name.left
+        if not make_names_room(columns, wanted):
+            return False
+    memcpy(columns.names + columns.names_size, name.at, name.left)
+    columns.names_size += name.left
+    columns.offsets[i] = offset
+    columns.sizes[i] = size
+    columns.name_ends[i] = columns.names_size
+    columns.count = i + 1
+    return True
+
+
+cdef bint columns_add_info(columns_t *columns, span_t text) noexcept nogil:
+    """Say more of the last member; False: no memory."""
+    cdef bint none_before = columns.info_ends == NULL
+    cdef size_t wanted
+    if columns.info_ends_room < columns.count:
+        if not resized(<void **> &columns.info_ends, columns.room, sizeof(uint64_t)):
+            return False
+        columns.info_ends_room = columns.room
+    if none_before:
+        memset(columns.info_ends, 0, columns.count * sizeof(uint64_t))
+    if columns.infos == NULL or text.left > columns.infos_room - columns.infos_size:
+        wanted = more_room(columns.infos_size, columns.expected) + text.left
+        if not resized(<void **> &columns.infos, wanted, 1):
+            return False
+        columns.infos_room = wanted
+    if text.left > 0:
+        memcpy(columns.infos + columns.infos_size, text.at, text.left)
+    columns.infos_size += text.left
+    columns.info_ends[columns.count - 1] = columns.infos_size
+    return True
+
+
+cdef void columns_free(columns_t *columns) noexcept nogil:
+    free(columns.offsets)
+    free(columns.sizes)
+    free(columns.name_ends)
+    free(columns.names)
+    free(columns.info_ends)
+    free(columns.infos)
+    forget(columns)
+
+
+cdef void forget(columns_t *columns) noexcept nogil:
+    columns.offsets = columns.sizes = columns.name_ends = columns.info_ends = NULL
+    columns.names = columns.infos = NULL
+
+
+cdef inline span_t text_at(
+    const uint64_t *ends, const uint8_t *texts, size_t size, size_t i
+) noexcept nogil:
+    """Text `i` of a column of texts, or none where its ends are no ends.
+
+    A mapped column may hold anything, and change: each end is loaded once.
+    """
+    cdef uint64_t start = fs_load(ends + i - 1) if i > 0 else 0
+    cdef uint64_t end = fs_load(ends + i)
+    if end > size or start > end:
+        return span_of(texts, 0)
+    return span_of(texts + start, <size_t> (end - start))
+
+
+cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil:
+    """The name of member `i`, borrowed from the table."""
+    cdef const columns_t *table = <const columns_t *> columns
+    if table.name_width != 0:
+        return span_of(table.names + i * table.name_width, table.name_width)
+    return text_at(table.name_ends, table.names, table.names_size, i)
+
+
+cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil:
+    """What an index says of member `i` beyond its extent; borrowed, may be empty."""
+    if columns.info_ends == NULL:
+        return span_of(NULL, 0)
+    return text_at(columns.info_ends, columns.infos, columns.infos_size, i)
+
+
+cdef bint trim_infos(columns_t *columns) noexcept nogil:
+    return columns.info_ends == NULL or (
+        resized(<void **> &columns.info_ends, columns.count, sizeof(uint64_t))
+        and resized(<void **> &columns.infos, columns.infos_size, 1)
+    )
+
+
+cdef str text_from(span_t text):
+    """Decode a name; bytes that are not UTF-8 become lone surrogates."""
+    return PyUnicode_DecodeUTF8(<const char *> text.at, text.left, "surrogateescape")
+
+
+cdef str text_before(span_t text, size_t end):
+    """The same without the last `end` bytes of it."""
+    text.left -= min(end, text.left)
+    return text_from(text)
+
+
+cdef object text_to(object name, span_t *text):
+    """Encode a name as `text_from` decoded it; return what keeps `text` alive.
+
+    None where no name decodes to this (a lone surrogate that stands for no byte).
+    """
+    cdef Py_ssize_t size = 0
+    cdef const char *at
+    cdef object keeper = name
+    if type(name) is not str:      # a subclass, such as numpy.str_
+        keeper = name = str.__str__(name)
+    if not PyUnicode_IS_COMPACT_ASCII(name):
+        try:
+            keeper = name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return None
+        text[0] = span_of(<const uint8_t *> PyBytes_AS_STRING(keeper), len(keeper))
+        return keeper
+    at = PyUnicode_AsUTF8AndSize(name, &size)
+    text[0] = span_of(<const uint8_t *> at, size)
+    return keeper
+
+
+# Members that are listed in any order, brought into the order of the shard.
+
+cdef void *column_of(size_t count, size_t width) noexcept nogil:
+    cdef void *column = NULL
+    resized(&column, count, width)
+    return column
+
+
+cdef bint sort_by_digit(
+    const place_t *places, place_t *to, size_t count, const size_t *counts, int shift
+) noexcept nogil:
+    """Deal places out by one digit of their offsets; False: it is the same in all."""
+    cdef size_t[VALUES] next_at
+    cdef size_t i, digit
+    cdef size_t total = 0
+    for i in range(<size_t> VALUES):
+        if counts[i] == count:
+            return False
+        next_at[i] = total
+        total += counts[i]
+    for i in range(count):
+        digit = places[i].offset >> shift & 0xff
+        to[next_at[digit]] = places[i]
+        next_at[digit] += 1
+    return True
+
+
+cdef place_t *sort_places(place_t *places, place_t *spare, size_t count) noexcept nogil:
+    """Sort by offset, digit by digit from the lowest, equal ones staying in order.
+
+    Linear, whatever the offsets are. Returns the one of the two that is sorted.
+    """
+    cdef size_t[DIGITS * VALUES] counts
+    cdef size_t i, digit
+    cdef place_t *sorted_places = places
+    cdef place_t *other = spare
+    memset(counts, 0, sizeof(counts))
+    for i in range(count):
+        for digit in range(<size_t> DIGITS):
+            counts[digit * VALUES + (places[i].offset >> 8 * digit & 0xff)] += 1
+    for digit in range(<size_t> DIGITS):
+        if sort_by_digit(
+            sorted_places, other, count, counts + digit * VALUES, <int> (8 * digit)
+        ):
+            sorted_places, other = other, sorted_places
+    return sorted_places
+
+
+cdef void move_texts(
+    const place_t *places, size_t count,
+    const uint64_t *ends, const uint8_t *texts,
+    uint64_t *new_ends, uint8_t *new_texts,
+) noexcept nogil:
+    cdef size_t i, position
+    cdef uint64_t start, size
+    cdef uint64_t used = 0
+    for i in range(count):
+        position = places[i].position
+        start = ends[position - 1] if position > 0 else 0
+        size = ends[position] - start
+        memcpy(new_texts + used, texts + start, size)
+        used += size
+        new_ends[i] = used
+
+
+cdef bint make_columns(columns_t *new, const columns_t *old) noexcept nogil:
+    """Make room for what `old` holds; what could be made is to be freed anyway."""
+    cdef size_t count = old.count
+    memset(new, 0, sizeof(columns_t))
+    new.count = new.room = count
+    new.names_size = new.names_room = old.names_size
+    new.expected = old.expected
+    new.offsets = <uint64_t *> column_of(count, sizeof(uint64_t))
+    new.sizes = <uint64_t *> column_of(count, sizeof(uint64_t))
+    new.name_ends = <uint64_t *> column_of(count, sizeof(uint64_t))
+    new.names = <uint8_t *> column_of(old.names_size, 1)
+    if old.info_ends != NULL:
+        new.infos_size = old.infos_size
+        new.info_ends = <uint64_t *> column_of(count, sizeof(uint64_t))
+        new.infos = <uint8_t *> column_of(old.infos_size, 1)
+        if new.info_ends == NULL or new.infos == NULL:
+            return False
+    return not (
+        new.offsets == NULL
+        or new.sizes == NULL
+        or new.name_ends == NULL
+        or new.names == NULL
+    )
+
+
+cdef bint move_columns(columns_t *columns, const place_t *places) noexcept nogil:
+    cdef columns_t new
+    cdef size_t i
+    if not make_columns(&new, columns):
+        columns_free(&new)
+        return False
+    for i in range(columns.count):
+        new.offsets[i] = places[i].offset
+        new.sizes[i] = columns.sizes[places[i].position]
+    move_texts(
+        places, columns.count, columns.name_ends, columns.names,
+        new.name_ends, new.names,
+    )
+    if columns.info_ends != NULL:
+        move_texts(
+            places, columns.count, columns.info_ends, columns.infos,
+            new.info_ends, new.infos,
+        )
+    columns_free(columns)
+    columns[0] = new
+    return True
+
+
+cdef bint columns_sort(columns_t *columns) noexcept nogil:
+    """Sort by offset; members of one offset keep their order. False: no memory."""
+    cdef size_t count = columns.count
+    cdef place_t *places = <place_t *> column_of(count, sizeof(place_t))
+    cdef place_t *spare = <place_t *> column_of(count, sizeof(place_t))
+    cdef size_t i
+    cdef bint moved = False
+    if places != NULL and spare != NULL:
+        for i in range(count):
+            places[i].offset = columns.offsets[i]
+            places[i].position = i
+        moved = move_columns(columns, sort_places(places, spare, count))
+    free(places)
+    free(spare)
+    return moved
+
+
+# The table.
+
+cdef size_t common_width(const columns_t *columns) noexcept nogil:
+    """How long each name is; 0: they differ, or there are none."""
+    cdef size_t i
+    cdef size_t width = columns.names_size // max(columns.count, <size_t> 1)
+    if width == 0 or width * columns.count != columns.names_size:
+        return 0
+    for i in range(columns.count):
+        if fs_load(columns.name_ends + i) != (i + 1) * width:
+            return 0
+    return width
+
+
+cdef int build_by_name(
+    const columns_t *columns, slots_t *by_name, bint *repeats
+) noexcept nogil:
+    """Hash every name; of equal ones the last stays. -1: no memory."""
+    cdef uint32_t filling = 0
+    cdef uint32_t *slot
+    cdef size_t i
+    if not slots_init(by_name, columns.count):
+        return -1
+    for i in range(columns.count):
+        slot = slots_find(
+            by_name, name_at(columns, <uint32_t> i), name_at, columns, &filling
+        )
+        repeats[0] = repeats[0] or slot[0] != 0
+        slot[0] = filling | <uint32_t> (i + 1)
+    return 0
+
+
+cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1:
+    """Resolve an index of a sequence of `count`; negative ones count back."""
+    cdef Py_ssize_t i
+    if not PyIndex_Check(key):
+        raise TypeError(f"positions are integers, not {type(key).__name__}")
+    i = PyNumber_AsSsize_t(key, IndexError)
+    if i < 0:
+        i += count
+    if not 0 <= i < count:
+        raise IndexError(f"position {key} is out of range: there are {count:,}")
+    return i
+
+
+@cython.final
+@cython.no_gc
+cdef class ExtentTable:
+    """Offsets, sizes and names of a shard's members, in the shard's order."""
+
+    def __len__(self):
+        return self.columns.count
+
+    def __reduce__(self):
+        raise TypeError("an ExtentTable does not pickle; pickle the shard")
+
+    @property
+    def nbytes(self):
+        """Bytes of memory that the table takes, hashes left out."""
+        cdef size_t infos = self.columns.infos_size
+        if self.columns.info_ends != NULL:
+            infos += 8 * self.columns.count
+        return 24 * self.columns.room + self.columns.names_room + infos
+
+    def extent(self, i):
+        """Return a member's offset and size, in bytes, as the table has them."""
+        cdef Py_ssize_t at = checked_position(i, len(self))
+        if is_doubtful(self):
+            self.check_extent(at)
+        return fs_load(self.columns.offsets + at), fs_load(self.columns.sizes + at)
+
+    def name_of(self, i):
+        """Return a member's name."""
+        return self.name(checked_position(i, len(self)))
+
+    def info(self, i):
+        """Return the JSON text (bytes) that an index has of a member, or none.
+
+        Where a JSON index is the source it is the member's whole entry.
+        """
+        cdef Py_ssize_t at = checked_position(i, len(self))
+        cdef span_t text
+        if is_doubtful(self):
+            self.check_info(at)
+        text = info_at(&self.columns, at)
+        return PyBytes_FromStringAndSize(<const char *> text.at, text.left)
+
+    @property
+    def data_bytes(self):
+        """The sum of all members' sizes, in bytes; modulo 2**64."""
+        cdef size_t i
+        cdef uint64_t total = 0
+        self.check_extents()
+        with nogil:
+            for i in range(self.columns.count):
+                total += fs_load(self.columns.sizes + i)
+        return total
+
+    @property
+    def has_duplicates(self):
+        """Whether two members have the same name."""
+        if not fs_is_set(&self.hashed):
+            self.hash_names()
+        return self.repeats
+
+    def duplicates(self):
+        """Return the positions of members whose name a later one has too."""
+        cdef Py_ssize_t i
+        return [
+            i for i in range(len(self)) if self.find(self.name(i)) != i
+        ]
+
+    def doubt(self, index not None, is_there not None):
+        """Have each member's header compared when its bytes are first used; see `Shard.prove`.
+
+        Parameters
+        ----------
+        index : str
+            What the table was read from, for messages.
+        is_there : callable
+            ``is_there(table, i, source) -> bool``: whether member `i` is where the
+            table says, although its own block says otherwise.
+
+        Notes
+        -----
+        Done once, before the table is shared.
+        """
+        if self.proven != NULL:
+            return
+        self.index = index
+        self.is_there = is_there
+        self.proven = <uint8_t *> calloc(self.columns.count // 8 + 1, 1)
+        if self.proven == NULL:
+            raise MemoryError
+
+    def prove(self, i):
+        """Note that a member is where the table says: its header is not looked at."""
+        cdef Py_ssize_t at = checked_position(i, len(self))
+        if self.proven != NULL:
+            fs_set_bit(self.proven, at)
+
+    def is_proven(self, i):
+        """Say whether a member is in doubt no more, if the table was."""
+        cdef Py_ssize_t at = checked_position(i, len(self))
+        return self.proven != NULL and fs_has_bit(self.proven, at)
+
+    cdef int check(self, const void *at, uint64_t size) except -1:
+        """Complain of damage in some bytes of the index that the columns stand in."""
+        cdef blocks_t *blocks = <blocks_t *> fs_load_pointer(
+            <void **> &self.columns.blocks
+        )
+        if blocks == NULL:
+            return 0
+        blocks_check(blocks, at, size, self.keeper.path)
+        if fs_glance(&blocks.left) == 0:  # the memory's owner keeps them
+            self.columns.blocks = NULL
+        return 0
+
+    cdef int check_extent(self, Py_ssize_t i) except -1:
+        self.check(self.columns.offsets + i, sizeof(uint64_t))
+        return self.check(self.columns.sizes + i, sizeof(uint64_t))
+
+    cdef int check_text(
+        self, const uint64_t *ends, const uint8_t *texts, size_t size, size_t i
+    ) except -1:
+        cdef size_t before = i > 0
+        cdef span_t text
+        self.check(ends + i - before, (1 + before) * sizeof(uint64_t))
+        text = text_at(ends, texts, size, i)
+        return self.check(text.at, text.left)
+
+    cdef int check_name(self, Py_ssize_t i) except -1:
+        return self.check_text(
+            self.columns.name_ends, self.columns.names, self.columns.names_size, i
+        )
+
+    cdef int check_info(self, Py_ssize_t i) except -1:
+        if self.columns.info_ends == NULL:
+            return 0
+        return self.check_text(
+            self.columns.info_ends, self.columns.infos, self.columns.infos_size, i
+        )
+
+    cdef int check_extents(self) except -1:
+        """The same of a whole column, as the next two."""
+        self.check(self.columns.offsets, self.columns.count * sizeof(uint64_t))
+        return self.check(self.columns.sizes, self.columns.count * sizeof(uint64_t))
+
+    cdef int check_names(self) except -1:
+        self.check(self.columns.name_ends, self.columns.count * sizeof(uint64_t))
+        return self.check(self.columns.names, self.columns.names_size)
+
+    cdef int check_infos(self) except -1:
+        if self.columns.info_ends == NULL:
+            return 0
+        self.check(self.columns.info_ends, self.columns.count * sizeof(uint64_t))
+        return self.check(self.columns.infos, self.columns.infos_size)
+
+    cdef str name(self, Py_ssize_t i):
+        if is_doubtful(self):
+            self.check_name(i)
+        return text_from(name_at(&self.columns, <uint32_t> i))
+
+    cdef Py_ssize_t find(self, object name) except -2:
+        """Return the position of the last member of this name, or -1."""
+        cdef span_t text
+        cdef uint32_t filling = 0
+        cdef uint32_t slot
+        cdef object keeper = text_to(name, &text)
+        if not fs_is_set(&self.hashed):
+            self.hash_names()
+        if keeper is None:
+            return -1
+        slot = slots_find(&self.by_name, text, name_at, &self.columns, &filling)[0]
+        return -1 if slot == 0 else <Py_ssize_t> slot_entry(&self.by_name, slot)
+
+    cdef hash_names(self):
+        cdef slots_t built
+        cdef bint repeats = False
+        cdef size_t width
+        cdef int status
+        if self.columns.count > MAX_ENTRIES:
+            raise MemoryError("too many members to look up by name")
+        self.check_names()
+        with nogil:
+            width = common_width(&self.columns)
+            status = build_by_name(&self.columns, &built, &repeats)
+        if status != 0:
+            raise MemoryError
+        with cython.critical_section(self):
+            if not fs_is_set(&self.hashed):
+                self.by_name = built
+                self.repeats = repeats
+                self.columns.name_width = width
+                fs_set(&self.hashed)
+                return
+        slots_free(&built)         # another thread was faster
+
+    def __dealloc__(self):
+        if self.keeper is None:
+            columns_free(&self.columns)
+        slots_free(&self.by_name)
+        free(self.proven)
+
+
+@cython.final
+cdef class Names:
+    """The names of a shard's members: a `Sequence` of str, made when asked for.
+
+    Bytes that are not UTF-8 come as lone surrogates (``surrogateescape``).
+    """
+
+    def __cinit__(self, ExtentTable table not None):
+        self.table = table
+
+    def __len__(self):
+        return self.table.columns.count
+
+    def __getitem__(self, key):
+        if isinstance(key, slice):
+            return [self.table.name(i) for i in range(*key.indices(len(self)))]
+        return self.table.name(checked_position(key, len(self)))
+
+    def __contains__(self, name):
+        return isinstance(name, str) and self.table.find(name) >= 0
+
+    def __iter__(self):
+        cdef Py_ssize_t i
+        for i in range(len(self)):
+            yield self.table.name(i)
+
+    def __reversed__(self):
+        cdef Py_ssize_t i
+        for i in range(len(self) - 1, -1, -1):
+            yield self.table.name(i)
+
+    def __eq__(self, other):
+        if isinstance(other, (Names, list, tuple)):
+            return len(self) == len(other) and all(
+                a == b for a, b in zip(self, other, strict=True)
+            )
+        return NotImplemented
+
+    __hash__ = None
+
+    def index(self, name, start=0, stop=None):
+        """Return the first position of a name; ValueError if there is none."""
+        return list(self).index(name, start, len(self) if stop is None else stop)
+
+    def count(self, name):
+        """Return how many members have this name."""
+        return list(self).count(name)
+
+    def __repr__(self):
+        shown = ", ".join(repr(name) for name in self[:3])
+        more = ", ..." if len(self) > 3 else ""
+        return f"<{len(self):,} names: [{shown}{more}]>"
+
+    def __reduce__(self):
+        return list, (list(self),)
+
+
+collections.abc.Sequence.register(Names)
+
+
+cdef ExtentTable table_of(columns_t *columns):
+    """Make a table that owns the columns; trims the room they do not use."""
+    cdef ExtentTable table = ExtentTable.__new__(ExtentTable)
+    table.columns = columns[0]
+    forget(columns)
+    if not (
+        make_room(&table.columns, table.columns.count)
+        and make_names_room(&table.columns, table.columns.names_size)
+        and trim_infos(&table.columns)
+    ):
+        raise MemoryError
+    return table
+
+
+# Many names looked up at once: the memory that each needs is asked for before.
+
+cdef inline void expect_name(const uint8_t *at, const wanted_t *wanted) noexcept nogil:
+    """Ask for the name that is compared with one that is wanted."""
+    fs_prefetch_line(at)
+    fs_prefetch_line(at + wanted.name.left - 1)
+
+
+cdef void find_some(
+    const slots_t *slots, const columns_t *columns, wanted_t *wanted, size_t count,
+    int64_t *found,
+) noexcept nogil:
+    """Look up names side by side: each step waits for memory of the one before."""
+    cdef size_t k
+    cdef uint32_t slot
+    cdef uint32_t filling = 0
+    cdef uint64_t end
+    cdef uint32_t[<int> AT_ONCE] entries
+    for k in range(count):
+        wanted[k].hashed = slots_hash(wanted[k].name)
+        fs_prefetch_line(slots_home(slots, wanted[k].hashed))
+    for k in range(count):
+        slot = slots_likely(slots, wanted[k].hashed)
+        entries[k] = 0 if slot == 0 else slot_entry(slots, slot)
+        if columns.name_width == 0:
+            fs_prefetch_line(columns.name_ends + entries[k])
+        else:
+            expect_name(columns.names + entries[k] * columns.name_width, &wanted[k])
+    if columns.name_width == 0:
+        for k in range(count):
+            end = fs_load(columns.name_ends + entries[k])
+            end = min(end, <uint64_t> columns.names_size)
+            end -= min(end, <uint64_t> wanted[k].name.left)
+            expect_name(columns.names + end, &wanted[k])
+    for k in range(count):
+        slot = slots_find_hashed(
+            slots, wanted[k].hashed, wanted[k].name, name_at, columns, &filling
+        )[0]
+        found[wanted[k].place] = (
+            -1 if slot == 0 else <int64_t> slot_entry(slots, slot)
+        )
+
+
+cdef void expect_texts(list texts, size_t start) noexcept:
+    """Ask for the next texts of a list, in a loop of its own: for many at once."""
+    cdef size_t k
+    cdef size_t end = min(start + AT_ONCE, <size_t> len(texts))
+    for k in range(start, end):
+        fs_prefetch_line(PyList_GET_ITEM(texts, k))
+        fs_prefetch_line(<char *> PyList_GET_ITEM(texts, k) + LINE)
+
+
+def find_all(ExtentTable names not None, list wanted not None, str suffix not None):
+    """Return the positions of names, -1 where there is none: an array of int64.
+
+    Parameters
+    ----------
+    names : ExtentTable
+        All of UTF-8: half a surrogate pair stands for no byte of them.
+    wanted : list of str
+        Names without their end.
+    suffix : str
+        That end, in ASCII.
+
+    Raises
+    ------
+    TypeError
+        One is no str.
+    """
+    cdef const char *text = NULL
+    cdef Py_ssize_t size = 0
+    cdef Py_ssize_t end_size = len(suffix)
+    cdef bytes end = suffix.encode("ascii")
+    cdef const char *end_at = end
+    cdef size_t used = 0
+    cdef size_t count = 0
+    cdef size_t place
+    cdef wanted_t[<int> AT_ONCE] some
+    cdef object positions = array("q", bytes(8 * len(wanted)))
+    cdef Py_buffer buffer
+    cdef int64_t *found
+    cdef uint8_t *room
+    if not wanted or names.columns.count == 0:
+        return array("q", [-1]) * len(wanted)
+    names.find(suffix)             # builds the hash
+    room = <uint8_t *> malloc(ROOM)
+    if room == NULL:
+        raise MemoryError
+    found = int64s_of(positions, &buffer, writable=True)
+    try:
+        for place in range(<size_t> len(wanted)):
+            if place % AT_ONCE == 0:
+                expect_texts(wanted, place)
+            name = wanted[place]
+            if not isinstance(name, str):
+                raise TypeError(f"names are str, not {type(name).__name__}")
+            try:
+                text = PyUnicode_AsUTF8AndSize(name, &size)
+            except UnicodeEncodeError:
+                found[place] = -1
+                continue
+            if <size_t> (size + end_size) > ROOM // 2:
+                found[place] = names.find(name + suffix)
+                continue
+            if count == AT_ONCE or used + size + end_size > ROOM:
+                find_some(&names.by_name, &names.columns, some, count, found)
+                count = used = 0
+            memcpy(room + used, text, size)
+            memcpy(room + used + size, end_at, end_size)
+            some[count].name = span_of(room + used, size + end_size)
+            some[count].place = place
+            used += size + end_size
+            count += 1
+        find_some(&names.by_name, &names.columns, some, count, found)
+    finally:
+        PyBuffer_Release(&buffer)
+        free(room)
+    return positions
