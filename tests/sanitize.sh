@@ -13,7 +13,7 @@ trap 'rm -rf "$build"' EXIT
 FASTSHARD_SANITIZE=1 "$python" setup.py --quiet build --parallel 4 \
     --build-base "$build/base" --build-lib "$build/lib" >"$build/log" 2>&1 ||
     { cat "$build/log"; exit 1; }
-grep -q __asan_init "$build"/lib/fastshard/_core/scan.*.so
+grep -q __asan_init "$build"/lib/fastshard/_core/parse/tar.*.so
 
 # PYTHONSAFEPATH: the working directory must not hide the sanitized build.
 export PYTHONPATH="$build/lib" PYTHONSAFEPATH=1 PYTHONMALLOC=malloc

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, final
 
-from fastshard._core.source import LocalFile
+from fastshard._core.io.source import LocalFile
 from fastshard._core.table.extents import ExtentTable
 from fastshard.errors import FormatError
 

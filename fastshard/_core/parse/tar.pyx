@@ -21,7 +21,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from fastshard._core.pages cimport fs_now
 from fastshard._core.platform cimport fs_load, fs_pread, fs_pread_cached, fs_will_need
-from fastshard._core.source cimport LocalFile
+from fastshard._core.io.source cimport LocalFile
 from fastshard._core.span cimport span_of, span_t, take, take_until, text_of
 from fastshard._core.table.extents cimport (
     ExtentTable, columns_add, columns_free, columns_t, is_doubtful, name_at, table_of,

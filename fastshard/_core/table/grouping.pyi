@@ -3,7 +3,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fastshard._core.mapped import MappedFile
+from fastshard._core.io.source import MappedFile
 from fastshard._core.table.extents import ExtentTable
 
 @final

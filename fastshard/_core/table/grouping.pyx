@@ -15,7 +15,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from fastshard._core.buffers cimport bytes_of
-from fastshard._core.mapped cimport MappedFile
+from fastshard._core.io.source cimport MappedFile
 from fastshard._core.platform cimport fs_is_set, fs_load32, fs_set
 from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.table.checksums cimport (
