@@ -168,7 +168,7 @@ class ShardSet(ABC):
         if count > self.limit:
             self.used = bytearray(count)
         self._hand = 0
-        self._opened = 0
+        self.opened = 0
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
 
@@ -234,7 +234,7 @@ class ShardSet(ABC):
         faster = self.open[k]  # of another thread: it may have been written to
         if faster is not None:
             return faster
-        self._opened += 1
+        self.opened += 1
         self.open[k] = samples
         return samples
 
@@ -243,7 +243,7 @@ class ShardSet(ABC):
         if self.used is None:
             return
         for _ in range(2 * len(self.open)):  # the second round finds one
-            if self._opened < self.limit:
+            if self.opened < self.limit:
                 return
             k = self._hand
             self._hand = (k + 1) % len(self.open)
@@ -253,8 +253,8 @@ class ShardSet(ABC):
                 self.used[k] = 0
             else:
                 self.open[k] = None
-                self._opened -= 1
-        self._opened = sum(samples is not None for samples in self.open)
+                self.opened -= 1
+        self.opened = sum(samples is not None for samples in self.open)
 
     def sizes(self) -> list[int | None]:
         """Return how many samples each shard has, or Nones if that is not known."""

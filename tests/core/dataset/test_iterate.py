@@ -17,7 +17,7 @@ import pytest
 
 import fastshard
 from fastshard import ClosedError, FormatError
-from fastshard.dataset.shardset import ShardSet
+from fastshard.dataset.tarset import TarSet
 from support.memory import cached, evict, is_cached
 from support.tars import write_tar
 
@@ -72,7 +72,7 @@ def test_a_scan_gives_all_in_order(cold, mode, window):
 def test_a_shard_that_does_not_open_ahead_is_opened_in_its_turn(
     cold, monkeypatch, order
 ):
-    bring, keys, failed_after = ShardSet.bring, [], []
+    bring, keys, failed_after = TarSet.open_shard, [], []
 
     def failing(self, k):
         if k == 1 and len(keys) < EACH:
@@ -80,7 +80,7 @@ def test_a_shard_that_does_not_open_ahead_is_opened_in_its_turn(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return bring(self, k)
 
-    monkeypatch.setattr(ShardSet, "bring", failing)
+    monkeypatch.setattr(TarSet, "open_shard", failing)
     for sample in fastshard.open(cold).scan(order):
         assert bytes(sample["a"]) == payload(int(sample.key), "a")
         keys.append(sample.key)
@@ -93,7 +93,7 @@ def test_a_shard_that_does_not_open_ahead_is_opened_in_its_turn(
 def test_a_shard_that_opens_again_loses_no_more_than_was_read_meanwhile(
     folder, monkeypatch
 ):
-    bring, failures = ShardSet.bring, [True] * 3
+    bring, failures = TarSet.open_shard, [True] * 3
 
     def failing(self, k):
         if k == 1 and failures:
@@ -101,7 +101,7 @@ def test_a_shard_that_opens_again_loses_no_more_than_was_read_meanwhile(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return bring(self, k)
 
-    monkeypatch.setattr(ShardSet, "bring", failing)
+    monkeypatch.setattr(TarSet, "open_shard", failing)
     items = fastshard.open(folder, prefetch=False).iterate(on_error="skip")
     keys = [sample.key for sample in items]
 
@@ -422,7 +422,7 @@ def test_a_scan_without_a_thread_to_be_had(cold):
 
 def test_an_interrupted_opening_loses_no_shard(folder, monkeypatch):
     ds = fastshard.open(folder)
-    bring = ds._set.bring
+    bring = ds._set.open_shard
     calls = []
 
     def interrupted(k):
@@ -431,7 +431,7 @@ def test_an_interrupted_opening_loses_no_shard(folder, monkeypatch):
             raise KeyboardInterrupt
         return bring(k)
 
-    monkeypatch.setattr(ds._set, "bring", interrupted)
+    monkeypatch.setattr(ds._set, "open_shard", interrupted)
     iteration = ds.scan(window=0)
     found = []
     with pytest.raises(KeyboardInterrupt):
