@@ -12,6 +12,7 @@ from fastshard.cli.common import (
     Commands,
     add_sources,
     complain,
+    parse_sources,
     settings_in,
     shards_in,
 )
@@ -52,7 +53,8 @@ def cmd_clear(args: argparse.Namespace) -> int:
 
     urls = None
     if args.urls:
-        urls = [kept_name(url) for url in shards_in(args.urls, Settings({}))]
+        shards = shards_in(parse_sources(args.urls), Settings({}))
+        urls = [kept_name(url) for url in shards]
     freed = clear(folder_of(args), urls)
     write_line(f"{freed:,} bytes freed")
     return 0 if freed or urls is None else 1
@@ -64,10 +66,11 @@ def cmd_warm(args: argparse.Namespace) -> int:
         raise UsageError(
             "warm keeps shards where others look for them: give --cache-dir"
         )
-    remote = settings_in(args.sources, args)
+    sources = parse_sources(args.sources)
+    remote = settings_in(sources, args)
     if remote is None:
         raise UsageError("what is here need not be kept: give URLs")
-    done = [warm(url, remote) for url in shards_in(args.sources, remote)]
+    done = [warm(url, remote) for url in shards_in(sources, remote)]
     return 0 if all(done) else 1
 
 

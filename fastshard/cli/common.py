@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 from fastshard._util.progress import bar_type
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import UsageError, one_line, write_line
-from fastshard.dataset.listing import list_shards, sources_in
+from fastshard.dataset.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import Format, find_format
@@ -30,6 +30,7 @@ __all__ = [
     "complain",
     "dataset_in",
     "each_shard",
+    "parse_sources",
     "progress_of",
     "quietly_warned",
     "remote_of",
@@ -105,13 +106,20 @@ def remote_of(args: argparse.Namespace) -> RemoteOptions:
     return options
 
 
-def settings_in(sources: Sequence[str], args: argparse.Namespace) -> Settings | None:
+def parse_sources(sources: Sequence[str]) -> list[Location]:
+    """Parse the sources of a command."""
+    return list(map(parse_source, sources))
+
+
+def settings_in(
+    sources: Sequence[Location], args: argparse.Namespace
+) -> Settings | None:
     """Return how sources are read, if they are not on this machine."""
-    urls = sources_in(sources)
+    urls = [url for source in sources for url in source.urls]
     return settings_of(remote_of(args), urls) if urls else None
 
 
-def shards_in(sources: Sequence[str], remote: Settings | None = None) -> list[str]:
+def shards_in(sources: Sequence[Location], remote: Settings | None = None) -> list[str]:
     """Return the shards of some sources, in order.
 
     A file that is named is a shard whatever it is called: opening it says more
@@ -119,26 +127,30 @@ def shards_in(sources: Sequence[str], remote: Settings | None = None) -> list[st
     """
     found: list[str] = []
     for source in sources:
-        if is_remote(source):
+        if source.kind == "url":
             found += list_shards(source, remote=remote).paths
             continue
-        pattern = any(c in source for c in "*?[{") or "::" in source
-        named = os.path.exists(source) or not pattern
-        if named and not os.path.isdir(source) and not source.endswith(".json"):
-            found.append(source)
+        path = str(source.parts[0])
+        pattern = any(c in path for c in "*?[{") or "::" in path
+        named = source.kind == "path" and (os.path.exists(path) or not pattern)
+        if named and not path.endswith(".json"):
+            found.append(path)
         else:
             found += list_shards(source).paths
     return found
 
 
-def dataset_in(sources: Sequence[str]) -> tuple[Format, str] | None:
+def dataset_in(sources: Sequence[Location]) -> tuple[Format, str] | None:
     """Return the dataset that sources name, and its format; None: they are tars."""
-    for source in filter(os.path.isdir, sources):
-        found = find_format(LocalFolder(source))
+    for source in sources:
+        if source.kind != "folder":
+            continue
+        path = str(source.parts[0])
+        found = find_format(LocalFolder(path))
         if found is not None and len(sources) > 1:
-            raise UsageError(f"{source} is a {found.name} dataset: name it alone")
+            raise UsageError(f"{path} is a {found.name} dataset: name it alone")
         if found is not None:
-            return found, source
+            return found, path
     return None
 
 

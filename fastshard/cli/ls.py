@@ -16,6 +16,7 @@ from fastshard.cli.common import (
     complain,
     dataset_in,
     each_shard,
+    parse_sources,
     settings_in,
     shards_in,
 )
@@ -40,15 +41,16 @@ def lines_of(path: str, shard: TarShard, args: argparse.Namespace) -> Iterator[s
 
 def cmd_ls(args: argparse.Namespace) -> int:
     """List the members of shards."""
-    found = dataset_in(args.sources)
+    sources = parse_sources(args.sources)
+    found = dataset_in(sources)
     if found is not None:
         dataset, root = found
         for line in dataset.list_lines(root, long=args.long, as_json=args.json):
             write_line(line)
         return 0
     status = 0
-    remote = settings_in(args.sources, args)
-    for path, shard in each_shard(shards_in(args.sources, remote), remote):
+    remote = settings_in(sources, args)
+    for path, shard in each_shard(shards_in(sources, remote), remote):
         if shard is None:
             status = 1
             continue
@@ -69,8 +71,9 @@ def add_ls(commands: Commands) -> None:
 
 def cmd_cat(args: argparse.Namespace) -> int:
     """Write members to stdout, one after another."""
-    remote = settings_in([args.source], args)
-    paths = shards_in([args.source], remote)
+    sources = parse_sources([args.source])
+    remote = settings_in(sources, args)
+    paths = shards_in(sources, remote)
     status = 0
     views: dict[str, list[memoryview]] = {name: [] for name in args.names}
     for _, shard in each_shard(paths, remote):

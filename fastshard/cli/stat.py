@@ -13,6 +13,7 @@ from fastshard.cli.common import (
     add_sources,
     dataset_in,
     each_shard,
+    parse_sources,
     settings_in,
     shards_in,
 )
@@ -122,7 +123,8 @@ class Totals:
 
 def cmd_stat(args: argparse.Namespace) -> int:
     """Count members, bytes, sizes, fields and what is skipped."""
-    found = dataset_in(args.sources)
+    sources = parse_sources(args.sources)
+    found = dataset_in(sources)
     if found is not None:
         dataset, root = found
         figures = dataset.stat(root, deep=args.deep)
@@ -131,8 +133,8 @@ def cmd_stat(args: argparse.Namespace) -> int:
             write_line(line)
         return 0
     status = 0
-    remote = settings_in(args.sources, args)
-    paths = shards_in(args.sources, remote)
+    remote = settings_in(sources, args)
+    paths = shards_in(sources, remote)
     alone = len(paths) == 1 or args.each
     totals = Totals()
     for _, shard in each_shard(paths, remote):

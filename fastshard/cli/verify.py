@@ -13,6 +13,7 @@ from fastshard.cli.common import (
     add_sources,
     complain,
     dataset_in,
+    parse_sources,
     progress_of,
     settings_in,
     shards_in,
@@ -76,12 +77,13 @@ def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -
 
 def cmd_verify(args: argparse.Namespace) -> int:
     """Check headers, bounds, names and indexes of shards."""
-    found = dataset_in(args.sources)
+    sources = parse_sources(args.sources)
+    found = dataset_in(sources)
     if found is not None:
         dataset, root = found
         return write_faults(root, dataset.verify(root), args.json)
-    remote = settings_in(args.sources, args)
-    paths = shards_in(args.sources, remote)
+    remote = settings_in(sources, args)
+    paths = shards_in(sources, remote)
     if remote is not None and not all(map(is_remote, paths)):
         raise FastshardError("verify local and remote shards one after the other")
     status = 0

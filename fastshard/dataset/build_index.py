@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Unpack
 
 from fastshard._core.io.source import LocalFile
 from fastshard._util.progress import byte_bar
-from fastshard.dataset.listing import Source, list_shards, sources_in
+from fastshard.dataset.listing import Source, list_shards, parse_source
 from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.dataset.views import key_table
 from fastshard.errors import FastshardError, FormatError
@@ -25,8 +25,8 @@ from fastshard.index.dataset_file import (
 from fastshard.index.freshness import identity_of, is_same
 from fastshard.index.sidecar import FORMATS, read_index, sidecar
 from fastshard.remote.file import RemoteFile, open_remote
-from fastshard.remote.options import RemoteOptions, Settings, settings_of
-from fastshard.remote.urls import is_remote, last_part, relative, shown
+from fastshard.remote.options import RemoteOptions, Settings
+from fastshard.remote.urls import is_remote, last_part, redact, relative
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
 
@@ -163,14 +163,15 @@ def _shards_of(
 ) -> tuple[list[str], Settings | None]:
     """Return the shards, and how they are read if they are not here."""
     if folder is not None and is_remote(folder):
-        raise FastshardError(f"{shown(folder)} is no directory on this disk")
-    settings = settings_of(remote, sources_in(source))
-    paths = list_shards(source, remote=settings).paths
-    if not is_remote(paths[0]):
-        return paths, None
+        raise FastshardError(f"{redact(folder)} is no directory on this disk")
+    location = parse_source(source)
+    settings = location.settings(remote)
+    listing = list_shards(location, remote=settings)
+    if not listing.is_remote:
+        return listing.paths, None
     if folder is None:
         raise FastshardError("indexes of remote shards need a directory: out=, --out")
-    return paths, settings
+    return listing.paths, settings
 
 
 class _StoppedError(Exception):

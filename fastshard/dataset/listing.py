@@ -1,4 +1,8 @@
-"""Sources of a dataset (paths, globs, URLs) as an ordered list of shards."""
+"""Sources of a dataset (paths, globs, URLs) as an ordered list of shards.
+
+A source is parsed once, by `parse_source`; what is made of it afterwards goes by the
+`Location`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from fastshard._util.globs import (
     SUFFIX,
@@ -25,34 +29,106 @@ from fastshard.errors import FastshardError, FormatError
 from fastshard.index.dataset_file import NAME, GlobalIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, remote_bytes, transport_for
-from fastshard.remote.options import Settings, settings_of
+from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import (
     HTTP,
-    base_of,
+    Url,
     folder_of,
-    is_remote,
     joined,
+    parse,
+    parse_url,
+    redact,
     scheme_of,
-    shown,
 )
 
 __all__ = [
     "Listed",
     "Lister",
     "Listing",
+    "Location",
     "Source",
     "expand",
     "list_remote",
     "list_shards",
     "natural_key",
-    "parts_of",
-    "sources_in",
+    "parse_source",
 ]
 
 
-SEVERAL = re.compile(
-    r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)"
-)  # but not that of an IPv6 host
+Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+SEVERAL = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # not that of an IPv6 host
+
+
+class Location(NamedTuple):
+    """A source, parsed: what it names, and what of that is remote.
+
+    Attributes
+    ----------
+    kind : {"folder", "path", "url", "list"}
+        A directory on this machine; another path, a glob, a brace list of this
+        machine; a URL, or several joined by ``::``; a sequence of such sources.
+    parts : tuple of str or Url
+        Paths and URLs in their order. Paths joined by ``::`` are one part, for that
+        may be the name of a file.
+    """
+
+    kind: Literal["folder", "path", "url", "list"]
+    parts: tuple[str | Url, ...]
+
+    @property
+    def urls(self) -> list[Url]:
+        """The URLs that are named: secrets may be sent to their origins."""
+        return [part for part in self.parts if isinstance(part, Url)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all shards of one directory are meant."""
+        if self.kind == "path":
+            return str(self.parts[0]).endswith("**")
+        return self.kind == "folder"
+
+    def settings(self, options: RemoteOptions) -> Settings:
+        """Return how URLs are read; secrets are for the origins of `urls`."""
+        return settings_of(options, self.urls)
+
+
+def parse_source(source: Source) -> Location:
+    """Parse a source; looks at the disk only for a directory of its name.
+
+    Raises
+    ------
+    TypeError
+        It is of another type.
+    ValueError
+        A sequence is empty.
+    """
+    if isinstance(source, str | os.PathLike):
+        parts = _parts_of(source)
+        if isinstance(parts[0], Url):
+            return Location("url", parts)
+        return Location("folder" if os.path.isdir(parts[0]) else "path", parts)
+    if not isinstance(source, Sequence) or isinstance(
+        source, bytes | bytearray | memoryview
+    ):
+        raise TypeError(
+            f"a source is a path or a sequence of paths, not {type(source).__name__}"
+        )
+    found = tuple(part for item in source for part in _parts_of(item))
+    if not found:
+        raise ValueError("a source of no shards")
+    return Location("list", found)
+
+
+def _parts_of(item: object) -> tuple[str | Url, ...]:
+    """Parse one item of a source; URLs joined by ``::`` are several parts."""
+    text = os.fspath(item) if isinstance(item, os.PathLike) else item
+    if not isinstance(text, str):
+        raise TypeError(f"paths are str or path-like, not {type(item).__name__}")
+    whole = parse(text)
+    if isinstance(whole, str) or "::" not in text:
+        return (whole,)
+    return tuple(map(parse, SEVERAL.split(text)))
 
 
 class Listed(NamedTuple):
@@ -70,20 +146,7 @@ class Lister(Protocol):
         ...
 
 
-def parts_of(source: str) -> list[str]:
-    """Split what is joined by ``::``."""
-    return SEVERAL.split(source)
-
-
-def sources_in(source: object) -> list[str]:
-    """Return the URLs that a source names: whom secrets may be told."""
-    given = source if isinstance(source, Sequence) else ()
-    items = [source] if isinstance(source, str) else given
-    urls = [item for item in items if isinstance(item, str) and is_remote(item)]
-    return [part for item in urls for part in parts_of(item) if is_remote(part)]
-
-
-def list_remote(source: str, settings: Settings) -> Iterator[Listed]:
+def list_remote(source: str | Url, settings: Settings) -> Iterator[Listed]:
     """Find the shards of a URL.
 
     A shard; a brace list; a wids index; or a folder. What is in a folder is listed by
@@ -97,47 +160,46 @@ def list_remote(source: str, settings: Settings) -> Iterator[Listed]:
     RemoteError
         It cannot be read.
     """
-    base, question, query = source.partition("?")
-    for word in expand_braces(base):
-        url = word + question + query
+    source = parse_url(source)
+    for word in expand_braces(source.base):
         path = word.partition("://")[2].partition("/")[2]
         if word.endswith(".json"):
-            yield from _from_wids_url(url, settings)
+            yield from _from_wids_url(word + source.query, settings)
         elif word.endswith(SUFFIX) and not has_magic(path):
-            yield Listed(url)
-        elif scheme_of(url) in HTTP:
-            yield from _from_index(url, settings)
+            yield Listed(word + source.query)
+        elif source.scheme in HTTP:
+            yield from _from_index(Url(word + source.query), settings)
         else:
             yield from map(Listed, _found(word, settings))
 
 
-def _from_index(url: str, settings: Settings) -> Iterator[Listed]:
+def _from_index(url: Url, settings: Settings) -> Iterator[Listed]:
     """Find the shards that the index of a folder lists."""
-    base = base_of(url)
-    if has_magic(base):
+    if has_magic(url.base):
         raise FastshardError(
-            f"{shown(url)} is a glob, and HTTP lists nothing: give a brace list"
+            f"{url.redacted} is a glob, and HTTP lists nothing: give a brace list"
         )
-    whole = url if base.endswith("/" + NAME) else joined(url, NAME)
+    whole = url if url.base.endswith("/" + NAME) else Url(joined(url.text, NAME))
     try:
         file = open_remote(whole, settings)
     except FileNotFoundError:
         raise FastshardError(
-            f"{shown(url)} is no shard ({SUFFIX}), and has no {NAME} to say which "
+            f"{url.redacted} is no shard ({SUFFIX}), and has no {NAME} to say which "
             "shards are below it: HTTP lists nothing"
         ) from None
-    _, question, query = whole.partition("?")
+    folder = folder_of(whole.text)
     for shard in GlobalIndex(file.path, file=file).shards:
-        yield Listed(joined(folder_of(whole), shard.name) + question + query)
+        yield Listed(joined(folder, shard.name) + whole.query)
 
 
-def _from_wids_url(url: str, settings: Settings) -> Iterator[Listed]:
+def _from_wids_url(text: str, settings: Settings) -> Iterator[Listed]:
     """Read a wids index."""
-    shards = read_wids(shown(url), lambda _: remote_bytes(url, settings))
+    url = Url(text)
+    shards = read_wids(url.redacted, lambda _: remote_bytes(url, settings))
     for shard in shards:
-        where = joined(folder_of(url), shard.url)
-        if scheme_of(where) != scheme_of(url):
-            raise FormatError(f"it lists {shown(where)}", shown(url), 0)
+        where = joined(folder_of(text), shard.url)
+        if scheme_of(where) != url.scheme:
+            raise FormatError(f"it lists {redact(where)}", url.redacted, 0)
         yield Listed(where, shard.nsamples)
 
 
@@ -166,7 +228,7 @@ def _found(word: str, settings: Settings) -> list[str]:
     elif not below:
         shards = [url for url in shards if folder_of(url) == folder]
     if not shards:
-        raise FastshardError(f"{shown(word)} has no shard ({SUFFIX})")
+        raise FastshardError(f"{redact(word)} has no shard ({SUFFIX})")
     return sorted(shards, key=natural_key)
 
 
@@ -175,8 +237,6 @@ def _matches(url: str, scheme: str, pattern: str, depth: int) -> bool:
     parts, wanted = path.split("/"), pattern.split("/")
     return path.count("/") == depth and all(map(fnmatchcase, parts, wanted))
 
-
-Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # What lies beside shards and is not one; a glob passes over it.
 SIDECARS = (".fsi", ".json", ".idx", ".index", ".index.sqlite")
@@ -191,26 +251,31 @@ class Listing(NamedTuple):
 
     paths: list[str]
     samples: list[int] | None  # None unless wids files name all of them
+    is_remote: bool = False  # all of them: the paths are URLs
 
 
 class _Shard(NamedTuple):
     path: str
     samples: int | None = None
+    is_remote: bool = False
 
 
-def expand(source: Source, *, check: bool = True) -> list[str]:
+def expand(source: Source | Location, *, check: bool = True) -> list[str]:
     """Return the paths of a dataset's shards, in order; see `list_shards`."""
     return list_shards(source, check=check).paths
 
 
 def list_shards(
-    source: Source, *, check: bool = True, remote: Settings | None = None
+    source: Source | Location,
+    *,
+    check: bool = True,
+    remote: Settings | None = None,
 ) -> Listing:
     """List the shards that a source stands for.
 
     Parameters
     ----------
-    source : str, path-like or sequence of them
+    source : Location, str, path-like or sequence of them
         Each is a shard (``.tar``); a directory, for the shards that lie in it,
         or ``directory/**`` for those below it too; a glob; a brace list
         (``train-{000..099}.tar``), which may be of any of these; a wids index
@@ -242,73 +307,50 @@ def list_shards(
     OSError
         A directory cannot be read.
     """
-    items = _items(source)
-    settings = remote or settings_of({}, items)
-    shards = [shard for item in items for shard in _resolve(item, settings)]
-    local = [shard.path for shard in shards if not is_remote(shard.path)]
+    location = source if isinstance(source, Location) else parse_source(source)
+    if "" in location.parts:
+        raise ValueError("a source with an empty path")
+    settings = remote or location.settings({})
+    if location.kind == "folder":
+        shards = list(map(_Shard, _listed(str(location.parts[0]))))
+    else:
+        shards = [it for part in location.parts for it in _resolve(part, settings)]
+    local = [shard.path for shard in shards if not shard.is_remote]
     if local and len(local) < len(shards):
         raise FastshardError("local and remote shards in one dataset")
     if check:
         _refuse_missing(local)
     for shard in shards:
-        name = base_of(shard.path) if is_remote(shard.path) else shard.path
+        name = shard.path.partition("?")[0] if shard.is_remote else shard.path
         if not name.endswith(SUFFIX):
             raise FastshardError(
-                f"{shown(shard.path)} is no shard: shards are {SUFFIX} files, "
+                f"{redact(shard.path)} is no shard: shards are {SUFFIX} files, "
                 "not compressed"
             )
     paths = [shard.path for shard in shards]
-    _refuse_repeated(paths)
+    _refuse_repeated(paths, is_remote=not local)
     samples = [shard.samples for shard in shards if shard.samples is not None]
-    return Listing(paths, samples if len(samples) == len(paths) else None)
+    complete = samples if len(samples) == len(paths) else None
+    return Listing(paths, complete, is_remote=not local)
 
 
-def _items(source: Source) -> list[str]:
-    """Return what a source names, as a list of str that are not empty."""
-    given: Sequence[object]
-    if isinstance(source, str | os.PathLike):
-        given = [source]
-    elif isinstance(source, Sequence) and not isinstance(
-        source, bytes | bytearray | memoryview
-    ):
-        given = source
-    else:
-        raise TypeError(
-            f"a source is a path or a sequence of paths, not {type(source).__name__}"
-        )
-    items = [_as_str(item) for item in given]
-    if not items:
-        raise ValueError("a source of no shards")
-    return items
-
-
-def _as_str(item: object) -> str:
-    path = os.fspath(item) if isinstance(item, os.PathLike) else item
-    if not isinstance(path, str):
-        raise TypeError(f"paths are str or path-like, not {type(item).__name__}")
-    if not path:
-        raise ValueError("a source with an empty path")
-    return path
-
-
-def _resolve(item: str, settings: Settings) -> Iterator[_Shard]:
-    """Find what one str of a source stands for."""
-    if is_remote(item):
-        for part in parts_of(item):
-            if not is_remote(part):
-                yield from _resolve(part, settings)
-            else:
-                yield from (_Shard(*found) for found in list_remote(part, settings))
+def _resolve(part: str | Url, settings: Settings) -> Iterator[_Shard]:
+    """Find the shards of one part of a source."""
+    if isinstance(part, Url):
+        for url, samples in list_remote(part, settings):
+            yield _Shard(url, samples, is_remote=True)
         return
-    if present(item):
-        yield from _existing(item, settings)
+    if present(part):
+        yield from _existing(part, settings)
         return
-    _refuse_remote(item)
-    if "::" in item:
-        for part in item.split("::"):
-            yield from _resolve(_as_str(part), settings)
+    _refuse_remote(part)
+    if "::" in part:
+        for piece in part.split("::"):
+            if not piece:
+                raise ValueError("a source with an empty path")
+            yield from _resolve(parse(piece), settings)
         return
-    local = _without_scheme(item)
+    local = _without_scheme(part)
     if present(local):
         yield from _existing(local, settings)
         return
@@ -354,10 +396,10 @@ def _folders_with_shards(folder: str) -> Iterator[str]:
         here = waiting.pop(0)
         with suppress(OSError), os.scandir(here) as entries:
             inside = sorted(entries, key=lambda entry: natural_key(entry.name))
-            shown = [entry for entry in inside if not entry.name.startswith(".")]
-            if any(e.name.endswith(SUFFIX) and e.is_file() for e in shown):
+            listed = [entry for entry in inside if not entry.name.startswith(".")]
+            if any(e.name.endswith(SUFFIX) and e.is_file() for e in listed):
                 yield here
-            waiting += [e.path for e in shown if e.is_dir(follow_symlinks=False)]
+            waiting += [e.path for e in listed if e.is_dir(follow_symlinks=False)]
 
 
 def _globbed(pattern: str) -> list[str]:
@@ -384,13 +426,13 @@ def _from_wids(path: str, settings: Settings) -> list[_Shard]:
 
     shards = []
     for listed in read_wids(path):
-        if is_remote(listed.url):
-            found = list_remote(listed.url, settings)
-            shards += [_Shard(one.url, listed.nsamples) for one in found]
+        url = parse(listed.url)
+        if isinstance(url, Url):
+            for found, _ in list_remote(url, settings):
+                shards.append(_Shard(found, listed.nsamples, is_remote=True))
             continue
-        _refuse_remote(listed.url)
-        url = _without_scheme(listed.url)
-        where = os.path.join(os.path.dirname(path), url)
+        _refuse_remote(url)
+        where = os.path.join(os.path.dirname(path), _without_scheme(url))
         shards.append(_Shard(where, listed.nsamples))
     if not shards:
         raise FastshardError(f"{path} lists no shard")
@@ -405,8 +447,8 @@ def _refuse_remote(item: str) -> None:
         raise FastshardError(f"{item} is a command, and none is run")
     if remote or (scheme and _host_of(item) not in ("", "localhost")):
         raise FastshardError(
-            f"{shown(item)} is remote, of a kind that cannot be read: http, https, hf, "
-            "s3, gs and az can"
+            f"{redact(item)} is remote, of a kind that cannot be read: http, https, "
+            "hf, s3, gs and az can"
         )
 
 
@@ -439,20 +481,18 @@ def _refuse_missing(paths: list[str]) -> None:
         )
 
 
-def _refuse_repeated(paths: list[str]) -> None:
+def _refuse_repeated(paths: list[str], *, is_remote: bool) -> None:
     """Raise for a file that is named twice; links are files of their own."""
     seen: set[str] = set()
     folders: dict[str, str] = {}
     for path in paths:
-        if is_remote(path):
-            if path in seen:
-                raise FastshardError(f"{shown(path)} is named twice")
-            seen.add(path)
-            continue
-        folder, name = os.path.split(path)
-        if folder not in folders:
-            folders[folder] = os.path.abspath(folder)
-        whole = os.path.normcase(os.path.join(folders[folder], name))
+        whole = path
+        if not is_remote:
+            folder, name = os.path.split(path)
+            if folder not in folders:
+                folders[folder] = os.path.abspath(folder)
+            whole = os.path.normcase(os.path.join(folders[folder], name))
         if whole in seen:
-            raise FastshardError(f"{path} is named twice")
+            shown = redact(path) if is_remote else path
+            raise FastshardError(f"{shown} is named twice")
         seen.add(whole)

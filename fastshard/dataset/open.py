@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from fastshard._util.options import check_choice, check_index, check_names
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
-from fastshard.dataset.listing import Source, list_shards, sources_in
+from fastshard.dataset.listing import Location, Source, list_shards, parse_source
 from fastshard.dataset.order.worker import guard_collation
 from fastshard.dataset.shardset import Reading, ShardSet
-from fastshard.dataset.tarset import TarSet, root_of
+from fastshard.dataset.tarset import TarSet, folder_above
 from fastshard.errors import FastshardError
-from fastshard.formats.folder import Folder, LocalFolder, RemoteFolder
+from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.registry import Format, find_format, formats
 from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
 from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import Known, find_known, find_remote_known
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
-from fastshard.remote.urls import is_folder, is_remote
+from fastshard.remote.urls import Url, is_folder, parse
 
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
@@ -113,16 +113,16 @@ def open(  # noqa: A001
     most = None if max_memory is None else parse_size(max_memory)
     reading = Reading(prefetch, most, keep_cache)
     given = {"index": where, "key": key, "lower": lower, "check_size": check_size}
-    found = _format_of(source, remote)
+    location = parse_source(source)
+    found = _format_of(location, remote)
     if found is not None:
-        shards = _open_format(*found, given, remote, mode, max_mapped, reading)
+        shards = _open_format(found, location, given, remote, mode, max_mapped, reading)
         return Dataset(shards, decoders=decoders)
     known = (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
     check_names("open", remote, known)
-    settings = settings_of(remote, sources_in(source))
-    paths = list_shards(source, remote=settings).paths
-    away = is_remote(paths[0])
-    if away and where == "rebuild":
+    settings = location.settings(remote)
+    listing = list_shards(location, remote=settings)
+    if listing.is_remote and where == "rebuild":
         raise FastshardError('index="rebuild" is for local shards')
     if where == "rebuild":
         from fastshard.dataset.build_index import build_index
@@ -131,39 +131,35 @@ def open(  # noqa: A001
         where = "auto"
     if os.path.basename(where) == NAME:
         where = os.path.dirname(where) or "."
-    if where not in ("auto", "none") and not is_folder(where) and len(paths) > 1:
-        raise ValueError(f"one index, {where}, for {len(paths):,} shards")
+    folder = where if where not in ("auto", "none") and is_folder(where) else None
+    if where not in ("auto", "none") and folder is None and len(listing.paths) > 1:
+        raise ValueError(f"one index, {where}, for {len(listing.paths):,} shards")
     shards = shards_of(
-        paths,
+        listing.paths,
         where,
-        whole=is_whole(source),
+        folder=folder,
+        whole=location.is_whole,
         mode=mode,
         key=key,
         lower=lower,
         limit=max_mapped,
         reading=reading,
         check_size=check_size,
-        remote=settings if away else None,
+        remote=settings if listing.is_remote else None,
     )
     return Dataset(shards, decoders=decoders)
 
 
-def _format_of(source: Source, remote: RemoteOptions) -> tuple[Format, str] | None:
-    """Return the format of a directory, and where it is; None: the source is tars."""
-    if not isinstance(source, str | os.PathLike):
-        return None
-    root = os.fspath(source)
-    folder: Folder
-    if isinstance(root, str) and is_remote(root):
-        if not any(each.is_remote for each in formats()):
-            return None
-        folder = RemoteFolder(root, settings_of(_common(remote), [root]))
-    elif os.path.isdir(root):
-        folder = LocalFolder(root)
-    else:
-        return None
-    found = find_format(folder)
-    return None if found is None else (found, root)
+def _format_of(location: Location, remote: RemoteOptions) -> Format | None:
+    """Return the format of a directory; None: the source is tars."""
+    (place, *others) = location.parts
+    if location.kind == "folder":
+        return find_format(LocalFolder(str(place)))
+    if location.kind == "url" and not others and any(it.is_remote for it in formats()):
+        assert isinstance(place, Url)
+        settings = location.settings(_common(remote))
+        return find_format(RemoteFolder(place.text, settings))
+    return None
 
 
 def _common(options: Mapping[str, Any]) -> RemoteOptions:
@@ -175,7 +171,7 @@ def _common(options: Mapping[str, Any]) -> RemoteOptions:
 
 def _open_format(
     found: Format,
-    root: str,
+    location: Location,
     given: dict[str, Any],
     options: Mapping[str, Any],
     mode: Mode,
@@ -194,11 +190,13 @@ def _open_format(
     if changed - found.options:
         lacking = ", ".join(name for name in plain if name not in found.options)
         raise ValueError(f"a {found.name} dataset takes no {lacking}")
-    settings = settings_of(_common(options), [root] if is_remote(root) else [])
+    settings = location.settings(_common(options))
     own = {name: value for name, value in options.items() if name in found.options}
     own |= {name: given[name] for name in changed}
     if found.is_remote:
-        own["remote"] = settings if is_remote(root) else None
+        own["remote"] = settings if location.kind == "url" else None
+    (place,) = location.parts
+    root = place.text if isinstance(place, Url) else place
     shards: ShardSet = found.open_set(
         root, mode=mode, limit=limit, reading=reading, **own
     )
@@ -286,35 +284,24 @@ def open_shard(
     known = (*(open_shard.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
     check_names("open_shard", remote, known)
     name = os.fspath(path)
-    settings = None
-    if isinstance(name, str) and is_remote(name):
-        settings = settings_of(remote, [name])
+    place = parse(name) if isinstance(name, str) else path
     return open_tar(
-        path,
+        place,
         index=index,
         mode=mode,
         key=key,
         lower=lower,
         prefetch=prefetch,
         check_size=check_size,
-        remote=settings,
+        remote=settings_of(remote, [place]) if isinstance(place, Url) else None,
     )
-
-
-def is_whole(source: Source) -> bool:
-    """Say whether a source means all shards of a directory."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    name = os.fspath(source)
-    if is_remote(name):
-        return False
-    return os.path.isdir(name) or name.endswith("**")
 
 
 def shards_of(
     paths: Sequence[str],
     index: str,
     *,
+    folder: str | None,
     whole: bool,
     mode: Mode,
     key: KeyRule,
@@ -324,10 +311,21 @@ def shards_of(
     check_size: bool = False,
     remote: Settings | None = None,
 ) -> TarSet:
-    """Return the shards of a dataset, with what its global index says of them."""
-    root = root_of(paths)
+    """Return the shards of a dataset, with what its ``dataset.fsi`` says of them.
+
+    Parameters
+    ----------
+    paths, index
+        As for `TarSet`.
+    folder : str, optional
+        The index, if that is a directory or the URL of a folder.
+    whole : bool
+        They are all that their directory has.
+    mode, key, lower, limit, reading, check_size, remote
+        As for `TarSet`.
+    """
+    root = folder_above(paths, remote is not None)
     known: Known | None = None
-    folder = index if index not in ("auto", "none") and is_folder(index) else None
     if remote is not None and (folder is not None or index == "auto"):
         last_dot = key == "last"
         known = find_remote_known(

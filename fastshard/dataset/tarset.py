@@ -16,22 +16,30 @@ from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, Reading, ShardSet
 from fastshard.errors import ClosedError, FastshardError, StaleIndexError
 from fastshard.formats.sample import Samples
-from fastshard.formats.tar import KeyRule, Mode, TarShard, open_tar
+from fastshard.formats.tar import (
+    KeyRule,
+    Mode,
+    TarShard,
+    open_local_tar,
+    open_remote_tar,
+)
 from fastshard.index.dataset_lookup import Known
 from fastshard.index.sidecar import peek
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
+    Url,
     base_of,
     common_folder,
     folder_of,
     is_folder,
     is_remote,
     joined,
+    parse,
     relative,
 )
 
-__all__ = ["TarSet", "root_of", "tar_set"]
+__all__ = ["TarSet", "folder_above", "root_of", "tar_set"]
 
 HEAD = 4096  # bytes of a shard that are looked at
 THREADS = 16  # that scan headers, which waits for disks
@@ -83,6 +91,9 @@ class TarSet(ShardSet):
         )
         self.paths = list(paths)
         self.index = index
+        self._indexes: str | Url | None = None  # the folder that `index` names
+        if index not in ("auto", "none") and is_folder(index):
+            self._indexes = parse(index)
         self.options: dict[str, Any] = {"mode": mode, "key": key, "lower": lower}
         self.options |= {"prefetch": reading.prefetch, "check_size": check_size}
         self.options |= {"remote": remote}
@@ -113,6 +124,7 @@ class TarSet(ShardSet):
         if self.closed:
             raise ClosedError("the dataset is closed")
         path = self.paths[k]
+        open_tar = open_local_tar if self.remote is None else open_remote_tar
         shard = open_tar(
             path,
             index=self.index_of(k),
@@ -139,14 +151,15 @@ class TarSet(ShardSet):
 
     def index_of(self, k: int) -> str:
         """Return the ``index=`` that shard `k` is opened with."""
-        if self.index in ("auto", "none") or not is_folder(self.index):
+        folder = self._indexes
+        if folder is None:
             return self.index
-        if self.remote is not None:
+        if self.remote is None:
+            below = os.path.relpath(os.path.dirname(self.paths[k]), self.root)
+        else:
             below = relative(folder_of(self.paths[k]) + "/", self.root)
-            if is_remote(self.index):
-                return joined(self.index, below)
-            return os.path.normpath(os.path.join(self.index, below))
-        below = os.path.relpath(os.path.dirname(self.paths[k]), self.root)
+            if isinstance(folder, Url):
+                return joined(folder.text, below)
         return os.path.normpath(os.path.join(self.index, below))
 
     def without(self, gone: Collection[int]) -> TarSet:
@@ -337,7 +350,12 @@ def tar_set(shards: ShardSet) -> TarSet:
 
 def root_of(paths: Sequence[str]) -> str:
     """Return the directory that all shards lie below; of URLs the folder."""
-    if is_remote(paths[0]):
+    return folder_above(paths, is_remote(paths[0]))
+
+
+def folder_above(paths: Sequence[str], remote: bool) -> str:
+    """Return what `root_of` does for paths, or for URLs."""
+    if remote:
         return common_folder(list(paths))
     return os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
 

@@ -28,7 +28,7 @@ from fastshard.index.contents import Contents
 from fastshard.index.freshness import first_changed, identity_of, spread
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar
 from fastshard.remote.options import Settings, settings_of
-from fastshard.remote.urls import is_folder, is_remote
+from fastshard.remote.urls import Url, is_remote, parse, parse_url
 
 if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing
@@ -36,7 +36,16 @@ if TYPE_CHECKING:
     from fastshard.index.freshness import Hashes
     from fastshard.remote.file import RemoteFile
 
-__all__ = ["IndexFormat", "KeyRule", "Mode", "Progress", "TarShard", "open_tar"]
+__all__ = [
+    "IndexFormat",
+    "KeyRule",
+    "Mode",
+    "Progress",
+    "TarShard",
+    "open_local_tar",
+    "open_remote_tar",
+    "open_tar",
+]
 
 Mode = Literal["mmap", "private", "pread"]
 ShardMode: TypeAlias = Mode | Literal["remote"]
@@ -251,7 +260,7 @@ def _reopen(options: dict[str, Any]) -> TarShard:
 
 
 def open_tar(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Url,
     *,
     index: str | os.PathLike[str] = "auto",
     mode: Mode = "mmap",
@@ -272,21 +281,51 @@ def open_tar(
     """
     check_choice("mode", mode, ("mmap", "private", "pread"))
     check_choice("key", key, ("first", "last"))
-    name = os.fspath(path)
-    if not isinstance(name, str):
-        raise TypeError(f"a path is str or os.PathLike[str], not {type(path).__name__}")
+    place = path
+    if not isinstance(path, Url):
+        name = os.fspath(path)
+        if not isinstance(name, str):
+            kind = type(path).__name__
+            raise TypeError(f"a path is str or os.PathLike[str], not {kind}")
+        place = parse(name)
     index = os.fspath(index)
     check_index(index)
-    if is_remote(name):
-        return open_remote_tar(
-            name, index, key, lower, progress, remote or settings_of({}, [name]), ring
-        )
+    opening: Any = open_remote_tar if isinstance(place, Url) else open_local_tar
+    shard: TarShard = opening(
+        place,
+        index=index,
+        mode=mode,
+        key=key,
+        lower=lower,
+        prefetch=prefetch,
+        check_size=check_size,
+        progress=progress,
+        remote=remote,
+        ring=ring,
+    )
+    return shard
+
+
+def open_local_tar(
+    name: str,
+    *,
+    index: str,
+    mode: Mode,
+    key: KeyRule,
+    lower: bool,
+    prefetch: bool,
+    check_size: bool,
+    progress: Progress | None = None,
+    remote: Settings | None = None,
+    ring: PageRing | None = None,
+) -> TarShard:
+    """Open a tar shard on this machine; `remote` is for its index alone."""
     rule = {"last_dot": key == "last", "lower": lower}
-    index_away = index != "auto" and is_remote(index)
+    place = index if index == "auto" else parse(index)
     file = LocalFile(name)
     try:
-        if index_away:
-            contents = _contents_from(index, file, rule, remote)
+        if isinstance(place, Url):
+            contents = _contents_from(place, file, rule, remote)
         else:
             contents = _contents_of(file, index, rule, mode == "pread", progress)
         grouping = contents.grouping or Grouping(contents.table, **rule)
@@ -313,44 +352,44 @@ def open_tar(
         identity=(file.nbytes, identity_of(file)),
         options={
             "path": os.path.abspath(name),  # a worker may start elsewhere
-            "index": _index_again(index),
+            "index": _index_again(place),
             "mode": mode,
             "key": key,
             "lower": lower,
             "prefetch": prefetch,
             "check_size": check_size,
-            **({"remote": remote} if index_away else {}),
+            **({"remote": remote} if isinstance(place, Url) else {}),
         },
     )
 
 
 def open_remote_tar(
-    url: str,
+    url: str | Url,
+    *,
     index: str,
+    mode: Mode,
     key: KeyRule,
     lower: bool,
-    progress: Progress | None,
-    settings: Settings,
+    prefetch: bool,
+    check_size: bool,
+    progress: Progress | None = None,
+    remote: Settings | None = None,
     ring: PageRing | None = None,
 ) -> TarShard:
-    """Open a tar shard that is read by ranges."""
-    from fastshard.index.remote_scan import (
-        find_remote_index,
-        read_remote_index,
-        scanned,
-    )
+    """Open a tar shard that is read by ranges.
+
+    `mode`, `prefetch` and `check_size` are for files: a shard that is kept whole on
+    this machine is mapped.
+    """
+    from fastshard.index.remote_scan import find_contents
     from fastshard.remote.file import open_remote
 
     rule = {"last_dot": key == "last", "lower": lower}
+    url = parse_url(url)
+    settings = remote or settings_of({}, [url])
+    place = index if index in ("auto", "none", "rebuild") else parse(index)
     file = open_remote(url, settings)
-    contents = None
-    if index == "auto" or is_folder(index):
-        folder = None if index == "auto" else index
-        contents = find_remote_index(file, folder, **rule)
-    elif index not in ("none", "rebuild"):
-        contents = read_remote_index(index, file, settings=settings, **rule)
-    if contents is None:
-        contents = scanned(file, progress, again=index == "rebuild")
+    contents = find_contents(file, place, progress, **rule)
     source = _kept_whole(file, ring) or RemoteSource(file)
     return TarShard(
         source,
@@ -362,8 +401,8 @@ def open_remote_tar(
         identity=(file.nbytes, identity_of(file)),
         remote=file,
         options={
-            "path": url,
-            "index": _index_again(index),
+            "path": url.text,
+            "index": _index_again(place),
             "key": key,
             "lower": lower,
             "remote": settings,
@@ -416,7 +455,7 @@ def _contents_of(
 
 
 def _contents_from(
-    url: str, file: LocalFile, rule: dict[str, bool], settings: Settings | None
+    url: Url, file: LocalFile, rule: dict[str, bool], settings: Settings | None
 ) -> Contents:
     """Read the remote index of a shard that is here."""
     from fastshard.index.remote_scan import read_remote_index
@@ -425,12 +464,13 @@ def _contents_from(
     return read_remote_index(url, file, settings=settings, **rule)
 
 
-def _index_again(index: str) -> str:
+def _index_again(place: str | Url) -> str:
     """Say which index a pickled shard opens with: none is built twice."""
-    if index == "rebuild":
+    if isinstance(place, Url):
+        return place.text
+    if place == "rebuild":
         return "auto"
-    named = index not in ("auto", "none") and not is_remote(index)
-    return os.path.abspath(index) if named else index
+    return place if place in ("auto", "none") else os.path.abspath(place)
 
 
 def _is_longer(file: LocalFile, table: ExtentTable) -> bool:

@@ -13,7 +13,7 @@ from fastshard.index.dataset_file import NAME, GlobalIndex, ShardFacts
 from fastshard.index.freshness import identity_of, is_same
 from fastshard.remote.file import open_if_there
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, joined, relative, shown
+from fastshard.remote.urls import is_remote, joined, redact, relative
 
 if TYPE_CHECKING:
     from fastshard._core.table.extents import ExtentTable
@@ -173,7 +173,7 @@ def match_remote_known(
     for url in urls:
         name = relative(url, root)
         if name not in by_name:
-            raise StaleIndexError(f"does not list {shown(url)}", index.path, 0)
+            raise StaleIndexError(f"does not list {redact(url)}", index.path, 0)
         numbers.append(by_name[name])
     _refuse_missing(index, numbers, whole)
     same = numbers == list(range(index.count))

@@ -26,9 +26,16 @@ from fastshard.index.freshness import check_binary, identity_of
 from fastshard.index.sidecar import FOUND, format_of, listed, sidecar
 from fastshard.remote.file import RemoteFile, index_entry, is_absent, remote_bytes
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, joined, last_part, shown
+from fastshard.remote.urls import Url, is_folder, joined, last_part, parse
 
-__all__ = ["find_remote_index", "read_remote_index", "scan_remote", "scanned"]
+__all__ = [
+    "find_contents",
+    "find_remote_index",
+    "read_remote_index",
+    "scan_remote",
+    "scanned",
+    "sidecar_of",
+]
 
 NEAR = 8 << 10  # bytes between headers that one range joins
 WINDOW = 256 << 10  # bytes read at once among near headers
@@ -171,8 +178,40 @@ def scanned(
     return contents
 
 
+def find_contents(
+    file: RemoteFile,
+    index: str | Url,
+    progress: Callable[[int], object] | None,
+    *,
+    last_dot: bool,
+    lower: bool,
+) -> Contents:
+    """Find out what a remote shard holds: from an index, or by a scan.
+
+    Parameters
+    ----------
+    file : RemoteFile
+        The shard.
+    index : str or Url
+        As for `fastshard.open_shard`; a URL is parsed.
+    progress : callable, optional
+        Called with the place that a scan has come to.
+    last_dot, lower
+        As for `read_index`.
+    """
+    contents = None
+    if index == "auto" or (index not in ("none", "rebuild") and is_folder(index)):
+        folder = None if index == "auto" else index
+        contents = find_remote_index(file, folder, last_dot=last_dot, lower=lower)
+    elif index not in ("none", "rebuild"):
+        contents = read_remote_index(index, file, last_dot=last_dot, lower=lower)
+    if contents is None:
+        contents = scanned(file, progress, again=index == "rebuild")
+    return contents
+
+
 def find_remote_index(
-    file: RemoteFile, folder: str | None, *, last_dot: bool, lower: bool
+    file: RemoteFile, folder: str | Url | None, *, last_dot: bool, lower: bool
 ) -> Contents | None:
     """Read the fresh index of a remote shard, if there is one.
 
@@ -182,15 +221,15 @@ def find_remote_index(
     ----------
     file : RemoteFile
         The shard.
-    folder : str, optional
+    folder : str or Url, optional
         Where indexes are, a URL or a directory; otherwise beside the shard.
     last_dot, lower
         As for `read_index`.
     """
     for kind in FOUND:
-        path = sidecar_of(file.url, kind, folder)
+        place = _sidecar(file.location, kind, folder)
         try:
-            return read_remote_index(path, file, last_dot=last_dot, lower=lower)
+            return read_remote_index(place, file, last_dot=last_dot, lower=lower)
         except OSError as error:
             if not is_absent(error):
                 raise
@@ -201,15 +240,21 @@ def find_remote_index(
 
 def sidecar_of(url: str, kind: str, folder: str | None) -> str:
     """Return where the index of a remote shard is."""
-    if folder is not None:
-        name = sidecar(last_part(url), kind)
-        return joined(folder, name) if is_remote(folder) else os.path.join(folder, name)
-    base, question, query = url.partition("?")
-    return sidecar(base, kind) + question + query
+    place = _sidecar(Url(url), kind, None if folder is None else parse(folder))
+    return place.text if isinstance(place, Url) else place
+
+
+def _sidecar(url: Url, kind: str, folder: str | Url | None) -> str | Url:
+    if folder is None:
+        return Url(sidecar(url.base, kind) + url.query)
+    name = sidecar(last_part(url.base), kind)
+    if isinstance(folder, Url):
+        return Url(joined(folder.text, name))
+    return os.path.join(folder, name)
 
 
 def read_remote_index(
-    path: str,
+    path: str | Url,
     file: RemoteFile | LocalFile,
     *,
     last_dot: bool,
@@ -222,7 +267,9 @@ def read_remote_index(
     ----------
     settings : Settings, optional
         How a URL is read; otherwise as the shard is.
-    path, file, last_dot, lower
+    path : str or Url
+        Of the index, a path or a URL.
+    file, last_dot, lower
         As for `read_index`.
 
     Raises
@@ -232,15 +279,17 @@ def read_remote_index(
     StaleIndexError, FormatError
         It is of another shard, or broken.
     """
-    kind = format_of(path.partition("?")[0])
+    place = parse(path) if isinstance(path, str) else path
+    where = place.redacted if isinstance(place, Url) else place
+    kind = format_of(place.base if isinstance(place, Url) else place.partition("?")[0])
     if kind not in FOUND:
         raise RemoteError(
-            f"an index in the format {kind} is read beside local shards", shown(path)
+            f"an index in the format {kind} is read beside local shards", where
         )
     if settings is None:
         assert isinstance(file, RemoteFile)
         settings = file.settings
-    data, where = _bytes_of(path, settings)
+    data = _bytes_of(place, settings)
     if kind == "json":
         return listed(data, where, file)
     index = parse_binary(data, where)
@@ -252,9 +301,9 @@ def read_remote_index(
     return contents
 
 
-def _bytes_of(path: str, settings: Settings) -> tuple[bytes, str]:
-    """Return the bytes of a small file here or elsewhere, and how it is called."""
-    if is_remote(path):
-        return remote_bytes(path, settings), shown(path)
-    with open(path, "rb") as stored:
-        return stored.read(), path
+def _bytes_of(place: str | Url, settings: Settings) -> bytes:
+    """Return the bytes of a small file, here or remote."""
+    if isinstance(place, Url):
+        return remote_bytes(place, settings)
+    with open(place, "rb") as stored:
+        return stored.read()

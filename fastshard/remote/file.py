@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
+from fastshard._core.io.source import room_for
 from fastshard.errors import (
     FastshardError,
     FormatError,
@@ -15,18 +16,17 @@ from fastshard.errors import (
     RemoteNotFoundError,
 )
 from fastshard.remote.cache.store import Entry, RangeCache
-from fastshard.remote.facts import Facts, Part
+from fastshard.remote.facts import ObjectInfo, Part, Transport
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter, NoRangesError
-from fastshard.remote.scheduler import MOST_SPAN, Engine, Request, Run, plan
-from fastshard.remote.urls import base_of, scheme_of, shown
+from fastshard.remote.scheduler import MOST_SPAN, Request, fetch, read_now, start
+from fastshard.remote.urls import HTTP, Url, base_of, parse_url, without_user
 
 if TYPE_CHECKING:
-    from fastshard.remote.http_response import Answer
+    from fastshard.remote.http_response import RangeResponse
 
 __all__ = [
     "RemoteFile",
-    "Transport",
     "cache_for",
     "default_folder",
     "downloaded",
@@ -45,63 +45,48 @@ MOST_WHOLE = 256 << 20  # bytes of an index
 FIRST = 16 << 10  # bytes that are asked for when an object is opened
 
 
-class Transport(Protocol):
-    """What asks a kind of server for ranges."""
-
-    meter: Meter
-
-    def read(
-        self,
-        url: str,
-        start: int,
-        end: int,
-        parts: Sequence[Part],
-        known: Facts,
-        deadline: Deadline | None = None,
-    ) -> None:
-        """Read a range, and put parts of it where they go."""
-
-    def head(self, url: str, size: int) -> tuple[Facts, bytes]:
-        """Return what an object is, and its first bytes, at most `size`."""
-        ...
-
-    def whole(self, url: str) -> tuple[Facts, bytes]:
-        """Return a small object."""
-        ...
-
-
 class RemoteFile:
     """An object that is read by ranges.
 
+    Parameters
+    ----------
+    url : str or Url
+    settings : Settings
+    info : ObjectInfo
+    head : bytes
+        Its first bytes, as far as they are known.
+    entry : Entry, optional
+        What is kept of it on this machine.
+
     Attributes
     ----------
+    location : Url
     url : str
+        As it was given.
     path : str
-        The URL without what may be secret.
+        The URL without what may be secret, for errors, logs, what is stored.
     nbytes, mtime_ns : int
     tag : str
         What changes when it is written to; empty if nothing does.
-    head : bytes
-        Its first bytes.
-    entry : Entry or None
-        What is kept of it on this machine.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Url,
         settings: Settings,
-        facts: Facts,
+        info: ObjectInfo,
         head: bytes = b"",
         entry: Entry | None = None,
     ) -> None:
-        self.url = url
-        self.path = shown(url)
+        self.location = parse_url(url)
+        self.url = self.location.text
+        self.path = self.location.redacted
         self.settings = settings
-        self.facts = facts
-        self.nbytes, self.tag, self.mtime_ns = facts
+        self.info = info
+        self.nbytes, self.tag, self.mtime_ns = info
         self.head = head
         self.entry = entry
+        self._client = _client_of(self.location.scheme)
         self._keeping = threading.Lock()
 
     def read(self, offset: int, size: int) -> bytes:
@@ -118,9 +103,19 @@ class RemoteFile:
             raise FormatError("a read beyond the object", self.path, offset)
         if offset + size <= len(self.head):
             return self.head[offset : offset + size]
-        request = Request(self, offset, size)
-        fetch([request])
-        return request.result()
+        if not 0 < size <= MOST_SPAN:
+            request = Request(self, offset, size)
+            fetch([request])
+            return request.result()
+        room, view = room_for(size)
+        if not (self.is_kept(offset, size) and self.read_kept(offset, view)):
+            deadline = Deadline(self.settings.timeout, size)
+            try:
+                self.read_range(offset, offset + size, [(offset, view)], deadline)
+            except (FastshardError, OSError) as error:
+                # Without the frames that hold headers and buffers.
+                raise error.with_traceback(None)  # noqa: B904
+        return room
 
     def read_many(self, extents: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return bytes of some extents, all asked for at once."""
@@ -136,23 +131,11 @@ class RemoteFile:
 
     def start(self, requests: Sequence[Request]) -> None:
         """Have requests of this object or others answered, and do not wait."""
-        _start(requests)
+        start(requests)
 
     def read_now(self, requests: Sequence[Request]) -> None:
-        """Answer requests in this thread, ahead of what waits for the engine.
-
-        What goes wrong is left in the requests; after a failure the rest is not
-        asked for.
-        """
-        failed: Exception | None = None
-        for run in _runs_of(requests):
-            if not run.claim():
-                continue
-            if failed is None:
-                run.read()
-                failed = run.error
-            else:
-                run.refuse(failed)
+        """Answer requests in this thread, ahead of those that wait for the engine."""
+        read_now(requests)
 
     def read_into(
         self, wants: Sequence[tuple[RemoteFile, int, memoryview]]
@@ -172,33 +155,46 @@ class RemoteFile:
         requests = [Request(file, at, len(view), view) for file, at, view in wants]
         return fetch(requests)
 
+    @property
+    def meter(self) -> Meter:
+        """Latency and rate of its server, as measured in this process."""
+        return self.settings.shared(self._client).meter
+
+    def is_kept(self, offset: int, size: int) -> bool:
+        """Say whether a range is on this machine."""
+        return self.entry is not None and self.entry.has(offset, size)
+
+    def read_kept(self, offset: int, view: memoryview) -> bool:
+        """Fill a buffer from this machine; False if a byte is not there, or wrong."""
+        return self.entry is not None and self.entry.read_into(offset, view)
+
     def read_range(
         self, start: int, end: int, parts: Sequence[Part], deadline: Deadline
     ) -> None:
-        """Read one range over the network; a thread of the engine's does."""
+        """Read a range over the network, and put parts of it where they go."""
         if self.settings.offline:
             raise RemoteError(
                 f"offline, and byte {start:,} is not kept here", self.path
             )
-        transport = transport_for(self.url, self.settings)
+        transport = self.settings.shared(self._client)
         try:
-            transport.read(self.url, start, end, parts, self.facts, deadline)
+            transport.read(self.location, start, end, parts, self.info, deadline)
         except NoRangesError:
             if self.entry is None:
                 raise
-            self._read_kept(self.entry, parts)
+            self._download(self.entry, parts)
             return
         if self.entry is not None:
             for offset, view in parts:
                 self.entry.add(offset, view)
 
-    def _read_kept(self, entry: Entry, parts: Sequence[Part]) -> None:
+    def _download(self, entry: Entry, parts: Sequence[Part]) -> None:
         """Keep all of an object again, of which ranges cannot be had."""
         cache = cache_for(self.settings)
         assert cache is not None
         with self._keeping:
             if not all(entry.read_into(*part) for part in parts):
-                downloaded(self.url, self.settings, cache)
+                downloaded(self.location, self.settings, cache)
         if not all(entry.read_into(*part) for part in parts):
             raise RemoteError(
                 "the server sends whole objects only, and cache_limit is too small to "
@@ -222,7 +218,7 @@ class RemoteFile:
         raise TypeError("a RemoteFile does not pickle; pickle the shard")
 
 
-def open_remote(url: str, settings: Settings) -> RemoteFile:
+def open_remote(url: str | Url, settings: Settings) -> RemoteFile:
     """Find out what a remote object is.
 
     Raises
@@ -232,34 +228,35 @@ def open_remote(url: str, settings: Settings) -> RemoteFile:
     RemoteError
         It cannot be read.
     """
+    url = parse_url(url)
     cache = cache_for(settings)
     if cache is None:
-        facts, head = transport_for(url, settings).head(url, FIRST)
-        return RemoteFile(url, settings, facts, head)
+        info, head = transport_for(url, settings).head(url, FIRST)
+        return RemoteFile(url, settings, info, head)
     return _open_kept(url, settings, cache)
 
 
-def _open_kept(url: str, settings: Settings, cache: RangeCache) -> RemoteFile:
+def _open_kept(url: Url, settings: Settings, cache: RangeCache) -> RemoteFile:
     """Open an object of which something may be kept here."""
-    name = kept_name(url)
+    name = kept_name(url.text)
     if settings.offline:
         known = cache.remembered(name)
         if known is None:
-            raise RemoteNotFoundError("offline, and it is not kept here", shown(url))
+            raise RemoteNotFoundError("offline, and it is not kept here", url.redacted)
         return RemoteFile(url, settings, known, entry=cache.entry(name, known))
     try:
-        facts, head = transport_for(url, settings).head(url, FIRST)
+        info, head = transport_for(url, settings).head(url, FIRST)
     except NoRangesError:
         return RemoteFile(url, settings, *downloaded(url, settings, cache))
-    if not facts.tag:  # nothing tells when it is written to
-        return RemoteFile(url, settings, facts, head)
-    entry = cache.entry(name, facts)
+    if not info.tag:  # nothing tells when it is written to
+        return RemoteFile(url, settings, info, head)
+    entry = cache.entry(name, info)
     if not entry.has(0, len(head)):
         entry.add(0, head)
-    return RemoteFile(url, settings, facts, head, entry)
+    return RemoteFile(url, settings, info, head, entry)
 
 
-def remote_bytes(url: str, settings: Settings) -> bytes:
+def remote_bytes(url: str | Url, settings: Settings) -> bytes:
     """Return the bytes of a small object."""
     if settings.cache_dir is None:
         return transport_for(url, settings).whole(url)[1]
@@ -270,7 +267,7 @@ def remote_bytes(url: str, settings: Settings) -> bytes:
     return file.read(0, file.nbytes)
 
 
-def open_if_there(url: str, settings: Settings) -> RemoteFile | None:
+def open_if_there(url: str | Url, settings: Settings) -> RemoteFile | None:
     """Open an object, or return None if there is none."""
     try:
         return open_remote(url, settings)
@@ -290,97 +287,24 @@ def is_absent(error: OSError) -> bool:
     )
 
 
-def fetch(requests: Sequence[Request]) -> list[Exception | None]:
-    """Have requests answered, and wait; returns what went wrong with each.
-
-    When it returns, also with an exception such as KeyboardInterrupt, nothing writes
-    into their buffers any more.
-    """
-    try:
-        if len(requests) == 1 and 0 < requests[0].size <= MOST_SPAN:
-            if not _is_kept(requests[0]):
-                _read_here(requests[0])
-        else:
-            _start(requests)
-        for request in reversed(requests):  # the last first: it wakes this thread once
-            request.wait()
-        return [request.error for request in requests]
-    except BaseException:
-        for request in requests:
-            request.drop()
-        for request in requests:
-            request.settle()
-        raise
+def transport_for(url: str | Url, settings: Settings) -> Transport:
+    """Return this process's client for a URL."""
+    return settings.shared(_client_of(parse_url(url).scheme))
 
 
-def _read_here(request: Request) -> None:
-    """Answer a request in this thread."""
-    file, start = request.file, request.offset
-    deadline = Deadline(file.settings.timeout, request.size)
-    parts = [(start, request.place())]
-    try:
-        file.read_range(start, start + request.size, parts, deadline)
-    except (FastshardError, OSError) as error:
-        request.error = error.with_traceback(None)
-    request.filled = True
+def _client_of(scheme: str) -> Callable[[Settings], Transport]:
+    """Return the class of clients for a scheme; its module is imported now."""
+    if scheme in HTTP:
+        from fastshard.remote.http import HttpClient
 
-
-def _is_kept(request: Request) -> bool:
-    """Answer a request from this machine, if that has all of it."""
-    entry, offset, size = request.file.entry, request.offset, request.size
-    if entry is None or not entry.has(offset, size):
-        return False
-    request.filled = entry.read_into(offset, request.place())
-    return request.filled
-
-
-def _start(requests: Sequence[Request]) -> None:
-    for settings, some in _by_settings(requests).items():
-        runs = _planned(some)
-        if runs:
-            _engine_of(settings).start(runs)
-
-
-def _runs_of(requests: Sequence[Request]) -> list[Run]:
-    """Return runs of requests, which no thread has."""
-    some = _by_settings(requests).values()
-    return [run for group in some for run in _planned(group)]
-
-
-def _by_settings(requests: Sequence[Request]) -> dict[Settings, list[Request]]:
-    """Sort out requests that the network has to answer."""
-    found: dict[Settings, list[Request]] = {}
-    for request in requests:
-        if not _is_kept(request):
-            found.setdefault(request.file.settings, []).append(request)
-    return found
-
-
-def _planned(requests: Sequence[Request]) -> list[Run]:
-    """Merge requests of the same settings into runs."""
-    file = requests[0].file
-    meter = transport_for(file.url, file.settings).meter
-    return plan(requests, meter.gap(), meter.span())
-
-
-def _engine_of(settings: Settings) -> Engine:
-    return settings.shared(Engine)
-
-
-def transport_for(url: str, settings: Settings) -> Transport:
-    """Return what reads a URL in this process."""
-    scheme = scheme_of(url)
-    if scheme in ("http", "https"):
-        from fastshard.remote.http import client_for
-
-        return client_for(settings)
+        return HttpClient
     if scheme == "hf":
-        from fastshard.remote.hub import hub_for
+        from fastshard.remote.hub import HubClient
 
-        return hub_for(settings)
-    from fastshard.remote.object_store import stores_for
+        return HubClient
+    from fastshard.remote.object_store import StoreClient
 
-    return stores_for(settings)
+    return StoreClient
 
 
 CHUNK = 1 << 20  # bytes that are kept at a time
@@ -390,35 +314,38 @@ COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
 def kept_name(url: str) -> str:
     """Return the name that an object is kept by: nothing secret, and no commit.
 
-    What is the same in two commits of a repository is kept once, for its tag tells.
+    Objects that are the same in two commits of a repository are kept once: tags tell.
     """
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() not in HTTP and "@" in rest.partition("/")[0]:
+        url = without_user(url)
     return COMMIT.sub(r"\1", base_of(url))
 
 
 def downloaded(
-    url: str, settings: Settings, cache: RangeCache
-) -> tuple[Facts, bytes, Entry]:
+    url: Url, settings: Settings, cache: RangeCache
+) -> tuple[ObjectInfo, bytes, Entry]:
     """Keep a whole object of a server that knows no ranges."""
     from fastshard.remote.http import client_for
 
-    def take(answer: Answer) -> tuple[Facts, bytes, Entry]:
-        if not answer.facts.tag:
-            raise answer.error(
+    def keep(response: RangeResponse) -> tuple[ObjectInfo, bytes, Entry]:
+        if not response.info.tag:
+            raise response.error(
                 "the server sends whole objects only, and nothing that tells when they "
                 "are written to: download them"
             )
-        entry = cache.entry(kept_name(url), answer.facts)
+        entry = cache.entry(kept_name(url.text), response.info)
         if entry.is_whole():
-            return answer.facts, b"", entry
+            return response.info, b"", entry
         chunk = memoryview(bytearray(CHUNK))
-        for at in range(0, answer.facts.nbytes, CHUNK):
-            part = chunk[: min(CHUNK, answer.facts.nbytes - at)]
-            answer.read_into(part)
+        for at in range(0, response.info.nbytes, CHUNK):
+            part = chunk[: min(CHUNK, response.info.nbytes - at)]
+            response.read_into(part)
             entry.add(at, part)
-        answer.finish()
-        return answer.facts, b"", entry
+        response.finish()
+        return response.info, b"", entry
 
-    return client_for(settings).download(url, take)
+    return client_for(settings).download(url, keep)
 
 
 class _Kept:
@@ -439,7 +366,7 @@ def index_entry(file: RemoteFile) -> Entry | None:
     if file.entry is not None or not file.tag:
         return file.entry
     folder = default_folder()
-    return None if folder is None else RangeCache(folder).entry(file.path, file.facts)
+    return None if folder is None else RangeCache(folder).entry(file.path, file.info)
 
 
 def default_folder() -> str | None:

@@ -23,7 +23,7 @@ from urllib3.exceptions import HTTPError
 from fastshard._core.io.source import room_for
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.facts import Facts, Part
+from fastshard.remote.facts import ObjectInfo, Part
 from fastshard.remote.http_connection import (
     CONNECT,
     manager_for,
@@ -32,10 +32,10 @@ from fastshard.remote.http_connection import (
     under_way,
 )
 from fastshard.remote.http_fast import FastHttp
-from fastshard.remote.http_response import Answer, is_strong
+from fastshard.remote.http_response import RangeResponse
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Again, Deadline, Meter
-from fastshard.remote.urls import Origin, checked, origin_of, shown
+from fastshard.remote.retry import Deadline, Meter, RetryError
+from fastshard.remote.urls import Origin, Url, checked, origin_of, parse_url, redact
 
 __all__ = ["HttpClient", "Part", "client_for"]
 
@@ -76,46 +76,33 @@ class HttpClient:
 
     def read(
         self,
-        url: str,
+        url: Url,
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: Facts,
+        known: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
-        """Read a range, and put parts of it where they go.
-
-        Parameters
-        ----------
-        url : str
-        start, end : int
-            Bytes of the object.
-        parts : sequence of (int, memoryview)
-            Within the range, in order, without overlaps.
-        known : Facts
-            What the object must be still.
-
-        Raises
-        ------
-        RemoteError
-            They cannot be had.
-        """
+        """Read a range, and put parts of it where they go; see `Transport.read`."""
         deadline = deadline or Deadline(self.settings.timeout, end - start)
-        target = self._target_of(checked(url))
+        target = self._target_of(url.sent)
         if self._fast.read(target, start, end, parts, known, deadline):
             return
-        self._asked(
+        self._request(
             url, start, end, known, deadline, lambda answer: answer.read_parts(parts)
         )
 
-    def head(self, url: str, size: int) -> tuple[Facts, bytes]:
+    def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return what an object is, and its first bytes, at most `size`."""
+        url = parse_url(url)
         deadline = Deadline(self.settings.timeout, size)
-        return self._asked(
-            url, 0, size, None, deadline, lambda answer: (answer.facts, answer.read())
+        return self._request(
+            url, 0, size, None, deadline, lambda answer: (answer.info, answer.read())
         )
 
-    def whole(self, url: str, most: int = LARGEST_ANSWER) -> tuple[Facts, bytes]:
+    def whole(
+        self, url: str | Url, most: int = LARGEST_ANSWER
+    ) -> tuple[ObjectInfo, bytes]:
         """Return an object, also from servers that know no ranges.
 
         Raises
@@ -123,59 +110,57 @@ class HttpClient:
         RemoteError
             It has more than `most` bytes, or cannot be had.
         """
+        url = parse_url(url)
         first = 1 << 20
         deadline = Deadline(self.settings.timeout, first)
 
-        def take(answer: Answer) -> tuple[Facts, bytes]:
-            if answer.facts.nbytes > most:
-                raise answer.error(
-                    f"{answer.facts.nbytes:,} bytes, and {most:,} may be"
-                )
+        def take(answer: RangeResponse) -> tuple[ObjectInfo, bytes]:
+            if answer.info.nbytes > most:
+                raise answer.error(f"{answer.info.nbytes:,} bytes, and {most:,} may be")
             deadline.extend(answer.end)
-            return answer.facts, answer.read()
+            return answer.info, answer.read()
 
-        facts, data = self._asked(url, 0, first, None, deadline, take, whole=True)
-        if len(data) == facts.nbytes:
-            return facts, data
-        room, view = room_for(facts.nbytes)
+        info, data = self._request(url, 0, first, None, deadline, take, whole=True)
+        if len(data) == info.nbytes:
+            return info, data
+        room, view = room_for(info.nbytes)
         view[: len(data)] = data
         rest = [(len(data), view[len(data) :])]
-        self.read(url, len(data), facts.nbytes, rest, facts)
-        return facts, room
+        self.read(url, len(data), info.nbytes, rest, info)
+        return info, room
 
-    def download(self, url: str, take: Callable[[Answer], T]) -> T:
-        """Return what `take` makes of an answer with a whole object, however large."""
+    def download(self, url: Url, receive: Callable[[RangeResponse], T]) -> T:
+        """Return what `receive` makes of a response with a whole object of any size."""
         deadline = Deadline(self.settings.timeout)
 
-        def begin(answer: Answer) -> T:
+        def begin(answer: RangeResponse) -> T:
             deadline.extend(answer.end)
-            return take(answer)
+            return receive(answer)
 
-        return self._asked(url, 0, LARGEST, None, deadline, begin, whole=True)
+        return self._request(url, 0, LARGEST, None, deadline, begin, whole=True)
 
-    def _asked(
+    def _request(
         self,
-        url: str,
+        url: Url,
         start: int,
         end: int,
-        known: Facts | None,
+        known: ObjectInfo | None,
         deadline: Deadline,
-        take: Callable[[Answer], T],
+        receive: Callable[[RangeResponse], T],
         whole: bool = False,
     ) -> T:
         """Ask until an answer is right, or there is no sense in asking again."""
-        url = checked(url)
-        attempt = 0
+        sent, attempt = url.sent, 0
         while True:
-            remembered = self._target_of(url) != url
+            remembered = self._target_of(sent) != sent
             try:
                 with self._answer(url, start, end, known, deadline, whole) as answer:
-                    return take(answer)
-            except Again as again:
-                self._targets.pop(url, None)
-                deadline.pause(again, attempt, shown(url), self.settings.attempts)
+                    return receive(answer)
+            except RetryError as failed:
+                self._targets.pop(sent, None)
+                deadline.pause(failed, attempt, url.redacted, self.settings.attempts)
             except RemoteError as error:
-                self._targets.pop(url, None)
+                self._targets.pop(sent, None)
                 if not remembered or error.status not in ENDED:
                     error.attempts = attempt + 1
                     raise
@@ -184,15 +169,15 @@ class HttpClient:
     @contextmanager
     def _answer(
         self,
-        url: str,
+        url: Url,
         start: int,
         end: int,
-        known: Facts | None,
+        known: ObjectInfo | None,
         deadline: Deadline,
         whole: bool,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[RangeResponse]:
         """Send a request, follow its redirects, check the answer's headers."""
-        target = self._target_of(url)
+        target = self._target_of(url.sent)
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         response = None
         handled = sys.exception()  # that the caller handles: the context of all others
@@ -200,40 +185,39 @@ class HttpClient:
         try:
             for _ in range(MOST_REDIRECTS + 1):
                 begun = time.monotonic()
-                response = self._sent(url, target, headers, known, deadline)
+                response = self._send(target, headers, known, deadline)
                 if response.status not in REDIRECTS:
                     break
                 target = self._redirected(url, target, response)
                 response.close()
             else:
-                raise RemoteError("too many redirects", shown(url))
+                raise RemoteError("too many redirects", url.redacted)
             self.meter.answered(time.monotonic() - begun)
             if response.status >= 400:
                 _drain(response)
-            answer = Answer(response, url, start, end, known, whole)
+            answer = RangeResponse(response, url, start, end, known, whole)
             begun = time.monotonic()
             yield answer
             self.meter.received(end - start, time.monotonic() - begun)
             response = None
         except FAILURES as error:
-            raise self._meant(error, url, target, handled) from None
+            raise self._translate_error(error, url, target, handled) from None
         finally:
             under_way.deadline = under_way.response = None
             under_way.query = ""
             if response is not None:
                 response.close()
 
-    def _sent(
+    def _send(
         self,
-        url: str,
         target: str,
         headers: dict[str, str],
-        known: Facts | None,
+        known: ObjectInfo | None,
         deadline: Deadline,
     ) -> Any:
         """Send a request; return the response, whose body is not read."""
         headers = dict(headers)
-        if known is not None and is_strong(known.tag) and not self._leads_on(target):
+        if known is not None and known.is_strong and not self._leads_on(target):
             headers["If-Match"] = known.tag
         origin = origin_of(target)
         if origin in self.settings.origins:
@@ -259,26 +243,26 @@ class HttpClient:
         self._answered.add(origin)
         return response
 
-    def _meant(
-        self, error: Exception, url: str, target: str, handled: BaseException | None
+    def _translate_error(
+        self, error: Exception, url: Url, target: str, handled: BaseException | None
     ) -> Exception:
-        """Translate an exception of a library or the system: `Again`, or an error."""
+        """Return a `RetryError` or a `RemoteError` for a library's or the system's."""
         chain = [error, *_causes(error, handled)]
         reason = _text_of(chain[-1])
         for one in chain:
             if isinstance(one, RefusedHostError):
-                return RefusedHostError(one.reason, shown(url))
+                return RefusedHostError(one.reason, url.redacted)
             if isinstance(one, RemoteError):
                 return one
             if isinstance(one, ssl.SSLCertVerificationError):
                 reason = f"its certificate is not trusted: {reason}"
-                return RemoteError(reason, shown(url))
+                return RemoteError(reason, url.redacted)
             if isinstance(one, ssl.SSLError) and one.reason in NO_TLS:
-                return RemoteError(f"it does not speak TLS: {reason}", shown(url))
+                return RemoteError(f"it does not speak TLS: {reason}", url.redacted)
             unknown = isinstance(one, socket.gaierror) and one.errno in NO_NAME
             if unknown and origin_of(target) not in self._answered:
-                return RemoteError(f"there is no such host: {reason}", shown(url))
-        return Again(reason)
+                return RemoteError(f"there is no such host: {reason}", url.redacted)
+        return RetryError(reason)
 
     def _leads_on(self, target: str) -> bool:
         return target in self._targets
@@ -288,28 +272,28 @@ class HttpClient:
         target, until = self._targets.get(url, (url, 0.0))
         return target if time.monotonic() < until else url
 
-    def _redirected(self, url: str, target: str, response: Any) -> str:
+    def _redirected(self, url: Url, target: str, response: Any) -> str:
         """Return where a redirect leads, and remember it."""
         location = response.headers.get("Location")
         if not location:
-            raise RemoteError("a redirect to nowhere", shown(url), response.status)
+            raise RemoteError("a redirect to nowhere", url.redacted, response.status)
         try:
             found = checked(urljoin(target, location))
         except (FastshardError, ValueError):
             raise RemoteError(
-                f"a redirect to {_shown(target, location)!r}",
-                shown(url),
+                f"a redirect to {_redact(target, location)!r}",
+                url.redacted,
                 response.status,
             ) from None
         if origin_of(target).scheme == "https" and origin_of(found).scheme == "http":
             raise RemoteError(
-                f"a redirect from https to {_shown(target, location)!r}",
-                shown(url),
+                f"a redirect from https to {_redact(target, location)!r}",
+                url.redacted,
                 response.status,
             )
-        if target == url or url in self._targets:
+        if target == url.sent or url.sent in self._targets:
             until = time.monotonic() + _lasts(found)
-            self._targets[url] = found, until
+            self._targets[url.sent] = found, until
         return found
 
     def _pool_for(self, origin: Origin) -> tuple[Any, bool]:
@@ -351,10 +335,10 @@ def _drain(response: Any) -> None:
         response.release_conn()
 
 
-def _shown(target: str, location: str) -> str:
+def _redact(target: str, location: str) -> str:
     """Return where a redirect leads, without what may be secret."""
     try:
-        return shown(urljoin(target, location)).partition("?")[0][:200]
+        return redact(urljoin(target, location)).partition("?")[0][:200]
     except ValueError:
         return "no URL"
 

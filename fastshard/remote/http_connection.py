@@ -60,7 +60,7 @@ under_way = _UnderWay()
 
 
 class _TimedRaw(io.RawIOBase):
-    """A socket's bytes; what was waited for too long raises `Again`."""
+    """A socket's bytes; what was waited for too long raises `RetryError`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

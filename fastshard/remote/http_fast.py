@@ -21,11 +21,10 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import wait_for_read
 
 from fastshard._core.io.socket import CAN_RECEIVE, Scatter
-from fastshard.remote.facts import Facts, Part
+from fastshard.remote.facts import ObjectInfo, Part
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
-from fastshard.remote.http_response import is_strong
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Again, Deadline, Meter
+from fastshard.remote.retry import Deadline, Meter, RetryError
 from fastshard.remote.urls import Origin, origin_of
 
 __all__ = ["FastHttp"]
@@ -93,7 +92,7 @@ class FastHttp:
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: Facts,
+        known: ObjectInfo,
         deadline: Deadline,
     ) -> bool:
         """Read a range if that is easy, and put parts of it where they go.
@@ -120,7 +119,7 @@ class FastHttp:
             right = headers is not None and _is_due(headers, start, end, known)
         except UnreachedError:
             unreached = True  # which says nothing of its answers
-        except (OSError, HTTPError, ValueError, Again):
+        except (OSError, HTTPError, ValueError, RetryError):
             pass  # urllib3 says what it is
         finally:
             deadline.sock = None
@@ -174,7 +173,7 @@ class FastHttp:
             raise UnreachedError from error
 
     def _request(
-        self, origin: Origin, url: str, start: int, end: int, known: Facts
+        self, origin: Origin, url: str, start: int, end: int, known: ObjectInfo
     ) -> bytes:
         """Return a request; its secrets are for origins that were named."""
         begin = self._begins.get(url)
@@ -187,7 +186,7 @@ class FastHttp:
             lines = [path, f"Host: {parts.netloc}", "Accept-Encoding: identity"]
             begin = self._begins[url] = "\r\n".join(lines).encode("ascii")
         lines = [f"Range: bytes={start}-{end - 1}"]
-        if is_strong(known.tag):
+        if known.is_strong:
             lines.append(f"If-Match: {known.tag}")
         if origin in self._settings.origins:
             lines += [
@@ -273,7 +272,9 @@ def _headers(head: bytes) -> dict[bytes, bytes] | None:
     return headers
 
 
-def _is_due(headers: dict[bytes, bytes], start: int, end: int, known: Facts) -> bool:
+def _is_due(
+    headers: dict[bytes, bytes], start: int, end: int, known: ObjectInfo
+) -> bool:
     """Say whether an answer is the one that is due."""
     tag = headers.get(b"etag") or headers.get(b"last-modified", b"")
     return (

@@ -1,4 +1,4 @@
-"""The answer to a range request: checked before its body is taken, and while it is.
+"""Responses to range requests, checked before and while their bodies are received.
 
 RFC 9110, sections 14.2 to 14.4 (ranges) and 15.3.7 (206).
 """
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import room_for
 from fastshard.errors import RemoteError, RemoteNotFoundError
-from fastshard.remote.facts import Facts
+from fastshard.remote.facts import ObjectInfo
 from fastshard.remote.http_connection import under_way
-from fastshard.remote.retry import Again, NoRangesError
-from fastshard.remote.urls import shown
+from fastshard.remote.retry import NoRangesError, RetryError
+from fastshard.remote.urls import Url
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["PASSING", "Answer", "is_strong"]
+__all__ = ["PASSING", "RangeResponse"]
 
 LONGEST_TAG = 300  # characters
 LARGEST = 2**63  # bytes of an object
@@ -33,35 +33,30 @@ LASTING = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
 PASSING = frozenset((408, 425, 429, *range(500, 600))) - LASTING  # may pass
 
 
-def is_strong(tag: str) -> bool:
-    """Say whether a tag is an ETag that ``If-Match`` compares."""
-    return tag.startswith('"')
-
-
-class Answer:
-    """An answer whose headers are right, and its body.
+class RangeResponse:
+    """A response whose headers are right, and its body.
 
     Parameters
     ----------
     response : urllib3.BaseHTTPResponse
-    url : str
+    url : Url
         What was asked for.
     start, end : int
         The range, in bytes. An object may end before `end` where `known` is None.
-    known : Facts or None
+    known : ObjectInfo or None
         What the object is known to be.
     whole : bool
         Whether the whole object will do in the place of a range of it.
 
     Attributes
     ----------
-    facts : Facts
+    info : ObjectInfo
     start, end : int
         What the body holds.
 
     Raises
     ------
-    Again
+    RetryError
         It is worth to ask again.
     RemoteError
         It is not.
@@ -70,10 +65,10 @@ class Answer:
     def __init__(
         self,
         response: BaseHTTPResponse,
-        url: str,
+        url: Url,
         start: int,
         end: int,
-        known: Facts | None,
+        known: ObjectInfo | None,
         whole: bool = False,
     ) -> None:
         self._response = response
@@ -100,10 +95,10 @@ class Answer:
             return  # its body is a message
         if length is not None and length != self.end - self.start:
             due = self.end - self.start
-            raise Again(f"a body of {length:,} bytes, where {due:,} were due")
+            raise RetryError(f"a body of {length:,} bytes, where {due:,} were due")
 
     def error(self, reason: str) -> RemoteError:
-        return RemoteError(reason, shown(self._url), self._response.status)
+        return RemoteError(reason, self._url.redacted, self._response.status)
 
     def _length(self) -> int | None:
         if self._body.chunked:
@@ -134,7 +129,7 @@ class Answer:
             total = int(match[3])
         if total >= LARGEST:
             raise self.error(f"an object of {total:,} bytes")
-        self.facts = self._facts(total)
+        self.info = self._info(total)
         end = self.end if self._known else min(self.end, total)
         if (first, last + 1) != (self.start, end) or end > total:
             raise self.error(
@@ -156,15 +151,15 @@ class Answer:
         if kind.lower().startswith("text/html"):
             raise self.error("the server sends a page for people to read")
         if self.start == 0 and total is not None and (whole or total <= self.end):
-            self.facts = self._facts(total)
+            self.info = self._info(total)
             self.end = total
             return
         if self._known is not None:
-            self._facts(self._known.nbytes)  # raises if it is another object
+            self._info(self._known.nbytes)  # raises if it is another object
         raise NoRangesError(
             "the server sends whole objects only, no ranges: keep them here with "
             "cache_dir=, or download them",
-            shown(self._url),
+            self._url.redacted,
             self._response.status,
         )
 
@@ -176,19 +171,19 @@ class Answer:
         if match is None:
             raise self.error("the server refuses the range")
         total = int(match[1])
-        self.facts = self._facts(total)
+        self.info = self._info(total)
         if total != 0 or self.start != 0:
             raise self.error(f"the object ends at byte {total:,}")
         self.end = 0
 
-    def _facts(self, nbytes: int) -> Facts:
+    def _info(self, nbytes: int) -> ObjectInfo:
         headers, known = self._response.headers, self._known
         modified = headers.get("Last-Modified", "")[:100]
         tag = headers.get("ETag", "") or modified
         if len(tag) > LONGEST_TAG:
             tag = "hash of it: " + hashlib.sha256(tag.encode()).hexdigest()
         if known is None:
-            return Facts(nbytes, tag, _time_of(modified))
+            return ObjectInfo(nbytes, tag, _time_of(modified))
         if nbytes != known.nbytes:
             raise self._changed(f"{nbytes:,} bytes, and had {known.nbytes:,}")
         if known.tag and tag != known.tag:
@@ -202,13 +197,13 @@ class Answer:
         """Raise for any other status."""
         status, headers = self._response.status, self._response.headers
         if status in PASSING:
-            raise Again("the server fails", status, _pause_of(headers))
+            raise RetryError("the server fails", status, _pause_of(headers))
         if status == 412:
             raise self.error("it was written to meanwhile")
         message = headers.get("X-Error-Message", "")[:200]
         if status in (404, 410):
             raise RemoteNotFoundError(
-                message or "there is no such object", shown(self._url), status
+                message or "there is no such object", self._url.redacted, status
             )
         if status in (401, 403):
             reason = message or "the server asks for other credentials"
@@ -220,13 +215,13 @@ class Answer:
 
         Raises
         ------
-        Again
+        RetryError
             The connection ended before.
         """
         scatter = Scatter(self.start, self.end, parts)
         while scatter.left:
             if not self._body.receive(scatter):
-                raise Again("the connection ended inside the body")
+                raise RetryError("the connection ended inside the body")
         self.finish()
 
     def read(self) -> bytes:
@@ -240,21 +235,21 @@ class Answer:
         scatter = Scatter(0, len(view), [(0, view)])
         while scatter.left:
             if not self._body.receive(scatter):
-                raise Again("the connection ended inside the body")
+                raise RetryError("the connection ended inside the body")
 
     def finish(self) -> None:
         """See that there is no more, and give the connection back.
 
         Raises
         ------
-        Again
+        RetryError
             There is.
         """
         if self._response.status == 416:
             self._response.close()
             return
         if not self._body.is_over():
-            raise Again("more bytes came than were due")
+            raise RetryError("more bytes came than were due")
         self._response.release_conn()
 
 

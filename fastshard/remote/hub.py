@@ -16,13 +16,13 @@ from urllib.parse import quote, unquote
 
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.facts import Facts, Part
+from fastshard.remote.facts import ObjectInfo, Part
 from fastshard.remote.http import HttpClient
 from fastshard.remote.http_connection import check_public
 from fastshard.remote.http_response import PASSING
 from fastshard.remote.options import RemoteOptions, Settings, Token
-from fastshard.remote.retry import Again, Deadline
-from fastshard.remote.urls import base_of, checked, origin_of
+from fastshard.remote.retry import Deadline, RetryError
+from fastshard.remote.urls import Url, base_of, checked, origin_of, parse_url, redact
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -94,8 +94,8 @@ def place_of(url: str) -> Place:
     match = URL.fullmatch(base)
     if match is None:
         raise FastshardError(
-            f"{base} is no dataset of the hub: write hf://datasets/owner/name/path, "
-            "for without datasets/ it would be a model"
+            f"{redact(base)} is no dataset of the hub: write "
+            "hf://datasets/owner/name/path, for without datasets/ it would be a model"
         )
     repo, revision, path = match[1], match[2], unquote(match[3] or "").rstrip("/")
     if not REPO.fullmatch(repo):
@@ -122,8 +122,8 @@ class HubClient:
         if origin not in settings.origins:  # what was given is for others
             options |= {"token": None, "headers": None}
         options["token"] = _asking(options.get("token"))
-        self._told = Settings(options, frozenset((origin,)))
-        self._http = HttpClient(self._told)  # which nobody else needs
+        self._settings = Settings(options, frozenset((origin,)))
+        self._http = HttpClient(self._settings)  # which nobody else needs
         self.meter = self._http.meter
 
     def https_of(self, url: str) -> str:
@@ -147,38 +147,39 @@ class HubClient:
 
     def read(
         self,
-        url: str,
+        url: Url,
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: Facts,
+        known: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
-        """Read a range, and put parts of it where they go; see `HttpClient.read`."""
+        """Read a range, and put parts of it where they go; see `Transport.read`."""
         with self._explained(url) as found:
             self._http.read(found, start, end, parts, known, deadline)
 
-    def head(self, url: str, size: int) -> tuple[Facts, bytes]:
+    def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return what an object is, and its first bytes, at most `size`."""
         with self._explained(url) as found:
             return self._http.head(found, size)
 
-    def whole(self, url: str) -> tuple[Facts, bytes]:
+    def whole(self, url: str | Url) -> tuple[ObjectInfo, bytes]:
         """Return a small object."""
         with self._explained(url) as found:
             return self._http.whole(found)
 
     @contextmanager
-    def _explained(self, url: str) -> Iterator[str]:
+    def _explained(self, url: str | Url) -> Iterator[Url]:
         """Give the address of a file; a refusal then says what to do about it."""
-        found = self.https_of(url)
+        text = parse_url(url).text
+        found = self.https_of(text)
         try:
-            yield found
+            yield Url(found)
         except RemoteError as error:
             if error.status not in (401, 403):
                 raise
             said = error.reason.removesuffix("; give token=")
-            reason = self._refusal(said, place_of(url))
+            reason = self._refusal(said, place_of(text))
             raise RemoteError(reason, error.url, error.status, error.attempts) from None
 
     def _refusal(self, said: str, place: Place) -> str:
@@ -212,7 +213,7 @@ class HubClient:
         return place._replace(revision=commit).url
 
     def _sha(self, api: HfApi, place: Place, revision: str) -> str:
-        timeout = self._told.timeout
+        timeout = self._settings.timeout
         info = api.dataset_info(
             place.repo, revision=revision, timeout=timeout, expand=["sha"]
         )
@@ -260,22 +261,22 @@ class HubClient:
                 "for instance by a brace list"
             )
         api = self._api()
-        deadline = Deadline(self._told.timeout)
+        deadline = Deadline(self._settings.timeout)
         attempt = 0
         while True:
             try:
-                if not self._told.private_hosts:
+                if not self._settings.private_hosts:
                     check_public(origin_of(checked(self.endpoint)))
                 return ask(api)
             except RefusedHostError:
                 raise
             except _failures() as error:
-                meant = self._meant(error, place, attempt + 1)
-                passes = meant.status in PASSING or bool(PASS & _names_of(error))
+                failure = self._translate_error(error, place, attempt + 1)
+                passes = failure.status in PASSING or bool(PASS & _names_of(error))
             if not passes:
-                raise meant
-            again = Again(meant.reason, meant.status)
-            deadline.pause(again, attempt, meant.url, self._told.attempts)
+                raise failure
+            failed = RetryError(failure.reason, failure.status)
+            deadline.pause(failed, attempt, failure.url, self._settings.attempts)
             attempt += 1
 
     def _api(self) -> HfApi:
@@ -286,9 +287,11 @@ class HubClient:
                 "what is in a dataset of the hub is listed by huggingface_hub: "
                 'pip install "fastshard[hf]"; or name the shards, by a brace list'
             ) from None
-        return HfApi(endpoint=self.endpoint, token=self._told.bearer() or False)
+        return HfApi(endpoint=self.endpoint, token=self._settings.bearer() or False)
 
-    def _meant(self, error: Exception, place: Place, attempts: int) -> RemoteError:
+    def _translate_error(
+        self, error: Exception, place: Place, attempts: int
+    ) -> RemoteError:
         """Return what an error of huggingface_hub means here; without its text."""
         page, revision = self.page_of(place), place.revision or self._revision
         names = _names_of(error)

@@ -15,19 +15,27 @@ from typing import Any, TypeVar
 from fastshard._core.io.socket import Scatter
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.facts import Facts, Part
+from fastshard.remote.facts import ObjectInfo, Part
 from fastshard.remote.http_connection import check_public
-from fastshard.remote.http_response import PASSING, is_strong
+from fastshard.remote.http_response import PASSING
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Again, Deadline, DroppedError, Meter
-from fastshard.remote.urls import HTTP, checked, origin_of, scheme_of, shown
+from fastshard.remote.retry import Deadline, DroppedError, Meter, RetryError
+from fastshard.remote.urls import (
+    HTTP,
+    Url,
+    checked,
+    origin_of,
+    parse_url,
+    redact,
+    scheme_of,
+)
 
 __all__ = [
     "StoreClient",
     "begin",
     "coding_of",
-    "facts_of",
     "fill",
+    "info_of",
     "stores_for",
     "wrong_with",
 ]
@@ -75,15 +83,15 @@ def begin(owner: object) -> None:
     _Process.used = True
 
 
-def facts_of(meta: Any) -> Facts:
+def info_of(meta: Any) -> ObjectInfo:
     """Return what an answer says of its object."""
     modified = meta["last_modified"]
     seconds = int(modified.timestamp())  # 0: it was not told
     tag = meta["e_tag"] or (modified.isoformat() if seconds else "")
-    return Facts(meta["size"], tag, seconds * 10**9)
+    return ObjectInfo(meta["size"], tag, seconds * 10**9)
 
 
-def wrong_with(answer: Any, start: int, end: int, known: Facts) -> str:
+def wrong_with(answer: Any, start: int, end: int, known: ObjectInfo) -> str:
     """Say what is wrong with the headers of an answer; nothing if they are right."""
     meta = answer.meta
     nbytes, tag = meta["size"], meta["e_tag"]
@@ -150,27 +158,22 @@ class StoreClient:
 
     def read(
         self,
-        url: str,
+        url: Url,
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: Facts,
+        known: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
-        """Read a range, and put parts of it where they go.
+        """Read a range, and put parts of it where they go; see `Transport.read`.
 
-        A read that is under way is not ended when nobody waits for it any more.
-
-        Raises
-        ------
-        RemoteError
-            They cannot be had.
+        A read under way is not cancelled: obstore knows no way.
         """
         deadline = deadline or Deadline(self.settings.timeout, end - start)
         if deadline.dropped:
             raise DroppedError
         options: dict[str, Any] = {"range": (start, end)}
-        if is_strong(known.tag):
+        if known.is_strong:
             options["if_match"] = known.tag
         store, key = self._place_of(url)
 
@@ -182,17 +185,18 @@ class StoreClient:
             if not wrong and not fill(answer, start, end, parts):
                 wrong = f"a body of another length than {end - start:,} bytes"
             if wrong:
-                raise RemoteError(wrong, shown(url))
+                raise RemoteError(wrong, url.redacted)
             self.meter.answered(answered - begun)
             self.meter.received(end - start, time.monotonic() - answered)
 
-        self._asked(url, deadline, ask)
+        self._ask(url, deadline, ask)
 
-    def head(self, url: str, size: int) -> tuple[Facts, bytes]:
+    def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return what an object is, and its first bytes, at most `size`."""
+        url = parse_url(url)
         store, key = self._place_of(url)
 
-        def ask() -> tuple[Facts, bytes]:
+        def ask() -> tuple[ObjectInfo, bytes]:
             try:
                 answer = store.get(key, options={"range": (0, size)})
             except Exception as error:
@@ -201,20 +205,22 @@ class StoreClient:
                 answer = store.get(key)  # an empty object has no ranges
                 if answer.meta["size"]:
                     raise
-            facts, wrong = facts_of(answer.meta), coding_of(answer)
-            due = min(size, facts.nbytes)
+            info, wrong = info_of(answer.meta), coding_of(answer)
+            due = min(size, info.nbytes)
             if answer.range != (0, due):
                 wrong = f"bytes {answer.range} were answered, not the first {due:,}"
             data = bytearray(due)
             if not wrong and not fill(answer, 0, due, [(0, memoryview(data))]):
                 wrong = f"a body of another length than {due:,} bytes"
             if wrong:
-                raise RemoteError(wrong, shown(url))
-            return facts, bytes(data)
+                raise RemoteError(wrong, url.redacted)
+            return info, bytes(data)
 
-        return self._asked(url, Deadline(self.settings.timeout, size), ask)
+        return self._ask(url, Deadline(self.settings.timeout, size), ask)
 
-    def whole(self, url: str, most: int = LARGEST_ANSWER) -> tuple[Facts, bytes]:
+    def whole(
+        self, url: str | Url, most: int = LARGEST_ANSWER
+    ) -> tuple[ObjectInfo, bytes]:
         """Return an object.
 
         Raises
@@ -222,84 +228,86 @@ class StoreClient:
         RemoteError
             It has more than `most` bytes, or cannot be had.
         """
-        facts, data = self.head(url, FIRST)
-        if len(data) == facts.nbytes:
-            return facts, data
-        if facts.nbytes > most:
-            reason = f"{facts.nbytes:,} bytes, and {most:,} may be"
-            raise RemoteError(reason, shown(url))
-        rest = bytearray(facts.nbytes)
+        url = parse_url(url)
+        info, data = self.head(url, FIRST)
+        if len(data) == info.nbytes:
+            return info, data
+        if info.nbytes > most:
+            reason = f"{info.nbytes:,} bytes, and {most:,} may be"
+            raise RemoteError(reason, url.redacted)
+        rest = bytearray(info.nbytes)
         rest[: len(data)] = data
-        for start in range(len(data), facts.nbytes, RUN):
-            end = min(start + RUN, facts.nbytes)
-            self.read(url, start, end, [(start, memoryview(rest)[start:end])], facts)
-        return facts, bytes(rest)
+        for start in range(len(data), info.nbytes, RUN):
+            end = min(start + RUN, info.nbytes)
+            self.read(url, start, end, [(start, memoryview(rest)[start:end])], info)
+        return info, bytes(rest)
 
     def list(self, folder: str) -> Iterator[str]:
         """Return the URLs of all objects below a folder."""
+        url = Url(folder)
         if self.settings.offline:
             raise RemoteError(
                 "it cannot be listed with offline=True: name its shards, for instance "
                 "by a brace list",
-                shown(folder),
+                url.redacted,
             )
         scheme, _, path = folder.partition("://")
         bucket, _, prefix = path.rstrip("/").partition("/")
-        store = self._store_of(folder, bucket)
+        store = self._store_of(url, bucket)
 
         def ask() -> list[str]:
             pages = store.list(prefix or None, chunk_size=1000)
             return [str(meta["path"]) for page in pages for meta in page]
 
-        for path in self._asked(folder, Deadline(self.settings.timeout), ask):
+        for path in self._ask(url, Deadline(self.settings.timeout), ask):
             yield f"{scheme}://{bucket}/{path}"
 
-    def _place_of(self, url: str) -> tuple[Any, str]:
+    def _place_of(self, url: str | Url) -> tuple[Any, str]:
         """Return a bucket, and the key of an object in it."""
-        bucket, _, key = url.partition("://")[2].partition("/")
+        url = parse_url(url)
+        bucket, _, key = url.text.partition("://")[2].partition("/")
         if not {"", ".", ".."}.isdisjoint(key.split("/")):
             raise RemoteError(
-                "obstore reads no key with empty parts or dots", shown(url)
+                "obstore reads no key with empty parts or dots", url.redacted
             )
         return self._store_of(url, bucket), key
 
-    def _store_of(self, url: str, bucket: str) -> Any:
+    def _store_of(self, url: Url, bucket: str) -> Any:
         begin(self)
-        scheme = scheme_of(url)
-        name = f"{SAME.get(scheme, scheme)}://{bucket}"
+        name = f"{SAME.get(url.scheme, url.scheme)}://{bucket}"
         store = self._stores.get(name)
         if store is None:
             store = self._stores.setdefault(name, _made(name, self.settings))
         return store
 
-    def _asked(self, url: str, deadline: Deadline, ask: Callable[[], T]) -> T:
+    def _ask(self, url: Url, deadline: Deadline, ask: Callable[[], T]) -> T:
         """Return what `ask` returns; ask again for as long as failures may pass."""
         attempt = attempts = 0
         while True:
             try:
-                with self._meaning(url):
+                with self._translated(url):
                     return ask()
             except RemoteError as error:
                 if not error.transient or self.settings.attempts is not None:
                     raise
                 attempts += error.attempts
-                again = Again(error.reason, error.status)
+                failed = RetryError(error.reason, error.status)
             try:
-                deadline.pause(again, attempt, shown(url))
+                deadline.pause(failed, attempt, url.redacted)
             except RemoteError as error:
                 error.attempts = attempts
                 raise
             attempt += 1
 
     @contextmanager
-    def _meaning(self, url: str) -> Iterator[None]:
-        """Have what obstore raises say what it means here."""
+    def _translated(self, url: Url) -> Iterator[None]:
+        """Translate exceptions of obstore."""
         try:
             yield
         except (FastshardError, DroppedError):
             raise
         except Exception as error:  # of its own classes, of builtins, of callbacks
-            raise _meant(error, url, self.settings) from None
+            raise _translate_error(error, url, self.settings) from None
 
 
 def _made(name: str, settings: Settings) -> Any:
@@ -308,7 +316,7 @@ def _made(name: str, settings: Settings) -> Any:
         from obstore.store import from_url
     except ImportError:
         raise FastshardError(
-            f"{shown(name)} is read by obstore, which is not installed: "
+            f"{redact(name)} is read by obstore, which is not installed: "
             'pip install "fastshard[cloud]"'
         ) from None
     options = dict(settings.store)
@@ -332,7 +340,7 @@ def _made(name: str, settings: Settings) -> Any:
         return make(name, client_options=client, retry_config=retries, **options)
     except Exception as error:
         reason = _text_of(error, settings)
-        raise FastshardError(f"{shown(name)} cannot be opened: {reason}") from None
+        raise FastshardError(f"{redact(name)} cannot be opened: {reason}") from None
 
 
 def _refuse_private(options: Mapping[str, Any], scheme: str) -> None:
@@ -345,10 +353,10 @@ def _refuse_private(options: Mapping[str, Any], scheme: str) -> None:
         try:
             check_public(origin_of(checked(str(value))))
         except RefusedHostError as error:
-            raise RefusedHostError(error.reason, shown(str(value))) from None
+            raise RefusedHostError(error.reason, redact(str(value))) from None
         except socket.gaierror as error:
             reason = f"its host has no address: {error.strerror}"
-            raise RemoteError(reason, shown(str(value)), transient=True) from None
+            raise RemoteError(reason, redact(str(value)), transient=True) from None
 
 
 def _status_of(error: Exception) -> int | None:
@@ -356,18 +364,18 @@ def _status_of(error: Exception) -> int | None:
     return int(match[1]) if match else None
 
 
-def _meant(error: Exception, url: str, settings: Settings) -> Exception:
-    """Return what an exception of obstore's means here."""
+def _translate_error(error: Exception, url: Url, settings: Settings) -> Exception:
+    """Return a `RemoteError` for an exception of obstore's."""
     kind, text = type(error).__name__, str(error)
     reason, status = _text_of(error, settings), _status_of(error)
     times = TIMES.search(text)
     attempts = 1 + int(times[1]) if times else 1
     if kind == "PreconditionError":
-        return RemoteError("it was written to meanwhile", shown(url), status or 412)
+        return RemoteError("it was written to meanwhile", url.redacted, status or 412)
     if isinstance(error, FileNotFoundError) or status == 404:
         code = CODE.search(text)
         reason = "there is no such object" + (f" ({code[1]})" if code else "")
-        return RemoteNotFoundError(reason, shown(url), status or 404)
+        return RemoteNotFoundError(reason, url.redacted, status or 404)
     if kind in ("PermissionDeniedError", "UnauthenticatedError"):
         reason += (
             "; give store= other credentials, or for a public bucket "
@@ -382,7 +390,7 @@ def _meant(error: Exception, url: str, settings: Settings) -> Exception:
     passes = (
         passes and not LASTS.search(text) and not any(map(text.__contains__, METADATA))
     )
-    return RemoteError(reason, shown(url), status, attempts, transient=passes)
+    return RemoteError(reason, url.redacted, status, attempts, transient=passes)
 
 
 def _text_of(error: Exception, settings: Settings) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict, TypeVar
 
 from fastshard._util.options import check_names
 from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
-from fastshard.remote.urls import HTTP, Origin, checked, origin_of, scheme_of
+from fastshard.remote.urls import HTTP, Origin, Url, checked, origin_of, parse_url
 
 __all__ = ["RemoteOptions", "Settings", "settings_of"]
 
@@ -105,7 +105,7 @@ class Settings:
         self, options: RemoteOptions, origins: frozenset[Origin] = frozenset()
     ) -> None:
         check_names("RemoteOptions", options, RemoteOptions.__optional_keys__)
-        self._shared: dict[type, Any] = {}
+        self._shared: dict[Callable[[Settings], Any], Any] = {}
         _every.add(self)
         self.options = options
         self.origins = origins
@@ -135,11 +135,11 @@ class Settings:
         if self.offline and self.cache_dir is None:
             raise FastshardError("offline=True reads a cache: give cache_dir=")
 
-    def shared(self, kind: type[T]) -> T:
+    def shared(self, kind: Callable[[Settings], T]) -> T:
         """Return this process's ``kind(settings)``, the same each time."""
         found: T | None = self._shared.get(kind)
         if found is None:
-            found = self._shared.setdefault(kind, kind(self))  # type: ignore[call-arg]
+            found = self._shared.setdefault(kind, kind(self))
         return found
 
     def bearer(self) -> str | None:
@@ -155,10 +155,6 @@ class Settings:
         if token and not (token.isascii() and token.isprintable()):
             raise FastshardError("the token has a character that no token has")
         return token
-
-    def told(self, origins: frozenset[Origin]) -> Settings:
-        """Return the same, with secrets for these origins."""
-        return Settings(self.options, origins)
 
     def __repr__(self) -> str:
         return f"<Settings: {self.connections} connections, {self.timeout:g} s>"
@@ -230,12 +226,11 @@ def _above(options: Mapping[str, Any], name: str, default: Any) -> Any:
     return value
 
 
-def settings_of(options: RemoteOptions, sources: list[str]) -> Settings:
+def settings_of(options: RemoteOptions, sources: Iterable[str | Url]) -> Settings:
     """Return settings whose secrets are for the origins of some sources."""
     settings = Settings(options)
-    origins = {
-        origin_of(checked(source)) for source in sources if scheme_of(source) in HTTP
-    }
-    if any(scheme_of(source) == "hf" for source in sources):
+    urls = [parse_url(source) for source in sources]
+    origins = {origin_of(url.sent) for url in urls if url.scheme in HTTP}
+    if any(url.scheme == "hf" for url in urls):
         origins.add(origin_of(checked(settings.endpoint)))
-    return settings.told(frozenset(origins))
+    return Settings(options, frozenset(origins)) if origins else settings

@@ -10,11 +10,11 @@ from contextlib import suppress
 from fastshard.errors import RemoteError
 
 __all__ = [
-    "Again",
     "Deadline",
     "DroppedError",
     "Meter",
     "NoRangesError",
+    "RetryError",
 ]
 
 
@@ -84,8 +84,8 @@ class NoRangesError(RemoteError):
     """A server sends whole objects only."""
 
 
-class Again(Exception):  # noqa: N818 - it is no error yet
-    """An attempt failed in a way that may pass.
+class RetryError(Exception):
+    """An attempt failed in a way that may pass: it is worth another one.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Deadline:
 
         Raises
         ------
-        Again
+        RetryError
             It is over.
         DroppedError
             Nobody waits.
@@ -151,17 +151,17 @@ class Deadline:
             raise DroppedError
         left = (self.at - time.monotonic_ns()) / 1e9
         if left <= 0:
-            raise Again(f"no whole answer within {self.timeout:.3g} s")
+            raise RetryError(f"no whole answer within {self.timeout:.3g} s")
         return left
 
     def pause(
-        self, again: Again, attempt: int, url: str, attempts: int | None = None
+        self, failed: RetryError, attempt: int, url: str, attempts: int | None = None
     ) -> None:
         """Wait before the next attempt: exponential backoff with full jitter.
 
         Parameters
         ----------
-        again : Again
+        failed : RetryError
             Why the last attempt failed.
         attempt : int
             Its number, from 0.
@@ -177,13 +177,13 @@ class Deadline:
         """
         longest = min(FIRST_PAUSE * 2 ** min(attempt, 16), LONGEST_PAUSE)
         left = (self.at - time.monotonic_ns()) / 1e9
-        asked = again.pause or 0.0
+        asked = failed.pause or 0.0
         if left <= LEAST_LEFT or asked >= left or attempt + 1 == attempts:
-            reason = again.reason
+            reason = failed.reason
             if asked >= left > 0:
                 reason += f"; it asks to wait for {asked:,.0f} s"
             raise RemoteError(
-                reason, url, again.status, attempt + 1, transient=True
+                reason, url, failed.status, attempt + 1, transient=True
             ) from None
         # Half of what is left at most, so that the last attempts come near its end.
         self._sleep(max(min(random.uniform(0, longest), left / 2), asked))

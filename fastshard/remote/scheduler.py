@@ -1,8 +1,8 @@
-"""Many ranges at a time: requests are merged into runs, which threads read.
+"""Scheduling of range reads: requests are coalesced, threads read the ranges.
 
-A run is one range of one object. Requests that lie near each other share one: to read
-over a gap takes less time than another answer. Each request's bytes go into memory of
-its own, so that what is kept of one does not keep the others.
+Requests of one object that lie near each other share a range: to read over a gap takes
+less time than another answer. Each request's bytes go into memory of its own, so that
+what is kept of one does not keep the others.
 """
 
 from __future__ import annotations
@@ -13,46 +13,52 @@ import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import room_for
 from fastshard.errors import FastshardError, RemoteError
+from fastshard.remote.facts import RangedObject
+from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, DroppedError
 
-if TYPE_CHECKING:
-    from fastshard.remote.file import RemoteFile
-    from fastshard.remote.options import Settings
+__all__ = [
+    "MOST_SPAN",
+    "Engine",
+    "RangeRead",
+    "Request",
+    "coalesce",
+    "fetch",
+    "read_now",
+    "start",
+]
 
-__all__ = ["Engine", "Request", "Run", "plan"]
-
-MOST_SPAN = 8 << 20  # bytes of a run
+MOST_SPAN = 8 << 20  # bytes of a range
 IDLE = 1.0  # seconds that a thread waits for more to do
-PATIENCE = 0.5  # seconds after which it is asked whether anybody reads a run
+PATIENCE = 0.5  # seconds after which a waiting thread reads a range itself
 
 
 class Request:
-    """Bytes of a remote object that somebody wants.
+    """Bytes wanted of a remote object.
 
     Parameters
     ----------
-    file : RemoteFile
+    file : RangedObject
     offset, size : int
         Within it.
     into : memoryview, optional
         Where they go; otherwise they become bytes of their own.
     """
 
-    __slots__ = ("_room", "error", "file", "filled", "offset", "runs", "size", "view")
+    __slots__ = ("_room", "error", "file", "filled", "offset", "reads", "size", "view")
 
     def __init__(
-        self, file: RemoteFile, offset: int, size: int, into: memoryview | None = None
+        self, file: RangedObject, offset: int, size: int, into: memoryview | None = None
     ) -> None:
         self.file = file
         self.offset = offset
         self.size = size
-        self.runs: Sequence[Run] = ()
+        self.reads: Sequence[RangeRead] = ()
         self.error: Exception | None = None
-        self.filled = False  # without a run
+        self.filled = False  # without a range read
         self._room: bytes | None = None
         self.view = into
 
@@ -67,23 +73,23 @@ class Request:
 
         One that was not sent, for something interrupted that, is sent now.
         """
-        if not self.runs and not self.filled and self.size:
-            self.file.start([self])
-        for run in self.runs:
-            error = run.wait()
+        if not self.reads and not self.filled and self.size:
+            start([self])
+        for read in self.reads:
+            error = read.wait()
             self.error = self.error or error
         return self.error
 
     def has_failed(self) -> bool:
         """Return whether it ended with an error; does not wait."""
         return self.error is not None or any(
-            run.done and run.error is not None for run in self.runs
+            read.done and read.error is not None for read in self.reads
         )
 
     def settle(self) -> None:
         """Wait until nothing writes into the buffer any more."""
-        for run in self.runs:
-            run.wait()
+        for read in self.reads:
+            read.wait()
 
     def result(self) -> bytes:
         """Return the bytes, once they are there."""
@@ -96,11 +102,11 @@ class Request:
 
     def drop(self) -> None:
         """Tell that nobody waits for these bytes any more."""
-        for run in self.runs:
-            run.let_go()
+        for read in self.reads:
+            read.release()
 
 
-class Run:
+class RangeRead:
     """One range of an object, read by one thread."""
 
     __slots__ = (
@@ -118,7 +124,7 @@ class Run:
         "wanted",
     )
 
-    def __init__(self, file: RemoteFile, start: int) -> None:
+    def __init__(self, file: RangedObject, start: int) -> None:
         self.file = file
         self.start = self.end = start
         self.parts: list[tuple[int, memoryview]] = []
@@ -164,8 +170,8 @@ class Run:
         finally:
             self._end()
 
-    def refuse(self, error: Exception) -> None:
-        """End a run that was claimed with an error, without reading it."""
+    def fail(self, error: Exception) -> None:
+        """End a read that was claimed with an error, without reading."""
         self.error = error
         self._end()
 
@@ -186,13 +192,13 @@ class Run:
                 self.read()  # it was lost when something interrupted who sent it
         return self.error
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Note that one request less waits; ends a read that nobody waits for."""
         self.wanted -= 1
         if self.wanted > 0 or self.done or self._pid != os.getpid():
             return
         if self.claim():
-            self.refuse(
+            self.fail(
                 RemoteError(
                     "the request was cancelled: no reader waits for it", self.file.path
                 )
@@ -201,56 +207,56 @@ class Run:
             self.deadline.drop()
 
 
-def plan(requests: Iterable[Request], gap: int, span: int) -> list[Run]:
-    """Merge requests into runs, in the order of the first request of each.
+def coalesce(requests: Iterable[Request], gap: int, span: int) -> list[RangeRead]:
+    """Merge requests into range reads, in the order of the first request of each.
 
     Parameters
     ----------
     requests : iterable of Request
         Of any objects, in any order.
     gap : int
-        Bytes between two requests that one run reads over.
+        Bytes between two requests that one range read reads over.
     span : int
-        Bytes of a run of several requests, at most.
+        Bytes of a range of several requests, at most.
     """
     by_file: dict[int, list[Request]] = {}
     for request in requests:
         if request.size > 0:
             by_file.setdefault(id(request.file), []).append(request)
-    runs: list[Run] = []
+    reads: list[RangeRead] = []
     for some in by_file.values():
         some.sort(key=lambda request: request.offset)
-        runs += _merged(some, gap, span)
-    return runs
+        reads += _merged(some, gap, span)
+    return reads
 
 
-def _merged(requests: Sequence[Request], gap: int, span: int) -> list[Run]:
+def _merged(requests: Sequence[Request], gap: int, span: int) -> list[RangeRead]:
     """Merge requests of one object, which are sorted."""
-    runs: list[Run] = []
-    run: Run | None = None
+    reads: list[RangeRead] = []
+    read: RangeRead | None = None
     for request in requests:
         end = request.offset + request.size
         near = (
-            run is not None
-            and 0 <= request.offset - run.end <= gap
-            and end - run.start <= span
+            read is not None
+            and 0 <= request.offset - read.end <= gap
+            and end - read.start <= span
         )
-        if run is None or not near:
-            run = Run(request.file, request.offset)
-            runs.append(run)
-        view, own = request.place(), [run]
+        if read is None or not near:
+            read = RangeRead(request.file, request.offset)
+            reads.append(read)
+        view, own = request.place(), [read]
         for at in range(0, request.size, MOST_SPAN):
             if at > 0:
-                run = Run(request.file, request.offset + at)
-                runs.append(run)
-                own.append(run)
-            run.add(request.offset + at, view[at : at + MOST_SPAN])
-        request.runs = own
-    return runs
+                read = RangeRead(request.file, request.offset + at)
+                reads.append(read)
+                own.append(read)
+            read.add(request.offset + at, view[at : at + MOST_SPAN])
+        request.reads = own
+    return reads
 
 
 class Engine:
-    """Threads that read runs, a bounded number; they end when there is nothing to do.
+    """Threads that read ranges, a bounded number; they end when idle.
 
     Parameters
     ----------
@@ -261,22 +267,22 @@ class Engine:
     def __init__(self, settings: Settings) -> None:
         self._connections = settings.connections
         # Written in C, as locks are: nothing that interrupts a thread leaves it held.
-        self._runs: SimpleQueue[Run | None] = SimpleQueue()
+        self._reads: SimpleQueue[RangeRead | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         _engines.add(self)
 
-    def start(self, runs: Iterable[Run]) -> None:
-        """Have runs read, those that were given first before others."""
-        for run in runs:
-            run.queued = True
-            self._runs.put(run)
+    def start(self, reads: Iterable[RangeRead]) -> None:
+        """Queue range reads; those that were given first are read first."""
+        for read in reads:
+            read.queued = True
+            self._reads.put(read)
         with self._lock:
             alone = not self._grow()
         while alone:  # no thread can be started: this one does it
             try:
-                waiting = self._runs.get_nowait()
+                waiting = self._reads.get_nowait()
             except Empty:
                 break
             if waiting is not None and waiting.claim():
@@ -285,7 +291,7 @@ class Engine:
     def _grow(self) -> bool:
         """Start threads for what is to be read; say whether there are any."""
         missing = min(
-            self._runs.qsize() - self._idle, self._connections - len(self._threads)
+            self._reads.qsize() - self._idle, self._connections - len(self._threads)
         )
         for _ in range(missing):
             thread = threading.Thread(
@@ -300,26 +306,26 @@ class Engine:
         return bool(self._threads)
 
     def _work(self) -> None:
-        while (run := self._next()) is not None:
-            if run.claim():
-                run.read()
-            del run  # its buffers are its owner's now
+        while (read := self._next()) is not None:
+            if read.claim():
+                read.read()
+            del read  # its buffers are its owner's now
 
-    def _next(self) -> Run | None:
+    def _next(self) -> RangeRead | None:
         """Wait for something to do; None: leave."""
         with self._lock:
             self._idle += 1
         while True:
-            run = None
+            read = None
             with suppress(Empty):
-                run = self._runs.get(timeout=IDLE)
+                read = self._reads.get(timeout=IDLE)
             with self._lock:
-                if run is None and not self._runs.empty():
+                if read is None and not self._reads.empty():
                     continue
                 self._idle -= 1
-                if run is None:
+                if read is None:
                     self._threads.discard(threading.current_thread())
-                return run
+                return read
 
     def rest(self) -> None:
         """Have idle threads leave, and wait for them: a fork warns of threads."""
@@ -327,7 +333,7 @@ class Engine:
             threads = list(self._threads)
             busy = len(threads) - self._idle
             for _ in range(self._idle):
-                self._runs.put(None)
+                self._reads.put(None)
         for thread in threads if busy == 0 else ():
             thread.join(1.0)
 
@@ -342,3 +348,85 @@ def _rest() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_rest, after_in_child=_engines.clear)
+
+
+def fetch(requests: Sequence[Request]) -> list[Exception | None]:
+    """Have requests answered, and wait; return what went wrong with each.
+
+    When it returns, also with an exception such as KeyboardInterrupt, nothing writes
+    into their buffers any more.
+    """
+    try:
+        if len(requests) == 1 and 0 < requests[0].size <= MOST_SPAN:
+            if not _is_filled(requests[0]):
+                _read_here(requests[0])
+        else:
+            start(requests)
+        for request in reversed(requests):  # the last first: it wakes this thread once
+            request.wait()
+        return [request.error for request in requests]
+    except BaseException:
+        for request in requests:
+            request.drop()
+        for request in requests:
+            request.settle()
+        raise
+
+
+def start(requests: Sequence[Request]) -> None:
+    """Have requests answered by the engine's threads, and do not wait."""
+    for settings, some in _by_settings(requests).items():
+        reads = _coalesced(some)
+        if reads:
+            settings.shared(Engine).start(reads)
+
+
+def read_now(requests: Sequence[Request]) -> None:
+    """Answer requests in this thread, ahead of those that wait for the engine.
+
+    What goes wrong is left in the requests; after a failure the rest is not asked for.
+    """
+    failed: Exception | None = None
+    groups = _by_settings(requests).values()
+    for read in [read for some in groups for read in _coalesced(some)]:
+        if not read.claim():
+            continue
+        if failed is None:
+            read.read()
+            failed = read.error
+        else:
+            read.fail(failed)
+
+
+def _read_here(request: Request) -> None:
+    """Answer a request in this thread."""
+    file, at = request.file, request.offset
+    deadline = Deadline(file.settings.timeout, request.size)
+    try:
+        file.read_range(at, at + request.size, [(at, request.place())], deadline)
+    except (FastshardError, OSError) as error:
+        request.error = error.with_traceback(None)
+    request.filled = True
+
+
+def _is_filled(request: Request) -> bool:
+    """Answer a request from this machine, if all of it is kept here."""
+    if not request.file.is_kept(request.offset, request.size):
+        return False
+    request.filled = request.file.read_kept(request.offset, request.place())
+    return request.filled
+
+
+def _by_settings(requests: Sequence[Request]) -> dict[Settings, list[Request]]:
+    """Sort out requests that the network has to answer."""
+    found: dict[Settings, list[Request]] = {}
+    for request in requests:
+        if not _is_filled(request):
+            found.setdefault(request.file.settings, []).append(request)
+    return found
+
+
+def _coalesced(requests: Sequence[Request]) -> list[RangeRead]:
+    """Merge requests of the same settings, as the measured latency and rate allow."""
+    meter = requests[0].file.meter
+    return coalesce(requests, meter.gap(), meter.span())

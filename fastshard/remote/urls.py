@@ -1,4 +1,4 @@
-"""URLs of shards: which are remote, their parts, and how they are shown.
+"""URLs: which are remote, their parts, as they are sent, as they are shown.
 
 A URL's query may hold a signature, so it is never shown.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from typing import NamedTuple, NoReturn
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from fastshard.errors import FastshardError
 
 __all__ = [
     "Origin",
+    "Url",
     "base_of",
     "checked",
     "common_folder",
@@ -25,9 +26,12 @@ __all__ = [
     "joined",
     "last_part",
     "origin_of",
+    "parse",
+    "parse_url",
+    "redact",
     "relative",
     "scheme_of",
-    "shown",
+    "without_user",
 ]
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -43,6 +47,52 @@ class Origin(NamedTuple):
     scheme: str
     host: str
     port: int | None
+
+
+class Url:
+    """A URL, parsed once. Its text may be secret, `redacted` is not.
+
+    Attributes
+    ----------
+    text : str
+        As it was given.
+    scheme : str
+        In lower case.
+    base, query : str
+        Without the query; the query with its question mark, or "".
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.scheme = scheme_of(text)
+        self.base, question, query = text.partition("?")
+        self.query = question + query
+
+    @cached_property
+    def redacted(self) -> str:
+        """The URL for errors, logs and whatever is stored: see `redact`."""
+        return redact(self.text)
+
+    @cached_property
+    def sent(self) -> str:
+        """An ``http`` or ``https`` URL as it is sent; raises as `checked` does."""
+        return checked(self.text)
+
+    def __repr__(self) -> str:
+        return f"<Url {self.redacted!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Url does not pickle: its text may be secret")
+
+
+def parse(text: str) -> str | Url:
+    """Parse a path or a URL: a path is returned as it is."""
+    return Url(text) if is_remote(text) else text
+
+
+def parse_url(url: str | Url) -> Url:
+    """Parse a URL, unless that has been done."""
+    return url if isinstance(url, Url) else Url(url)
 
 
 def scheme_of(text: str) -> str:
@@ -69,39 +119,49 @@ def checked(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise FastshardError(f"{shown(url)} is no URL: {error}") from None
+        raise FastshardError(f"{redact(url)} is no URL: {error}") from None
     if parts.scheme.lower() not in HTTP:
-        raise FastshardError(f"{shown(url)} is neither http nor https")
+        raise FastshardError(f"{redact(url)} is neither http nor https")
     if not host or re.search(r"[\x00-\x20\x7f]", url):
-        raise FastshardError(f"{shown(url)!r} is no URL")
+        raise FastshardError(f"{redact(url)!r} is no URL")
     if "@" in parts.netloc:
         raise FastshardError(
-            f"{shown(url)} has a password in it; give headers= or token= in its place"
+            f"{redact(url)} has a password in it; give headers= or token= in its place"
         )
     if not host.isascii():
         try:
             url = url.replace(host, host.encode("idna").decode("ascii"), 1)
         except UnicodeError:
-            raise FastshardError(f"{shown(url)} has no host that there is") from None
+            raise FastshardError(f"{redact(url)} has no host that there is") from None
     return quote(url.partition("#")[0], safe="%/:=&?~#+!$,;'@()*[]")
 
 
-def is_folder(text: str) -> bool:
-    """Say whether a str names a folder: a directory here, or a URL of no index."""
-    if is_remote(text):
-        return not base_of(text).endswith((".fsi", ".json", ".idx"))
-    return os.path.isdir(text)
+def is_folder(place: str | Url) -> bool:
+    """Say whether a folder is named: a directory here, or a URL of no index."""
+    found = parse(place) if isinstance(place, str) else place
+    if isinstance(found, Url):
+        return not found.base.endswith((".fsi", ".json", ".idx"))
+    return os.path.isdir(found)
 
 
-def shown(url: str) -> str:
+def redact(url: str) -> str:
     """Return a URL without what may be secret: user, password, query."""
+    if SCHEME.match(url) is None:
+        return url
+    base, query, _ = without_user(url.partition("#")[0]).partition("?")
+    return base + ("?..." if query else "")
+
+
+def without_user(url: str) -> str:
+    """Return a URL without a user and a password."""
     scheme = SCHEME.match(url)
     if scheme is None:
         return url
-    rest, query, _ = url[scheme.end() :].partition("#")[0].partition("?")
-    if "@" in query or "@" in rest.partition("/")[0]:  # a password may have any of / ?
-        rest, query, _ = url[scheme.end() :].rpartition("@")[2].partition("?")
-    return scheme[0] + rest + ("?..." if query else "")
+    rest = url[scheme.end() :]
+    base, _, query = rest.partition("?")
+    if "@" in query or "@" in base.partition("/")[0]:  # a password may have any of / ?
+        rest = rest.rpartition("@")[2]
+    return scheme[0] + rest
 
 
 @lru_cache(1024)

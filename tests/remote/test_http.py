@@ -447,7 +447,7 @@ def test_ctrl_c_leaves_no_writer_behind(server, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         fetch(requests)
     assert time.monotonic() - begun < 5
-    assert all(run.done for request in requests for run in request.runs)
+    assert all(run.done for request in requests for run in request.reads)
 
 
 def test_a_small_object_is_read_whole_from_a_server_without_ranges(server):
@@ -467,7 +467,7 @@ def fast_read(server, path="/a.tar", **options) -> bool:
     room = bytearray(10)
     parts = [(20_000, memoryview(room))]
     came = client._fast.read(
-        client._target_of(file.url), 20_000, 20_010, parts, file.facts, Deadline(5.0)
+        client._target_of(file.url), 20_000, 20_010, parts, file.info, Deadline(5.0)
     )
     assert not came or room == DATA[20_000:20_010]
     return came
@@ -491,7 +491,7 @@ def test_what_is_not_just_what_was_asked_for_is_left_to_urllib3(server, behaviou
     parts = [(20_000, memoryview(room))]
 
     begun = time.monotonic()
-    came = client._fast.read(file.url, 20_000, 24_000, parts, file.facts, Deadline(0.5))
+    came = client._fast.read(file.url, 20_000, 24_000, parts, file.info, Deadline(0.5))
 
     assert time.monotonic() - begun < 3
     if came:

@@ -338,7 +338,7 @@ def test_a_store_that_is_away_is_asked_again_until_the_timeout():
 
         server.behave_well()
         server.behave(None, "status_500")
-        file = RemoteFile(file.url, plain_store(server, timeout=1.0), file.facts)
+        file = RemoteFile(file.url, plain_store(server, timeout=1.0), file.info)
         with pytest.raises(RemoteError, match="500") as caught:
             file.read(20_000, 10)
         assert caught.value.transient

@@ -11,7 +11,7 @@ from fastshard.errors import RemoteNotFoundError
 from fastshard.remote.file import open_remote
 from fastshard.remote.http import client_for
 from fastshard.remote.options import settings_of
-from fastshard.remote.retry import Again, Deadline
+from fastshard.remote.retry import Deadline, RetryError
 from support.servers.http import Server
 from support.servers.messages import plain
 from support.tars import write_tar
@@ -216,7 +216,7 @@ def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
         deadline, pauses, attempt = Deadline(60.0), [], 0
         while now[0] < 20.0:  # the server refuses connections
             before = now[0]
-            deadline.pause(Again("refused"), attempt, "u")
+            deadline.pause(RetryError("refused"), attempt, "u")
             pauses.append(now[0] - before)
             attempt += 1
         assert now[0] < 25.1
@@ -225,7 +225,7 @@ def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
 
         for _ in range(200):  # it never comes back
             try:
-                deadline.pause(Again("refused"), attempt, "u")
+                deadline.pause(RetryError("refused"), attempt, "u")
             except RemoteError as error:
                 assert error.transient
                 break
@@ -247,7 +247,7 @@ def test_pauses_are_spread(monkeypatch):
     slept = []
     monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
     for _ in range(200):
-        Deadline(60.0).pause(Again("refused"), 5, "u")
+        Deadline(60.0).pause(RetryError("refused"), 5, "u")
     longest = 0.1 * 2**5
     assert min(slept) < longest / 4 < longest * 3 / 4 < max(slept) <= longest
 
@@ -256,10 +256,10 @@ def test_a_wait_that_the_server_asks_for_is_kept(monkeypatch):
     slept = []
     monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
     for _ in range(20):
-        Deadline(60.0).pause(Again("busy", 503, 7.0), 0, "u")
+        Deadline(60.0).pause(RetryError("busy", 503, 7.0), 0, "u")
     assert min(slept) >= 7.0
     with pytest.raises(RemoteError, match="asks to wait for 90 s"):
-        Deadline(60.0).pause(Again("busy", 503, 90.0), 0, "u")
+        Deadline(60.0).pause(RetryError("busy", 503, 90.0), 0, "u")
 
 
 def test_only_the_deadline_bounds_attempts_unless_told(server):

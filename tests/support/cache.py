@@ -10,11 +10,11 @@ import pytest
 
 from fastshard.remote.cache.ranges import PIECE
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import Facts
+from fastshard.remote.facts import ObjectInfo
 
 URL = "https://host/a/train-0.tar"
 OBJECT = random.Random(1).randbytes(2 * PIECE + 12_345)
-FACTS = Facts(len(OBJECT), '"v1"', 1_700_000_000 * 10**9)
+FACTS = ObjectInfo(len(OBJECT), '"v1"', 1_700_000_000 * 10**9)
 FILES = ["data", "ranges", "object.json", "used"]
 
 posix = pytest.mark.skipif(os.name == "nt", reason="no such thing there")

@@ -14,7 +14,7 @@ from fastshard.index.contents import Contents
 from fastshard.index.sidecar import FOUND, sidecar
 from fastshard.remote.file import is_absent, remote_bytes
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, scheme_of, shown
+from fastshard.remote.urls import is_remote, redact, scheme_of
 
 __all__ = ["RemoteShards", "asked_at", "local_contents", "local_index"]
 
@@ -55,7 +55,7 @@ def asked_at(url: str, settings: Settings) -> str:
         from fastshard.remote.hub import hub_for
 
         url = hub_for(settings).https_of(url)
-    return shown(url)
+    return redact(url)
 
 
 class RemoteShards(TarSet):
@@ -107,7 +107,7 @@ class RemoteShards(TarSet):
         """Say which index an error is about, if it is one to pass over."""
         for i, place in enumerate(places):
             if isinstance(error, FormatError):
-                if error.path == shown(place):
+                if error.path == redact(place):
                     return i
             elif (
                 isinstance(error, RemoteError)
@@ -138,10 +138,10 @@ class RemoteShards(TarSet):
         if place.partition("?")[0].endswith(".json"):
             from fastshard.index.jsonfile import parse_json
 
-            return parse_json(data, shown(place), None)[0]
+            return parse_json(data, redact(place), None)[0]
         from fastshard.index.binary import parse_binary
 
-        return parse_binary(data, shown(place)).contents(True, False)
+        return parse_binary(data, redact(place)).contents(True, False)
 
 
 def _warn(error: FormatError) -> None:

@@ -26,9 +26,9 @@ from fastshard.remote.urls import (
     common_folder,
     is_remote,
     joined,
+    redact,
     relative,
     scheme_of,
-    shown,
 )
 
 __all__ = ["Found", "Located", "find_half", "find_local", "find_remote", "url_of"]
@@ -93,7 +93,7 @@ def url_of(source: str) -> str | None:
         return source
     if "://" in source:
         raise FastshardError(
-            f"{shown(source)} is remote, of a kind that cannot be read: http, https, "
+            f"{redact(source)} is remote, of a kind that cannot be read: http, https, "
             "hf, s3, gs and az can"
         )
     if os.path.exists(source) or not REPO.fullmatch(source):

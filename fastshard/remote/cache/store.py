@@ -37,9 +37,9 @@ from fastshard.remote.cache.entry_files import (
 )
 from fastshard.remote.facts import (
     TOO_LARGE,
-    Facts,
-    Known,
-    read_known,
+    ObjectInfo,
+    ObjectVersion,
+    read_version,
     url_part,
     version_part,
 )
@@ -135,14 +135,14 @@ class RangeCache(Locked):
         self._open: dict[Entry, None] = {}  # whose files are open, the oldest first
         self._entries: weakref.WeakSet[Entry] = weakref.WeakSet()
 
-    def entry(self, url: str, facts: Facts) -> Entry:
+    def entry(self, url: str, info: ObjectInfo) -> Entry:
         """Open what is here of an object, or make an entry for it.
 
         Parameters
         ----------
         url : str
             Stored as it is, so without anything secret.
-        facts : Facts
+        info : ObjectInfo
             What the server told, or `remembered` did. Another tag or size is another
             version, of which nothing is shared.
 
@@ -151,29 +151,29 @@ class RangeCache(Locked):
         ValueError
             There is no tag, or no file can have the size.
         """
-        if not facts.tag:
+        if not info.tag:
             raise ValueError(
                 f"the server tells nothing that versions of {url} differ by"
             )
-        if not 0 <= facts.nbytes < TOO_LARGE:
-            raise ValueError(f"{url} cannot have {facts.nbytes:,} bytes")
-        path = f"{self._path_of(url)}-{version_part(facts)}"
-        entry = Entry(self, path, Known(url, facts))
+        if not 0 <= info.nbytes < TOO_LARGE:
+            raise ValueError(f"{url} cannot have {info.nbytes:,} bytes")
+        path = f"{self._path_of(url)}-{version_part(info)}"
+        entry = Entry(self, path, ObjectVersion(url, info))
         with self.lock:
             self._entries.add(entry)
         return entry
 
-    def remembered(self, url: str) -> Facts | None:
-        """Return the facts that an entry for an object was last opened with."""
+    def remembered(self, url: str) -> ObjectInfo | None:
+        """Return the info that an entry for an object was last opened with."""
         above, part = os.path.split(self._path_of(url))
         found = []
         with suppress(OSError):
             for name in os.listdir(above):
                 path = os.path.join(above, name, OBJECT)
                 if name.startswith(part) and ENTRY.fullmatch(name):
-                    known = read_known(path)
+                    known = read_version(path)
                     if known is not None and known.url == url:
-                        found.append((_mtime_ns(path), known.facts))
+                        found.append((_mtime_ns(path), known.info))
         return max(found)[1] if found else None
 
     def stop(self, error: Exception) -> None:
@@ -293,10 +293,10 @@ def _free(found: Iterator[Found] | list[Found], enough: int | None = None) -> in
 
 
 def _describe(one: Found) -> Cached:
-    known = read_known(os.path.join(one.path, OBJECT))
+    known = read_version(os.path.join(one.path, OBJECT))
     if known is None:
         return Cached("", one.disk_bytes, 0, False, one.used_ns)
-    nbytes = known.facts.nbytes
+    nbytes = known.info.nbytes
     whole = False
     with suppress(OSError, DamagedError):
         whole = not Opened(one.path, nbytes).missing(0, nbytes)
@@ -373,7 +373,7 @@ PASSING = (  # not of the disk
     errno.ENOENT,
 )
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class Entry:
@@ -392,9 +392,9 @@ class Entry:
         Of the object.
     """
 
-    def __init__(self, cache: RangeCache, folder: str, known: Known) -> None:
+    def __init__(self, cache: RangeCache, folder: str, known: ObjectVersion) -> None:
         self.path = os.path.join(folder, DATA)
-        self.nbytes = known.facts.nbytes
+        self.nbytes = known.info.nbytes
         self.folder = folder
         self._cache = cache
         self._known = known
@@ -504,7 +504,7 @@ class Entry:
     def _is_inside(self, offset: int, size: int) -> bool:
         return size >= 0 and 0 <= offset <= self.nbytes - size
 
-    def _ask(self, question: Callable[[Opened], Answer], otherwise: Answer) -> Answer:
+    def _ask(self, question: Callable[[Opened], T], otherwise: T) -> T:
         """Ask the files, or answer otherwise if they cannot be asked."""
         opened = self._opened or self._reopen(make=False)
         if opened is None:
@@ -570,7 +570,7 @@ class Entry:
 
     def _check_object(self) -> None:
         path = os.path.join(self.folder, OBJECT)
-        stored = read_known(path)
+        stored = read_version(path)
         if stored is None or not same_object(stored, self._known):
             raise DamagedError
         if stored != self._known and not self._cache.is_stopped:
@@ -597,12 +597,12 @@ def as_bytes(view: memoryview) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def same_object(one: Known, other: Known) -> bool:
+def same_object(one: ObjectVersion, other: ObjectVersion) -> bool:
     """Tell whether the bytes are the same. Of the time, servers tell several."""
-    return one.url == other.url and one.facts[:2] == other.facts[:2]
+    return one.url == other.url and one.info[:2] == other.info[:2]
 
 
-def make_entry(folder: str, known: Known) -> None:
+def make_entry(folder: str, known: ObjectVersion) -> None:
     """Make the files of an entry, and give them their place if it is free.
 
     Raises
@@ -624,14 +624,14 @@ def make_entry(folder: str, known: Known) -> None:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _fill(folder: str, known: Known) -> None:
+def _fill(folder: str, known: ObjectVersion) -> None:
     content = {DATA: b"", LOG: b"", OBJECT: known.dump(), USED: b""}
     for name, data in content.items():
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         fd = open_regular(os.path.join(folder, name), flags)
         try:
             if name == DATA:
-                os.ftruncate(fd, known.facts.nbytes)
+                os.ftruncate(fd, known.info.nbytes)
             append_to(fd, data)
         finally:
             os.close(fd)

@@ -116,7 +116,7 @@ def test_discovery_and_figures_open_no_shard(folder, monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("a shard was opened")
 
-    monkeypatch.setattr("fastshard.dataset.shardset.open_tar", refuse)
+    monkeypatch.setattr("fastshard.dataset.tarset.open_local_tar", refuse)
     dataset = webshart.discover_dataset(str(folder))
     size = sum(path.stat().st_size for path in folder.rglob("*.tar"))
     assert dataset.quick_stats() == (size, 10)

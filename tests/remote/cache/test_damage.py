@@ -10,7 +10,7 @@ import pytest
 
 from fastshard.remote.cache.ranges import PIECE, decode, encode
 from fastshard.remote.cache.store import RangeCache, clear, listing
-from fastshard.remote.facts import Facts, read_known
+from fastshard.remote.facts import ObjectInfo, read_version
 from support.cache import (
     FACTS,
     FILES,
@@ -208,7 +208,7 @@ def test_facts_that_are_none_are_not_believed(folder, entry, text):
     path = Path(entry.folder, "object.json")
     path.write_text(text, "latin-1")
 
-    assert read_known(path) is None
+    assert read_version(path) is None
     assert RangeCache(folder).remembered(URL) is None
     assert [one.url for one in listing(folder)] == [""]
     assert reopened(folder).missing(0, 10) == [(0, 10)]
@@ -220,7 +220,7 @@ def test_facts_with_one_changed_character_are_not_believed(entry):
     good = path.read_bytes()
     for i in range(len(good)):
         path.write_bytes(good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :])
-        known = read_known(path)
+        known = read_version(path)
         assert known is None or known == (URL, FACTS)
 
 
@@ -235,7 +235,7 @@ def test_garbage_in_a_log_is_passed_over_in_linear_time():
 
 
 def test_many_small_ranges_are_no_burden(folder):
-    facts = Facts(10 * PIECE, "t", 0)
+    facts = ObjectInfo(10 * PIECE, "t", 0)
     path = RangeCache(folder).entry(URL, facts).path
     offsets = [i for i in range(0, 10 * PIECE, 100) if i % PIECE <= PIECE - 50]
     random.Random(0).shuffle(offsets)

@@ -12,7 +12,7 @@ import pytest
 from fastshard import CacheWarning
 from fastshard.remote.cache.disk import alone_in
 from fastshard.remote.cache.store import RangeCache, clear, listing
-from fastshard.remote.facts import Facts
+from fastshard.remote.facts import ObjectInfo
 from support.cache import FACTS, OBJECT, URL, add, posix, read, reopened
 from support.marks import not_sanitized
 from support.processes import run_script
@@ -34,7 +34,7 @@ def entry(folder):
 
 def sized(cache, name, nbytes, used_s):
     """Fill an entry, and say when it was used."""
-    entry = cache.entry(name, Facts(nbytes, "t", 0))
+    entry = cache.entry(name, ObjectInfo(nbytes, "t", 0))
     os.utime(Path(entry.folder, "used"), (used_s, used_s))
     entry.add(0, os.urandom(nbytes))
     return entry
@@ -216,8 +216,8 @@ def test_a_record_of_which_only_a_part_fits_hides_no_later_one(
 FILLS_UP = """
 import resource, sys, warnings
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import Facts
-entry = RangeCache(sys.argv[1]).entry("u", Facts(200_000, "t", 0))
+from fastshard.remote.facts import ObjectInfo
+entry = RangeCache(sys.argv[1]).entry("u", ObjectInfo(200_000, "t", 0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

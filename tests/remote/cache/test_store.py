@@ -14,7 +14,7 @@ import pytest
 
 from fastshard.remote.cache.ranges import PIECE, Ranges
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import Facts
+from fastshard.remote.facts import ObjectInfo
 from support.cache import (
     FACTS,
     OBJECT,
@@ -94,7 +94,7 @@ def test_whole_is_whole_after_the_last_byte(folder, entry):
 
 
 def test_an_empty_object_is_whole(folder):
-    entry = RangeCache(folder).entry(URL, Facts(0, "t", 0))
+    entry = RangeCache(folder).entry(URL, ObjectInfo(0, "t", 0))
 
     assert entry.is_whole()
     assert read(entry, 0, 0) == b""
@@ -143,10 +143,10 @@ def test_versions_and_equal_basenames_never_meet(folder):
 def test_versions_that_cannot_be_told_apart_are_refused(folder):
     cache = RangeCache(folder)
     with pytest.raises(ValueError, match="nothing that versions"):
-        cache.entry(URL, Facts(10, "", 0))
+        cache.entry(URL, ObjectInfo(10, "", 0))
     for nbytes in (-1, 2**63):
         with pytest.raises(ValueError, match="cannot have"):
-            cache.entry(URL, Facts(nbytes, "t", 0))
+            cache.entry(URL, ObjectInfo(nbytes, "t", 0))
     with pytest.raises(ValueError, match="above 0"):
         RangeCache(folder, limit=0)
 
@@ -251,11 +251,11 @@ def test_threads_check_and_close(folder, entry):
 FILLS = """
 import random, sys
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import Facts
+from fastshard.remote.facts import ObjectInfo
 folder, url, tag, nbytes, seed = sys.argv[1:]
 rng = random.Random(1)
 data = rng.randbytes(int(nbytes))
-entry = RangeCache(folder).entry(url, Facts(len(data), tag, 0))
+entry = RangeCache(folder).entry(url, ObjectInfo(len(data), tag, 0))
 rng = random.Random(int(seed))
 offsets = list(range(0, len(data), 10_000))
 rng.shuffle(offsets)

@@ -1,0 +1,158 @@
+"""Sources and URLs are parsed once; what is secret in a URL stays in it."""
+
+import os
+import pickle
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fastshard import RemoteError
+from fastshard.dataset.listing import list_shards, parse_source
+from fastshard.remote import urls
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.facts import ObjectInfo
+from fastshard.remote.file import RemoteFile, kept_name
+from fastshard.remote.options import settings_of
+from fastshard.remote.urls import Url, parse, parse_url, redact
+
+SECRET = "S3CR3T"
+SIGNED = f"https://h.example/d/a.tar?Signature={SECRET}"
+
+
+def calls_of(names, task):
+    """How often functions of `remote.urls` are called by a task."""
+    calls = Counter()
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename == urls.__file__:
+            calls[code.co_name] += 1
+
+    sys.setprofile(note)
+    try:
+        task()
+    finally:
+        sys.setprofile(None)
+    return {name: calls[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "base", "query", "shown"),
+    [
+        ("http://h/a.tar", "http", "http://h/a.tar", "", "http://h/a.tar"),
+        ("HTTPS://h/a?x=1", "https", "HTTPS://h/a", "?x=1", "HTTPS://h/a?..."),
+        ("s3://u:p@b/a.tar", "s3", "s3://u:p@b/a.tar", "", "s3://b/a.tar"),
+        ("s3://u:p/?@b/a", "s3", "s3://u:p/", "?@b/a", "s3://b/a"),
+        ("hf://datasets/o/n@r/a", "hf", "hf://datasets/o/n@r/a", "", None),
+        ("az://b/a@b.tar", "az", "az://b/a@b.tar", "", None),
+    ],
+)
+def test_a_url_has_parts_and_a_text_without_secrets(text, scheme, base, query, shown):
+    url = parse(text)
+    assert isinstance(url, Url)
+    assert (url.text, url.scheme, url.base, url.query) == (text, scheme, base, query)
+    assert url.redacted == redact(text) == (text if shown is None else shown)
+    assert parse_url(url) is url
+
+
+@pytest.mark.parametrize(
+    "text", ["a.tar", "d/**", "file:///a.tar", "ftp://h/a", "", "::"]
+)
+def test_a_path_is_parsed_to_itself(text):
+    assert parse(text) is text
+
+
+def test_a_url_shows_no_secret_and_does_not_pickle():
+    url = Url(SIGNED)
+    assert SECRET not in f"{url!r} {url} {[url]} {parse_source(SIGNED)}"
+    with pytest.raises(TypeError, match="secret") as caught:
+        pickle.dumps(url)
+    assert SECRET not in str(caught.value)
+
+
+def test_kinds_of_sources(tmp_path):
+    (tmp_path / "d").mkdir()
+    folder = str(tmp_path / "d")
+    assert parse_source(folder).kind == "folder"
+    assert parse_source(Path(folder)).parts == (folder,)
+    assert parse_source(folder).is_whole
+    assert parse_source(folder + "/**")[:2] == ("path", (folder + "/**",))
+    assert parse_source(folder + "/**").is_whole
+    assert not parse_source(folder + "/*.tar").is_whole
+    assert not parse_source([folder]).is_whole
+    assert parse_source([folder])[:2] == ("list", (folder,))
+    assert parse_source("a.tar::b.tar").parts == ("a.tar::b.tar",)
+    assert not parse_source("s3://b/**").is_whole
+
+
+def test_urls_joined_in_one_source_are_parts():
+    found = parse_source("http://[::1]/a.tar::s3://b/c.tar::file:///d.tar")
+    texts = [part if isinstance(part, str) else part.text for part in found.parts]
+    assert found.kind == "url"
+    assert texts == ["http://[::1]/a.tar", "s3://b/c.tar", "file:///d.tar"]
+    assert [url.scheme for url in found.urls] == ["http", "s3"]
+
+
+def test_secrets_are_for_the_origins_of_named_urls_alone():
+    named = parse_source(["http://a.example/1.tar", "x.tar::http://b.example/2.tar"])
+    settings = named.settings({"token": SECRET})
+    assert {origin.host for origin in settings.origins} == {"a.example"}
+
+
+def test_a_source_is_asked_once_whether_it_is_remote():
+    sources = [f"http://h.example/{k:03}.tar?s={SECRET}" for k in range(100)]
+    found = calls_of(["is_remote", "redact"], lambda: list_shards(sources))
+    assert found == {"is_remote": 100, "redact": 0}
+
+
+def test_a_directory_is_asked_once_whether_it_is_remote(tmp_path):
+    for k in range(20):
+        (tmp_path / f"{k}.tar").touch()
+    found = calls_of(["is_remote"], lambda: list_shards(tmp_path))
+    assert found == {"is_remote": 1}
+
+
+def test_a_url_is_redacted_once_for_all_errors_of_a_file():
+    told = []
+
+    def task():
+        url = f"http://127.0.0.1:9/a.tar?Signature={SECRET}"
+        options = {"attempts": 1, "timeout": 0.5}
+        info = ObjectInfo(1 << 20, '"v1"', 0)
+        file = RemoteFile(url, settings_of(options, [url]), info)
+        for at in (100, 200, 300):
+            with pytest.raises(RemoteError) as caught:
+                file.read(at, 10)
+            told.append(str(caught.value))
+        told.append(repr(file))
+
+    assert calls_of(["redact"], task) == {"redact": 1}
+    assert all("127.0.0.1:9/a.tar?..." in text for text in told)
+    assert SECRET not in "".join(told)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (SIGNED, "https://h.example/d/a.tar"),
+        (f"s3://u:{SECRET}@bucket/a.tar", "s3://bucket/a.tar"),
+        (f"s3://u:{SECRET}?x@bucket/a.tar", "s3://bucket/a.tar"),
+        ("s3://bucket/a@b.tar", "s3://bucket/a@b.tar"),
+        ("http://h.example/a.tar?mail=u@h", "http://h.example/a.tar"),
+        (f"hf://datasets/o/n@{'0' * 40}/a.tar", "hf://datasets/o/n/a.tar"),
+        ("hf://datasets/o/n@main/a.tar", "hf://datasets/o/n@main/a.tar"),
+    ],
+)
+def test_what_is_kept_is_named_without_secrets(tmp_path, url, name):
+    assert kept_name(url) == name
+    cache = RangeCache(str(tmp_path))
+    cache.entry(kept_name(url), ObjectInfo(10, '"v1"', 0)).add(0, bytes(10))
+    stored = [
+        Path(folder, file).read_bytes()
+        for folder, _, files in os.walk(tmp_path)
+        for file in files
+    ]
+    assert stored
+    assert not any(SECRET.encode() in data for data in stored)
