@@ -16,12 +16,14 @@ CORE = Path("fastshard", "_core")
 HEADERS = [str(path) for kind in ("h", "pxd") for path in CORE.rglob(f"*.{kind}")]
 WARNINGS = "-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers"
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+O2 = "/O2" if sys.platform == "win32" else "-O2"
 PROCESSORS = os.cpu_count() or 1
 
 # -g0: CPython's own flags ask for -g, four fifths of a wheel. -s: without symbols.
-base, compile_args, link_args = "build/release", ["-O3", "-g0", *WARNINGS.split()], []
+base, compile_args, link_args = "build/release", ["-g0", *WARNINGS.split()], []
+optimised = {"parse": ["-O3"], "table": ["-O3"]}  # loops; -O2 compiles 1.25x faster
 if sys.platform == "win32":
-    compile_args = ["/O2", "/W3"]
+    compile_args, optimised = ["/W3"], {}
 elif sys.platform == "linux":
     link_args = ["-Wl,-s"]
 if os.environ.get("FASTSHARD_DEBUG") == "1":
@@ -56,6 +58,7 @@ class BuildExtensions(build_ext):
         translated = cythonize(self.extensions, nthreads=PROCESSORS, **options)
         for extension, c in zip(self.extensions, translated, strict=True):
             extension.sources = c.sources
+            extension.depends.append("setup.py")
             extension.include_dirs = [str(CORE / "include"), numpy.get_include()]
         super().run()
 
@@ -64,9 +67,9 @@ extensions = [
     Extension(
         ".".join(path.with_suffix("").parts),
         [str(path)],
-        depends=[*HEADERS, str(path), "setup.py"],  # the sdist has them too
+        depends=[*HEADERS, str(path)],  # so that the sdist has them
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=compile_args,
+        extra_compile_args=[*optimised.get(path.parent.name, [O2]), *compile_args],
         extra_link_args=link_args,
     )
     # The largest first, so that a short one ends last.
