@@ -9,6 +9,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 __all__ = ["MOVED", "install"]
 
@@ -90,7 +94,7 @@ class AliasFinder:
         if name not in MOVED:
             return None
         inside = any(other.startswith(f"{name}.") for other in MOVED)
-        return ModuleSpec(name, cls(), is_package=inside)
+        return ModuleSpec(name, cast("Loader", cls()), is_package=inside)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return Alias(spec.name)
