@@ -7,7 +7,7 @@ import sqlite3
 from array import array
 from collections import OrderedDict
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fastshard._util.files import sync_directory
 from fastshard.columnar.read.leases import are_seen, next_generation
@@ -23,10 +23,8 @@ from fastshard.columnar.write.column import (
 )
 from fastshard.columnar.write.fields import savepoint
 from fastshard.columnar.write.recovery import shards_of_rows
+from fastshard.columnar.write.session import Session, Store
 from fastshard.errors import FastshardError, FormatError
-
-if TYPE_CHECKING:
-    from fastshard.columnar.write.writer import Adding, Storing
 
 __all__ = ["Compaction", "compact_columns", "remove_condemned"]
 
@@ -54,7 +52,7 @@ class Places(NamedTuple):
     records: dict[int, Record]  # of the shards
 
 
-def compact_columns(writer: Adding) -> Compaction:
+def compact_columns(writer: Session) -> Compaction:
     """Rewrite the shards of those fields that have dead space.
 
     New shards take numbers of their own. Until the commit that lets them count,
@@ -117,7 +115,7 @@ def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
     return found == members and all(aligned for _, _, aligned in rows)
 
 
-def _compact(writer: Adding, column: Column) -> None:
+def _compact(writer: Session, column: Column) -> None:
     column.finish()
     writer.flush()
     _check_rows(writer._conn, column)
@@ -243,7 +241,7 @@ def _name_of(sample_id: object, path: str) -> str:
         raise FormatError(str(error), path, 0) from error
 
 
-def _switch(writer: Adding, column: Column, places: Places, old: list[int]) -> None:
+def _switch(writer: Session, column: Column, places: Places, old: list[int]) -> None:
     """Let rows refer to the new shards, which then count. The caller flushes."""
     offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
     try:
@@ -261,7 +259,7 @@ def _switch(writer: Adding, column: Column, places: Places, old: list[int]) -> N
         writer._failed(error)
 
 
-def remove_condemned(writer: Storing) -> None:
+def remove_condemned(writer: Store) -> None:
     """Remove the shards that were replaced, but for those that readers may open.
 
     Nothing is uncommitted when it begins.
@@ -286,7 +284,7 @@ def remove_condemned(writer: Storing) -> None:
             _remove(writer, column, numbers)
 
 
-def _remove(writer: Storing, column: Column, condemned: list[int]) -> None:
+def _remove(writer: Store, column: Column, condemned: list[int]) -> None:
     """Remove condemned files, and then what condemns them."""
     numbers = []
     used = shards_of_rows(writer._conn, column.name).intersection(condemned)

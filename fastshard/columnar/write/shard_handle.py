@@ -19,12 +19,11 @@ from fastshard.columnar.write.column import (
     sync_file,
 )
 from fastshard.columnar.write.replace import Swap, new_name
+from fastshard.columnar.write.session import Session
 from fastshard.errors import ClosedError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-    from fastshard.columnar.write.writer import Adding
 
 __all__ = ["ShardHandle"]
 
@@ -41,7 +40,7 @@ class ShardHandle:
     """
 
     def __init__(
-        self, writer: Adding, column: Column, shard_id: int | None, overwrite: bool
+        self, writer: Session, column: Column, shard_id: int | None, overwrite: bool
     ) -> None:
         self._closed = True  # until all is well
         self._cut_off = False  # its writer has ended

@@ -69,7 +69,6 @@ from fastshard.errors import ClosedError, FastshardError, FormatError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from fastshard.columnar.write.shard_handle import ShardHandle
 
 __all__ = [
     "Adding",
