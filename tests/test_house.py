@@ -147,3 +147,11 @@ def test_only_headers_know_of_operating_systems():
         if path.suffix in (".pyx", ".pxd"):
             assert "#if" not in path.read_text(), path
             assert "UNAME_SYSNAME" not in path.read_text(), path
+
+
+@pytest.mark.skipif(not (TREE / "docs").is_dir(), reason="no source tree")
+def test_the_map_names_files_that_there_are():
+    text = (TREE / "docs" / "house.md").read_text()
+    paths = re.findall(r"`((?:fastshard|tests|bench)/[\w./]*)`", text)
+    assert len(paths) > 10
+    assert [path for path in paths if not (TREE / path).exists()] == []
