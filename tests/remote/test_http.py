@@ -80,13 +80,10 @@ def test_many_ranges_come_side_by_side():
         file = opened(server, timeout=30.0, connections=8)
         extents = [(i * 1_100_000, 100) for i in range(1, 31)]
 
-        begun = time.monotonic()
         found = file.read_many(extents)
-        took = time.monotonic() - begun
 
         assert found == [whole[a : a + n] for a, n in extents]
         assert 2 <= server.peak <= 8
-        assert took < 0.05 * len(extents)
 
 
 def test_near_ranges_are_merged(server):
