@@ -13,7 +13,7 @@ from fastshard.formats.registry import register
 __version__ = "0.1.0"
 
 _HOMES = {  # names by their modules, which are imported when a name is asked for
-    "fastshard._core.shard": "Shard",
+    "fastshard._core.dataset.shard": "Shard",
     "fastshard.adapters.webshart.batch": "BatchProcessor read_files_batch",
     "fastshard.adapters.webshart.discover": (
         "DiscoveredDataset ShardReader discover_dataset "

@@ -1,4 +1,4 @@
-from fastshard._core.shard import (
+from fastshard._core.dataset.shard import (
     Shard as Shard,
 )
 from fastshard.adapters.webshart.batch import (

@@ -16,8 +16,8 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from fastshard._core.gather import pack
-from fastshard._core.samples import members_of
+from fastshard._core.dataset.gather import pack
+from fastshard._core.dataset.shard import members_of
 from fastshard.dataset.batch import Collation
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.open import open  # noqa: A004

@@ -86,7 +86,7 @@ def kind_of(header: bytes, size: int) -> Kind | str:
     """Say what a member of this header and so many bytes is, or why it is nothing."""
     import numpy as np
 
-    from fastshard._core.arrays import array_on
+    from fastshard._core.dataset.npy import array_on
 
     try:
         member = np.zeros(size, np.uint8)  # pages that nobody touches

@@ -16,10 +16,10 @@ from fastshard._core.columnar.rows import (
     read_image,
     read_rows,
 )
+from fastshard._core.dataset.shard import named
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_sound
-from fastshard._core.samples import named
 from fastshard._core.table.extents import ExtentTable
 from fastshard.errors import ClosedError, FastshardError, FormatError
 from fastshard.formats.decoders import DECODERS, Decoder, decoder_for

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any, Self
 
-from fastshard._core.samples import noted
+from fastshard._core.dataset.shard import noted
 from fastshard._core.table.order import Order
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.batch import collate as collate_samples

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastshard._core.gather import gather, positions_of
-from fastshard._core.samples import first_of_other_width, members_of
+from fastshard._core.dataset.gather import gather, positions_of
+from fastshard._core.dataset.shard import first_of_other_width, members_of
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import (
     DECODERS,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
-    from fastshard._core.shard import Shard
+    from fastshard._core.dataset.shard import Shard
     from fastshard.formats.sample import Sample
 
 __all__ = [
@@ -118,7 +118,7 @@ def stacked(
     """
     import numpy as np
 
-    from fastshard._core.stacking import layouts
+    from fastshard._core.dataset.npy import layouts
 
     if layout.kind == "array":
         return _stacked_arrays([sample.array(field) for sample in samples], place)

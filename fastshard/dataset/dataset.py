@@ -8,13 +8,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import ref
 
-from fastshard._core.ahead import Ahead
-from fastshard._core.bring import bring_samples
-from fastshard._core.coming import Coming
-from fastshard._core.feeds import Feed, PlacesFeed, ShardsFeed
-from fastshard._core.fetched import Fetched, fetch_samples
-from fastshard._core.places import Places
-from fastshard._core.samples import noted
+from fastshard._core.dataset.gather import bring_samples
+from fastshard._core.dataset.iterate import (
+    Ahead,
+    Coming,
+    Feed,
+    Fetched,
+    PlacesFeed,
+    ShardsFeed,
+    fetch_samples,
+)
+from fastshard._core.dataset.shard import Places, noted
 from fastshard._util.aio import in_thread
 from fastshard.dataset.base import Ordered
 from fastshard.dataset.batch import Ragged, column_of, field_types, gather_samples

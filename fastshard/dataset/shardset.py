@@ -9,11 +9,9 @@ from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
-from fastshard._core.ahead import Ahead
-from fastshard._core.feeds import Feed
-from fastshard._core.fetched import Fetched
+from fastshard._core.dataset.iterate import Ahead, Feed, Fetched
+from fastshard._core.dataset.shard import Places
 from fastshard._core.io.page_ring import PageRing
-from fastshard._core.places import Places
 from fastshard.dataset.order.state import Identity
 from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import Known

@@ -7,10 +7,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from fastshard._core.bring import bring_members
-from fastshard._core.feeds import MemberFeed
-from fastshard._core.fetched import fetch_members
-from fastshard._core.shard import Shard
+from fastshard._core.dataset.gather import bring_members
+from fastshard._core.dataset.iterate import MemberFeed, fetch_members
+from fastshard._core.dataset.shard import Shard
 from fastshard._core.table.grouping import plain_key
 from fastshard._core.table.order import Order
 from fastshard._util.options import near_names

@@ -168,7 +168,7 @@ def decode_npy(view: memoryview) -> NDArray[Any]:
     """Return the array that ``.npy`` bytes hold, without a copy."""
     global _array_on
     if _array_on is None:  # an import statement costs 0.5 us each time
-        from fastshard._core import arrays
+        from fastshard._core.dataset import npy as arrays
 
         _array_on = arrays.array_on
     return _array_on(view)

@@ -113,7 +113,7 @@ def _starts(view: memoryview, members: list[zipfile.ZipInfo], end: int) -> list[
 
 
 def _array(view: memoryview, member: zipfile.ZipInfo, start: int) -> NDArray[Any]:
-    from fastshard._core.arrays import array_on
+    from fastshard._core.dataset.npy import array_on
 
     data = view[start : start + member.compress_size]
     if member.compress_type == zipfile.ZIP_DEFLATED:
@@ -214,7 +214,7 @@ def _inflated(data: memoryview, member: zipfile.ZipInfo, start: int) -> memoryvi
 
 def _told(head: bytes, member: zipfile.ZipInfo, start: int) -> int:
     """Return the size of a ``.npy`` file, by its header."""
-    from fastshard._core.npyheader import npy_size
+    from fastshard._core.dataset.npy import npy_size
 
     try:
         return npy_size(head)

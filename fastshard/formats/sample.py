@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
-from fastshard._core.grouped import GroupedSamples
+from fastshard._core.dataset.shard import GroupedSamples, SampleBase, named, noted
 from fastshard._core.io.source import RemoteSource
-from fastshard._core.samples import SampleBase, named, noted
 from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FieldNotFoundError, FormatError, InfoNotFoundError
 from fastshard.formats.decoders import (
@@ -239,7 +238,7 @@ class CopiedSample(Sample):
         dtype: DTypeLike | None = None,
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
-        from fastshard._core.arrays import array_of
+        from fastshard._core.dataset.npy import array_of
 
         data = self.view(field).obj
         assert isinstance(data, bytes)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from fastshard._core.dataset.shard import Shard, register_functions
 from fastshard._core.io.source import (
     LocalFile,
     MappedFile,
@@ -18,7 +19,6 @@ from fastshard._core.io.source import (
     source_of,
 )
 from fastshard._core.parse.tar import scan_tar
-from fastshard._core.shard import Shard
 from fastshard._core.table.grouping import Grouping
 from fastshard._util.options import check_choice, check_index
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
@@ -60,6 +60,24 @@ COMPRESSED = {  # what a file that is no tar may begin with
     b"\xfd7zXZ\x00": "xz",
     b"\x04\x22\x4d\x18": "lz4",
 }
+
+
+def _load_function(name: str) -> Callable[..., Any] | None:
+    """Import a function behind a method of `Shard`; see `register_functions`."""
+    if name == "scan_members":
+        from fastshard._core.dataset.iterate import scan_members
+
+        return scan_members
+    if name == "read_members":
+        from fastshard._core.dataset.gather import read_members
+
+        return read_members
+    from fastshard._core.dataset import npy
+
+    return getattr(npy, name, None)
+
+
+register_functions(_load_function)
 
 
 class TarShard(Shard):

@@ -130,7 +130,7 @@ def test_columnar_samples_and_copied_ones(tmp_path, ds):
         assert f"sample 's7', position 0 of {index}" in caught.value.__notes__
     import pickle
 
-    from fastshard._core.samples import named
+    from fastshard._core.dataset.shard import named
 
     assert named(pickle.loads(pickle.dumps(ds[3]))) == ["sample '000003', position 3"]
     assert named(5) == []

@@ -16,7 +16,7 @@ import pytest
 
 import fastshard
 from fastshard import FastshardError, FormatError
-from fastshard._core.arrays import array_on
+from fastshard._core.dataset.npy import array_on
 from fastshard.formats.decoders import DECODERS, NpzDecoder, decode_field, decoder_for
 from fastshard.formats.npz import MAX_INFLATED
 from support.marks import SANITIZED, not_sanitized
@@ -338,7 +338,7 @@ PEAK = """
 import resource, sys
 from fastshard import FormatError
 from fastshard.formats.npz import read_npz
-import numpy, zipfile, fastshard._core.arrays
+import numpy, zipfile, fastshard._core.dataset.npy
 data = memoryview(open(sys.argv[1], "rb").read())
 limit = int(sys.argv[2])
 def peak():

@@ -14,16 +14,16 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from fastshard._core.arrays cimport seen_of
+from fastshard._core.dataset.npy cimport seen_of
 from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.columnar.rows cimport (
     BLOCK, UNKNOWN, Cells, ColumnShard, Places, Rows, is_plain, key_of, mark_t, place_t,
 )
 from fastshard._core.table.extents cimport name_at
-from fastshard._core.npyheader cimport SEEN_BYTES, Layout, layout_of
+from fastshard._core.dataset.npy cimport SEEN_BYTES, Layout, layout_of
 from fastshard._core.io.page_ring cimport MappedChunks, PageRing
 from fastshard._core.pages cimport fs_now
-from fastshard._core.pieces cimport Pieces
+from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.io.prefetch cimport Prefetcher, task_t
 from fastshard._core.io.source cimport LOOK_EVERY, MOST_BROUGHT

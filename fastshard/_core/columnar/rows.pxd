@@ -2,8 +2,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastshard._core.table.extents cimport ExtentTable
 from fastshard._core.io.source cimport View
-from fastshard._core.npyheader cimport Layout, Seen
-from fastshard._core.shard cimport Shard
+from fastshard._core.dataset.npy cimport Layout, Seen
+from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.span cimport span_t
 

@@ -4,10 +4,9 @@ from typing import Any, Literal, Self, TypeAlias, final
 
 from numpy.typing import NDArray
 
+from fastshard._core.dataset.shard import SampleBase, SamplesBase, Shard
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile, Source
-from fastshard._core.samples import SampleBase, SamplesBase
-from fastshard._core.shard import Shard
 from fastshard._core.table.extents import ExtentTable
 from fastshard.errors import FormatError
 

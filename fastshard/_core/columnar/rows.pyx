@@ -17,7 +17,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from fastshard._core.arrays cimport array_as, array_held, make_array, seen_of
+from fastshard._core.dataset.npy cimport array_as, array_held, make_array, seen_of
 from fastshard._core.parse.sqlite cimport (
     KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_ODD, TREE_ROW,
     tree_free, tree_next, tree_open, tree_t, value_t,
@@ -30,11 +30,11 @@ from fastshard._core.table.extents cimport (
 )
 from fastshard._core.io.source cimport local_source
 from fastshard._core.io.source cimport View
-from fastshard._core.npyheader cimport SEEN_BYTES, Layout, Seen, layout_of
+from fastshard._core.dataset.npy cimport SEEN_BYTES, Layout, Seen, layout_of
 from fastshard._core.io.page_ring cimport PageRing
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
-from fastshard._core.samples cimport FAR, NEARER, SampleBase, SamplesBase
-from fastshard._core.shard cimport Shard
+from fastshard._core.dataset.shard cimport FAR, NEARER, SampleBase, SamplesBase
+from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport LocalFile, MappedSource, Source
 from fastshard._core.span cimport span_of, span_t
 from fastshard._core.parse.tar cimport (
@@ -796,6 +796,7 @@ cdef class Rows:
                 "the shard was changed after some of it was read; refresh()",
                 file.path, 0,
             )
+        shard.direct = None        # its extents are computed
         shard.file = file
         shard.cells = self.cells
         shard.seen = file.seen

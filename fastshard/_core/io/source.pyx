@@ -30,6 +30,7 @@ from cpython.buffer cimport (
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
+from cpython.object cimport PyObject, PyTypeObject
 from libc.errno cimport EFAULT, EIO, ENODEV, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -50,6 +51,20 @@ import os
 import stat
 
 from fastshard.errors import FormatError
+
+cdef extern from *:
+    bint FREE_THREADED "CYTHON_COMPILING_IN_CPYTHON_FREETHREADING"
+
+cdef extern from "Python.h":
+    ctypedef struct buffer_slots_t "PyBufferProcs":
+        void *bf_getbuffer
+    ctypedef struct slots_t "PyTypeObject":
+        buffer_slots_t *tp_as_buffer
+    ctypedef struct filled_t "Py_buffer":
+        PyObject *obj
+    object PyObject_Init(PyObject *object, PyTypeObject *kind)
+
+ctypedef void (*destructor)(PyObject *) noexcept
 
 cdef enum:
     LARGE_COPY = 64 << 10          # bytes; from here on a copy releases the GIL
@@ -364,7 +379,7 @@ cdef class MappedFile:
 
     cdef View window(self, uint64_t offset, uint64_t size):
         """The caller has checked that the extent lies in the file."""
-        cdef View view = View.__new__(View)
+        cdef View view = new_view()
         if self.chunks is not None:
             self.chunks.ring.touch(self.chunks, offset, size, True)
         view.owner = self
@@ -387,11 +402,7 @@ cdef class View:
         raise TypeError("a View is made by a shard")
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        if self.owner is None:
-            raise BufferError("a View is made by a shard")
-        PyBuffer_FillInfo(
-            buffer, self, self.base, self.nbytes, not self.owner.writable, flags
-        )
+        fill_buffer(<PyObject *> self, buffer, flags)
 
     def __len__(self):
         return self.nbytes
@@ -399,13 +410,62 @@ cdef class View:
     def __reduce__(self):
         raise TypeError("a View does not pickle; pickle bytes(view)")
 
-    def __dealloc__(self):
-        if self.owner is not None:
-            fs_count(&self.owner.views, -1)
-            if self.owner.chunks is not None:
-                self.owner.chunks.unpin(
-                    <uint64_t> (self.base - self.owner.base), <uint64_t> self.nbytes
-                )
+
+cdef enum:
+    MOST_SPARE = 256               # Views
+
+# Views in the place of Cython's slots, which cost as much as all else of a view: they
+# save the current exception, set what is overwritten, and count references to None.
+cdef PyObject *spare[<int> MOST_SPARE]  # freed Views; under a GIL alone
+cdef int spares = 0
+
+
+cdef inline View new_view():
+    """Return a View of nothing; its owner is None."""
+    global spares
+    if spares == 0:
+        return View.__new__(View)
+    spares -= 1
+    return <View> PyObject_Init(spare[spares], <PyTypeObject *> View)
+
+
+cdef int fill_buffer(PyObject *view, Py_buffer *buffer, int flags) except -1:
+    """`View.__getbuffer__`."""
+    if (<View> view).owner is None:
+        (<filled_t *> buffer).obj = NULL
+        raise BufferError("a View is made by a shard")
+    return PyBuffer_FillInfo(
+        buffer, <View> view, (<View> view).base, (<View> view).nbytes,
+        not (<View> view).owner.writable, flags,
+    )
+
+
+(<slots_t *> View).tp_as_buffer.bf_getbuffer = <void *> fill_buffer
+
+
+cdef destructor free_view = (<PyTypeObject *> View).tp_dealloc
+
+
+cdef void release_view(PyObject *view) noexcept:
+    """`View.__dealloc__`. The View has no references: none may be made."""
+    global spares
+    cdef MappedFile owner = (<View> view).owner
+    if owner is not None:
+        fs_count(&owner.views, -1)
+        if owner.chunks is not None:
+            owner.chunks.unpin(
+                <uint64_t> ((<View> view).base - owner.base),
+                <uint64_t> (<View> view).nbytes,
+            )
+    if FREE_THREADED or spares == MOST_SPARE:
+        free_view(view)
+        return
+    (<View> view).owner = None
+    spare[spares] = view
+    spares += 1
+
+
+(<PyTypeObject *> View).tp_dealloc = <destructor> release_view
 
 
 @cython.final

@@ -1,5 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t
 
+from fastshard._core.platform cimport fs_load32
 from fastshard._core.table.extents cimport ExtentTable, columns_t, slots_t
 
 
@@ -16,6 +17,16 @@ cdef struct groups_t:
     uint32_t *members              # positions, sample after sample
     uint32_t grouped               # how many places `members` has
     uint32_t count                 # samples
+
+
+cdef inline void places_of(
+    const groups_t *groups, uint32_t sample, uint32_t *start, uint32_t *end
+) noexcept nogil:
+    """Where a sample's members stand in `members`; nowhere, if that is absurd."""
+    start[0] = fs_load32(groups.starts + sample)
+    end[0] = fs_load32(groups.starts + sample + 1)
+    if end[0] > groups.grouped or start[0] > end[0]:
+        start[0] = end[0] = 0
 
 
 cdef class Grouping:

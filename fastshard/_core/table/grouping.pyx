@@ -38,16 +38,6 @@ cdef uint64_t MOST = 0xffffffff    # positions that a row of a key can hold
 
 # Samples, found in C and held as columns.
 
-cdef inline void places_of(
-    const groups_t *groups, uint32_t sample, uint32_t *start, uint32_t *end
-) noexcept nogil:
-    """Where a sample's members stand in `members`; nowhere, if that is absurd."""
-    start[0] = fs_load32(groups.starts + sample)
-    end[0] = fs_load32(groups.starts + sample + 1)
-    if end[0] > groups.grouped or start[0] > end[0]:
-        start[0] = end[0] = 0
-
-
 cdef inline span_t plain_name(span_t name) noexcept nogil:
     """A name without the ``./`` that ``tar -C folder .`` puts before each."""
     while name.left >= 2 and name.at[0] == c'.' and name.at[1] == c'/':

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from fastshard._core.copies import copies
-from fastshard._core.shard import Shard
+from fastshard._core.dataset.gather import copies
+from fastshard._core.dataset.shard import Shard
 from fastshard.adapters.webshart.discover import DiscoveredDataset, discover_dataset
 from fastshard.errors import FastshardError
 

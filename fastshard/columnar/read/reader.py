@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from fastshard._core.columnar.rows import RowReader
-from fastshard._core.gather import positions_of
+from fastshard._core.dataset.gather import positions_of
 from fastshard._core.io.page_ring import PageRing
 from fastshard._util.options import check_choice, named_options
 from fastshard._util.sizes import parse_size

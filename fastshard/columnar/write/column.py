@@ -11,8 +11,8 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
+from fastshard._core.dataset.npy import MemberBuffer
 from fastshard._core.io.source import LocalFile
-from fastshard._core.npywrite import MemberBuffer
 from fastshard._core.parse.tar import scan_sound
 from fastshard.columnar.schema import LARGEST_SHARD, shard_name
 from fastshard.columnar.values import encode_array, encode_object

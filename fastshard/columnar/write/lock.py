@@ -11,7 +11,7 @@ import weakref
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
-from fastshard._core.npywrite import keep_for_ever
+from fastshard._core.dataset.npy import keep_for_ever
 from fastshard.errors import WriterLockedError
 
 __all__ = [

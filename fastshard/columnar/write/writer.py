@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from fastshard._core.npywrite import MemberBuffer, append_all
+from fastshard._core.dataset.npy import MemberBuffer, append_all
 from fastshard._util.files import sync_directory
 from fastshard._util.options import named_options
 from fastshard.columnar.connection import file_size

@@ -6,8 +6,8 @@ import json
 import sys
 from typing import Any
 
+from fastshard._core.dataset.shard import SampleBase
 from fastshard._core.io.source import View
-from fastshard._core.samples import SampleBase
 from fastshard.dataset.batch import as_array, is_image
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import DECODERS

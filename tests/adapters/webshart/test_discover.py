@@ -231,7 +231,7 @@ def test_a_broken_shard_fails_alone(folder):
 
 
 def test_a_shard_that_became_shorter_is_told_of(tmp_path):
-    from fastshard._core.copies import copies
+    from fastshard._core.dataset.gather import copies
 
     path = write_tar(tmp_path / "x.tar", {"a": b"1", "b": b"2" * 5000})
     with fastshard.open_shard(path, mode="pread") as shard:

@@ -1,31 +1,37 @@
-"""Pieces of shards moved into memory of the caller's, without the GIL.
+"""Many members at once: moved into memory of the caller's, or paged in, without the GIL.
 
 What is not in the page cache is asked for well before it is waited for. Threads
 are started when there is enough to move: one costs as much as some 100 KB.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_WRITE
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBUF_WRITE, PyBuffer_Release,
+    PyObject_CheckBuffer, PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
+from fastshard._core.buffers cimport int64s_of
 from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
 from fastshard._core.platform cimport (
     fs_has_bit, fs_pread, fs_prefetch, fs_will_need,
 )
 from fastshard._core.io.source cimport RemoteSource
 from fastshard._core.io.source cimport MOST_BROUGHT
-from fastshard._core.shard cimport Shard
+from fastshard._core.dataset.shard cimport SampleBase
+from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport Source
 from fastshard._core.threads cimport (
     fs_get, fs_next, fs_thread_join, fs_thread_start, fs_thread_t,
 )
 
 import os
+from array import array
 
 from fastshard.errors import FormatError
 
@@ -383,3 +389,303 @@ cdef class Pieces:
 
     def __dealloc__(self):
         free(self.at)
+
+
+# Into one buffer of the caller's
+
+@cython.final
+cdef class Target:
+    """The caller's buffer, held while it is written to."""
+
+    cdef Py_buffer buffer
+    cdef bint held
+    cdef uint64_t row              # bytes of each row; 0: members one after another
+    cdef uint64_t rows
+
+    def __cinit__(self, out):
+        if not PyObject_CheckBuffer(out) and hasattr(out, "__array__"):
+            import numpy
+
+            out = numpy.asarray(out)  # a tensor: on its own memory
+        PyObject_GetBuffer(out, &self.buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
+        self.held = True
+        if self.buffer.ndim > 1:
+            self.rows = self.buffer.shape[0]
+            self.row = self.buffer.len // self.rows if self.rows > 0 else 0
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.buffer)
+
+
+def positions_of(positions, Py_ssize_t count):
+    """Return positions as an int64 buffer; negative ones count back.
+
+    Raises
+    ------
+    IndexError
+        There is no such position.
+    TypeError
+        They are not integers.
+    """
+    cdef Py_buffer buffer
+    cdef int64_t *numbers
+    cdef int64_t i
+    cdef Py_ssize_t k
+    kind = getattr(getattr(positions, "dtype", None), "kind", "")
+    if kind == "u" and len(positions) and int(positions.max()) >= count:
+        raise IndexError(
+            f"position {int(positions.max())} is out of range: there are {count:,}"
+        )
+    if kind in ("i", "u"):
+        whole = array("q", positions.astype("q").tobytes())
+    else:
+        try:
+            whole = array("q", positions)
+        except OverflowError:
+            raise IndexError(
+                f"a position is out of range: there are {count:,}"
+            ) from None
+    numbers = int64s_of(whole, &buffer, writable=True)
+    try:
+        for k in range(buffer.len // 8):
+            i = numbers[k]
+            if not -count <= i < count:
+                raise IndexError(f"position {i} is out of range: there are {count:,}")
+            if i < 0:
+                numbers[k] = i + count
+    finally:
+        PyBuffer_Release(&buffer)
+    return whole
+
+
+cdef int put(Pieces pieces, Target target, int64_t *offsets) except -1:
+    """Say where each piece goes, and note where each begins and the last ends."""
+    cdef uint64_t at = 0
+    cdef size_t i
+    cdef piece_t *piece
+    if target.row > 0 and pieces.count > target.rows:
+        raise ValueError(f"{pieces.count:,} members into {target.rows:,} rows")
+    for i in range(pieces.count):
+        piece = &pieces.at[i]
+        if target.row > 0 and piece.size != target.row:
+            raise ValueError(
+                f"member {pieces.shard_of(i).table.name_of(piece.member)!r} of "
+                f"{pieces.shard_of(i).path} has {piece.size:,} bytes, and a row has "
+                f"{target.row:,}"
+            )
+        if piece.size > <uint64_t> target.buffer.len - at:
+            raise ValueError(
+                f"{pieces.nbytes:,} bytes do not fit into {target.buffer.len:,}"
+            )
+        piece.to = <uint8_t *> target.buffer.buf + at
+        offsets[i] = at
+        at += piece.size
+    offsets[pieces.count] = at
+    return 0
+
+
+def gather(list shards not None, members, out, *, skips=None, threads=None):
+    """Copy members into one buffer; the GIL is released.
+
+    Parameters
+    ----------
+    shards : list of Shard
+        One for each member, or one for all.
+    members : sequence of int
+        Positions of members that there are.
+    out : buffer
+        Writable and contiguous. One dimension: members are put one after another.
+        More: one member a row.
+    skips : sequence of int, optional
+        Bytes at the start of each member that are left out.
+    threads : int, optional
+
+    Returns
+    -------
+    ndarray of int64 [members + 1]
+        Where each begins in `out`, and where the last ends.
+    """
+    cdef Target target = Target(out)
+    return move(pieces_of(shards, members, skips), target, threads)
+
+
+def pack(list shards not None, members, allocate, *, threads=None):
+    """Copy members one after another into a buffer of their size; the GIL is released.
+
+    Parameters
+    ----------
+    shards, members, threads
+        As for `gather`.
+    allocate : callable
+        ``allocate(nbytes)`` returns a writable buffer.
+
+    Returns
+    -------
+    buffer, ndarray of int64 [members + 1]
+        What was allocated; where each member begins in it, and where the last ends.
+    """
+    cdef Pieces pieces = pieces_of(shards, members, None)
+    out = allocate(pieces.nbytes)
+    return out, move(pieces, Target(out), threads)
+
+
+cdef Pieces pieces_of(list shards, members, skips):
+    """Return the extents of members, without what is left out of each."""
+    cdef Pieces pieces = Pieces()
+    cdef Py_buffer buffer
+    cdef const int64_t *numbers = int64s_of(members, &buffer)
+    cdef Py_ssize_t i, count
+    cdef bint single = len(shards) == 1
+    try:
+        count = buffer.len // 8
+        if not single and len(shards) != count:
+            raise ValueError("shards and members of different lengths")
+        for i in range(count):
+            pieces.add(<Shard?> shards[0 if single else i], numbers[i])
+    finally:
+        PyBuffer_Release(&buffer)
+    if skips is not None:
+        leave_out(pieces, skips)
+    return pieces
+
+
+cdef int leave_out(Pieces pieces, skips) except -1:
+    """Leave out some bytes at the start of each piece."""
+    cdef Py_buffer buffer
+    cdef const int64_t *skipped = int64s_of(skips, &buffer)
+    cdef piece_t *piece
+    cdef size_t i
+    try:
+        if buffer.len // 8 != <Py_ssize_t> pieces.count:
+            raise ValueError("members and skips of different lengths")
+        for i in range(pieces.count):
+            piece = &pieces.at[i]
+            if not 0 <= skipped[i] <= <int64_t> piece.size:
+                raise ValueError("more is left out than there is")
+            piece.offset += skipped[i]
+            piece.size -= skipped[i]
+            pieces.nbytes -= skipped[i]
+    finally:
+        PyBuffer_Release(&buffer)
+    return 0
+
+
+cdef object move(Pieces pieces, Target target, threads):
+    """Move pieces to where they go; returns where each begins, and the last ends."""
+    import numpy
+
+    cdef Py_buffer buffer
+    cdef size_t i
+    offsets = numpy.empty(pieces.count + 1, numpy.int64)
+    int64s_of(offsets, &buffer, writable=True)
+    try:
+        put(pieces, target, <int64_t *> buffer.buf)
+    finally:
+        PyBuffer_Release(&buffer)
+    pieces.move(threads)
+    for i in range(pieces.count):
+        if not pieces.has_moved(i):
+            error = pieces.failure(i)
+            if error is not None:
+                raise error
+    return offsets
+
+
+def read_members(Shard shard not None, positions, out, threads):
+    """Copy members of one shard into a buffer; see `Shard.read_into`."""
+    return gather([shard], positions_of(positions, len(shard)), out, threads=threads)
+
+
+# Bytes of their own
+
+cdef object prepare(Pieces pieces, Shard shard, Py_ssize_t i):
+    """Check an extent and make room for its bytes."""
+    cdef piece_t *piece = pieces.add(shard, i)
+    cdef object room = PyBytes_FromStringAndSize(NULL, piece.size)
+    piece.to = <uint8_t *> PyBytes_AS_STRING(room)
+    return room
+
+
+def copies(list shards not None, list positions not None):
+    """Copy members out of shards.
+
+    Parameters
+    ----------
+    shards : list of Shard
+    positions : list of int
+        One for each shard: a member of it.
+
+    Returns
+    -------
+    list of bytes or Exception
+        In the order given. What cannot be read is the exception that says why:
+        `IndexError`, `FormatError`, `OSError` or `ClosedError`.
+    """
+    cdef Pieces pieces = Pieces()
+    cdef Py_ssize_t k
+    cdef size_t i
+    if len(positions) != len(shards):
+        raise ValueError("shards and positions of different lengths")
+    found = []
+    places = []                    # of each piece, in `found`
+    for k in range(len(shards)):
+        try:
+            found.append(prepare(pieces, <Shard?> shards[k], positions[k]))
+            places.append(k)
+        except (IndexError, ValueError, OSError) as error:
+            found.append(error)
+    pieces.move(None)
+    for i in range(pieces.count):
+        error = pieces.failure(i)
+        if error is not None:
+            found[places[i]] = error
+    return found
+
+
+# Into the page cache
+
+def bring_samples(list samples not None, uint64_t most):
+    """Bring the fields of samples that are not in memory, all asked for at once.
+
+    Parameters
+    ----------
+    samples : list of SampleBase
+    most : int
+        Bytes; what is beyond is brought when it is asked for.
+
+    Raises
+    ------
+    FormatError, OSError
+        A field cannot be read.
+    """
+    cdef Pieces pieces = Pieces()
+    cdef SampleBase sample
+    cdef Shard shard
+    cdef Source source
+    for sample in samples:
+        if sample.samples.is_near(sample):
+            continue
+        for shard, member in sample.samples.places(sample):
+            source = shard.open_source()
+            if source.is_remote() or source.is_near():
+                continue
+            if pieces.nbytes >= most:
+                break
+            pieces.add_guess(shard, member)
+    pieces.bring()
+
+
+def bring_members(list shards not None, list members not None, uint64_t most):
+    """The same for members: one position for each shard."""
+    cdef Pieces pieces = Pieces()
+    cdef Shard shard
+    cdef Source source
+    for shard, member in zip(shards, members, strict=True):
+        source = shard.open_source()
+        if source.is_remote() or source.is_near():
+            continue
+        if pieces.nbytes >= most:
+            break
+        pieces.add_guess(shard, member)
+    pieces.bring()

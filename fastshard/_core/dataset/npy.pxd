@@ -1,5 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
+from fastshard._core.dataset.shard cimport Shard
+
 
 cdef enum:
     MAX_DIMENSIONS = 64            # NumPy 2's own limit (NPY_MAXDIMS)
@@ -27,5 +29,20 @@ cdef class Seen:
     cdef Layout recall(self, const uint8_t *at, uint64_t size)
     cdef int remember(self, Layout layout) except -1
 
+
 cdef Layout layout_of(const uint8_t *at, uint64_t size, Seen seen)
 cdef object npy_fault(uint64_t at, str reason)
+
+cdef Seen seen_of(Shard shard)
+
+cdef object array_as(Layout layout, uint8_t *at, object owner)
+
+cdef object array_held(
+    Shard shard, Py_ssize_t i, uint8_t *at, uint64_t size, object owner, object dtype,
+    object shape,
+)
+
+cdef object make_array(
+    uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
+    object owner, Seen seen,
+)

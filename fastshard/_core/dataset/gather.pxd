@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core.io.source cimport RemoteSource
-from fastshard._core.shard cimport Shard
+from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport Source
 
 

@@ -5,7 +5,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from fastshard._core.shard import Shard
+from fastshard._core.dataset.shard import Shard
+
+@final
+class Pieces:
+    def __new__(cls) -> Pieces: ...
 
 @final
 class Target:
@@ -27,3 +31,9 @@ def pack(
     *,
     threads: int | None = None,
 ) -> tuple[Any, NDArray[np.int64]]: ...
+def read_members(
+    shard: Shard, positions: Iterable[int] | NDArray[Any], out: Any, threads: int | None
+) -> NDArray[np.int64]: ...
+def copies(shards: list[Shard], positions: list[int]) -> list[bytes | Exception]: ...
+def bring_samples(samples: list[Any], most: int) -> None: ...
+def bring_members(shards: list[Shard], members: list[int], most: int) -> None: ...

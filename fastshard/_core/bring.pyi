@@ -1,6 +1,0 @@
-from typing import Any
-
-from fastshard._core.shard import Shard
-
-def bring_samples(samples: list[Any], most: int) -> None: ...
-def bring_members(shards: list[Shard], members: list[int], most: int) -> None: ...

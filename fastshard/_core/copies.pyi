@@ -1,3 +1,0 @@
-from fastshard._core.shard import Shard
-
-def copies(shards: list[Shard], positions: list[int]) -> list[bytes | Exception]: ...

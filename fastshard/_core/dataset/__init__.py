@@ -1,0 +1,1 @@
+"""Members, samples and iterations of datasets: what is hot of them."""

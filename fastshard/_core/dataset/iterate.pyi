@@ -1,0 +1,104 @@
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self, final
+
+from numpy.typing import NDArray
+from typing_extensions import disjoint_base
+
+from fastshard._core.dataset.shard import Places, SamplesBase, Shard
+
+@final
+class Coming:
+    def __new__(
+        cls, places: Places, positions: tuple[Any, ...] | None = None
+    ) -> Coming: ...
+    def every(self) -> list[Any]: ...
+
+@disjoint_base
+class Feed: ...
+
+@final
+class MemberFeed(Feed):
+    def __new__(cls, shard: Shard, order: Iterable[int]) -> MemberFeed: ...
+
+@disjoint_base
+class SampleFeed(Feed): ...
+
+@final
+class PlacesFeed(SampleFeed):
+    def __new__(
+        cls,
+        places: Places,
+        only: tuple[str, ...] | None,
+        required: bool,
+        decoders: Mapping[str, Any] | None,
+    ) -> PlacesFeed: ...
+
+@final
+class ShardsFeed(SampleFeed):
+    def __new__(
+        cls,
+        sizes: list[int | None],
+        bring: Callable[[int], SamplesBase],
+        only: tuple[str, ...] | None,
+        required: bool,
+        decoders: Mapping[str, Any] | None,
+    ) -> ShardsFeed: ...
+
+@disjoint_base
+class Taking:
+    def __new__(
+        cls,
+        feed: Feed,
+        window: int,
+        window_bytes: int,
+        *,
+        make: Callable[[Any], Any] | None = None,
+        describe: Callable[[int, int], dict[str, Any]] | None = None,
+        on_error: Callable[[Exception, int], bool] | None = None,
+        skipped: int = 0,
+        **options: Any,
+    ) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __length_hint__(self) -> int: ...
+    def __next__(self) -> Any: ...
+    @property
+    def buffered(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def state_after(self, done: int, skipped: int) -> dict[str, Any]: ...
+    def refuse(self) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class Run: ...
+
+@final
+class Waiting: ...
+
+@final
+class OwnChunks: ...
+
+@final
+class Ahead(Taking): ...
+
+@final
+class Asked: ...
+
+@final
+class Fetched(Taking):
+    def __del__(self) -> None: ...
+
+def fetch_samples(
+    samples: list[Any], most: int, only: tuple[str, ...] | None = None
+) -> None: ...
+def fetch_members(shards: list[Shard], members: list[int]) -> list[memoryview]: ...
+def scan_members(
+    shard: Shard,
+    order: Iterable[int] | NDArray[Any] | None,
+    window: int,
+    max_memory: int | str | None,
+    keep_cache: bool,
+) -> Iterator[memoryview]: ...

@@ -1,0 +1,869 @@
+"""``.npy`` members: their headers, arrays on their bytes, and members to be written.
+
+The only module that uses NumPy's C API; imported when the first array is asked for.
+Headers are those of NEP 1, versions 1.0 to 3.0 (numpy.lib.format).
+"""
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_IsContiguous, PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
+from cpython.number cimport PyNumber_AsSsize_t
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+cimport numpy as cnp
+
+from fastshard._core.dataset cimport shard as shard_module
+from fastshard._core.buffers cimport bytes_of, int64s_of
+from fastshard._core.table.extents cimport ExtentTable
+from fastshard._core.io.source cimport View
+from fastshard._core.platform cimport PY_SSIZE_T_MAX
+from fastshard._core.dataset.shard cimport Shard
+from fastshard._core.span cimport span_of, span_t, take
+
+import ast
+import copy
+import re
+import sysconfig
+
+import numpy
+import numpy.lib.format
+
+from fastshard.errors import FormatError
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyArray_Descr:
+        pass
+    PyTypeObject PyArray_Type
+    object PyArray_NewFromDescr(
+        PyTypeObject *type, PyArray_Descr *descr, int nd, const cnp.npy_intp *dims,
+        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
+    )
+    int PyArray_SetBaseObject(cnp.ndarray array, PyObject *base) except -1
+    bint PyDataType_REFCHK(cnp.dtype dtype)
+    void PyArray_UpdateFlags(cnp.ndarray array, int flags)
+
+cdef enum:
+    MAX_HEADER = 1 << 20           # bytes; NumPy's writer pads to 64
+    SURELY_ALIGNED = 64            # bytes: more than any type asks for
+    BLOCK = 512                    # bytes of a tar's
+    NAME_WIDTH = 100
+    SIZE_AT = 124
+    SIZE_DIGITS = 11
+    CHECKSUM_AT = 148
+    CHECKSUM_WIDTH = 8
+    KEPT_ROOM = 4 << 20            # bytes; what a large member took is given back
+
+cdef uint64_t MAX_OCTAL = 1 << 33  # bytes: what no longer fits eleven octal digits
+cdef uint64_t MAX_FILE = 1 << 62   # bytes; beyond it offsets are no int64 in SQLite
+cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+# Headers
+
+@cython.final
+cdef class Layout:
+    """What a ``.npy`` header says: the array's type, shape and first byte."""
+
+    cdef Layout another(self):
+        """Return one like it: threads that count references to one wait for another."""
+        cdef Layout other = Layout.__new__(Layout)
+        other.dtype = copy.copy(self.dtype) if WITHOUT_GIL else self.dtype
+        other.shape = self.shape
+        other.nbytes = self.nbytes
+        other.header_size = self.header_size
+        memcpy(other.header, self.header, SEEN_BYTES)
+        return other
+
+
+@cython.final
+cdef class Seen:
+    """Headers that were seen last: those of a sample's fields, of its neighbours."""
+
+    cdef Layout recall(self, const uint8_t *at, uint64_t size):
+        """Return the layout of a member that begins with a known header, or None."""
+        with cython.critical_section(self):
+            if begins_with(self.first, at, size):
+                return self.first
+            if begins_with(self.second, at, size):
+                return self.second
+            if begins_with(self.third, at, size):
+                return self.third
+        return None
+
+    cdef int remember(self, Layout layout) except -1:
+        with cython.critical_section(self):
+            self.third = self.second
+            self.second = self.first
+            self.first = layout
+        return 0
+
+
+cdef bint begins_with(Layout layout, const uint8_t *at, uint64_t size):
+    return (
+        layout is not None and size >= layout.header_size
+        and memcmp(at, layout.header, layout.header_size) == 0
+    )
+
+
+cdef Seen seen_anywhere = Seen()   # by all shards, and by those who have none
+
+
+cdef object npy_fault(uint64_t at, str reason):
+    """A fault at a byte of the member; the caller knows of which."""
+    return FormatError(f"not a .npy array: {reason}", "", at)
+
+
+cdef Layout layout_of(const uint8_t *at, uint64_t size, Seen seen):
+    """Return the layout of a member; most have a header that was seen before."""
+    cdef Layout layout = seen.recall(at, size)
+    if layout is None and seen is not seen_anywhere:  # another shard may have had it
+        layout = seen_anywhere.recall(at, size)
+        if layout is not None:
+            layout = layout.another()
+            seen.remember(layout)
+    return read_layout(at, size, seen) if layout is None else layout
+
+
+def npy_size(view):
+    """Return how many bytes a ``.npy`` file has, by its header alone.
+
+    Parameters
+    ----------
+    view : contiguous buffer
+        The file's first bytes, as many as there are of its header or more.
+
+    Raises
+    ------
+    FormatError
+        It is no header, not whole, or one of Python objects.
+    """
+    cdef Py_buffer buffer
+    cdef const uint8_t *head = bytes_of(view, &buffer)
+    cdef Layout layout
+    try:
+        layout = layout_of(head, buffer.len, seen_anywhere)
+    finally:
+        PyBuffer_Release(&buffer)
+    return layout.header_size + layout.nbytes
+
+
+cdef Layout read_layout(const uint8_t *at, uint64_t size, Seen seen):
+    """Read a header; remember it if it is short."""
+    cdef span_t span = span_of(at, size)
+    cdef const uint8_t *lead = take(&span, 8)
+    cdef const uint8_t *digits
+    cdef const uint8_t *text
+    cdef size_t length = 0
+    cdef int k, width
+    cdef bytes literal
+    cdef Layout layout
+    if lead == NULL or memcmp(lead, b"\x93NUMPY", 6) != 0:
+        raise npy_fault(0, "it does not begin with its magic")
+    if not 1 <= lead[6] <= 3 or lead[7] != 0:
+        raise npy_fault(6, f"version {lead[6]}.{lead[7]}")
+    width = 2 if lead[6] == 1 else 4
+    digits = take(&span, width)
+    if digits != NULL:
+        for k in range(width):
+            length |= <size_t> digits[k] << (8 * k)
+    if digits == NULL or length > MAX_HEADER or length > span.left:
+        raise npy_fault(8, "its header is cut, or of over 1 MiB")
+    text = take(&span, length)
+    try:
+        literal = (<const char *> text)[:length]
+        layout = parse_header(literal, lead[6])
+    except (
+        ValueError, TypeError, SyntaxError, RecursionError, MemoryError, LookupError,
+        OverflowError,
+    ) as error:
+        raise npy_fault(8 + width, f"a bad header: {error}") from error
+    layout.header_size = 8 + width + length
+    if layout.header_size <= SEEN_BYTES:
+        memcpy(layout.header, at, layout.header_size)
+        if memcmp(layout.header + 8 + width, <const char *> literal, length) != 0:
+            return layout          # it changes while it is read
+        seen.remember(layout)
+        if seen is not seen_anywhere:
+            seen_anywhere.remember(layout.another())
+    return layout
+
+
+cdef Layout parse_header(bytes text, int version):
+    """Evaluate the literal of a header. ValueError and the like say what is bad."""
+    cdef Layout layout = Layout.__new__(Layout)
+    cdef uint64_t length
+    cdef uint64_t limit = <uint64_t> PY_SSIZE_T_MAX
+    source = text.decode("utf-8" if version == 3 else "latin-1")
+    try:
+        header = ast.literal_eval(source.strip())
+    except SyntaxError:            # Python 2 wrote lengths as 10L
+        header = ast.literal_eval(re.sub(r"(?<=[\s(,]\d)(\d*)L\b", r"\1", source.strip()))
+    if not isinstance(header, dict) or set(header) != {
+        "descr", "fortran_order", "shape"
+    }:
+        raise ValueError("it must have descr, fortran_order and shape")
+    shape = header["shape"]
+    if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS or any(
+        type(n) is not int or n < 0 for n in shape
+    ):
+        raise ValueError(f"shape {shape!r}")
+    if not isinstance(header["fortran_order"], bool):
+        raise ValueError(f"fortran_order {header['fortran_order']!r}")
+    layout.dtype = numpy.lib.format.descr_to_dtype(header["descr"])
+    if layout.dtype.hasobject:
+        raise ValueError("an array of Python objects, which only a pickle holds")
+    if layout.dtype.subdtype is not None:
+        raise ValueError(f"dtype {layout.dtype!r}")
+    layout.shape.fortran = header["fortran_order"]
+    layout.shape.dimensions = len(shape)
+    layout.nbytes = layout.dtype.itemsize
+    for k, length in enumerate(shape):
+        layout.shape.lengths[k] = length
+    for length in shape:           # NumPy counts as if no length were 0
+        if length > 0 and layout.nbytes > limit // length:
+            raise ValueError(f"shape {shape!r} is too large")
+        layout.nbytes *= max(length, <uint64_t> 1)
+    if 0 in shape:
+        layout.nbytes = 0
+    return layout
+
+
+# Arrays on bytes that an owner keeps alive
+
+cdef cnp.ndarray new_array(
+    cnp.dtype dtype, const shape_t *shape, void *data, bint writable, object owner
+):
+    """Make an array on memory that `owner` keeps alive."""
+    cdef int flags = cnp.NPY_ARRAY_F_CONTIGUOUS if shape.fortran else 0
+    cdef cnp.ndarray array
+    cdef bint aligned = <size_t> data % SURELY_ALIGNED == 0
+    if writable:
+        flags |= cnp.NPY_ARRAY_WRITEABLE
+    if aligned:
+        flags |= cnp.NPY_ARRAY_ALIGNED
+    Py_INCREF(dtype)               # NumPy steals one
+    array = PyArray_NewFromDescr(
+        &PyArray_Type, <PyArray_Descr *> dtype, shape.dimensions,
+        <const cnp.npy_intp *> shape.lengths,
+        NULL, data, flags, NULL,
+    )
+    Py_INCREF(owner)               # and one here
+    PyArray_SetBaseObject(array, <PyObject *> owner)
+    if not aligned:                # for this type it may be, all the same
+        PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
+    return array
+
+
+cdef cnp.ndarray column_of(ExtentTable table, uint64_t *column):
+    cdef shape_t shape
+    shape.dimensions = 1
+    shape.fortran = False
+    shape.lengths[0] = table.columns.count
+    return new_array(numpy.dtype(numpy.uint64), &shape, column, False, table)
+
+
+def offsets_of(ExtentTable table not None):
+    """Return a table's offsets: uint64 [members], bytes, read-only, no copy."""
+    table.check_extents()
+    return column_of(table, table.columns.offsets)
+
+
+def sizes_of(ExtentTable table not None):
+    """Return a table's sizes: uint64 [members], bytes, read-only, no copy."""
+    table.check_extents()
+    return column_of(table, table.columns.sizes)
+
+
+cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape):
+    """Return member `i` as an array; see `Shard.array`."""
+    cdef uint8_t *at
+    cdef uint64_t size
+    cdef object owner = shard.hold(i, &at, &size)
+    return array_held(shard, i, at, size, owner, dtype, shape)
+
+
+cdef object array_held(
+    Shard shard, Py_ssize_t i, uint8_t *at, uint64_t size, object owner, object dtype,
+    object shape,
+):
+    """The same, of bytes that `Shard.hold` gave."""
+    cdef bint writable = type(owner) is View and (<View> owner).owner.writable
+    try:
+        return make_array(at, size, dtype, shape, writable, owner, seen_of(shard))
+    except FormatError as error:   # its offset is from the member's first byte
+        offset = shard.table.columns.offsets[i] + error.offset
+        raise FormatError(
+            error.reason, shard.path, offset, shard.table.name(i)
+        ) from error.__cause__
+    except ValueError as error:
+        raise ValueError(
+            f"{error} - at member {shard.table.name(i)!r} of {shard.path}"
+        ) from None
+
+
+cdef object array_as(Layout layout, uint8_t *at, object owner):
+    """An array of a member that has a layout, and all of its bytes."""
+    cdef bint writable = type(owner) is View and (<View> owner).owner.writable
+    return new_array(
+        layout.dtype, &layout.shape, at + layout.header_size, writable, owner
+    )
+
+
+cdef Seen seen_of(Shard shard):
+    """What is remembered of a shard: threads with handles of their own share none."""
+    cdef Seen seen
+    with cython.critical_section(shard):
+        if shard.seen is None:
+            shard.seen = Seen.__new__(Seen)
+        seen = shard.seen
+    return seen
+
+
+shard_module.array_maker = array_at
+
+
+def array_of(bytes data not None, dtype, shape, str path):
+    """Return bytes as an array that keeps them; read-only. See `Shard.array`."""
+    try:
+        return make_array(
+            <uint8_t *> PyBytes_AS_STRING(data), len(data), dtype, shape, False, data,
+            seen_anywhere,
+        )
+    except FormatError as error:
+        raise FormatError(error.reason, path, error.offset) from error.__cause__
+
+
+@cython.final
+@cython.no_gc
+cdef class HeldBuffer:
+    """Some object's buffer: held until the last array on it goes."""
+
+    cdef Py_buffer buffer
+
+    def __cinit__(self, exporter):
+        PyObject_GetBuffer(exporter, &self.buffer, PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.buffer)
+
+
+def array_on(view, dtype=None, shape=None):
+    """Return any buffer's bytes as an array that keeps them, without a copy.
+
+    Parameters
+    ----------
+    view : memoryview or another exporter of a contiguous buffer
+        It may be released afterwards.
+    dtype, shape
+        As for `Shard.array`; without them the bytes are ``.npy``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Writable only if the buffer is.
+
+    Raises
+    ------
+    FormatError
+        The bytes are no ``.npy`` file, or one of Python objects. Its offset is
+        from the first of them.
+    ValueError
+        Their number does not fit `dtype` and `shape`, or they have gaps.
+    """
+    # A memoryview can be released, so none is an array's owner.
+    cdef object own = view if type(view) is memoryview else PyMemoryView_FromObject(view)
+    cdef object owner = own.obj    # raises for one that was released
+    cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(own)
+    if not PyBuffer_IsContiguous(buffer, b"C"):
+        raise ValueError("an array is on a contiguous buffer")
+    if type(owner) is not View and type(owner) is not bytes:
+        owner = HeldBuffer(PyMemoryView_FromObject(own))
+    try:
+        return make_array(
+            <uint8_t *> buffer.buf, buffer.len, dtype, shape, not buffer.readonly, owner,
+            seen_anywhere,
+        )
+    except FormatError as error:
+        raise FormatError(
+            error.reason, "<view>", error.offset
+        ) from error.__cause__
+
+
+cdef object make_array(
+    uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
+    object owner, Seen seen,
+):
+    if dtype is not None:
+        return raw_array(at, size, dtype, shape, writable, owner)
+    if shape is not None:
+        raise ValueError("a shape goes with a dtype: .npy has its own")
+    return npy_array(at, size, writable, owner, seen)
+
+
+cdef cnp.ndarray raw_array(
+    uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
+    object owner,
+):
+    cdef cnp.dtype kind = dtype if isinstance(dtype, cnp.dtype) else numpy.dtype(dtype)
+    cdef uint64_t item = cnp.PyDataType_ELSIZE(kind)
+    cdef shape_t lengths
+    cdef bint fits
+    if (
+        PyDataType_REFCHK(kind) or item == 0
+        or cnp.PyDataType_HASSUBARRAY(kind)
+    ):
+        raise ValueError(f"raw bytes cannot be read as {kind!r}")
+    lengths.fortran = False
+    lengths.dimensions = 1
+    lengths.lengths[0] = size // item
+    fits = size % item == 0
+    if fits and shape is not None:
+        fits = fit_shape(&lengths, shape, size // item)
+    if not fits:
+        wanted = "" if shape is None else f" of shape {shape}"
+        raise ValueError(f"{size:,} bytes are no {kind} array{wanted}")
+    return new_array(kind, &lengths, at, writable, owner)
+
+
+cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
+    """Set the lengths, one of which may be -1; whether they make `items`."""
+    cdef uint64_t product = 1
+    cdef int open_at = -1
+    cdef cnp.npy_intp length
+    asked = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    if len(asked) > MAX_DIMENSIONS:
+        raise ValueError(f"a shape of more than {MAX_DIMENSIONS} dimensions")
+    lengths.dimensions = len(asked)
+    for k in range(lengths.dimensions):
+        length = PyNumber_AsSsize_t(asked[k], OverflowError)  # no floats
+        lengths.lengths[k] = length
+        if length == -1 and open_at < 0:
+            open_at = k
+        elif length < 0:
+            raise ValueError(f"a shape with a negative length: {shape}")
+        elif length > 0 and product > (<uint64_t> PY_SSIZE_T_MAX) // <uint64_t> length:
+            return False
+        else:
+            product *= length
+    if open_at < 0:
+        return product == items
+    if product == 0:
+        return False
+    lengths.lengths[open_at] = items // product
+    return items % product == 0
+
+
+cdef cnp.ndarray npy_array(
+    uint8_t *at, uint64_t size, bint writable, object owner, Seen seen
+):
+    cdef Layout layout = layout_of(at, size, seen)
+    cdef span_t span = span_of(at, size)
+    if take(&span, layout.header_size) == NULL or span.left != layout.nbytes:
+        raise npy_fault(
+            size,
+            f"{size - layout.header_size:,} bytes of data where its header tells "
+            f"of {layout.nbytes:,}",
+        )
+    return new_array(
+        layout.dtype, &layout.shape, <void *> span.at, writable, owner
+    )
+
+
+# Members that are to be stacked into one array
+
+cdef bint starts_alike(Layout first, Layout layout):
+    """Whether two layouts are of the same header."""
+    return layout is first or (
+        layout.header_size == first.header_size <= SEEN_BYTES
+        and memcmp(layout.header, first.header, first.header_size) == 0
+    )
+
+
+cdef object told(array):
+    """What of an array has to be the same in all of a stack."""
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    return array.dtype, array.shape, fortran
+
+
+def layouts(list shards not None, members not None, dtype, shape):
+    """Say how members that are to be stacked lie in memory; looks at headers only.
+
+    Parameters
+    ----------
+    shards : list of Shard
+    members : array of int64
+        A member of each.
+    dtype, shape
+        As for `Shard.array`.
+
+    Returns
+    -------
+    dtype, shape, fortran, skips, odd
+        Of the first; int64 [members], the bytes before the data of each; and the
+        place and description of the first that differs, or None.
+    """
+    cdef Py_buffer buffer
+    cdef const int64_t *numbers = int64s_of(members, &buffer)
+    try:
+        if buffer.len // 8 != len(shards):
+            raise ValueError("shards and members of different lengths")
+        return layouts_at(shards, numbers, dtype, shape)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+cdef tuple layouts_at(list shards, const int64_t *numbers, object dtype, object shape):
+    cdef cnp.ndarray skips = numpy.zeros(len(shards), numpy.int64)
+    cdef int64_t *skipped = <int64_t *> cnp.PyArray_DATA(skips)
+    cdef Layout layout = None
+    cdef Layout first = None
+    cdef Shard shard
+    cdef uint8_t *at
+    cdef uint64_t size
+    cdef uint64_t first_size = 0
+    cdef Py_ssize_t i, member
+    wanted = None
+    for i in range(len(shards)):
+        shard = <Shard?> shards[i]
+        member = shard.find(numbers[i])
+        held = shard.hold(member, &at, &size)
+        if wanted is not None and size == first_size:
+            if dtype is not None:
+                continue
+            layout = layout_of(at, size, seen_of(shard))
+            if starts_alike(first, layout):
+                skipped[i] = layout.header_size
+                continue
+        array = array_at(shard, member, dtype, shape)  # checks all that there is
+        found = told(array)
+        if wanted is None:
+            wanted, first_size = found, size
+            if dtype is None:
+                first = layout_of(at, size, seen_of(shard))
+        elif found != wanted:
+            text = f"{found[0]} {found[1]}"
+            if found[2] != wanted[2]:
+                text += " in another order of axes"
+            return *wanted, skips, (i, text)
+        if dtype is None:
+            skipped[i] = size - array.nbytes
+    return *wanted, skips, None
+
+
+# Members of a tar that are gathered in memory until they are written
+
+cdef inline size_t padding_of(size_t size) noexcept nogil:
+    return (BLOCK - size % BLOCK) % BLOCK
+
+
+cdef inline void put_octal(uint8_t *to, int digits, uint64_t value) noexcept nogil:
+    cdef int i
+    for i in range(digits - 1, -1, -1):
+        to[i] = c'0' + (value & 7)
+        value >>= 3
+
+
+cdef inline bint fits_ustar(const uint8_t *name, size_t size) noexcept nogil:
+    """Say whether a name is ASCII and short, so that it needs no pax header."""
+    cdef size_t i
+    cdef uint8_t bits = 0
+    if size > NAME_WIDTH:
+        return False
+    for i in range(size):
+        bits |= name[i]
+    return bits < 0x80
+
+
+@cython.final
+@cython.no_gc
+cdef class MemberBuffer:
+    """The end of a tar that is not written yet: headers, arrays and padding.
+
+    It exports its bytes, read-only, for writing. While an export lives it
+    changes nothing.
+
+    Parameters
+    ----------
+    head : callable
+        Makes the header of a member from its name and size, both as
+        `fastshard.formats.tar_writer.Headers.member` takes them.
+    encode : callable
+        Takes what is no plain array: returns its ``.npy`` header and its data,
+        both bytes-like. Where the data is the array itself, the header serves
+        for every array of the same dtype and shape that is C-contiguous.
+
+    Attributes
+    ----------
+    start : int
+        Where in the file the first byte of the buffer belongs.
+    end : int
+        Where the next member will begin.
+    number : int
+        The shard that it is the end of; for who uses it.
+    left : int
+        Members for which that has room. `append_all` counts them down.
+    """
+
+    cdef object head, encode
+    cdef object dtype, shape       # that `header` is for, or None
+    cdef bytes header
+    cdef uint8_t[BLOCK] block      # a member's header without its name and size
+    cdef uint64_t block_sum        # of its bytes, the checksum's own as spaces
+    cdef readonly uint64_t start
+    cdef public long long number
+    cdef public long long left
+    cdef uint8_t *at
+    cdef size_t size, room         # bytes used, bytes there are
+    cdef size_t last               # where in the buffer the last member begins
+    cdef Py_ssize_t exports
+
+    def __cinit__(self, head not None, encode not None):
+        cdef bytes block = head(b"", 0)
+        cdef int i
+        if len(block) != BLOCK:
+            raise ValueError("the header of an empty name is not one block")
+        self.head = head
+        self.encode = encode
+        self.number = -1
+        memcpy(self.block, PyBytes_AS_STRING(block), BLOCK)
+        memset(self.block + CHECKSUM_AT, c' ', CHECKSUM_WIDTH)
+        for i in range(BLOCK):
+            self.block_sum += self.block[i]
+
+    def __dealloc__(self):
+        free(self.at)
+
+    @property
+    def end(self):
+        return self.start + self.size
+
+    def __len__(self):
+        return self.size
+
+    def append(self, bytes name not None, array):
+        """Add a member that holds what `np.save` would write.
+
+        Parameters
+        ----------
+        name : bytes
+            UTF-8, no NUL.
+        array : object
+            An array, or what `encode` takes.
+
+        Returns
+        -------
+        int
+            Where in the file its data will begin.
+
+        Raises
+        ------
+        MemoryError
+            Nothing is added.
+        Exception
+            What `encode` raises. Nothing is added.
+        """
+        cdef Py_buffer data
+        self.check()
+        header = self.header
+        if (
+            not cnp.PyArray_CheckExact(array)
+            or array.dtype is not self.dtype
+            or array.shape != self.shape
+        ):
+            return self.append_other(name, array)
+        try:
+            PyObject_GetBuffer(array, &data, PyBUF_SIMPLE)
+        except (BufferError, ValueError):
+            return self.append_other(name, array)  # strided
+        try:
+            return self.put(name, header, &data)
+        finally:
+            PyBuffer_Release(&data)
+
+    cdef object append_other(self, bytes name, object array):
+        cdef Py_buffer data
+        cdef bytes header
+        header, payload = self.encode(array)
+        PyObject_GetBuffer(payload, &data, PyBUF_SIMPLE)
+        try:
+            offset = self.put(name, header, &data)
+        finally:
+            PyBuffer_Release(&data)
+        # A dtype of several parts can change: it is not remembered.
+        if payload is array and cnp.PyArray_CheckExact(array) and array.dtype.names is None:
+            self.dtype, self.shape, self.header = array.dtype, array.shape, header
+        return offset
+
+    def append_bytes(self, bytes name not None, data not None):
+        """Add a member that holds these bytes, and return where they will begin."""
+        cdef Py_buffer view
+        self.check()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            return self.put(name, b"", &view)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef object put(self, bytes name, bytes header, Py_buffer *data):
+        """Add a member whose data is `header` and then `data`."""
+        cdef uint64_t size = PyBytes_GET_SIZE(header) + <uint64_t> data.len
+        cdef size_t before = BLOCK
+        cdef size_t padding = padding_of(size)
+        cdef bytes slow = None
+        cdef uint8_t *to
+        if (
+            not fits_ustar(<uint8_t *> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            or size >= MAX_OCTAL
+        ):
+            slow = self.head(name, size)
+            before = PyBytes_GET_SIZE(slow)
+        self.reserve(before + size + padding)
+        to = self.at + self.size
+        if slow is None:
+            self.put_block(to, name, size)
+        else:
+            memcpy(to, PyBytes_AS_STRING(slow), before)
+        to += before
+        memcpy(to, PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header))
+        to += PyBytes_GET_SIZE(header)
+        if data.len > 0:
+            memcpy(to, data.buf, data.len)
+        memset(to + data.len, 0, padding)
+        self.last = self.size
+        self.size += before + size + padding
+        return self.start + self.last + before
+
+    cdef void put_block(self, uint8_t *to, bytes name, uint64_t size) noexcept:
+        cdef const uint8_t *letters = <uint8_t *> PyBytes_AS_STRING(name)
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(name)
+        cdef uint64_t total = self.block_sum
+        cdef Py_ssize_t i
+        memcpy(to, self.block, BLOCK)
+        memcpy(to, letters, n)
+        put_octal(to + SIZE_AT, SIZE_DIGITS, size)
+        for i in range(n):
+            total += letters[i]
+        for i in range(SIZE_DIGITS):
+            total += to[SIZE_AT + i] - c'0'
+        put_octal(to + CHECKSUM_AT, 6, total)
+        to[CHECKSUM_AT + 6] = 0
+
+    cdef int reserve(self, uint64_t more) except -1:
+        """Make room for `more` bytes behind those that are there."""
+        cdef size_t room
+        cdef void *grown
+        if more > MAX_FILE - self.start - self.size:
+            raise OverflowError("a shard of more than 2**62 bytes")
+        if more <= self.room - self.size:
+            return 0
+        room = self.size + more
+        room += room // 4
+        grown = realloc(self.at, room)
+        if grown is NULL:
+            raise MemoryError(f"no memory for {room:,} bytes of a shard")
+        self.at = <uint8_t *> grown
+        self.room = room
+        return 0
+
+    def drop_last(self):
+        """Take back what `append_all` added last. Not twice in a row."""
+        self.check()
+        self.size = self.last
+        self.left += 1
+
+    def begin(self, uint64_t start):
+        """Drop all that is there, and go on at a place in a file."""
+        cdef void *smaller
+        self.check()
+        if start > MAX_FILE:
+            raise OverflowError(f"no place in a file: {start:,}")
+        self.start = start
+        self.size = self.last = 0
+        if self.room > KEPT_ROOM:
+            smaller = realloc(self.at, KEPT_ROOM)
+            if smaller is not NULL:
+                self.at = <uint8_t *> smaller
+                self.room = KEPT_ROOM
+
+    cdef int check(self) except -1:
+        if self.exports:
+            raise BufferError("the members are being written")
+        return 0
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.at, self.size, 1, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+    def __reduce__(self):
+        raise TypeError("members that are not written yet do not pickle")
+
+
+def append_all(dict buffers not None, arrays not None, bytes name not None, make_room):
+    """Add a member to each of some buffers, or to none of them.
+
+    Parameters
+    ----------
+    buffers : dict of str to MemberBuffer
+    arrays : Mapping of str to object
+        Which buffers, and what to add to each.
+    name : bytes
+        The name of all these members.
+    make_room : callable
+        Called with the key of a buffer that is not there, or has nothing left. It
+        raises, or puts one there that has.
+
+    Returns
+    -------
+    row : list of int
+        Of each member, in turn, where its data begins and the buffer's number.
+    largest : int
+        Bytes in the fullest of these buffers.
+
+    Raises
+    ------
+    Exception
+        What `encode` or `make_room` raise; nothing is added.
+    """
+    cdef MemberBuffer buffer
+    cdef list row = []
+    cdef list done = []
+    cdef size_t largest = 0
+    try:
+        for key, array in arrays.items():
+            found = buffers.get(key)
+            if found is None or (<MemberBuffer?> found).left <= 0:
+                make_room(key)
+                found = buffers[key]
+            buffer = <MemberBuffer?> found
+            try:
+                row.append(buffer.append(name, array))
+            except ValueError as error:
+                raise ValueError(f"field {key!r}: {error}") from error
+            row.append(buffer.number)
+            done.append(buffer)
+            buffer.left -= 1
+            if buffer.size > largest:
+                largest = buffer.size
+    except BaseException:
+        for found in done:
+            (<MemberBuffer> found).drop_last()
+        raise
+    return row, largest
+
+
+def keep_for_ever(thing not None):
+    """Keep an object until the process ends, and then let nothing finish it."""
+    Py_INCREF(thing)

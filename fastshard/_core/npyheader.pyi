@@ -1,9 +1,0 @@
-from typing import final
-
-@final
-class Layout: ...
-
-@final
-class Seen: ...
-
-def npy_size(view: bytes | memoryview) -> int: ...

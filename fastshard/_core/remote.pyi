@@ -1,3 +1,0 @@
-from fastshard._core.samples import SampleBase
-
-def stage(sample: SampleBase, staged: dict[int, bytes]) -> None: ...
