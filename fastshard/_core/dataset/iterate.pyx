@@ -105,7 +105,7 @@ cdef inline object near_view(Shard shard, Py_ssize_t i):
     offset = fs_load(table.columns.offsets + i)
     if offset > source.nbytes or size > source.nbytes - offset:
         return None
-    return PyMemoryView_FromObject(source.file.window(offset, size))
+    return source.file.view(offset, size)
 
 
 # Samples in an order that jumps

@@ -386,7 +386,10 @@ def array_on(view, dtype=None, shape=None):
     cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(own)
     if not PyBuffer_IsContiguous(buffer, b"C"):
         raise ValueError("an array is on a contiguous buffer")
-    if type(owner) is not View and type(owner) is not bytes:
+    if type(owner) is View:
+        if (<View> owner).nbytes != buffer.len:  # one that others share
+            owner = HeldBuffer(PyMemoryView_FromObject(own))
+    elif type(owner) is not bytes:
         owner = HeldBuffer(PyMemoryView_FromObject(own))
     try:
         return make_array(

@@ -102,9 +102,7 @@ cdef inline object view_of(Shard shard, Py_ssize_t i):
             size <= (<MappedSource> direct).nbytes - offset
         ):
             fs_note(&(<MappedSource> direct).trusted, trusted - 1)
-            return PyMemoryView_FromObject(
-                (<MappedSource> direct).file.window(offset, size)
-            )
+            return (<MappedSource> direct).file.view(offset, size)
     return PyMemoryView_FromObject(shard.hold(i, &at, &size))
 
 

@@ -41,8 +41,10 @@ cdef class MappedFile:
     cdef readonly object path
     cdef readonly bint writable
     cdef Py_ssize_t views          # windows alive onto this handle
+    cdef object whole              # a memoryview of all of it, once `view` needs one
     cdef object __weakref__
     cdef View window(self, uint64_t offset, uint64_t size)
+    cdef object view(self, uint64_t offset, uint64_t size)
 
 
 cdef class View:

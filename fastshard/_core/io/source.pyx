@@ -30,6 +30,7 @@ from cpython.buffer cimport (
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject, PyTypeObject
 from libc.errno cimport EFAULT, EIO, ENODEV, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -63,6 +64,10 @@ cdef extern from "Python.h":
     ctypedef struct filled_t "Py_buffer":
         PyObject *obj
     object PyObject_Init(PyObject *object, PyTypeObject *kind)
+    ctypedef struct managed_t "_PyManagedBufferObject":
+        Py_ssize_t exports
+    ctypedef struct memory_t "PyMemoryViewObject":
+        managed_t *mbuf
 
 ctypedef void (*destructor)(PyObject *) noexcept
 
@@ -361,7 +366,7 @@ cdef class MappedFile:
     @property
     def live_views(self):
         """Views of this handle that are alive."""
-        return self.views
+        return self.views + shares_of(self.whole)
 
     def handle(self):
         """Return another handle onto the same mapping, for another thread."""
@@ -387,6 +392,30 @@ cdef class MappedFile:
         view.nbytes = <Py_ssize_t> size
         fs_count(&self.views, 1)
         return view
+
+    cdef object view(self, uint64_t offset, uint64_t size):
+        """Return a memoryview of an extent; the caller has checked it.
+
+        Under a GIL those of a file without a ring share one managed buffer, which
+        counts them: as many allocations less as there are objects of their own.
+        """
+        cdef Py_buffer *buffer
+        if FREE_THREADED or self.chunks is not None:
+            return PyMemoryView_FromObject(self.window(offset, size))
+        if self.whole is None:     # of a handle of its own: no circle of references
+            self.whole = PyMemoryView_FromObject(
+                (<MappedFile> self.handle()).window(0, self.nbytes)
+            )
+        view = PyMemoryView_FromObject(self.whole)
+        buffer = PyMemoryView_GET_BUFFER(view)  # its own copy
+        buffer.buf = self.base + offset
+        buffer.len = buffer.shape[0] = <Py_ssize_t> size
+        return view
+
+
+cdef Py_ssize_t shares_of(object whole):
+    """Return how many memoryviews beside it share a memoryview's managed buffer."""
+    return 0 if whole is None else (<memory_t *> whole).mbuf.exports - 1
 
 
 @cython.final
@@ -772,7 +801,7 @@ cdef class MappedSource(Source):
     @property
     def live_views(self):
         """Views of this source that are alive."""
-        return self.file.views
+        return self.file.live_views
 
     def handle(self):
         """Return a source on the same mapping that counts its own views."""
