@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastshard.columnar.compact import compact
+    from fastshard.columnar.compaction import compact
     from fastshard.columnar.read.reader import ShardedDatasetReader
     from fastshard.columnar.stats import stat
-    from fastshard.columnar.verify import verify
+    from fastshard.columnar.verification import verify
     from fastshard.columnar.write.writer import ShardedDatasetWriter
 
 __all__ = [
@@ -25,9 +25,9 @@ __all__ = [
 HOMES = {  # modules that have not the name of what they hold, which would hide it
     "ShardedDatasetReader": "read.reader",
     "ShardedDatasetWriter": "write.writer",
-    "compact": "compact",
+    "compact": "compaction",
     "stat": "stats",
-    "verify": "verify",
+    "verify": "verification",
 }
 
 

@@ -99,7 +99,7 @@ def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
 
 def cmd_compact(args: argparse.Namespace) -> int:
     """Rewrite the shards of a columnar dataset without what nothing refers to."""
-    from fastshard.columnar.compact import compact
+    from fastshard.columnar.compaction import compact
 
     done = compact(needed_root(args.root))._asdict()
     if args.json:

@@ -44,7 +44,7 @@ class ColumnarFormat(Format):
         return stat_lines(figures)
 
     def verify(self, root: str) -> list[Any]:
-        from fastshard.columnar.verify import verify
+        from fastshard.columnar.verification import verify
 
         return list(verify(root))
 

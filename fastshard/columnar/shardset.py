@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.io.source import MappedSource
 from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
-from fastshard.columnar.verify import verify
+from fastshard.columnar.verification import verify
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, Reading, ShardSet
 from fastshard.errors import ClosedError

@@ -17,7 +17,7 @@ from fastshard.columnar.connection import (
 from fastshard.columnar.headers import HeaderCheck, Kind
 from fastshard.columnar.read.leases import Lease
 from fastshard.columnar.schema import NAME, Field, read_fields, shard_name
-from fastshard.columnar.verify import members_of
+from fastshard.columnar.verification import members_of
 from fastshard.columnar.write.leftovers import left_files
 
 __all__ = ["stat"]

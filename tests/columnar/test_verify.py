@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fastshard.columnar.stats import stat
-from fastshard.columnar.verify import verify
+from fastshard.columnar.verification import verify
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import FormatError
 from support.columnar.original import npy, shard_path

@@ -256,7 +256,7 @@ class Asking:
 
     def verify(self) -> list[Fault]:
         """Look for faults in the dataset as it is now; see `columnar.verify`."""
-        from fastshard.columnar.verify import verify
+        from fastshard.columnar.verification import verify
 
         self._check_open()
         return verify(self._home, allow_pickle=self._allow_pickle)

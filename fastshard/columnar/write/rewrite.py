@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fastshard._util.files import sync_directory
 from fastshard.columnar.read.leases import are_seen, next_generation
 from fastshard.columnar.schema import check_sample_id, quoted
-from fastshard.columnar.verify import Members, members_of
+from fastshard.columnar.verification import Members, members_of
 from fastshard.columnar.write.column import (
     WRITE_BYTES,
     Column,
