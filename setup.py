@@ -19,16 +19,17 @@ SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 PROCESSORS = os.cpu_count() or 1
 
 # -g0: CPython's own flags ask for -g, four fifths of a wheel. -s: without symbols.
-base, compile_args, link_args = "build/release", ["-O3", "-g0", *WARNINGS.split()], []
+base, compile_args, link_args = "build/release", ["-O2", "-g0", *WARNINGS.split()], []
+optimised = dict.fromkeys(("shard", "gather", "source", "extents"), ["-O3"])
 if sys.platform == "win32":
-    compile_args = ["/O2", "/W3"]
+    compile_args, optimised = ["/O2", "/W3"], {}
 elif sys.platform == "linux":
     link_args = ["-Wl,-s"]
 if os.environ.get("FASTSHARD_DEBUG") == "1":
-    base, link_args = "build/debug", []
+    base, link_args, optimised = "build/debug", [], {}
     compile_args += ["-O0", "-g", "-UNDEBUG"]
 if os.environ.get("FASTSHARD_SANITIZE") == "1":
-    base, link_args = "build/sanitized", SANITIZERS
+    base, link_args, optimised = "build/sanitized", SANITIZERS, {}
     compile_args += ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", *SANITIZERS]
 
 directives = {"language_level": 3, "boundscheck": False, "wraparound": False}
@@ -84,7 +85,7 @@ extensions = [
         [str(path)],
         depends=["setup.py", *HEADERS, str(path)],  # so that the sdist has them
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=compile_args,
+        extra_compile_args=[*compile_args, *optimised.get(path.stem, [])],
         extra_link_args=link_args,
     )
     # The largest first, so that a short one ends last.
