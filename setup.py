@@ -20,7 +20,7 @@ PROCESSORS = os.cpu_count() or 1
 
 # -g0: CPython's own flags ask for -g, four fifths of a wheel. -s: without symbols.
 base, compile_args, link_args = "build/release", ["-O2", "-g0", *WARNINGS.split()], []
-optimised = dict.fromkeys(("shard", "gather", "source", "extents"), ["-O3"])
+optimised = {name: ["-O3"] for name in ("shard", "gather", "source", "extents")}
 if sys.platform == "win32":
     compile_args, optimised = ["/O2", "/W3"], {}
 elif sys.platform == "linux":
