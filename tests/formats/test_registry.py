@@ -1,0 +1,127 @@
+"""A format of the tests' own, registered as any other."""
+
+import json
+import sys
+import types
+
+import pytest
+
+import fastshard
+from fastshard.cli import main
+from fastshard.dataset.tarset import TarSet
+from fastshard.dataset.verify import Fault
+from fastshard.formats import registry
+from fastshard.formats.registry import Format
+from fastshard.remote.urls import joined
+from support.servers.http import Server
+from support.tars import write_tar
+
+MARK = "index.json"  # a common name
+
+
+class ToyFormat(Format):
+    """Tars that a file of JSON lists, by part."""
+
+    name = "toy"
+    options = frozenset({"part", "key"})
+    is_remote = True
+
+    def marks(self, folder):
+        data = folder.read(MARK, 1000)
+        return data is not None and b'"toy"' in data
+
+    def open_set(self, root, *, part="all", key="first", remote=None, **options):
+        names = ["a.tar"] if part == "a" else ["a.tar", "b.tar"]
+        paths = [joined(root, name) for name in names]
+        plain = {"index": "none", "lower": True}
+        return TarSet(paths, root=root, key=key, remote=remote, **plain, **options)
+
+    def list_lines(self, root, *, long, as_json):
+        yield f"listed {long}"
+
+    def stat(self, root, *, deep):
+        return {"samples": 2}
+
+    def stat_lines(self, figures):
+        yield f"{figures['samples']} samples"
+
+    def verify(self, root):
+        return [Fault(root, 7, None, "a fault of a toy")]
+
+    def add_commands(self, commands):
+        parser = commands.add_parser("play")
+        parser.set_defaults(run=lambda args: 3)
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    module = types.ModuleType("toy_format")
+    module.FORMAT = ToyFormat()
+    monkeypatch.setitem(sys.modules, "toy_format", module)
+    monkeypatch.setattr(registry, "_modules", list(registry._modules))
+    registry.register("toy_format")
+    registry.register("toy_format")  # once is enough
+    assert [each.name for each in registry.formats()] == ["columnar", "toy"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_tar(tmp_path / "a.tar", {"1.x.txt": b"one"})
+    write_tar(tmp_path / "b.tar", {"2.x.txt": b"two"})
+    (tmp_path / MARK).write_text(json.dumps({"toy": 1}))
+    return tmp_path
+
+
+def keys_of(ds):
+    with ds:
+        return [sample.key for sample in ds]
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_directory_is_opened_by_its_mark_and_its_options(folder):
+    assert keys_of(fastshard.open(folder)) == ["1", "2"]
+    assert keys_of(fastshard.open(folder, part="a")) == ["1"]
+    assert keys_of(fastshard.open(folder, key="last")) == ["1.x", "2.x"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_options_that_a_format_lacks_are_refused(folder):
+    with pytest.raises(ValueError, match="a toy dataset takes no index, lower"):
+        fastshard.open(folder, lower=False)
+    with pytest.raises(TypeError, match=r"no argument parts=.*part="):
+        fastshard.open(folder, parts="a")
+    (folder / MARK).write_text("{}")  # tars alone
+    assert keys_of(fastshard.open(folder)) == ["1", "2"]
+    with pytest.raises(TypeError, match="no argument part="):
+        fastshard.open(folder, part="a")
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_url_is_told_by_its_mark(folder):
+    files = {f"/d/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    with Server(files) as server:
+        assert keys_of(fastshard.open(f"{server.url}/d")) == ["1", "2"]
+        assert keys_of(fastshard.open(f"{server.url}/d", part="a")) == ["1"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_commands(folder, capsys):
+    assert main(["ls", "-l", str(folder)]) == 0
+    assert main(["stat", str(folder)]) == 0
+    assert main(["stat", "--json", str(folder)]) == 0
+    assert main(["verify", str(folder)]) == 1
+    assert main(["play"]) == 3
+    assert main(["ls", str(folder), str(folder)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "listed True",
+        "2 samples",
+        '{"samples": 2}',
+        f"{folder}: byte 7: a fault of a toy",
+    ]
+    assert "is a toy dataset: name it alone" in printed.err
+
+
+def test_a_format_that_is_not_registered_marks_nothing(folder):
+    with fastshard.open(folder) as ds:
+        assert type(ds._set) is TarSet
