@@ -11,6 +11,7 @@ import os
 import sqlite3
 import stat
 import threading
+from contextlib import suppress
 from functools import cache
 from urllib.parse import quote
 
@@ -82,6 +83,11 @@ class ReaderConnection(sqlite3.Connection):
     guard: object | None = None
     lock: threading.RLock
     rows: sqlite3.Cursor
+
+    def __del__(self) -> None:
+        """Close it before Python 3.13 warns: garbage is freed in any order."""
+        with suppress(sqlite3.Error):
+            self.close()
 
 
 def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
