@@ -40,14 +40,14 @@ _MODULES = {name: home for home, names in _HOMES.items() for name in names.split
 
 __all__ = sorted(_MODULES)
 
-_SUBMODULES = ("adapters", "columnar", "errors")
+_SUBMODULES = "adapters columnar decoders errors formats index sources"
 
 _moved.install()
 register("fastshard.columnar.format")
 
 
 def __getattr__(name: str) -> object:
-    if name in _SUBMODULES:
+    if name in _SUBMODULES.split():
         return import_module(f"{__name__}.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -56,4 +56,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES.split()})

@@ -1,3 +1,7 @@
+from fastshard import adapters as adapters
+from fastshard import columnar as columnar
+from fastshard import errors as errors
+from fastshard import formats as formats
 from fastshard._core.dataset.shard import (
     Shard as Shard,
 )

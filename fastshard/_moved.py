@@ -34,10 +34,15 @@ MOVED = {
     "fastshard.batch": "fastshard.adapters.webshart.batch",
     "fastshard.batches": "fastshard.dataset.iteration",
     "fastshard.bulk": "fastshard.dataset.dataset",
+    "fastshard.build": "fastshard.dataset.build_index",
     "fastshard.collation": "fastshard.dataset.batch",
     "fastshard.columnar.arrays": "fastshard.columnar.read.reader",
     "fastshard.columnar.dataset": "fastshard.columnar.shardset",
+    "fastshard.columnar.figures": "fastshard.columnar.stats",
+    "fastshard.columnar.offline": "fastshard.columnar.compaction",
     "fastshard.columnar.reader": "fastshard.columnar.read.reader",
+    "fastshard.columnar.verifying": "fastshard.columnar.verification",
+    "fastshard.columnar.writer": "fastshard.columnar.write.writer",
     "fastshard.combined": "fastshard.dataset.combine",
     "fastshard.decoders": "fastshard.formats.decoders",
     "fastshard.discover": "fastshard.adapters.webshart.discover",
@@ -75,13 +80,16 @@ RENAMED = {("fastshard.columnar.arrays", "_again"): "_samples_again"}
 
 
 class Alias(ModuleType):
-    """A module of an old name."""
+    """A module of an old name, to read from: what is set here, is set here alone."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # the import system asks for those
-            raise AttributeError(name)
+        if name.startswith("__") and name not in ("__all__", "__doc__"):
+            raise AttributeError(name)  # what the import system asks for
         home = import_module(MOVED[self.__name__])
         return getattr(home, RENAMED.get((self.__name__, name), name))
+
+    def __dir__(self) -> list[str]:
+        return dir(import_module(MOVED[self.__name__]))
 
 
 class AliasFinder:

@@ -6,6 +6,8 @@ import json
 import pickle
 import pickletools
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +103,31 @@ def test_an_alias_has_what_its_home_has(name):
         assert getattr(alias, public) is getattr(home, public)
     with pytest.raises(AttributeError):
         alias.nothing_of_this_name  # noqa: B018
+
+
+def test_what_code_of_before_imports():
+    import fastshard.decoders
+    from fastshard.build import build_index
+    from fastshard.columnar.reader import ShardedDatasetReader
+    from fastshard.columnar.writer import ShardedDatasetWriter
+
+    from fastshard.dataset import Dataset
+
+    assert build_index is fastshard.build_index
+    assert Dataset is fastshard.Dataset
+    assert fastshard.decoders.NpzDecoder.__name__ == "NpzDecoder"
+    assert fastshard.columnar.ShardedDatasetReader is ShardedDatasetReader
+    assert fastshard.columnar.ShardedDatasetWriter is ShardedDatasetWriter
+    assert "NpzDecoder" in dir(fastshard.decoders)
+    names = {}
+    exec("from fastshard.encoders import *", names)
+    assert "encode" in " ".join(names)
+
+
+@pytest.mark.parametrize("name", ["adapters", "columnar", "decoders", "errors"])
+def test_modules_are_attributes_of_the_package(name):
+    code = f"import fastshard; fastshard.{name}"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_renamed_attributes():

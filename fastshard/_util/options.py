@@ -111,7 +111,11 @@ def check_index(index: str) -> None:
     ------
     ValueError
         It is no file or directory either.
+    TypeError
+        It is bytes.
     """
+    if not isinstance(index, str):
+        raise TypeError(f"index is str or path-like, not {type(index).__name__}")
     if index in INDEXES or not WORD.fullmatch(index) or os.path.lexists(index):
         return
     raise ValueError(

@@ -133,6 +133,10 @@ class Sample(SampleBase):
         """Return how a field lies in memory; of a decoder of the caller's, a value."""
         return NPY if self.decoder_of(field) is DECODERS["npy"] else VALUE
 
+    def is_array(self, field: str) -> bool:
+        """Say whether `array` reads a field without being told its dtype."""
+        return self.layout_of(field) != VALUE
+
     def _value(self, field: str) -> Any:
         decoder = self.decoder_of(field)
         return self[field] if decoder is None else self._decoded(decoder, field)

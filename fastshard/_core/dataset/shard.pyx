@@ -80,7 +80,7 @@ cdef inline object view_of(Shard shard, Py_ssize_t i):
     about now, and a member that is not in doubt. `Shard.hold` is for all others.
     """
     cdef MappedSource held
-    cdef PyObject *direct          # borrowed: no Python code runs before there is a view
+    cdef PyObject *direct          # borrowed: `MappedFile.view` needs nothing of it late
     cdef uint64_t offset, size
     cdef uint8_t *at
     cdef Py_ssize_t trusted

@@ -66,6 +66,8 @@ cdef extern from "Python.h":
     object PyObject_Init(PyObject *object, PyTypeObject *kind)
     ctypedef struct managed_t "_PyManagedBufferObject":
         Py_ssize_t exports
+        filled_t master
+    Py_ssize_t Py_REFCNT(PyObject *object)
     ctypedef struct memory_t "PyMemoryViewObject":
         managed_t *mbuf
 
@@ -397,25 +399,45 @@ cdef class MappedFile:
         """Return a memoryview of an extent; the caller has checked it.
 
         Under a GIL those of a file without a ring share one managed buffer, which
-        counts them: as many allocations less as there are objects of their own.
+        counts them: a view is one object, not three. An allocation may run a
+        finalizer that closes the shard: nothing of this is touched after one.
         """
+        cdef uint8_t *at = self.base + offset
+        cdef object whole
         cdef Py_buffer *buffer
         if FREE_THREADED or self.chunks is not None:
             return PyMemoryView_FromObject(self.window(offset, size))
-        if self.whole is None:     # of a handle of its own: no circle of references
-            self.whole = PyMemoryView_FromObject(
-                (<MappedFile> self.handle()).window(0, self.nbytes)
-            )
-        view = PyMemoryView_FromObject(self.whole)
+        whole = self.whole
+        if whole is None:
+            whole = whole_of(self)
+        view = PyMemoryView_FromObject(whole)
         buffer = PyMemoryView_GET_BUFFER(view)  # its own copy
-        buffer.buf = self.base + offset
+        buffer.buf = at
         buffer.len = buffer.shape[0] = <Py_ssize_t> size
         return view
 
 
+cdef object whole_of(MappedFile file):
+    """Return the memoryview whose managed buffer a file's views share.
+
+    It is of a handle of its own, so that there is no circle of references.
+    """
+    cdef MappedFile held = file    # a reference: the caller's may go
+    whole = PyMemoryView_FromObject(
+        (<MappedFile> held.handle()).window(0, held.nbytes)
+    )
+    if held.whole is None:         # a finalizer may have asked for a view meanwhile
+        held.whole = whole
+    return held.whole
+
+
 cdef Py_ssize_t shares_of(object whole):
-    """Return how many memoryviews beside it share a memoryview's managed buffer."""
-    return 0 if whole is None else (<memory_t *> whole).mbuf.exports - 1
+    """Return how many objects share a memoryview's managed buffer, or its View."""
+    cdef managed_t *shared
+    if whole is None:
+        return 0
+    shared = (<memory_t *> whole).mbuf
+    return shared.exports - 1 + Py_REFCNT(shared.master.obj) - 1
 
 
 @cython.final
@@ -424,7 +446,8 @@ cdef Py_ssize_t shares_of(object whole):
 cdef class View:
     """A window onto a mapped file; exports its bytes and keeps them mapped.
 
-    ``memoryview(view)`` is what callers see; its ``obj`` is this.
+    ``memoryview(view)`` is what callers see. Its ``obj`` is this, or the View of the
+    whole file that several share: an owner, whose own bytes mean nothing.
     """
 
     def __init__(self, *args, **kwargs):

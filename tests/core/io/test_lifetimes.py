@@ -3,7 +3,9 @@
 import copy
 import gc
 import os
+import pickle
 import resource
+import subprocess
 import sys
 import weakref
 
@@ -14,6 +16,7 @@ import fastshard
 from fastshard._core.io.source import MappedFile, View
 from support.marks import not_sanitized
 from support.memory import mappings_of
+from support.tars import write_tar
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -192,3 +195,64 @@ def test_faults_leak_nothing(shard_path):
     churn(500)
     gc.collect()
     assert sys.getallocatedblocks() - before < 100
+
+
+CLOSES = """
+import gc, sys
+import fastshard
+from fastshard._core.io.source import MappedFile
+
+shard = fastshard.open_shard(sys.argv[1], prefetch=False)
+for _ in range(int(sys.argv[2])):
+    bytes(shard[0])  # 0: the first view of a handle is made by the collection's caller
+kept = []
+
+
+class Closer:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        shard.close()
+        size = MappedFile.__basicsize__ - 33
+        kept.extend(bytes([65 + i % 7]) * size for i in range(2000))
+
+
+gc.collect()
+gc.disable()
+garbage = [[] for _ in range(1000)]
+Closer()
+gc.set_threshold(100)
+gc.enable()
+view = shard[0]
+print(bytes(view).decode())
+"""
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_shard_that_a_collection_closes_while_a_view_is_made(tmp_path, before):
+    path = write_tar(tmp_path / "a.tar", {"a.txt": b"right"})
+    command = [sys.executable, "-c", CLOSES, str(path), str(before)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_whatever_holds_a_views_memory_is_alive(tmp_path, before):
+    path = write_tar(tmp_path / "a.tar", {"a.bin": bytes(range(100))})
+    holds = [
+        lambda view: np.ndarray(10, "u1", view),
+        lambda view: np.frombuffer(view, "u1"),
+        lambda view: view[10:20],
+        lambda view: memoryview(view.obj),
+        pickle.PickleBuffer,
+    ]
+    for hold in holds:
+        shard = fastshard.open_shard(path)
+        for _ in range(before):
+            bytes(shard[0])
+        held = hold(shard[0])
+        with pytest.raises(BufferError):
+            shard.close(strict=True)
+        del held
+        shard.close(strict=True)
