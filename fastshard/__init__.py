@@ -23,7 +23,7 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.build_index": "build_index merge_indexes",
     "fastshard.dataset.combine": "mix zip_by_key",
     "fastshard.dataset.dataset": "Dataset",
-    "fastshard.dataset.open": "open open_shard",
+    "fastshard.dataset.open": "open",
     "fastshard.errors": (
         "AmbiguousKeyError CacheWarning ClosedError FastshardError FieldNotFoundError "
         "FormatError InfoNotFoundError MemberNotFoundError MissingLibraryError "
@@ -32,7 +32,7 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
         "StateError WriterLockedError"
     ),
     "fastshard.formats.sample": "Sample Samples",
-    "fastshard.formats.tar": "TarShard",
+    "fastshard.formats.tar": "TarShard open_shard",
     "fastshard.formats.writer": "ShardWriter",
     "fastshard.remote.options": "RemoteOptions",
 }

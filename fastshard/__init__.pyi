@@ -47,9 +47,6 @@ from fastshard.dataset.dataset import (
 from fastshard.dataset.open import (
     open as open,  # noqa: A004
 )
-from fastshard.dataset.open import (
-    open_shard as open_shard,
-)
 from fastshard.errors import (
     AmbiguousKeyError as AmbiguousKeyError,
 )
@@ -118,6 +115,9 @@ from fastshard.formats.sample import (
 )
 from fastshard.formats.tar import (
     TarShard as TarShard,
+)
+from fastshard.formats.tar import (
+    open_shard as open_shard,
 )
 from fastshard.formats.writer import (
     ShardWriter as ShardWriter,

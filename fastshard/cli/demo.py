@@ -19,7 +19,7 @@ import numpy as np
 from fastshard._util.terminal import write_line
 from fastshard.dataset.build_index import build_index
 from fastshard.dataset.open import open as open_dataset
-from fastshard.dataset.open import open_shard
+from fastshard.formats.tar import open_shard
 from fastshard.formats.writer import ShardWriter
 
 SAMPLES = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from fastshard._core.dataset.shard import Shard, register_functions
 from fastshard._core.io.source import (
@@ -20,14 +20,14 @@ from fastshard._core.io.source import (
 )
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import Grouping
-from fastshard._util.options import check_choice, check_index
+from fastshard._util.options import check_choice, check_index, check_names
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.sample import Sample, Samples
 from fastshard.index.binary import FileIdentity
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import first_changed, identity_of, spread
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar
-from fastshard.remote.options import Settings, settings_of
+from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import Url, is_remote, parse, parse_url
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ __all__ = [
     "TarShard",
     "open_local_tar",
     "open_remote_tar",
+    "open_shard",
     "open_tar",
 ]
 
@@ -275,6 +276,100 @@ class TarShard(Shard):
 
 def _reopen(options: dict[str, Any]) -> TarShard:
     return open_tar(**options)
+
+
+def open_shard(
+    path: str | os.PathLike[str],
+    *,
+    index: str | os.PathLike[str] = "auto",
+    mode: Mode = "mmap",
+    key: KeyRule = "first",
+    lower: bool = True,
+    prefetch: bool = True,
+    check_size: bool = False,
+    **remote: Unpack[RemoteOptions],
+) -> TarShard:
+    """Open a tar shard: find its members, and map it if it is on this machine.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A tar file, not compressed: v7, ustar, GNU or pax; or the URL of one.
+    index : {"auto", "none", "rebuild"} or path-like
+        Where its members are listed.
+
+        ``"auto"``
+            A fresh index beside it is used: ``.fsi``, else ``.json``. A stale or
+            broken one is passed over with a `StaleIndexWarning`. Without one the
+            headers are scanned.
+        ``"none"``
+            The headers are scanned; no index is looked for.
+        ``"rebuild"``
+            The headers are scanned, and an ``.fsi`` is written beside it.
+        a path
+            That index (``.fsi``, ``.json``, ``.idx``, ``.tar.idx``), which must
+            be fresh; or a directory to look for one in.
+    mode : {"mmap", "private", "pread"}
+        How its bytes are read.
+
+        ``"mmap"``
+            Mapped and read-only. Nothing is copied. No other process may
+            truncate the file: touching what is gone kills this one (SIGBUS).
+        ``"private"``
+            Mapped copy-on-write: views and arrays are writable, and the file
+            never changes. What in-place operations of NumPy and torch need.
+        ``"pread"``
+            Never mapped: each view is a copy of its own, and a file that was
+            written to, but for what was appended, gives a `FormatError`. Keeps
+            one descriptor open.
+    key : {"first", "last"}
+        At which dot of a name's last part a sample's key ends.
+    lower : bool
+        Lower-case the fields of samples, as WebDataset does.
+    prefetch : bool
+        Whether a member that is not in memory is brought, without the GIL, before a
+        view of it is returned; of a large one the first 16 MiB.
+    check_size : bool
+        Where it is mapped: keep a descriptor, and raise a `FormatError` at every
+        read after the file became shorter.
+    **remote
+        How a URL is read: see `RemoteOptions`. `mode`, `prefetch` and `check_size`
+        are for files.
+
+    Returns
+    -------
+    TarShard
+        A sequence of views by position or name, with ``samples``, ``names``,
+        ``offsets``, ``sizes``. Close it, or use it in a ``with`` statement.
+
+    Raises
+    ------
+    FormatError
+        The file is no tar, is cut or damaged, is compressed, is a directory or
+        a device, or holds members that are not stored as they are (sparse,
+        multi-volume, incremental). The error names the byte. Or an index that
+        was named is broken.
+    StaleIndexError
+        An index that was named is of another shard, or of an earlier state.
+    OSError
+        The file cannot be opened, read or mapped.
+    RemoteError
+        A URL cannot be read.
+    """
+    known = (*(open_shard.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+    check_names("open_shard", remote, known)
+    name = os.fspath(path)
+    place = parse(name) if isinstance(name, str) else path
+    return open_tar(
+        place,
+        index=index,
+        mode=mode,
+        key=key,
+        lower=lower,
+        prefetch=prefetch,
+        check_size=check_size,
+        remote=settings_of(remote, [place]) if isinstance(place, Url) else None,
+    )
 
 
 def open_tar(
