@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -53,7 +52,9 @@ class NewFile:
         self.path = os.path.realpath(path)  # what a link points at, not the link
         self._overwrite = overwrite
         folder, last = os.path.split(self.path)
-        fd, self.temporary = tempfile.mkstemp(
+        from tempfile import mkstemp  # late: an index that is read needs none
+
+        fd, self.temporary = mkstemp(
             prefix=f".{last[:200]}.", suffix=".tmp", dir=folder
         )
         self.file: BinaryIO = open(fd, "w+b", buffering)  # noqa: SIM115

@@ -7,7 +7,6 @@ early, reorders text or raises `UnicodeEncodeError`.
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Protocol, TextIO
 
@@ -80,6 +79,8 @@ def write_line(*columns: object, file: TextIO | None = None) -> None:
 def write_fault(fault: Fault, as_json: bool) -> None:
     """Print a fault on one line."""
     if as_json:
+        import json
+
         write_line(json.dumps(fault._asdict()))
         return
     member = "" if fault.member is None else f"{shown(fault.member)}: "

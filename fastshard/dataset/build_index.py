@@ -14,7 +14,8 @@ from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.dataset.views import key_table
 from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
-from fastshard.index.binary import NO_IDENTITY, read_header
+from fastshard.index.binary import read_header
+from fastshard.index.contents import NO_IDENTITY
 from fastshard.index.dataset_file import (
     MOST_SAMPLES,
     NAME,

@@ -23,8 +23,7 @@ from fastshard._core.table.grouping import Grouping
 from fastshard._util.options import check_choice, check_index, check_names
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.sample import Sample, Samples
-from fastshard.index.binary import FileIdentity
-from fastshard.index.contents import Contents
+from fastshard.index.contents import Contents, FileIdentity
 from fastshard.index.freshness import first_changed, identity_of, spread
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar
 from fastshard.remote.options import RemoteOptions, Settings, settings_of

@@ -85,12 +85,10 @@ from fastshard._core.table.grouping import (
 )
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError
-from fastshard.index.contents import Contents
+from fastshard.index.contents import NO_IDENTITY, Contents, FileIdentity
 
 __all__ = [
-    "NO_IDENTITY",
     "BinaryIndex",
-    "FileIdentity",
     "Header",
     "parse_binary",
     "read_binary",
@@ -110,18 +108,6 @@ ALIGNMENT = 64  # bytes
 UNKNOWN = 2**64 - 1
 NOTHING: Mapping[str, int] = MappingProxyType({})
 assert HEADER.size == HEADER_1.size == 256
-
-
-class FileIdentity(NamedTuple):
-    """Identity of a file, which no copy keeps; zeros where it is not known."""
-
-    device: int
-    inode: int
-    ctime_ns: int  # when anything of it was last changed, ns since 1970
-    mtime_ns: int  # when it was last written to
-
-
-NO_IDENTITY = FileIdentity(0, 0, 0, 0)
 
 
 class Header(NamedTuple):

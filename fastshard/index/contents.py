@@ -6,7 +6,7 @@ import warnings
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.table.extents import ExtentTable
 from fastshard._core.table.grouping import IndexMemory, borrowed_table
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from fastshard._core.table.grouping import Grouping
 
 __all__ = [
+    "NO_IDENTITY",
     "Contents",
     "Extent",
+    "FileIdentity",
     "table_from",
     "warn_old",
     "warn_passed_over",
@@ -26,6 +28,18 @@ __all__ = [
 
 
 Extent = tuple[int, int, bytes]  # offset, size, name
+
+
+class FileIdentity(NamedTuple):
+    """Identity of a file, which no copy keeps; zeros where it is not known."""
+
+    device: int
+    inode: int
+    ctime_ns: int  # when anything of it was last changed, ns since 1970
+    mtime_ns: int  # when it was last written to
+
+
+NO_IDENTITY = FileIdentity(0, 0, 0, 0)
 
 
 def table_from(extents: Sequence[Extent], path: str) -> ExtentTable:

@@ -67,7 +67,7 @@ from fastshard._core.table.checksums import crc32c
 from fastshard._core.table.grouping import IndexMemory, key_hash
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
-from fastshard.index.binary import FileIdentity
+from fastshard.index.contents import FileIdentity
 from fastshard.index.freshness import fingerprint_of, identity_of, is_same
 from fastshard.remote.file import RemoteFile, open_remote
 

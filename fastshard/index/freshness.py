@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.io.source import LocalFile, PreadSource, Source
 from fastshard._core.parse.tar import Walk, differing, scan_sound
 from fastshard.errors import FormatError, StaleIndexError
-from fastshard.index.binary import FileIdentity, Header
+from fastshard.index.contents import FileIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fastshard._core.table.extents import ExtentTable
+    from fastshard.index.binary import Header
     from fastshard.remote.file import RemoteFile
 
 __all__ = [
@@ -41,8 +39,7 @@ __all__ = [
 CHUNK = 1 << 20  # bytes read at once
 
 
-@dataclass(frozen=True, slots=True)
-class Hashes:
+class Hashes(NamedTuple):
     """Checksums, in hexadecimal.
 
     Attributes
@@ -61,6 +58,8 @@ class Hashes:
 
     def infos(self, table: ExtentTable) -> list[bytes]:
         """Return each member's info with its checksum in it, as JSON."""
+        import json
+
         from fastshard.index.jsonfile import parse_info
 
         return [
@@ -91,6 +90,8 @@ def hashes_of(
     OSError
         Reading failed.
     """
+    import hashlib
+
     source = PreadSource(file)
     progress = progress or (lambda done: None)
     blob = hashlib.sha1(b"blob %d\0" % file.nbytes, usedforsecurity=False)
@@ -206,6 +207,8 @@ def fingerprint_of(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
     FormatError
         The table points outside the file.
     """
+    from hashlib import blake2b
+
     extents = [table.extent(i) for i in spread(len(table))]
     for offset, size in extents:
         if offset < BLOCK or offset > file.nbytes or size > file.nbytes - offset:
@@ -216,7 +219,7 @@ def fingerprint_of(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
     for (at, due), data in zip(blocks, found, strict=True):
         if len(data) != due:
             raise FormatError("the file ends here", file.path, at + len(data))
-    hashed = hashlib.blake2b(found[0], digest_size=16)
+    hashed = blake2b(found[0], digest_size=16)
     for (offset, size), data in zip(extents, found[1:], strict=True):
         hashed.update(offset.to_bytes(8, "little") + size.to_bytes(8, "little"))
         hashed.update(data)
