@@ -61,6 +61,15 @@ def test_importing_loads_nothing_heavy():
     assert python(code).strip() == "[]"
 
 
+def test_datasets_of_tars_need_no_sqlite(shard_path):
+    code = (
+        "import sys, fastshard\n"
+        f"fastshard.open({str(shard_path.parent)!r}).close()\n"
+        "print('sqlite3' in sys.modules)"
+    )
+    assert python(code).strip() == "False"
+
+
 def test_views_need_no_numpy(shard_path):
     code = (
         "import sys, fastshard\n"

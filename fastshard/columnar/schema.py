@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 from collections.abc import Container
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard.errors import FormatError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 __all__ = [
     "LARGEST_ID",
@@ -268,6 +270,8 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
         field's name is no identifier, or is there twice; its row is of wrong
         types, or its folder is not a plain name.
     """
+    import sqlite3  # late: directories of tars are looked at for this format's mark
+
     try:
         if not has_tables(conn):
             reason = (
@@ -339,6 +343,8 @@ def _kinds_of(
     SQLite make it work out every view, which can take minutes. Making an index
     needs a real table, and nothing else; EXPLAIN makes none.
     """
+    import sqlite3
+
     probe = f"EXPLAIN CREATE INDEX main.{PROBE} ON {table} ({names[0]})"
     try:
         conn.execute(probe).close()  # nobody reads what it explains

@@ -90,7 +90,7 @@ cdef void set_header(column_t *column, bytes header, uint64_t size, uint8_t tag)
 
 
 cdef inline bint has_layout(const column_t *column, int64_t i) noexcept nogil:
-    """Whether a row is known to have the header that most have."""
+    """Whether a row was checked to have the most common header."""
     return column.tag != 0 and column.marks[i].layout == column.tag
 
 
@@ -122,7 +122,7 @@ cdef inline uint64_t size_at(
 cdef inline bint is_alike(
     const column_t *column, int64_t i, const place_t *place, uint64_t offset
 ) noexcept nogil:
-    """Whether a row has the size and the header that most have; notes its size."""
+    """Whether a row has the most common size and header; notes its size."""
     cdef uint64_t size = size_at(column, i, place, offset)
     return (
         size == column.size and size <= place.nbytes - offset
@@ -236,7 +236,7 @@ cdef struct fill_t:
 
 
 cdef const uint8_t *row_at(const fill_t *fill, size_t r) noexcept nogil:
-    """Where a row's member should be; NULL: nobody knows yet."""
+    """Expected address of a row's member; NULL while its shard is not open."""
     cdef int64_t i = fill.positions[r]
     cdef uint64_t offset
     cdef const place_t *place
@@ -295,7 +295,7 @@ cdef inline void expect_numbers(const fill_t *fill, size_t r) noexcept nogil:
 
 
 cdef bint all_near(Places places) except -1:
-    """Whether all shards that were seen are in memory."""
+    """Whether all shards used so far are resident."""
     cdef Source source
     for source in list(places.sources):
         if not source.is_near():
@@ -592,7 +592,7 @@ def fill_rows(
 
 @cython.final
 cdef class Batch:
-    """What was asked for a batch."""
+    """Bytes of one batch that are prefetched."""
 
     cdef uint64_t task             # the last; 0: it is there
     cdef uint64_t nbytes
@@ -688,7 +688,7 @@ cdef class Sweep:
 
     @property
     def is_sure(self):
-        """Whether the bytes of the batch are in memory; else some could not be had."""
+        """Whether all bytes of the batch were read; False: some failed."""
         return not self.doubtful
 
     cdef int doubt(self) except -1:
@@ -842,7 +842,7 @@ cdef class Sweep:
     cdef int map_pages(self, Source source) except -1:
         """Have a shard's pages mapped by the thread: each 16 are a fault otherwise.
 
-        They are in memory, so nobody waits for that.
+        They are resident, so this does not block.
         """
         cdef task_t task
         if self.drops or source.base == NULL or source in self.mapped or (

@@ -95,7 +95,7 @@ cdef bint octal_at(const uint8_t *digits, uint64_t *value) noexcept nogil:
 
 
 cdef bint is_plain(const uint8_t *block, span_t name, uint64_t *size) noexcept nogil:
-    """Whether a block is a plain header of a file of this name; its size.
+    """Match a block against a plain tar header of this name; sets the size.
 
     Looks at its first 160 bytes: who wrote it left the name's prefix empty.
     """
@@ -113,7 +113,7 @@ cdef bint is_extended(
     const uint8_t *window, uint64_t start, uint64_t nbytes, uint64_t offset,
     span_t name, uint64_t *size,
 ) noexcept nogil:
-    """Whether headers that end at `offset` are of a member of this name; its size.
+    """Match the headers before `offset` against a member name; sets the size.
 
     Its name or its size stands in extension headers, which come before: where they
     begin is found by trying. `window` holds the file from `start` to `offset`.
@@ -198,7 +198,7 @@ cdef class ColumnFile:
 
     @property
     def was_scanned(self):
-        """Whether an offset of the index was none, so that all headers were read."""
+        """Whether all headers were scanned, after the index had a wrong offset."""
         return self.scanned is not None
 
     def let_go(self):
@@ -220,7 +220,7 @@ cdef class ColumnFile:
         return 0
 
     cdef ExtentTable walked(self):
-        """What a walk over all headers finds; one thread walks, others wait for it."""
+        """Return the table of a full header scan; one thread scans, others wait."""
         with self.scanning:
             if self.scanned is None:
                 self.scanned, self.fault = self.scan(self.path)
@@ -243,7 +243,7 @@ cdef class ColumnFile:
         return found, size
 
     cdef bint check(self, uint64_t offset, span_t name, uint64_t *size) except -1:
-        """Whether a member of this name begins at `offset`; its size."""
+        """Whether a member of this name begins at `offset`; sets its size."""
         cdef Source source = self.source
         cdef uint64_t nbytes = source.nbytes
         cdef uint64_t start
