@@ -8,17 +8,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import ref
 
-from fastshard._core.dataset.gather import bring_samples
+from fastshard._core.dataset.gather import prefetch_samples
 from fastshard._core.dataset.iterate import (
-    Ahead,
-    Coming,
-    Feed,
-    Fetched,
-    PlacesFeed,
-    ShardsFeed,
+    ItemStream,
+    LookaheadRing,
+    PositionStream,
+    PrefetchIterator,
+    RemotePrefetchIterator,
+    ShardStream,
     fetch_samples,
 )
-from fastshard._core.dataset.shard import Places, noted
+from fastshard._core.dataset.shard import SampleLocator, noted
 from fastshard._util.aio import in_thread
 from fastshard.dataset.base import Ordered
 from fastshard.dataset.batch import Ragged, column_of, field_types, gather_samples
@@ -74,7 +74,7 @@ class Bulk(Ordered):
         if self._set.remote is not None:
             fetch_samples(samples, reading.max_memory or MOST_FETCHED, only)
         elif reading.prefetch:
-            bring_samples(samples, reading.window_bytes)
+            prefetch_samples(samples, reading.window_bytes)
         return samples
 
     def get_many(self, positions: Iterable[int]) -> list[Any]:
@@ -244,8 +244,8 @@ class Dataset(Bulk):
         self._changes = self._narrows or bool(stages)
         self._stages = stages
         self._keys: DatasetKeys | None = None
-        self._places: Places | None = None  # once the samples are counted
-        self._direct: Places | None = None  # the same, if they are all there is
+        self._places: SampleLocator | None = None  # once the samples are counted
+        self._direct: SampleLocator | None = None  # the same, if they are all there is
         self._count = 0
 
     def _with(self, **changes: Any) -> Dataset:
@@ -259,7 +259,7 @@ class Dataset(Bulk):
         shards = changes.pop("shards", self._set)
         return Dataset(shards, **(options | changes))
 
-    def _prepared(self) -> Places:
+    def _prepared(self) -> SampleLocator:
         """Count, once; return where the samples are."""
         if self._places is None or self._set.closed:
             places = self._set.places()
@@ -321,23 +321,25 @@ class Dataset(Bulk):
         """Return samples, narrowed; not mapped."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
-        items = Coming(self._prepared(), tuple(positions)).every()
+        items = LookaheadRing(self._prepared(), tuple(positions)).every()
         if self._narrows:
             for item in items:
                 item.narrow(self._fields, self._required, self._decoders)
         return items
 
-    def _steps(self, window: int, on_error: ErrorHandler | None) -> Ahead | Fetched:
+    def _steps(
+        self, window: int, on_error: ErrorHandler | None
+    ) -> PrefetchIterator | RemotePrefetchIterator:
         if self._set.closed:
             raise ClosedError("the dataset is closed")
         narrowing = (self._fields, self._required, self._decoders)
-        feed: Feed
+        feed: ItemStream
         failed: set[int] = set()
         if self._plan == Plan():  # shards need not be counted before
             sizes = self._set.sizes()
-            feed = ShardsFeed(sizes, _Opener(self._set, sizes, failed), *narrowing)
+            feed = ShardStream(sizes, _Opener(self._set, sizes, failed), *narrowing)
         else:
-            feed = PlacesFeed(self._prepared(), *narrowing)
+            feed = PositionStream(self._prepared(), *narrowing)
         make = self._staged if self._stages else None
         skipped = self._plan.skipped
         return self._set.iterate(

@@ -9,8 +9,12 @@ from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
-from fastshard._core.dataset.iterate import Ahead, Feed, Fetched
-from fastshard._core.dataset.shard import Places
+from fastshard._core.dataset.iterate import (
+    ItemStream,
+    PrefetchIterator,
+    RemotePrefetchIterator,
+)
+from fastshard._core.dataset.shard import SampleLocator
 from fastshard._core.io.page_ring import PageRing
 from fastshard.dataset.order.state import Identity
 from fastshard.formats.tar import Mode
@@ -157,7 +161,7 @@ class ShardSet(ABC):
         self.remote = remote  # None: the shards are here
         self.reading = reading
         self.ring = reading.ring()  # of all shards; None: their pages stay
-        self.iterations: WeakSet[Ahead | Fetched] = WeakSet()
+        self.iterations: WeakSet[PrefetchIterator | RemotePrefetchIterator] = WeakSet()
         self.limit = limit or mapping_limit()
         self.closed = False
         self.identity: Identity | None = None  # once a state asked for it
@@ -271,9 +275,9 @@ class ShardSet(ABC):
             self._starts = list(accumulate(sizes, initial=0))
         return self._starts
 
-    def places(self) -> Places:
+    def places(self) -> SampleLocator:
         """Return what finds samples by position. It refers to this, not this to it."""
-        return Places(self.starts(), self.open, self.used, self.open_shard)
+        return SampleLocator(self.starts(), self.open, self.used, self.open_shard)
 
     def member_starts(self) -> list[int]:
         """Return where each shard's members begin; and, last, how many there are."""
@@ -286,23 +290,23 @@ class ShardSet(ABC):
         """Close all shards; views stay valid, iterations raise."""
         self.closed = True
         for ahead in self.running():
-            ahead.refuse()
+            ahead.invalidate()
         self.open[:] = [None] * len(self.open)  # `places` has the same list
 
     def iterate(
         self,
-        feed: Feed,
+        feed: ItemStream,
         window: int,
         make: Callable[[Any], Any] | None = None,
         describe: Callable[[int, int], dict[str, Any]] | None = None,
         *,
         on_error: Callable[[Exception, int], bool] | None = None,
         skipped: int = 0,
-    ) -> Ahead | Fetched:
-        """Return an iterator over a feed that brings what comes next; see `Ahead`."""
+    ) -> PrefetchIterator | RemotePrefetchIterator:
+        """Return an iterator that prefetches the items of a stream."""
         reading = self.reading
         if self.remote is not None:
-            fetched = Fetched(
+            fetched = RemotePrefetchIterator(
                 feed,
                 window if reading.prefetch else 0,
                 reading.window_bytes,
@@ -313,7 +317,7 @@ class ShardSet(ABC):
             )
             self.iterations.add(fetched)
             return fetched
-        ahead = Ahead(
+        ahead = PrefetchIterator(
             feed,
             window if reading.prefetch else 0,
             reading.window_bytes,
@@ -326,7 +330,7 @@ class ShardSet(ABC):
         self.iterations.add(ahead)
         return ahead
 
-    def running(self) -> list[Ahead | Fetched]:
+    def running(self) -> list[PrefetchIterator | RemotePrefetchIterator]:
         """Return the iterations that there are."""
         while True:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from fastshard._core.dataset.gather import bring_members
-from fastshard._core.dataset.iterate import MemberFeed, fetch_members
+from fastshard._core.dataset.iterate import MemberStream, fetch_members
 from fastshard._core.dataset.shard import Shard
 from fastshard._core.table.grouping import plain_key
 from fastshard._core.table.order import Order
@@ -134,7 +134,7 @@ class Members(Sequence[memoryview]):
     def __iter__(self) -> Iterator[memoryview]:
         for k in range(len(self._set)):
             shard = tar_set(self._set).shard(k)
-            yield from self._set.iterate(MemberFeed(shard, range(len(shard))), WINDOW)
+            yield from self._set.iterate(MemberStream(shard, range(len(shard))), WINDOW)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and bool(self.find(name))

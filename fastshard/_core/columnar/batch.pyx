@@ -17,7 +17,7 @@ from libc.string cimport memcmp, memcpy, memset
 from fastshard._core.dataset.npy cimport seen_of
 from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.columnar.rows cimport (
-    BLOCK, UNKNOWN, Cells, ColumnShard, Places, Rows, is_plain, key_of, mark_t, place_t,
+    BLOCK, UNKNOWN, Cells, ColumnShard, ShardMappings, Rows, is_plain, key_of, mark_t, place_t,
 )
 from fastshard._core.table.extents cimport name_at
 from fastshard._core.dataset.npy cimport SEEN_BYTES, Layout, layout_of
@@ -294,7 +294,7 @@ cdef inline void expect_numbers(const fill_t *fill, size_t r) noexcept nogil:
             fs_prefetch_line(fill.column.offsets + i)
 
 
-cdef bint all_near(Places places) except -1:
+cdef bint all_near(ShardMappings places) except -1:
     """Whether all shards used so far are resident."""
     cdef Source source
     for source in list(places.sources):
@@ -350,7 +350,7 @@ cdef class Filling:
     cdef Py_buffer positions
     cdef Py_buffer out
     cdef bytes header
-    cdef Places places             # held, whoever closes the shards
+    cdef ShardMappings places             # held, whoever closes the shards
     cdef uint64_t most             # bytes touched together; 0: any number
 
     def __cinit__(self, Rows rows not None, positions, out, bytes header not None,
@@ -421,7 +421,7 @@ cdef class Filling:
         cdef int32_t slot
         with cython.critical_section(rows):
             if rows.places is None:
-                rows.places = Places(len(rows.numbers))
+                rows.places = ShardMappings(len(rows.numbers))
             self.places = rows.places
         self.fill.places = self.places.at
         sure = sure or now < self.places.near_until

@@ -65,7 +65,7 @@ cdef class ColumnFile:
 cdef str key_of(ExtentTable names, Py_ssize_t i)
 
 
-cdef class Places:
+cdef class ShardMappings:
     cdef place_t *at               # by slot
     cdef size_t count
     cdef list sources              # of those that are mapped, held whoever closes them
@@ -95,7 +95,7 @@ cdef class Rows:
     cdef public object layout      # of the arrays that were stacked last, or None
     cdef Cells cells
     cdef ExtentTable table
-    cdef Places places             # of the shards that were seen; None: of none
+    cdef ShardMappings places             # of the shards that were seen; None: of none
     cdef int tags                  # that layouts have
     cdef Layout kept               # one that many rows have; None: none was seen yet
     cdef uint32_t kept_tag         # its own

@@ -69,7 +69,7 @@ class RowReader:
     def let_go(self, file: ColumnFile) -> None: ...
 
 @final
-class Places:
+class ShardMappings:
     def __new__(cls, count: int) -> Self: ...
 
 @final

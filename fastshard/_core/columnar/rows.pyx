@@ -517,7 +517,7 @@ cdef class RowReader:
 
 @cython.final
 @cython.no_gc
-cdef class Places:
+cdef class ShardMappings:
     """Where the shards of a field are mapped. While it is referred to, they are."""
 
     def __cinit__(self, size_t count):

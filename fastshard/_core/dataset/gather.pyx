@@ -645,7 +645,7 @@ def copies(list shards not None, list positions not None):
 
 # Into the page cache
 
-def bring_samples(list samples not None, uint64_t most):
+def prefetch_samples(list samples not None, uint64_t most):
     """Bring the fields of samples that are not in memory, all asked for at once.
 
     Parameters

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint64_t
 
-from fastshard._core.dataset.shard cimport Places
+from fastshard._core.dataset.shard cimport SampleLocator
 from fastshard._core.dataset.shard cimport SampleBase
 from fastshard._core.dataset.shard cimport Shard
 
@@ -14,8 +14,8 @@ cdef struct place_t:
     Py_ssize_t at                  # of the sample among those of the shard
 
 
-cdef class Coming:
-    cdef Places places
+cdef class LookaheadRing:
+    cdef SampleLocator places
     cdef tuple positions           # places; None: from 0 on
     cdef Py_ssize_t count
     cdef Py_ssize_t known          # places that were looked up
@@ -25,7 +25,7 @@ cdef class Coming:
     cdef void expect(self, const place_t *place, int away) noexcept
 
 
-cdef class Feed:
+cdef class ItemStream:
     cdef object take(self, bint ahead)
     cdef object take_near(self)
     cdef object emit(self, object item)
@@ -35,7 +35,7 @@ cdef class Feed:
     cdef bint is_near(self, object item) except -1
 
 
-cdef class MemberFeed(Feed):
+cdef class MemberStream(ItemStream):
     cdef Shard shard
     cdef const int64_t *positions  # of `buffer`; NULL: from `first` on
     cdef Py_buffer buffer          # of the order, while this lives
@@ -45,7 +45,7 @@ cdef class MemberFeed(Feed):
     cdef Py_ssize_t position(self) noexcept
 
 
-cdef class SampleFeed(Feed):
+cdef class SampleStream(ItemStream):
     cdef tuple only
     cdef bint required
     cdef object decoders
@@ -53,12 +53,12 @@ cdef class SampleFeed(Feed):
     cdef object narrowed(self, SampleBase sample)
 
 
-cdef class PlacesFeed(SampleFeed):
-    cdef Coming coming
+cdef class PositionStream(SampleStream):
+    cdef LookaheadRing coming
     cdef Py_ssize_t next           # place of the sample that comes next
 
 
-cdef class ShardsFeed(SampleFeed):
+cdef class ShardStream(SampleStream):
     cdef list sizes                # of each shard: samples, or None
     cdef object error              # that stands for `repeats` more samples
     cdef Py_ssize_t repeats
@@ -71,8 +71,8 @@ cdef class ShardsFeed(SampleFeed):
     cdef object repeated(self, bint ahead)
 
 
-cdef class Taking:
-    cdef Feed feed
+cdef class IteratorBase:
+    cdef ItemStream feed
     cdef object make
     cdef object describe
     cdef object on_error
@@ -83,7 +83,7 @@ cdef class Taking:
     cdef uint64_t window_bytes
     cdef uint64_t ahead            # bytes of what waits
     cdef bint ended
-    cdef bint refused
+    cdef bint invalidated
     cdef uint64_t entered          # 1 while a thread is in it
     cdef object __weakref__
     cdef bint enter(self) noexcept

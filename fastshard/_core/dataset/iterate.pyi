@@ -4,37 +4,37 @@ from typing import Any, Self, final
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
-from fastshard._core.dataset.shard import Places, SamplesBase, Shard
+from fastshard._core.dataset.shard import SampleLocator, SamplesBase, Shard
 
 @final
-class Coming:
+class LookaheadRing:
     def __new__(
-        cls, places: Places, positions: tuple[Any, ...] | None = None
-    ) -> Coming: ...
+        cls, places: SampleLocator, positions: tuple[Any, ...] | None = None
+    ) -> LookaheadRing: ...
     def every(self) -> list[Any]: ...
 
 @disjoint_base
-class Feed: ...
+class ItemStream: ...
 
 @final
-class MemberFeed(Feed):
-    def __new__(cls, shard: Shard, order: Iterable[int]) -> MemberFeed: ...
+class MemberStream(ItemStream):
+    def __new__(cls, shard: Shard, order: Iterable[int]) -> MemberStream: ...
 
 @disjoint_base
-class SampleFeed(Feed): ...
+class SampleStream(ItemStream): ...
 
 @final
-class PlacesFeed(SampleFeed):
+class PositionStream(SampleStream):
     def __new__(
         cls,
-        places: Places,
+        places: SampleLocator,
         only: tuple[str, ...] | None,
         required: bool,
         decoders: Mapping[str, Any] | None,
-    ) -> PlacesFeed: ...
+    ) -> PositionStream: ...
 
 @final
-class ShardsFeed(SampleFeed):
+class ShardStream(SampleStream):
     def __new__(
         cls,
         sizes: list[int | None],
@@ -42,13 +42,13 @@ class ShardsFeed(SampleFeed):
         only: tuple[str, ...] | None,
         required: bool,
         decoders: Mapping[str, Any] | None,
-    ) -> ShardsFeed: ...
+    ) -> ShardStream: ...
 
 @disjoint_base
-class Taking:
+class IteratorBase:
     def __new__(
         cls,
-        feed: Feed,
+        feed: ItemStream,
         window: int,
         window_bytes: int,
         *,
@@ -69,7 +69,7 @@ class Taking:
     def skipped(self) -> int: ...
     def state_dict(self) -> dict[str, Any]: ...
     def state_after(self, done: int, skipped: int) -> dict[str, Any]: ...
-    def refuse(self) -> None: ...
+    def invalidate(self) -> None: ...
     def close(self) -> None: ...
 
 @final
@@ -82,13 +82,13 @@ class Waiting: ...
 class OwnChunks: ...
 
 @final
-class Ahead(Taking): ...
+class PrefetchIterator(IteratorBase): ...
 
 @final
 class Asked: ...
 
 @final
-class Fetched(Taking):
+class RemotePrefetchIterator(IteratorBase):
     def __del__(self) -> None: ...
 
 def fetch_samples(

@@ -19,7 +19,7 @@ from fastshard._core.io.page_ring cimport (
     MappedChunks, PageReleaser, PageRing, chunks_of, folio_start, opened_again,
 )
 from fastshard._core.pages cimport fs_exact_now, fs_now, fs_pause
-from fastshard._core.dataset.shard cimport Places
+from fastshard._core.dataset.shard cimport SampleLocator
 from fastshard._core.platform cimport fs_glance, fs_has_bit, fs_load, fs_note
 from fastshard._core.io.prefetch cimport Prefetcher, task_t
 from fastshard._core.io.source cimport RemoteSource
@@ -114,17 +114,17 @@ cdef inline object near_view(Shard shard, Py_ssize_t i):
 # them waits for the one before. Asked for some samples ahead, they come side by side.
 
 @cython.final
-cdef class Coming:
+cdef class LookaheadRing:
     """Samples of `places`, one after another.
 
     Parameters
     ----------
-    places : Places
+    places : SampleLocator
     positions : tuple, optional
         Positions in any order; all without it.
     """
 
-    def __cinit__(self, Places places not None, tuple positions=None):
+    def __cinit__(self, SampleLocator places not None, tuple positions=None):
         self.places = places
         self.positions = positions
         self.count = places.count if positions is None else len(positions)
@@ -184,7 +184,7 @@ cdef class Coming:
 # the item's verdict, for it may pass: the feed stays where it is, and tries again when
 # it is asked for the item in its turn.
 
-cdef class Feed:
+cdef class ItemStream:
     """Items in order, and the members whose bytes each of them has."""
 
     def __reduce__(self):
@@ -227,7 +227,7 @@ cdef class Feed:
 
 
 @cython.final
-cdef class MemberFeed(Feed):
+cdef class MemberStream(ItemStream):
     """The members of a shard, as views.
 
     Parameters
@@ -290,7 +290,7 @@ cdef class MemberFeed(Feed):
         return self.shard.open_source().is_near()
 
 
-cdef class SampleFeed(Feed):
+cdef class SampleStream(ItemStream):
     """Samples, narrowed to some fields."""
 
     cdef object take(self, bint ahead):
@@ -320,18 +320,18 @@ cdef class SampleFeed(Feed):
 
 
 @cython.final
-cdef class PlacesFeed(SampleFeed):
+cdef class PositionStream(SampleStream):
     """The samples of a dataset in its order.
 
     Parameters
     ----------
-    places : Places
+    places : SampleLocator
     only, required, decoders
         As for `SampleBase.narrow`.
     """
 
-    def __cinit__(self, Places places not None, only, bint required, decoders):
-        self.coming = Coming(places)
+    def __cinit__(self, SampleLocator places not None, only, bint required, decoders):
+        self.coming = LookaheadRing(places)
         self.only = only
         self.required = required
         self.decoders = decoders
@@ -350,7 +350,7 @@ cdef class PlacesFeed(SampleFeed):
         return item
 
     cdef object take_near(self):
-        cdef Coming coming = self.coming
+        cdef LookaheadRing coming = self.coming
         cdef Py_ssize_t i = self.next
         cdef place_t place
         if i == coming.count:
@@ -367,7 +367,7 @@ cdef class PlacesFeed(SampleFeed):
 
 
 @cython.final
-cdef class ShardsFeed(SampleFeed):
+cdef class ShardStream(SampleStream):
     """All samples of some shards, which need not have been counted.
 
     A shard that cannot be opened gives its exception in the place of each of its
@@ -465,12 +465,12 @@ cdef class ShardsFeed(SampleFeed):
 
 # Iterators over feeds
 
-cdef class Taking:
+cdef class IteratorBase:
     """What iterators over a feed have in common, wherever its bytes are.
 
     Parameters
     ----------
-    feed : Feed
+    feed : ItemStream
     window : int
         Items to have ahead.
     window_bytes : int
@@ -487,7 +487,7 @@ cdef class Taking:
         Items that were passed over before this iteration.
     """
 
-    def __cinit__(self, Feed feed not None, Py_ssize_t window, uint64_t window_bytes,
+    def __cinit__(self, ItemStream feed not None, Py_ssize_t window, uint64_t window_bytes,
                   *, make=None, describe=None, on_error=None, Py_ssize_t skipped=0,
                   **options):
         if window < 0:
@@ -516,7 +516,7 @@ cdef class Taking:
         if not self.enter():
             raise ValueError("another thread is in this iterator")
         try:
-            if self.on_error is None and not self.refused:
+            if self.on_error is None and not self.invalidated:
                 return self.advance()
             return self.step()
         finally:
@@ -541,7 +541,7 @@ cdef class Taking:
         """Return the next item; pass over those whose errors `on_error` takes."""
         cdef Py_ssize_t before
         while True:
-            if self.refused:
+            if self.invalidated:
                 self.ended = True
                 self.finish()
                 raise ClosedError("the dataset is closed")
@@ -621,9 +621,9 @@ cdef class Taking:
         finally:
             self.leave()
 
-    def refuse(self):
+    def invalidate(self):
         """Have the next step raise: what is iterated over was closed."""
-        self.refused = True
+        self.invalidated = True
 
     def __reduce__(self):
         raise TypeError("an iterator does not pickle")
@@ -709,12 +709,12 @@ cdef OwnChunks own_chunks(PageRing ring, MappedSource source):
 
 
 @cython.final
-cdef class Ahead(Taking):
+cdef class PrefetchIterator(IteratorBase):
     """An iterator over a feed.
 
     Parameters
     ----------
-    feed : Feed
+    feed : ItemStream
     window : int
         Items to have ahead; more of them where they follow each other in a file,
         up to 32 MiB. 0: nothing is brought.
@@ -725,7 +725,7 @@ cdef class Ahead(Taking):
     make : callable, optional
         Makes of an item what the caller gets.
     describe, on_error, skipped
-        As for `Taking`.
+        As for `IteratorBase`.
     """
 
     cdef Prefetcher prefetcher     # None until there is something to bring
@@ -1130,13 +1130,13 @@ cdef class Asked:
 
 
 @cython.final
-cdef class Fetched(Taking):
+cdef class RemotePrefetchIterator(IteratorBase):
     """An iterator over a feed of remote items.
 
     Parameters
     ----------
     feed, window, window_bytes, make, describe, on_error, skipped
-        As for `Taking`. Of a window of 0 each item is asked for in its turn.
+        As for `IteratorBase`. Of a window of 0 each item is asked for in its turn.
     """
 
     cdef object held               # an Asked that did not fit into the group before
@@ -1192,7 +1192,7 @@ cdef class Fetched(Taking):
         if staged is None:
             self.ask_again(asked)
             staged = brought(asked, shard)
-        if isinstance(self.feed, MemberFeed):
+        if isinstance(self.feed, MemberStream):
             return memoryview(staged[asked.offsets[0]])
         stage(asked.item, staged)
         return self.feed.emit(asked.item)
@@ -1306,7 +1306,7 @@ cdef class Fetched(Taking):
         return 0
 
 
-cdef Asked asked_of(Feed feed, object item):
+cdef Asked asked_of(ItemStream feed, object item):
     """Return an item with requests for its members, which are not sent yet."""
     cdef Asked asked = Asked.__new__(Asked)
     cdef Shard shard
@@ -1374,7 +1374,7 @@ cdef int drop(Asked asked) except -1:
     return 0
 
 
-cdef SampleFeed feed_of_samples = SampleFeed()  # knows a sample's members
+cdef SampleStream feed_of_samples = SampleStream()  # knows a sample's members
 
 
 def fetch_samples(list samples not None, uint64_t most, only=None):
@@ -1448,7 +1448,7 @@ def fetch_members(list shards not None, list members not None):
     coming = []
     requests = []
     for shard, member in zip(shards, members, strict=True):
-        asked = asked_of(MemberFeed(shard, ()), member)
+        asked = asked_of(MemberStream(shard, ()), member)
         requests += requests_of(asked)
         coming.append((shard, asked))
     if requests:
@@ -1481,5 +1481,5 @@ def scan_members(Shard shard not None, order, window, max_memory, keep_cache):
         ahead = max(1, min(ahead, most // 4))
         ring = PageRing(most // 2, forgets=not keep_cache)  # as `Reading.ring`
     if shard.open_source().is_remote():
-        return Fetched(MemberFeed(shard, order), window, ahead)
-    return Ahead(MemberFeed(shard, order), window, ahead, ring=ring)
+        return RemotePrefetchIterator(MemberStream(shard, order), window, ahead)
+    return PrefetchIterator(MemberStream(shard, order), window, ahead, ring=ring)

@@ -72,7 +72,7 @@ cdef class GroupedSamples(SamplesBase):
     cdef readonly Grouping grouping
 
 
-cdef class Places:
+cdef class SampleLocator:
     cdef object kept               # the array that `starts` is of
     cdef const int64_t *starts    # of each shard, and how many there are
     cdef readonly Py_ssize_t total  # samples of all shards

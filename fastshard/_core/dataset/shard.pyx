@@ -2,7 +2,7 @@
 
 `Shard` is a source and a table of extents. `SamplesBase` and `SampleBase` are samples,
 which a format subclasses: it says which there are, and in which members their fields
-lie. `GroupedSamples` are the members of one shard, grouped by key. `Places` finds the
+lie. `GroupedSamples` are the members of one shard, grouped by key. `SampleLocator` finds the
 samples of a dataset: in which shard, at which position there.
 """
 
@@ -915,7 +915,7 @@ cdef void expect_bytes(
 
 
 @cython.final
-cdef class Places:
+cdef class SampleLocator:
     """Samples by their positions in a dataset.
 
     Parameters
@@ -954,7 +954,7 @@ cdef class Places:
         """Return the same samples in an order of their positions."""
         if order.limit > self.total:
             raise ValueError(f"positions below {order.limit} of {self.total} samples")
-        cdef Places other = Places.__new__(Places, [0], [], None, None)
+        cdef SampleLocator other = SampleLocator.__new__(SampleLocator, [0], [], None, None)
         other.kept = self.kept
         other.starts = self.starts
         other.total = self.total
