@@ -19,13 +19,13 @@ from fastshard._util.terminal import (
     shown,
     write_line,
 )
-from fastshard.columnar.schema import NAME, is_columnar, read_fields
+from fastshard.columnar.schema import INDEX_NAME, is_columnar, read_fields
 from fastshard.errors import QueryError, QueryTimeoutError
 
 __all__ = [
     "add_compact",
     "add_query",
-    "lines_of",
+    "list_lines",
     "stat_lines",
 ]
 
@@ -71,11 +71,11 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
             yield f"    {kind['count']:>12,}  {shown(kind['dtype'])} {shape}"
 
 
-def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
+def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
     """Describe each sample on a line."""
-    from fastshard.columnar.connection import FAULTS, fault_of, open_reader
+    from fastshard.columnar.connection import INDEX_ERRORS, open_reader, translate_error
 
-    conn = open_reader(os.path.join(root, NAME))
+    conn = open_reader(os.path.join(root, INDEX_NAME))
     try:
         names = [field.name for field in read_fields(conn, conn.path)]
         conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
@@ -91,8 +91,8 @@ def lines_of(root: str, long: bool, as_json: bool) -> Iterator[str]:
             else:
                 fields = f"  {' '.join(map(shown, there))}" if long else ""
                 yield shown(str(sample_id)) + fields
-    except FAULTS as error:
-        raise fault_of(error, conn.path) from error
+    except INDEX_ERRORS as error:
+        raise translate_error(error, conn.path) from error
     finally:
         conn.close()
 
@@ -124,7 +124,7 @@ def cmd_query(args: argparse.Namespace) -> int:
     from fastshard.columnar.read.query import query, split
 
     root = needed_root(args.root)
-    conn = open_reader(os.path.join(root, NAME))
+    conn = open_reader(os.path.join(root, INDEX_NAME))
     try:
         rows = query(
             conn,

@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 
-from fastshard.columnar.schema import is_columnar, quoted
+from fastshard.columnar.schema import is_columnar, quote_name
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.rewrite import Compaction
 from fastshard.columnar.write.writer import ShardedDatasetWriter
@@ -41,7 +41,7 @@ def compact(root: str | os.PathLike[str]) -> Compaction:
 
 def _fullest(conn: sqlite3.Connection, column: Column) -> int:
     """Return how many members the fullest shard of a field has, or rows refer to."""
-    shard = quoted(f"{column.name}_shard")
+    shard = quote_name(f"{column.name}_shard")
     sql = f"SELECT count(*) FROM samples WHERE {shard} IS NOT NULL GROUP BY {shard}"
     counts = [count for (count,) in conn.execute(sql)]
     counts += [r.members for r in column.records.values() if r.nbytes >= 0]

@@ -18,24 +18,28 @@ from urllib.parse import quote
 from fastshard.errors import FormatError
 
 __all__ = [
-    "BESIDE",
     "BUSY_SECONDS",
-    "FAULTS",
-    "MOST_SQL",
+    "INDEX_ERRORS",
+    "MAX_SQL",
+    "SIDE_SUFFIXES",
     "ReaderConnection",
     "begin",
-    "fault_of",
     "file_size",
-    "json_is_trusted",
+    "is_json_trusted",
     "open_reader",
     "open_readers",
+    "translate_error",
 ]
 
-BESIDE = ("-wal", "-journal", "-shm")  # ends of the names of SQLite's other files
+SIDE_SUFFIXES = (
+    "-wal",
+    "-journal",
+    "-shm",
+)  # ends of the names of SQLite's other files
 BUSY_SECONDS = 5.0  # that a lock of another process is waited for
 TRIES = 1000  # to find several connections at one state, while others write
 CACHED = 128  # statements
-MOST_SQL = 128 << 10  # bytes of a statement
+MAX_SQL = 128 << 10  # bytes of a statement
 SETTINGS = (
     "query_only = ON",
     "cell_size_check = ON",
@@ -45,7 +49,7 @@ SETTINGS = (
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 64 << 20,  # bytes of a value or a row
     # Both bound what cannot be interrupted: the making of a statement.
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: MOST_SQL,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_SQL,
     sqlite3.SQLITE_LIMIT_VDBE_OP: 100_000,  # instructions of a statement
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,  # bytes
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
@@ -56,7 +60,7 @@ LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 FORBIDDEN = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 DAMAGED = (sqlite3.SQLITE_IOERR_SHORT_READ,)
 # What is raised for an index: SQLite's text about a damaged one may be no text.
-FAULTS = (sqlite3.Error, UnicodeDecodeError)
+INDEX_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 DISK = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 
 
@@ -75,12 +79,12 @@ class ReaderConnection(sqlite3.Connection):
         To hold while using it, where several threads do.
     rows : sqlite3.Cursor
         To look up single rows by: a new one takes a tenth of that.
-    guard : object or None
+    authorizer : object or None
         What `fastshard.columnar.read.query` keeps of it.
     """
 
     path: str = ""
-    guard: object | None = None
+    authorizer: object | None = None
     lock: threading.RLock
     rows: sqlite3.Cursor
 
@@ -129,7 +133,7 @@ def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnect
     real = os.path.realpath(name)
     if not stat.S_ISREG(os.stat(real).st_mode):
         raise FormatError("not a file", name, 0)
-    wal, journal, _ = (file_size(name, real, end) for end in BESIDE)
+    wal, journal, _ = (file_size(name, real, end) for end in SIDE_SUFFIXES)
     if wal or journal:  # the last to close would change the index, were it writable
         return _opened(name, real, "mode=ro", count)
     try:
@@ -148,7 +152,7 @@ def begin(*connections: sqlite3.Connection) -> None:
     BlockingIOError
         Others commit so fast that no state was found, or keep it locked.
     sqlite3.Error, UnicodeDecodeError
-        The index cannot be read; see `fault_of`.
+        The index cannot be read; see `translate_error`.
     """
     first = connections[0]
     for _ in range(TRIES):
@@ -162,7 +166,7 @@ def begin(*connections: sqlite3.Connection) -> None:
 
 
 @cache
-def json_is_trusted() -> bool:
+def is_json_trusted() -> bool:
     """Say whether an index that is not trusted may compute columns by json_extract.
 
     Versions of SQLite (3.40 is one) take its own functions for JSON for unsafe.
@@ -178,13 +182,13 @@ def json_is_trusted() -> bool:
     return True
 
 
-def fault_of(error: Exception, path: str) -> Exception:
+def translate_error(error: Exception, path: str) -> Exception:
     """Say in our words what SQLite says of an index.
 
     Parameters
     ----------
     error : sqlite3.Error or UnicodeDecodeError
-        One of `FAULTS`.
+        One of `INDEX_ERRORS`.
     path : str
         The index.
 
@@ -252,8 +256,8 @@ def _opened(path: str, real: str, options: str, count: int) -> list[ReaderConnec
     except BaseException as error:
         for connection in connections:
             connection.close()
-        if isinstance(error, FAULTS):
-            raise fault_of(error, path) from error
+        if isinstance(error, INDEX_ERRORS):
+            raise translate_error(error, path) from error
         raise
     return connections
 
@@ -280,7 +284,7 @@ def _settle(connection: ReaderConnection) -> None:
         connection.setlimit(category, most)
     for setting in SETTINGS:
         connection.execute(f"PRAGMA {setting}")
-    if json_is_trusted():
+    if is_json_trusted():
         connection.execute("PRAGMA trusted_schema = OFF")
 
 

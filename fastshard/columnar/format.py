@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastshard.columnar.schema import NAME
+from fastshard.columnar.schema import INDEX_NAME
 from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
 
@@ -21,7 +21,7 @@ class ColumnarFormat(Format):
     name = "columnar"
 
     def marks(self, folder: Folder) -> bool:
-        return folder.has(NAME)
+        return folder.has(INDEX_NAME)
 
     def open_set(self, root: str, **options: Any) -> ColumnSet:
         from fastshard.columnar.shardset import ColumnSet
@@ -29,9 +29,9 @@ class ColumnarFormat(Format):
         return ColumnSet(root, **options)
 
     def list_lines(self, root: str, *, long: bool, as_json: bool) -> Iterable[str]:
-        from fastshard.columnar.commands import lines_of
+        from fastshard.columnar.commands import list_lines
 
-        return lines_of(root, long, as_json)
+        return list_lines(root, long, as_json)
 
     def stat(self, root: str, *, deep: bool) -> dict[str, Any]:
         from fastshard.columnar.stats import stat

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError
 
-__all__ = ["HeaderCheck", "Kind", "is_of_objects"]
+__all__ = ["ArrayType", "HeaderCheck", "needs_pickle"]
 
 GUESS = 256 + 64  # bytes that are read of each member at first
 MAX_HEADER = 1 << 20  # bytes
@@ -20,7 +20,7 @@ CUT = "not .npy: it ends inside its header"
 LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
 
 
-class Kind(NamedTuple):
+class ArrayType(NamedTuple):
     """What a header says of an array."""
 
     dtype: str
@@ -39,16 +39,16 @@ class HeaderCheck:
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self._allow_pickle = allow_pickle
         # By header and size: what they make, or why they make nothing.
-        self._known: dict[tuple[bytes, int], Kind | str] = {}
+        self._known: dict[tuple[bytes, int], ArrayType | str] = {}
 
     def check(
         self, file: LocalFile, members: Sequence[tuple[int, int, str]]
-    ) -> Iterator[tuple[int, str, Kind | str]]:
+    ) -> Iterator[tuple[int, str, ArrayType | str]]:
         """Check members (offset, size, name) of a file.
 
         Yields
         ------
-        (int, str, Kind or str)
+        (int, str, ArrayType or str)
             The offset and name of each, and what it is, or why it is no array.
         """
         for start in range(0, len(members), AT_ONCE):
@@ -57,8 +57,10 @@ class HeaderCheck:
             for (at, size, name), head in zip(part, heads, strict=True):
                 yield at, name, self._kind(file, at, size, head)
 
-    def _kind(self, file: LocalFile, at: int, size: int, head: bytes) -> Kind | str:
-        length = length_of(head)
+    def _kind(
+        self, file: LocalFile, at: int, size: int, head: bytes
+    ) -> ArrayType | str:
+        length = parse_header_length(head)
         if isinstance(length, str):
             return length
         if length > size:
@@ -70,19 +72,19 @@ class HeaderCheck:
         if kind is None:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            kind = kind_of(*key)
-            if self._allow_pickle and isinstance(kind, str) and is_of_objects(kind):
-                kind = Kind("object", ())
+            kind = parse_array_type(*key)
+            if self._allow_pickle and isinstance(kind, str) and needs_pickle(kind):
+                kind = ArrayType("object", ())
             self._known[key] = kind
         return kind
 
 
-def is_of_objects(reason: str) -> bool:
+def needs_pickle(reason: str) -> bool:
     """Say whether what is wrong with an array is that only a pickle holds it."""
     return "Python objects" in reason
 
 
-def kind_of(header: bytes, size: int) -> Kind | str:
+def parse_array_type(header: bytes, size: int) -> ArrayType | str:
     """Say what a member of this header and so many bytes is, or why it is nothing."""
     import numpy as np
 
@@ -96,10 +98,10 @@ def kind_of(header: bytes, size: int) -> Kind | str:
         return error.reason
     except MemoryError:
         return f"an array of {size:,} bytes"
-    return Kind(str(array.dtype), array.shape)
+    return ArrayType(str(array.dtype), array.shape)
 
 
-def length_of(head: bytes) -> int | str:
+def parse_header_length(head: bytes) -> int | str:
     """Return how many bytes a header has, or what is wrong with it."""
     if not head.startswith(MAGIC) or len(head) < len(MAGIC) + 2:
         return "not .npy: it does not begin as one"

@@ -33,16 +33,16 @@ __all__ = [
     "ColumnSample",
     "Owner",
     "Unpickle",
-    "is_ours",
-    "samples_of",
-    "samples_of_image",
+    "build_samples",
+    "build_samples_from_image",
+    "is_unmodified",
 ]
 
 REPLACED = -1  # bytes, of a shard that a compaction has replaced
 Unpickle: TypeAlias = Callable[[bytes, FormatError], Any]
 
 
-def is_ours(file: LocalFile, recorded: int) -> bool:
+def is_unmodified(file: LocalFile, recorded: int) -> bool:
     """Say whether nobody else appended to a shard; its own writer may just do so.
 
     Others leave no file that ends where the archive's own end does.
@@ -148,7 +148,7 @@ class ColumnFiles:
             if recorded == REPLACED:
                 recorded = _end_of(path)
             return open_column(
-                path, shard, self.mode, recorded, is_ours, _scanned, self.ring
+                path, shard, self.mode, recorded, is_unmodified, _scanned, self.ring
             )
         except FileNotFoundError:
             reason = "a shard that the index names is not there (compacted? refresh())"
@@ -204,7 +204,9 @@ class Owner(Protocol):
         """Return a sample's metadata; None: their text is not known yet."""
 
 
-def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Owner) -> ColumnSamples:
+def build_samples(
+    chunks: Iterable[list[tuple[Any, ...]]], owner: Owner
+) -> ColumnSamples:
     """Return the samples of some rows of an index.
 
     Parameters
@@ -226,7 +228,7 @@ def samples_of(chunks: Iterable[list[tuple[Any, ...]]], owner: Owner) -> ColumnS
     return ColumnSamples(columns, names, ColumnSample, owner)
 
 
-def samples_of_image(
+def build_samples_from_image(
     image: bytes, root: int, places: list[int], owner: Owner, most: int
 ) -> ColumnSamples | None:
     """Return the samples of the image of an index, with their metadata.
@@ -252,7 +254,7 @@ def samples_of_image(
     return ColumnSamples(*found, ColumnSample, owner, has_metadata=True)
 
 
-class OfArrays:
+class ArrayFields:
     """What samples have in common whose fields are arrays, whatever they are called."""
 
     __slots__ = ()
@@ -278,7 +280,7 @@ class OfArrays:
         return own
 
 
-class ColumnSample(OfArrays, Sample):
+class ColumnSample(ArrayFields, Sample):
     """One sample of a columnar dataset: its fields are arrays.
 
     ``sample["history"]`` is an array on the shard's own memory, read-only unless the
@@ -320,7 +322,7 @@ class ColumnSample(OfArrays, Sample):
         return CopiedArrays, (self.key, self.position, self._copied(), self.metadata)
 
 
-class CopiedArrays(OfArrays, CopiedSample):
+class CopiedArrays(ArrayFields, CopiedSample):
     """A sample of arrays that has its own bytes; what a pickled one becomes."""
 
     __slots__ = ("metadata",)

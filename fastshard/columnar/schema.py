@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     import sqlite3
 
 __all__ = [
+    "INDEX_NAME",
     "LARGEST_ID",
     "LARGEST_SHARD",
-    "NAME",
     "Field",
     "check_column_name",
     "check_field_name",
     "check_sample_id",
     "create",
-    "folded",
+    "fold_case",
     "has_tables",
     "is_columnar",
-    "named_fields",
     "parse_metadata",
-    "quoted",
+    "quote_name",
     "read_fields",
+    "select_fields",
     "shard_name",
     "shard_number",
 ]
@@ -193,7 +193,7 @@ def parse_metadata(text: Any, sample_id: str, path: str) -> Any:
         ) from error
 
 
-NAME = "index.sqlite"
+INDEX_NAME = "index.sqlite"
 TABLES = {  # and the columns that they must have
     "samples": ("id", "meta_json"),
     "fields": ("name", "num_shards", "base_dir"),
@@ -224,15 +224,15 @@ class Field(NamedTuple):
 
 def is_columnar(root: str | os.PathLike[str]) -> bool:
     """Say whether a path is a directory that holds an ``index.sqlite``."""
-    return os.path.isfile(os.path.join(root, NAME))
+    return os.path.isfile(os.path.join(root, INDEX_NAME))
 
 
-def folded(name: str) -> str:
+def fold_case(name: str) -> str:
     """Return a column's name as SQLite compares it, which folds ASCII alone."""
     return name.lower() if name.isascii() else name
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name as SQL takes it, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -280,7 +280,7 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
             )
             raise FormatError(reason, path, 0)
         columns = _columns(conn, path)
-        named = named_fields(conn, path)
+        named = select_fields(conn, path)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise FormatError(f"not an index of samples: {error}", path, 0) from error
     fields: list[Field] = []
@@ -302,7 +302,7 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
     return fields
 
 
-def named_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
+def select_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
     """Return the fields of an index whose tables are known to be right."""
     sql = "SELECT name, base_dir FROM fields ORDER BY rowid"
     rows = conn.execute(sql).fetchall()
@@ -366,4 +366,4 @@ def _kinds_of(
 
 def _info(conn: sqlite3.Connection, table: str) -> dict[str, int]:
     rows = conn.execute(f"PRAGMA table_xinfo({table})")
-    return {folded(name): kind for _, name, _, _, _, _, kind in rows}
+    return {fold_case(name): kind for _, name, _, _, _, _, kind in rows}

@@ -9,14 +9,14 @@ from operator import itemgetter
 from typing import Any
 
 from fastshard.columnar.connection import (
-    FAULTS,
+    INDEX_ERRORS,
     ReaderConnection,
-    fault_of,
     open_reader,
+    translate_error,
 )
-from fastshard.columnar.headers import HeaderCheck, Kind
+from fastshard.columnar.headers import ArrayType, HeaderCheck
 from fastshard.columnar.read.leases import Lease
-from fastshard.columnar.schema import NAME, Field, read_fields, shard_name
+from fastshard.columnar.schema import INDEX_NAME, Field, read_fields, shard_name
 from fastshard.columnar.verification import members_of
 from fastshard.columnar.write.leftovers import left_files
 
@@ -62,7 +62,7 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
 
 
 def _stat(name: str, deep: bool) -> dict[str, Any]:
-    conn = open_reader(os.path.join(name, NAME))
+    conn = open_reader(os.path.join(name, INDEX_NAME))
     try:
         fields = read_fields(conn, conn.path)
         (samples,) = conn.execute("SELECT count(*) FROM samples").fetchone()
@@ -71,8 +71,8 @@ def _stat(name: str, deep: bool) -> dict[str, Any]:
             for field in fields:
                 figures[field.name].update(_deep(conn, name, field))
         columns = _columns(conn, fields)
-    except FAULTS as error:
-        raise fault_of(error, conn.path) from error
+    except INDEX_ERRORS as error:
+        raise translate_error(error, conn.path) from error
     finally:
         conn.close()
     return {
@@ -117,7 +117,7 @@ def _field(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
 def _deep(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
     check = HeaderCheck()
     sums: Counter[str] = Counter(live_bytes=0, dead_bytes=0, dead_members=0)
-    kinds: Counter[Kind] = Counter()
+    kinds: Counter[ArrayType] = Counter()
     rows = conn.execute(
         f"SELECT {field.name}_shard, {field.name}_offset, id FROM samples "
         f"WHERE {field.name}_shard IS NOT NULL ORDER BY {field.name}_shard"
@@ -134,7 +134,7 @@ def _deep(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
             extents = ((members.find(*named), named[0]) for named in names)
             live = {(*extent, name) for extent, name in extents if extent is not None}
             for _, _, kind in check.check(members.file, sorted(live)):
-                kinds[kind if isinstance(kind, Kind) else Kind(kind, ())] += 1
+                kinds[kind if isinstance(kind, ArrayType) else ArrayType(kind, ())] += 1
             sums["live_bytes"] += sum(size for _, size, _ in live)
             for name, at, size in members.sizes():
                 if (at, size, name) not in live:

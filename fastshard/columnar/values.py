@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fastshard._core.columnar.rows import RowReader
-from fastshard.columnar.headers import MAX_HEADER, is_of_objects
+from fastshard.columnar.headers import MAX_HEADER, needs_pickle
 from fastshard.errors import FormatError
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = [
     "arrays_with_objects",
     "encode_array",
+    "encode_metadata",
     "encode_object",
-    "metadata_text",
-    "unpickled",
+    "unpickle_array",
 ]
 
 
@@ -183,7 +183,7 @@ class _First:
         self.data = data
 
 
-def metadata_text(
+def encode_metadata(
     metadata: object, sample_id: str | None, conn: sqlite3.Connection
 ) -> str:
     """Return metadata as the JSON text that the index keeps.
@@ -293,10 +293,10 @@ def _unpickled(
     """Return an array of objects; raise what was wrong if it is none."""
     member = f"{sample_id}.npy"
     file, offset = reader.file(k, *place, member)
-    return unpickled(file.source.read(*file.locate(offset, member)), error)
+    return unpickle_array(file.source.read(*file.locate(offset, member)), error)
 
 
-def unpickled(data: bytes, error: FormatError) -> NDArray[Any]:
+def unpickle_array(data: bytes, error: FormatError) -> NDArray[Any]:
     """Return the array of objects that a member is.
 
     Parameters
@@ -313,7 +313,7 @@ def unpickled(data: bytes, error: FormatError) -> NDArray[Any]:
     """
     import numpy as np
 
-    if not is_of_objects(error.reason):
+    if not needs_pickle(error.reason):
         raise error
     try:
         array: NDArray[Any] = np.lib.format.read_array(

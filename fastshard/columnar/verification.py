@@ -14,22 +14,22 @@ from typing import Any, Self
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_sound
 from fastshard.columnar.connection import (
-    FAULTS,
+    INDEX_ERRORS,
     ReaderConnection,
-    fault_of,
     open_reader,
+    translate_error,
 )
 from fastshard.columnar.headers import HeaderCheck
 from fastshard.columnar.read.leases import Lease
-from fastshard.columnar.read.query import longest_of
-from fastshard.columnar.samples import is_ours
+from fastshard.columnar.read.query import limit_value_size
+from fastshard.columnar.samples import is_unmodified
 from fastshard.columnar.schema import (
+    INDEX_NAME,
     LARGEST_ID,
     LARGEST_SHARD,
-    NAME,
     Field,
     check_sample_id,
-    quoted,
+    quote_name,
     read_fields,
     shard_name,
 )
@@ -57,7 +57,7 @@ class Members:
         Of the file.
     error : FormatError or None
         Why the scan ended before the archive did.
-    is_ours : bool
+    is_unmodified : bool
         Nobody but fastshard wrote to it: offsets are true ones.
     ends : set of int
         Where members end, with their padding, in bytes from the start.
@@ -66,7 +66,7 @@ class Members:
     def __init__(self, file: LocalFile, recorded: int | None) -> None:
         self.file = file
         self.nbytes = file.nbytes
-        self.is_ours = recorded is not None and is_ours(file, recorded)
+        self.is_unmodified = recorded is not None and is_unmodified(file, recorded)
         error: FormatError | None
         table, _, error = scan_sound(file)
         # What comes after all that was acknowledged is cut off by the next writer.
@@ -168,7 +168,7 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
     name = os.fsdecode(root)
     with Lease(name):  # else a compaction removes what is looked at
         try:
-            conn = open_reader(os.path.join(name, NAME))
+            conn = open_reader(os.path.join(name, INDEX_NAME))
         except FormatError as error:
             return [_fault_from(error)]
         try:
@@ -192,11 +192,11 @@ def _verify(conn: ReaderConnection, root: str, check: HeaderCheck) -> list[Fault
             faults += _field(conn, root, field, records, check)
             left = left_files(conn, root, field).uncommitted
             faults += _left(left, field.name)
-        faults += _left(left_in_root(root), NAME)
+        faults += _left(left_in_root(root), INDEX_NAME)
     except FormatError as error:
         faults.append(_fault_from(error))
-    except FAULTS as error:
-        said = fault_of(error, conn.path)
+    except INDEX_ERRORS as error:
+        said = translate_error(error, conn.path)
         if not isinstance(said, FormatError):
             raise said from error
         faults.append(_fault_from(said))
@@ -213,11 +213,13 @@ def _integrity(conn: ReaderConnection) -> Iterator[Fault]:
     whole = conn.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
     try:
         program = conn.execute(f"EXPLAIN {check}").fetchall()
-        conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest_of(program, grown=whole))
+        conn.setlimit(
+            sqlite3.SQLITE_LIMIT_LENGTH, limit_value_size(program, grown=whole)
+        )
         for (said,) in conn.execute(check):
             if said != "ok":
                 yield Fault(conn.path, 0, None, f"SQLite: {said}")
-    except (*FAULTS, QueryError) as error:
+    except (*INDEX_ERRORS, QueryError) as error:
         yield Fault(conn.path, 0, None, f"SQLite: {error}")
     finally:
         conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, whole)
@@ -275,7 +277,7 @@ def _orphans(conn: ReaderConnection, fields: list[Field]) -> Iterator[Fault]:
         if name == column or name.lower() in known:
             continue
         if f"{name}_offset".lower() in lowered:
-            sql = f"SELECT count({quoted(column)}) FROM samples"
+            sql = f"SELECT count({quote_name(column)}) FROM samples"
             (count,) = conn.execute(sql).fetchone()
             if count:
                 reason = f"{count:,} samples have a {column!r} of no field {name!r}"
@@ -364,7 +366,7 @@ def _shard(
             yield Fault(path, members.nbytes, None, reason)
         if members.error is not None:
             yield _fault_from(members.error)
-        elif recorded and members.is_ours and recorded not in members.ends:
+        elif recorded and members.is_unmodified and recorded not in members.ends:
             reason = f"the index says that byte {recorded:,} ends a member: none does"
             yield Fault(path, recorded, None, reason)
         found: list[tuple[int, int, str]] = []
@@ -390,6 +392,6 @@ def _why_not(
         return f"its field {field!r} has the offset {offset!r:.40}"
     if extent is None:
         return f"its field {field!r} is not in {members.file.path}"
-    if members.is_ours and extent[0] != offset:
+    if members.is_unmodified and extent[0] != offset:
         return f"its field {field!r} has the offset {offset:,}, and is at {extent[0]:,}"
     return None

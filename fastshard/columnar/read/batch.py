@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing
 
 __all__ = [
-    "stacks_of",
-    "sweep",
+    "scan_samples",
+    "stack_columns",
 ]
 
 
 MOST_AXES = 64  # of an array of NumPy
 
 
-def stacks_of(
+def stack_columns(
     samples: ColumnSamples,
     order: array[int] | NDArray[np.int64],
     columns: list[Rows],
@@ -124,7 +124,7 @@ def _odd_stack(
 AT_ONCE = 256  # samples that are brought together where no batches are wanted
 
 
-def sweep(
+def scan_samples(
     samples: ColumnSamples,
     fields: Sequence[str],
     chosen: Sequence[int] | None,
@@ -155,7 +155,7 @@ def sweep(
         for part in bringing:
             keys = samples.keys_of(part)
             if batch_size is not None:
-                stacks = stacks_of(
+                stacks = stack_columns(
                     samples, part, columns, ragged, brought=bringing.is_sure
                 )
                 yield {"__key__": keys} | stacks

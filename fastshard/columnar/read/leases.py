@@ -21,7 +21,14 @@ import sys
 import time
 from contextlib import suppress
 
-__all__ = ["LEASES", "Lease", "are_seen", "generation_of", "next_generation", "offer"]
+__all__ = [
+    "LEASES",
+    "Lease",
+    "create_lease_file",
+    "has_older_readers",
+    "next_generation",
+    "read_generation",
+]
 
 LEASES = "readers.lock"  # below a dataset's root; made by writers
 GENERATION = "fastshard_generation"  # the counter of the last compaction, in ms
@@ -84,7 +91,7 @@ class Lease:
     """A reader's claim to the shards of what it sees.
 
     Without the writers' file, or where locks do not work, it claims nothing; see
-    `are_seen` for what then keeps shards.
+    `has_older_readers` for what then keeps shards.
 
     Parameters
     ----------
@@ -152,7 +159,7 @@ class Lease:
         self.close()
 
 
-def offer(root: str, *, is_new: bool) -> None:
+def create_lease_file(root: str, *, is_new: bool) -> None:
     """Make the file that readers' locks are on, if it is not there.
 
     It holds the time before which readers may have come without a lease: 0 where
@@ -167,7 +174,7 @@ def offer(root: str, *, is_new: bool) -> None:
             os.close(fd)
 
 
-def generation_of(conn: sqlite3.Connection) -> int:
+def read_generation(conn: sqlite3.Connection) -> int:
     """Return the generation of the state that a connection reads; -1: unknown."""
     sql = "SELECT value FROM counters WHERE name = ?"
     row = conn.execute(sql, (GENERATION,)).fetchone()
@@ -177,7 +184,7 @@ def generation_of(conn: sqlite3.Connection) -> int:
 
 def next_generation(cursor: sqlite3.Cursor) -> int:
     """Begin a generation in the open transaction; its number is the time."""
-    number = min(max(generation_of(cursor.connection) + 1, _now()), LARGEST - 1)
+    number = min(max(read_generation(cursor.connection) + 1, _now()), LARGEST - 1)
     cursor.execute(
         "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)",
         (GENERATION, number),
@@ -185,7 +192,7 @@ def next_generation(cursor: sqlite3.Cursor) -> int:
     return number
 
 
-def are_seen(conn: sqlite3.Connection, root: str, generation: int) -> bool:
+def has_older_readers(conn: sqlite3.Connection, root: str, generation: int) -> bool:
     """Say whether a reader may see a state before a generation.
 
     Parameters

@@ -11,16 +11,21 @@ from contextlib import closing
 from itertools import chain
 from typing import Any, SupportsIndex, TypeAlias
 
-from fastshard.columnar.connection import FAULTS, MOST_SQL, ReaderConnection, fault_of
+from fastshard.columnar.connection import (
+    INDEX_ERRORS,
+    MAX_SQL,
+    ReaderConnection,
+    translate_error,
+)
 from fastshard.errors import FormatError, QueryError, QueryTimeoutError
 
 __all__ = [
     "MANY",
-    "Guard",
     "Params",
-    "guarded",
+    "QueryAuthorizer",
     "ids_sql",
-    "longest_of",
+    "install_authorizer",
+    "limit_value_size",
     "query",
     "query_ids",
     "rows_sql",
@@ -114,9 +119,9 @@ def _enclosed(text: str, what: str) -> str:
     """
     if not isinstance(text, str):
         raise QueryError(f"{what} is a text, not {type(text).__name__}")
-    if len(text) > MOST_SQL:  # what follows cannot be interrupted
+    if len(text) > MAX_SQL:  # what follows cannot be interrupted
         raise QueryError(
-            f"{what} has {len(text):,} characters, {MOST_SQL:,} at most: {MANY}"
+            f"{what} has {len(text):,} characters, {MAX_SQL:,} at most: {MANY}"
         )
     depth = 0
     for kind, token in _tokens(text):
@@ -185,7 +190,7 @@ LEAST_BYTES = 4 << 10
 MOST_COSTLY = 1000  # calls of a statement
 
 
-class Guard:
+class QueryAuthorizer:
     """What a connection's authorizer knows.
 
     Attributes
@@ -226,22 +231,22 @@ class Guard:
         return sqlite3.SQLITE_DENY
 
 
-def guarded(conn: ReaderConnection) -> Guard:
+def install_authorizer(conn: ReaderConnection) -> QueryAuthorizer:
     """Watch over what `select` runs on a connection, from now on."""
-    if isinstance(conn.guard, Guard):
-        return conn.guard
+    if isinstance(conn.authorizer, QueryAuthorizer):
+        return conn.authorizer
     try:
         for table in ("json_each", "json_tree"):  # made by SQLite at their first use
             conn.execute(f"SELECT 1 FROM {table}('[]')").fetchall()
-    except FAULTS as error:
-        raise fault_of(error, conn.path) from error
-    guard = Guard()
-    conn.set_authorizer(guard)
-    conn.guard = guard
-    return guard
+    except INDEX_ERRORS as error:
+        raise translate_error(error, conn.path) from error
+    authorizer = QueryAuthorizer()
+    conn.set_authorizer(authorizer)
+    conn.authorizer = authorizer
+    return authorizer
 
 
-def longest_of(program: list[tuple[Any, ...]], grown: int = GROWN) -> int:
+def limit_value_size(program: list[tuple[Any, ...]], grown: int = GROWN) -> int:
     """Say how long values may be in a statement, of the program that SQLite made.
 
     Parameters
@@ -402,7 +407,7 @@ def select(
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout is 0 seconds or more, not {timeout!r}")
     with conn.lock:
-        run = Run(conn, guarded(conn), sql, _plain(params))
+        run = QueryThread(conn, install_authorizer(conn), sql, _plain(params))
         try:
             ended = run.start(timeout)
         except BaseException:  # of a signal
@@ -414,20 +419,24 @@ def select(
         return run.rows
     if not ended:
         raise QueryTimeoutError(f"the query took longer than {timeout:g} seconds")
-    raise _said(run.error, run.guard, conn.path) from run.error
+    raise _said(run.error, run.authorizer, conn.path) from run.error
 
 
-class Run:
+class QueryThread:
     """A statement that runs in a thread of its own.
 
     Whoever made it has the connection's lock, and keeps it until it has ended.
     """
 
     def __init__(
-        self, conn: ReaderConnection, guard: Guard, sql: str, params: Params
+        self,
+        conn: ReaderConnection,
+        authorizer: QueryAuthorizer,
+        sql: str,
+        params: Params,
     ) -> None:
         self.conn = conn
-        self.guard = guard
+        self.authorizer = authorizer
         self.rows: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
         self._stopped = False
@@ -464,14 +473,14 @@ class Run:
         try:
             whole = self.conn.getlimit(LONGEST)
             nbytes = _bytes_of(self.conn)
-            self.guard.on, self.guard.reason = True, None
+            self.authorizer.on, self.authorizer.reason = True, None
             try:
                 program = self._program(sql, params)
-                self.conn.setlimit(LONGEST, min(whole, longest_of(program)))
+                self.conn.setlimit(LONGEST, min(whole, limit_value_size(program)))
                 with closing(self.conn.execute(sql, params)) as cursor:
                     self._fetch(cursor, SLACK + 2 * nbytes * len(cursor.description))
             finally:
-                self.guard.on = False
+                self.authorizer.on = False
                 self.conn.setlimit(LONGEST, whole)
         except Exception as error:
             self.error = error
@@ -533,7 +542,7 @@ def _plain_value(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _said(error: Exception, guard: Guard, path: str) -> Exception:
+def _said(error: Exception, authorizer: QueryAuthorizer, path: str) -> Exception:
     """Say what went wrong in our words."""
     if isinstance(error, QueryError):
         return error
@@ -542,8 +551,8 @@ def _said(error: Exception, guard: Guard, path: str) -> Exception:
     if isinstance(error, UnicodeEncodeError):
         return QueryError("the query has half a surrogate pair, which is no text")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if guard.reason is not None:
-        return QueryError(guard.reason)
+    if authorizer.reason is not None:
+        return QueryError(authorizer.reason)
     if code == sqlite3.SQLITE_TOOBIG or isinstance(error, sqlite3.DataError):
         return QueryError(f"a value, or the query, is too long: {MANY}")
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM):
@@ -551,8 +560,8 @@ def _said(error: Exception, guard: Guard, path: str) -> Exception:
     decoding = isinstance(error, UnicodeDecodeError) or (
         str(error).startswith("Could not decode")
     )
-    if isinstance(error, FAULTS) and (decoding or code not in ITS_OWN):
-        return fault_of(error, path)
+    if isinstance(error, INDEX_ERRORS) and (decoding or code not in ITS_OWN):
+        return translate_error(error, path)
     if "malformed JSON" in str(error):
         return QueryError(
             "what JSON is asked of is none that SQLite reads, as metadata with NaN: "

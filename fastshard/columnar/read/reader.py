@@ -14,13 +14,21 @@ from fastshard._core.dataset.gather import positions_of
 from fastshard._core.io.page_ring import PageRing
 from fastshard._util.options import check_choice, named_options
 from fastshard._util.sizes import parse_size
-from fastshard.columnar.connection import FAULTS, ReaderConnection, fault_of
-from fastshard.columnar.read.batch import stacks_of, sweep
+from fastshard.columnar.connection import (
+    INDEX_ERRORS,
+    ReaderConnection,
+    translate_error,
+)
+from fastshard.columnar.read.batch import scan_samples, stack_columns
 from fastshard.columnar.read.lookup import Known
 from fastshard.columnar.read.query import Params, query, query_ids
-from fastshard.columnar.read.samples import load_image, load_samples, some_samples
+from fastshard.columnar.read.samples import (
+    build_samples_from_rows,
+    load_image,
+    load_samples,
+)
 from fastshard.columnar.read.snapshot import Snapshot, row_sql, rows_sql
-from fastshard.columnar.schema import parse_metadata, quoted
+from fastshard.columnar.schema import parse_metadata, quote_name
 from fastshard.dataset.shardset import Reading as Memory
 from fastshard.errors import (
     ClosedError,
@@ -94,7 +102,7 @@ class ArraySequence(Sequence[Arrays]):
         samples = self._samples
         order = positions_of(positions, len(samples))
         try:
-            stacks = stacks_of(samples, order, samples.columns, "list")
+            stacks = stack_columns(samples, order, samples.columns, "list")
         except FieldNotFoundError:  # not all of them have every field
             return [samples.arrays(i, None, True) for i in order]
         items: list[Arrays] = [{} for _ in order]
@@ -180,7 +188,7 @@ class Asking:
             There is no such field.
         """
         self._check_field(field_name)
-        column = quoted(f"{field_name}_shard")
+        column = quote_name(f"{field_name}_shard")
         return dict(
             self._select(
                 f"SELECT {column}, COUNT(*) FROM samples WHERE {column} IS NOT NULL "
@@ -319,12 +327,12 @@ class Asking:
         try:
             with connection.lock:
                 rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
-        except FAULTS as error:
+        except INDEX_ERRORS as error:
             if self._closed:  # by another thread, meanwhile
                 raise ClosedError(
                     f"the reader of {self.root} is closed: open another"
                 ) from error
-            raise fault_of(error, self._snapshot.path) from error
+            raise translate_error(error, self._snapshot.path) from error
         return rows
 
 
@@ -412,9 +420,9 @@ class Looking(Asking):
         super().__init__(root, mode, allow_pickle, ring)
         self.cache_tars = cache_tars
         if allow_pickle:
-            from fastshard.columnar.values import unpickled
+            from fastshard.columnar.values import unpickle_array
 
-            self._snapshot.unpickle = unpickled
+            self._snapshot.unpickle = unpickle_array
 
     def _forget(self) -> None:
         super()._forget()
@@ -444,7 +452,7 @@ class Looking(Asking):
                 with connection.lock:
                     wanted = (json.dumps(some),)
                     rows += connection.execute(reading.many_sql, wanted).fetchall()
-            except FAULTS as error:
+            except INDEX_ERRORS as error:
                 raise self._fault(error, "") from error
         if len(rows) != len(ids):
             raise FormatError("samples have the same id", self._snapshot.path, 0)
@@ -471,8 +479,8 @@ class Looking(Asking):
             return SampleNotFoundError(sample_id, self.root)
         if self._closed:
             return ClosedError(f"the reader of {self.root} is closed: open another")
-        assert isinstance(error, FAULTS)
-        return fault_of(error, self._snapshot.path)
+        assert isinstance(error, INDEX_ERRORS)
+        return translate_error(error, self._snapshot.path)
 
     def _with_objects(
         self,
@@ -483,12 +491,12 @@ class Looking(Asking):
         error: FormatError,
     ) -> dict[str, NDArray[Any]]:
         """Return arrays some of which are of objects, if that is allowed."""
-        from fastshard.columnar.headers import is_of_objects
+        from fastshard.columnar.headers import needs_pickle
         from fastshard.columnar.values import arrays_with_objects
 
         if self._allow_pickle:
             return arrays_with_objects(reading.rows, row, sample_id, copy)
-        if is_of_objects(error.reason):
+        if needs_pickle(error.reason):
             reason = f"{error.reason}: allow_pickle=True reads it, and runs its code"
             raise FormatError(reason, error.path, error.offset, error.member)
         raise error
@@ -545,7 +553,7 @@ class Looking(Asking):
             keys = self._ids(keys)
             rows = self._rows(self._reading(None), keys)
             order = array("q", range(len(keys)))
-            return some_samples(self._snapshot, rows, keys), order
+            return build_samples_from_rows(self._snapshot, rows, keys), order
         samples = self._loaded()
         return samples, samples.find_keys(keys)
 
@@ -667,7 +675,7 @@ class ShardedDatasetReader(Looking):
         try:
             with connection.lock:
                 row = connection.rows.execute(reading.sql, (sample_id,)).fetchone()
-        except (*FAULTS, UnicodeEncodeError) as error:
+        except (*INDEX_ERRORS, UnicodeEncodeError) as error:
             raise self._fault(error, sample_id) from error
         if row is None:
             raise SampleNotFoundError(sample_id, self.root)
@@ -764,7 +772,7 @@ class ShardedDatasetReader(Looking):
             raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
         wanted = self._fields(fields)
         samples, order = self._placed(ids)
-        found = stacks_of(samples, order, samples.columns_of(wanted), ragged)
+        found = stack_columns(samples, order, samples.columns_of(wanted), ragged)
         self._let_go()
         return found
 
@@ -816,7 +824,9 @@ class ShardedDatasetReader(Looking):
         samples = self._loaded()
         chosen = None if ids is None else samples.find_keys(ids)
         ahead = self._memory.window_bytes
-        return sweep(samples, wanted, chosen, batch_size, ahead, self._ring, ragged)
+        return scan_samples(
+            samples, wanted, chosen, batch_size, ahead, self._ring, ragged
+        )
 
     @property
     def samples(self) -> ArraySequence:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastshard.columnar.connection import FAULTS, fault_of
+from fastshard.columnar.connection import INDEX_ERRORS, translate_error
 from fastshard.columnar.read.snapshot import Snapshot
-from fastshard.columnar.samples import samples_of, samples_of_image
-from fastshard.columnar.schema import folded, quoted
+from fastshard.columnar.samples import build_samples, build_samples_from_image
+from fastshard.columnar.schema import fold_case, quote_name
 
 if TYPE_CHECKING:
     import sqlite3
 
     from fastshard._core.columnar.rows import ColumnSamples
 
-__all__ = ["load_image", "load_samples", "some_samples"]
+__all__ = ["build_samples_from_rows", "load_image", "load_samples"]
 
 AT_ONCE = 4096  # rows
 MOST_BYTES = 1 << 29  # of an index that is copied to be read (twice, for a moment),
@@ -36,12 +36,12 @@ def load_samples(snapshot: Snapshot) -> ColumnSamples:
     if found is not None:
         return found
     columns = ["id"] + [
-        quoted(f"{field}_{what}")
+        quote_name(f"{field}_{what}")
         for field in snapshot.folders
         for what in ("offset", "shard")
     ]
     sql = f"SELECT {', '.join(columns)} FROM samples ORDER BY rowid"
-    return samples_of(_chunks(snapshot, sql), snapshot)
+    return build_samples(_chunks(snapshot, sql), snapshot)
 
 
 def load_image(snapshot: Snapshot) -> ColumnSamples | None:
@@ -65,8 +65,8 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
         ((root,),) = roots if len(roots) == 1 else [(None,)]
         if type(root) is not int or not 0 < root <= pages:
             return None
-        return samples_of_image(image, root, places, snapshot, MOST_BYTES)
-    except (*FAULTS, MemoryError):
+        return build_samples_from_image(image, root, places, snapshot, MOST_BYTES)
+    except (*INDEX_ERRORS, MemoryError):
         return None
 
 
@@ -82,7 +82,7 @@ def _places(connection: sqlite3.Connection, fields: Iterable[str]) -> list[int] 
     ):
         if kind != VIRTUAL:
             plain = default is None and not (is_key and type_.upper() == "INTEGER")
-            stored[folded(name)] = len(stored), type_.upper() if plain else None
+            stored[fold_case(name)] = len(stored), type_.upper() if plain else None
     wanted = [("id", "TEXT"), ("meta_json", "TEXT")]
     for field in fields:
         wanted.append((f"{field.lower()}_offset", "INTEGER"))
@@ -98,7 +98,7 @@ def _has_plain_ids(connection: sqlite3.Connection) -> bool:
     indexes = connection.execute("PRAGMA index_list(samples)").fetchall()
     for _, name, is_unique, _, is_partial in indexes:
         if is_unique and not is_partial:
-            info = connection.execute(f"PRAGMA index_xinfo({quoted(name)})")
+            info = connection.execute(f"PRAGMA index_xinfo({quote_name(name)})")
             keys = [(str(row[2]).lower(), row[4]) for row in info if row[5]]
             if len(keys) == 1 and keys[0] == ("id", "BINARY"):
                 return True
@@ -112,13 +112,13 @@ def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
             cursor = connection.execute(sql)
             while rows := cursor.fetchmany(AT_ONCE):
                 yield rows
-    except FAULTS as error:
-        raise fault_of(error, snapshot.path) from error
+    except INDEX_ERRORS as error:
+        raise translate_error(error, snapshot.path) from error
 
 
-def some_samples(
+def build_samples_from_rows(
     snapshot: Snapshot, rows: list[tuple[Any, ...]], ids: list[str]
 ) -> ColumnSamples:
     """Return the samples of rows that `rows_sql` of all fields gave."""
     whole = [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
-    return samples_of([whole], snapshot)
+    return build_samples([whole], snapshot)

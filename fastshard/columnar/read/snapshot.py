@@ -11,15 +11,20 @@ from weakref import WeakMethod, WeakSet
 
 from fastshard._core.io.page_ring import PageRing
 from fastshard.columnar.connection import (
-    FAULTS,
+    INDEX_ERRORS,
     ReaderConnection,
     begin,
-    fault_of,
     open_readers,
+    translate_error,
 )
-from fastshard.columnar.read.leases import Lease, generation_of
+from fastshard.columnar.read.leases import Lease, read_generation
 from fastshard.columnar.samples import REPLACED, ColumnFiles, Unpickle
-from fastshard.columnar.schema import NAME, parse_metadata, quoted, read_fields
+from fastshard.columnar.schema import (
+    INDEX_NAME,
+    parse_metadata,
+    quote_name,
+    read_fields,
+)
 from fastshard.dataset.shardset import mapping_limit
 from fastshard.errors import ClosedError, SampleNotFoundError
 from fastshard.formats.tar import Mode
@@ -89,7 +94,7 @@ class Snapshot:
         ring: PageRing | None = None,
     ) -> None:
         self.root = root
-        self.path = os.path.join(root, NAME)
+        self.path = os.path.join(root, INDEX_NAME)
         self.generation = 0
         self.unpickle: Unpickle | None = None
         recorded = WeakMethod(self._recorded)  # no cycle
@@ -156,15 +161,15 @@ class Snapshot:
             self._read(connection)
             inherited = self._inherited
             before = () if inherited is None else inherited.generations
-            self._lease.narrow(generation_of(connection), *before)
+            self._lease.narrow(read_generation(connection), *before)
             if inherited is not None:
                 inherited.close()
                 self._inherited = None
         except BaseException as error:
             connection.close()
             asking.close()
-            if isinstance(error, FAULTS):
-                raise fault_of(error, self.path) from error
+            if isinstance(error, INDEX_ERRORS):
+                raise translate_error(error, self.path) from error
             raise
         return connection, asking
 
@@ -185,14 +190,14 @@ class Snapshot:
                 self._lease.widen()
                 begin(connection, asking)
                 self._read(connection)
-                self._lease.narrow(generation_of(connection))
+                self._lease.narrow(read_generation(connection))
             except BaseException as error:  # then it is opened again when it is used
                 self.open = self.asking = None
                 connection.close()
                 asking.close()
                 self._lease.close()
-                if isinstance(error, FAULTS):
-                    raise fault_of(error, self.path) from error
+                if isinstance(error, INDEX_ERRORS):
+                    raise translate_error(error, self.path) from error
                 raise
         self.files.forget()  # those that are mapped may have grown
 
@@ -204,8 +209,8 @@ class Snapshot:
         try:
             with connection.lock:
                 row = connection.execute(METADATA, (sample_id,)).fetchone()
-        except FAULTS as error:
-            raise fault_of(error, self.path) from error
+        except INDEX_ERRORS as error:
+            raise translate_error(error, self.path) from error
         if row is None:
             raise SampleNotFoundError(sample_id, self.root)
         return parse_metadata(row[0], sample_id, self.path)
@@ -238,8 +243,8 @@ class Snapshot:
                         raise
                     self._has_records = False
                     return []
-        except FAULTS as error:
-            raise fault_of(error, self.path) from error
+        except INDEX_ERRORS as error:
+            raise translate_error(error, self.path) from error
 
     def close(self) -> None:
         """Let go of the index and of all shards."""
@@ -278,7 +283,9 @@ def rows_sql(fields: Iterable[str]) -> str:
 
 def _columns(fields: Iterable[str]) -> str:
     places = [
-        quoted(f"{field}_{what}") for field in fields for what in ("offset", "shard")
+        quote_name(f"{field}_{what}")
+        for field in fields
+        for what in ("offset", "shard")
     ]
     return ", ".join([*places, "meta_json"])
 

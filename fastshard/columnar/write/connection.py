@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-from fastshard.columnar.connection import BESIDE, file_size, json_is_trusted
+from fastshard.columnar.connection import SIDE_SUFFIXES, file_size, is_json_trusted
 from fastshard.errors import ClosedError, FormatError, WriterLockedError
 
 __all__ = [
@@ -233,7 +233,7 @@ def open_writer(path: str) -> WriterConnection:
         Another program is writing to it, and does not stop.
     """
     real = os.path.realpath(path)
-    for end in ("", *BESIDE):
+    for end in ("", *SIDE_SUFFIXES):
         file_size(path, real, end)  # a pipe would be waited for
     try:
         conn = sqlite3.connect(
@@ -247,7 +247,7 @@ def open_writer(path: str) -> WriterConnection:
     try:
         for setting in SETTINGS:
             conn.execute(setting)
-        if json_is_trusted():
+        if is_json_trusted():
             conn.execute("PRAGMA trusted_schema=OFF")
         (mode,) = conn.execute("PRAGMA journal_mode=WAL").fetchone()
         if mode != "wal":  # a file system that cannot share memory

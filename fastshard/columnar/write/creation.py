@@ -7,18 +7,21 @@ import sqlite3
 from contextlib import closing, suppress
 
 from fastshard._util.files import sync_directory
-from fastshard.columnar.connection import BESIDE
-from fastshard.columnar.schema import NAME, create
+from fastshard.columnar.connection import SIDE_SUFFIXES
+from fastshard.columnar.schema import INDEX_NAME, create
 from fastshard.columnar.write.column import sync_file
 
 __all__ = ["clear_unfinished", "create_index", "is_unfinished"]
 
-UNFINISHED = f".{NAME}.new"  # what an index is called until it is whole
+UNFINISHED = f".{INDEX_NAME}.new"  # what an index is called until it is whole
 
 
 def is_unfinished(name: str) -> bool:
     """Say whether a file's name is that of an index that was never finished."""
-    return name.startswith(UNFINISHED) and name[len(UNFINISHED) :] in ("", *BESIDE)
+    return name.startswith(UNFINISHED) and name[len(UNFINISHED) :] in (
+        "",
+        *SIDE_SUFFIXES,
+    )
 
 
 def create_index(path: str) -> None:
@@ -57,7 +60,7 @@ def create_index(path: str) -> None:
 
 def clear_unfinished(folder: str) -> None:
     """Remove what a crash has left of an index that was being made."""
-    for end in ("", *BESIDE):
+    for end in ("", *SIDE_SUFFIXES):
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, UNFINISHED + end))
 

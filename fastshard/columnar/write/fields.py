@@ -11,7 +11,7 @@ from fastshard._util.files import sync_directory
 from fastshard.columnar.schema import (
     check_column_name,
     check_field_name,
-    quoted,
+    quote_name,
     shard_number,
 )
 from fastshard.columnar.write.connection import WriterConnection, begin
@@ -70,7 +70,7 @@ def new_field(cursor: sqlite3.Cursor, name: str, folder: str) -> None:
     """
     try:
         for suffix in ("offset", "shard"):
-            column = quoted(f"{name}_{suffix}")
+            column = quote_name(f"{name}_{suffix}")
             cursor.execute(f"ALTER TABLE samples ADD COLUMN {column} INTEGER")
     except sqlite3.OperationalError as error:
         if "too many columns" not in str(error):
@@ -126,12 +126,12 @@ def new_metadata_column(
     text = "'" + path.replace("'", "''") + "'"
     try:
         cursor.execute(
-            f"ALTER TABLE samples ADD COLUMN {quoted(name)} {declared.upper()} "
+            f"ALTER TABLE samples ADD COLUMN {quote_name(name)} {declared.upper()} "
             f"GENERATED ALWAYS AS (json_extract(meta_json, {text})) VIRTUAL"
         )
         cursor.execute(
-            f"CREATE INDEX {quoted('fastshard_' + name)} "
-            f"ON samples ({quoted(name)}, id)"  # ids are found without their rows
+            f"CREATE INDEX {quote_name('fastshard_' + name)} "
+            f"ON samples ({quote_name(name)}, id)"  # ids are found without their rows
         )
     except sqlite3.OperationalError as error:
         if "malformed JSON" in str(error):

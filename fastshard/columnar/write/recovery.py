@@ -12,7 +12,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_sound
 from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import sync_directory
-from fastshard.columnar.schema import LARGEST_SHARD, quoted, shard_number
+from fastshard.columnar.schema import LARGEST_SHARD, quote_name, shard_number
 from fastshard.columnar.write.column import (
     FLAGS,
     Column,
@@ -77,7 +77,10 @@ def take_over_shard(cursor: sqlite3.Cursor, column: Column, number: int) -> None
     last: dict[str, int] = {}
     for i in range(before.members):
         last[table.name_of(i)] = table.extent(i)[0]
-    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    offset, shard = (
+        quote_name(f"{column.name}_offset"),
+        quote_name(f"{column.name}_shard"),
+    )
     cursor.executemany(
         f"UPDATE samples SET {offset} = ? WHERE id = ? AND {shard} = ? "
         f"AND (typeof({offset}) <> 'integer' OR {offset} < ?)",
@@ -112,7 +115,10 @@ def take_over_tail(
     with LocalFile(column.path(number)) as file:
         blocks = file.read_many([(at - BLOCK, BLOCK) for at in places])
     last = dict(zip(names, range(len(names)), strict=True))
-    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    offset, shard = (
+        quote_name(f"{column.name}_offset"),
+        quote_name(f"{column.name}_shard"),
+    )
     find = f"SELECT {offset} FROM samples WHERE id = ? AND {shard} = ?"
     found: dict[str, int] = {}
     for k, name in enumerate(names):
@@ -209,7 +215,7 @@ def _unsound_records(conn: sqlite3.Connection, column: Column) -> set[int]:
 
 def shards_of_rows(conn: sqlite3.Connection, field: str) -> set[int]:
     """Return the shards that rows refer to. It reads them all."""
-    column = quoted(f"{field}_shard")
+    column = quote_name(f"{field}_shard")
     rows = conn.execute(
         f"SELECT DISTINCT {column} FROM samples "
         f"WHERE typeof({column}) = 'integer' AND {column} BETWEEN 0 AND ?",

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from fastshard._util.files import sync_directory
-from fastshard.columnar.read.leases import are_seen, next_generation
-from fastshard.columnar.schema import check_sample_id, quoted
+from fastshard.columnar.read.leases import has_older_readers, next_generation
+from fastshard.columnar.schema import check_sample_id, quote_name
 from fastshard.columnar.verification import Members, members_of
 from fastshard.columnar.write.column import (
     WRITE_BYTES,
@@ -105,7 +105,10 @@ def _is_compact(conn: sqlite3.Connection, column: Column) -> bool:
     A shard with one that is not has more members than rows. Rows with offsets that
     are none are a reason to rewrite, too.
     """
-    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    offset, shard = (
+        quote_name(f"{column.name}_offset"),
+        quote_name(f"{column.name}_shard"),
+    )
     rows = conn.execute(
         f"SELECT {shard}, count(*), min({offset} >= 512 AND {offset} % 64 = 0) "
         f"FROM samples WHERE {shard} IS NOT NULL GROUP BY 1"
@@ -119,7 +122,7 @@ def _compact(writer: Session, column: Column) -> None:
     column.finish()
     writer.flush()
     _check_rows(writer._conn, column)
-    shard = quoted(f"{column.name}_shard")
+    shard = quote_name(f"{column.name}_shard")
     count = f"SELECT count({shard}) FROM samples"
     (rows,) = writer._conn.execute(count).fetchone()
     first = column.next_number()
@@ -146,7 +149,10 @@ def _compact(writer: Session, column: Column) -> None:
 
 def _check_rows(conn: sqlite3.Connection, column: Column) -> None:
     """Refuse rows that have lost their shard: their arrays would be dead space."""
-    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    offset, shard = (
+        quote_name(f"{column.name}_offset"),
+        quote_name(f"{column.name}_shard"),
+    )
     sql = f"SELECT id FROM samples WHERE {shard} IS NULL AND {offset} IS NOT NULL"
     row = conn.execute(f"{sql} LIMIT 1").fetchone()
     if row is not None:
@@ -156,7 +162,10 @@ def _check_rows(conn: sqlite3.Connection, column: Column) -> None:
 
 def _copy(conn: sqlite3.Connection, column: Column, numbers: list[int]) -> Places:
     """Copy the arrays that rows refer to, in the order of the rows, to new shards."""
-    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    offset, shard = (
+        quote_name(f"{column.name}_offset"),
+        quote_name(f"{column.name}_shard"),
+    )
     rows = conn.execute(
         f"SELECT rowid, id, {offset}, {shard} FROM samples "
         f"WHERE {shard} IS NOT NULL ORDER BY rowid"
@@ -243,7 +252,10 @@ def _name_of(sample_id: object, path: str) -> str:
 
 def _switch(writer: Session, column: Column, places: Places, old: list[int]) -> None:
     """Let rows refer to the new shards, which then count. The caller flushes."""
-    offset, shard = quoted(f"{column.name}_offset"), quoted(f"{column.name}_shard")
+    offset, shard = (
+        quote_name(f"{column.name}_offset"),
+        quote_name(f"{column.name}_shard"),
+    )
     try:
         with savepoint(writer._conn) as cursor:
             cursor.executemany(
@@ -277,7 +289,7 @@ def remove_condemned(writer: Store) -> None:
                 continue
             if record.members not in free:
                 home, generation = writer._home, record.members
-                free[generation] = not are_seen(writer._conn, home, generation)
+                free[generation] = not has_older_readers(writer._conn, home, generation)
             if free[record.members]:
                 numbers.append(number)
         if numbers:

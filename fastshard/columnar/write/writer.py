@@ -22,20 +22,20 @@ from fastshard._core.dataset.npy import MemberBuffer, append_all
 from fastshard._util.files import sync_directory
 from fastshard._util.options import named_options
 from fastshard.columnar.connection import file_size
-from fastshard.columnar.read.leases import offer
+from fastshard.columnar.read.leases import create_lease_file
 from fastshard.columnar.schema import (
+    INDEX_NAME,
     LARGEST_ID,
-    NAME,
     Field,
     check_sample_id,
     create,
     has_tables,
-    named_fields,
-    quoted,
+    quote_name,
     read_fields,
+    select_fields,
     shard_number,
 )
-from fastshard.columnar.values import metadata_text
+from fastshard.columnar.values import encode_metadata
 from fastshard.columnar.write import fields
 from fastshard.columnar.write.column import WRITE_BYTES, Column, Record, Syncing
 from fastshard.columnar.write.connection import (
@@ -136,7 +136,7 @@ class Storing:
             raise ValueError(f"samples_per_shard is above 0, not {samples_per_shard}")
         self.root = Path(os.fsdecode(root))
         self._home = os.path.abspath(self.root)  # whatever directory comes to be ours
-        self._path = os.path.join(self._home, NAME)
+        self._path = os.path.join(self._home, INDEX_NAME)
         self._allow_pickle = allow_pickle
         self._mutex = threading.RLock()
         self._columns: dict[str, Column] = {}
@@ -403,7 +403,7 @@ class Storing:
         self._check_new()
         clear_unfinished(self._home)
         is_new = not os.path.lexists(self._path)
-        offer(self._home, is_new=is_new)
+        create_lease_file(self._home, is_new=is_new)
         if is_new:
             create_index(self._path)
         self._conn = open_writer(self._path)
@@ -695,7 +695,7 @@ def move_rows(
     cursor: sqlite3.Cursor, field: str, number: int, rows: dict[str, int], existed: bool
 ) -> None:
     """Let a shard hold the arrays of these samples, new ones too, and of no others."""
-    offset, shard = quoted(f"{field}_offset"), quoted(f"{field}_shard")
+    offset, shard = quote_name(f"{field}_offset"), quote_name(f"{field}_shard")
     if existed:
         cursor.execute(
             f"UPDATE samples SET {offset} = NULL, {shard} = NULL WHERE {shard} = ?",
@@ -733,8 +733,8 @@ def update_sql(names: Sequence[str], with_text: bool) -> str:
 
 def _columns_of(names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        yield quoted(f"{name}_offset")
-        yield quoted(f"{name}_shard")
+        yield quote_name(f"{name}_offset")
+        yield quote_name(f"{name}_shard")
 
 
 class ShardedDatasetWriter(Adding):
@@ -821,14 +821,14 @@ class ShardedDatasetWriter(Adding):
                     for name in new:
                         base = os.path.join(self._home, f"{name}_shards")
                         fields.new_field(cursor, name, base)
-                self._learn(named_fields(self._conn, self._path))
+                self._learn(select_fields(self._conn, self._path))
             except (OSError, sqlite3.Error) as error:
                 self._failed(error)
             self.flush()
 
     def _learn_missed(self) -> None:
         """Learn of fields that an interrupt kept back, or the user's own SQL added."""
-        if len(named_fields(self._conn, self._path)) > len(self._columns):
+        if len(select_fields(self._conn, self._path)) > len(self._columns):
             try:
                 self._learn(read_fields(self._conn, self._path))
             except (OSError, sqlite3.Error) as error:
@@ -877,7 +877,7 @@ class ShardedDatasetWriter(Adding):
             text = (
                 "{}"
                 if metadata is None
-                else metadata_text(metadata, sample_id, self._conn)
+                else encode_metadata(metadata, sample_id, self._conn)
             )
             if sample_id is not None:
                 if not self._insert(
@@ -931,7 +931,7 @@ class ShardedDatasetWriter(Adding):
             text = (
                 None
                 if metadata is None
-                else metadata_text(metadata, sample_id, self._conn)
+                else encode_metadata(metadata, sample_id, self._conn)
             )
             name = check_sample_id(sample_id)
             if not self._update(arrays, sample_id, name, text):
@@ -974,7 +974,7 @@ class ShardedDatasetWriter(Adding):
             for sample_id in ids:
                 check_sample_id(sample_id)
             rows = [
-                (sample_id, metadata_text(one, sample_id, self._conn))
+                (sample_id, encode_metadata(one, sample_id, self._conn))
                 for sample_id, one in zip(ids, every, strict=True)
             ]
             if len(set(rows)) != len(set(ids)):
