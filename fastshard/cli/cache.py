@@ -76,7 +76,7 @@ def cmd_warm(args: argparse.Namespace) -> int:
 
 def warm(url: str, remote: Settings) -> bool:
     """Keep one shard; say whether it was done."""
-    from fastshard.cli.download import keep_whole
+    from fastshard.cli.download import download_shard
 
     name = last_part(url)
     with bar_type()(
@@ -88,7 +88,7 @@ def warm(url: str, remote: Settings) -> bool:
             bar.update(done - bar.n)
 
         try:
-            asked = keep_whole(url, remote, show)
+            asked = download_shard(url, remote, show)
         except (FastshardError, OSError) as error:
             complain(error)
             return False

@@ -18,7 +18,7 @@ from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import Format, find_format
 from fastshard.formats.tar import Progress, TarShard, open_tar
-from fastshard.index.sidecar import sidecar
+from fastshard.index.sidecar import sidecar_path
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import is_remote, last_part
 
@@ -198,7 +198,7 @@ def opened(path: str, remote: Settings | None) -> TarShard:
     if is_remote(path):
         with progress_of(path) as progress:
             return open_tar(path, progress=progress, remote=remote)
-    if os.path.exists(sidecar(path, "fsi")):
+    if os.path.exists(sidecar_path(path, "fsi")):
         return open_tar(path)
     with progress_of(path) as progress:
         return open_tar(path, progress=progress)

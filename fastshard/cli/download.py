@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from fastshard.errors import FormatError, RemoteError
 from fastshard.formats.tar import open_tar
-from fastshard.index.remote_scan import sidecar_of
+from fastshard.index.remote_sidecar import remote_sidecar_path
 from fastshard.remote.cache.store import Entry
 from fastshard.remote.file import (
     RemoteFile,
@@ -18,13 +18,13 @@ from fastshard.remote.file import (
 )
 from fastshard.remote.options import Settings
 
-__all__ = ["keep_whole"]
+__all__ = ["download_shard"]
 
 PIECE = 8 << 20  # bytes of one range
 PIECES = 4  # at a time
 
 
-def keep_whole(
+def download_shard(
     url: str, settings: Settings, progress: Callable[[int, int], object] | None = None
 ) -> int:
     """Keep all of a remote shard, and its index, in the cache.
@@ -84,7 +84,7 @@ def _batches(entry: Entry, nbytes: int) -> Iterator[list[tuple[int, int]]]:
 
 def _check_hash(file: RemoteFile, entry: Entry) -> None:
     """Compare with the sha256 that a JSON index beside the shard records."""
-    beside = sidecar_of(file.url, "json", None)
+    beside = remote_sidecar_path(file.url, "json", None)
     if open_if_there(beside, file.settings) is None:
         return
     try:

@@ -19,12 +19,12 @@ from fastshard.index.contents import NO_IDENTITY
 from fastshard.index.dataset_file import (
     MOST_SAMPLES,
     NAME,
-    ShardFacts,
-    seed_of,
-    write_global,
+    ShardRecord,
+    derive_seed,
+    write_dataset_index,
 )
-from fastshard.index.freshness import identity_of, is_same
-from fastshard.index.sidecar import FORMATS, read_index, sidecar
+from fastshard.index.freshness import identify_file, is_same_file
+from fastshard.index.sidecar import FORMATS, read_index, sidecar_path
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.urls import is_remote, last_part, redact, relative
@@ -73,11 +73,11 @@ class Job(NamedTuple):
         if self.remote is not None:
             below = os.path.dirname(relative(shard, self.root))
             folder = os.path.normpath(os.path.join(self.out or ".", below))
-            return sidecar(last_part(shard), self.format, folder)
+            return sidecar_path(last_part(shard), self.format, folder)
         if self.out is None:
-            return sidecar(shard, self.format)
+            return sidecar_path(shard, self.format)
         below = os.path.relpath(os.path.dirname(os.path.abspath(shard)), self.root)
-        return sidecar(
+        return sidecar_path(
             shard, self.format, os.path.normpath(os.path.join(self.out, below))
         )
 
@@ -275,7 +275,7 @@ def _is_fresh(job: Job, shard: str, where: str, progress: Progress) -> bool:
         if header and (header.last_dot != last_dot or header.version == 1):
             return False
         with _opened(job, shard) as file:
-            known = header is None or is_same(header.identity, identity_of(file))
+            known = header is None or is_same_file(header.identity, identify_file(file))
             if isinstance(file, LocalFile) and not known:  # a copy's is made anew
                 return False
             contents = read_index(
@@ -351,15 +351,15 @@ def merge_indexes(
         remote=settings,
     )
     marks = b"".join(fact.fingerprint for fact in facts)
-    seed = seed_of(marks)
+    seed = derive_seed(marks)
     rows = None
     if sum(fact.samples for fact in facts) <= MOST_SAMPLES:
         rows = key_table(shards, seed)
-    write_global(where, facts, last_dot=key == "last", seed=seed, rows=rows)
+    write_dataset_index(where, facts, last_dot=key == "last", seed=seed, rows=rows)
     return where
 
 
-def _facts(job: Job, shard: str) -> ShardFacts:
+def _facts(job: Job, shard: str) -> ShardRecord:
     """Return what the index of a shard says of it, checked."""
     where = job.path(shard)
     last_dot = job.key == "last"
@@ -370,10 +370,10 @@ def _facts(job: Job, shard: str) -> ShardFacts:
         raise FastshardError(f"{where} was made by another rule for keys")
     with _opened(job, shard) as file:
         table = read_index(where, file, last_dot=last_dot, lower=True).table
-        identity = identity_of(file)
-    if not is_same(header.identity, identity):  # its headers decided
+        identity = identify_file(file)
+    if not is_same_file(header.identity, identity):  # its headers decided
         identity = NO_IDENTITY._replace(mtime_ns=identity.mtime_ns)
-    return ShardFacts(
+    return ShardRecord(
         name=_name_of(job, shard),
         shard_bytes=header.shard_bytes,
         identity=identity,

@@ -26,7 +26,7 @@ from fastshard._util.globs import (
     shards_in,
 )
 from fastshard.errors import FastshardError, FormatError
-from fastshard.index.dataset_file import NAME, GlobalIndex
+from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, remote_bytes, transport_for
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
@@ -188,7 +188,7 @@ def _from_index(url: Url, settings: Settings) -> Iterator[Listed]:
             "shards are below it: HTTP lists nothing"
         ) from None
     folder = folder_of(whole.text)
-    for shard in GlobalIndex(file.path, file=file).shards:
+    for shard in DatasetIndex(file.path, file=file).shards:
         yield Listed(joined(folder, shard.name) + whole.query)
 
 

@@ -18,7 +18,11 @@ from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.registry import Format, find_format, formats
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.dataset_file import NAME
-from fastshard.index.dataset_lookup import Known, find_known, find_remote_known
+from fastshard.index.dataset_lookup import (
+    DatasetIndexView,
+    find_dataset_index,
+    find_remote_dataset_index,
+)
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.urls import Url, is_folder
 
@@ -231,14 +235,14 @@ def shards_of(
         As for `TarSet`.
     """
     root = folder_above(paths, remote is not None)
-    known: Known | None = None
+    known: DatasetIndexView | None = None
     if remote is not None and (folder is not None or index == "auto"):
         last_dot = key == "last"
-        known = find_remote_known(
+        known = find_remote_dataset_index(
             paths, root, folder=folder, last_dot=last_dot, whole=whole, settings=remote
         )
     elif folder is not None or index == "auto":
-        known = find_known(
+        known = find_dataset_index(
             paths,
             root,
             folder=folder,

@@ -18,7 +18,7 @@ from fastshard._core.dataset.shard import SampleLocator
 from fastshard._core.io.page_ring import PageRing
 from fastshard.dataset.order.state import Identity
 from fastshard.formats.tar import Mode
-from fastshard.index.dataset_lookup import Known
+from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.remote.options import Settings
 
 __all__ = ["WINDOW", "Counts", "Reading", "ShardSet", "mapping_limit", "memory_info"]
@@ -144,7 +144,7 @@ class ShardSet(ABC):
 
     format: ClassVar[str]
     paths: list[str]
-    known: Known | None = None  # what one index says of all shards
+    known: DatasetIndexView | None = None  # what one index says of all shards
 
     def __init__(
         self,

@@ -23,8 +23,8 @@ from fastshard.formats.tar import (
     open_local_tar,
     open_remote_tar,
 )
-from fastshard.index.dataset_lookup import Known
-from fastshard.index.sidecar import peek
+from fastshard.index.dataset_lookup import DatasetIndexView
+from fastshard.index.sidecar import peek_counts
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
@@ -58,7 +58,7 @@ class TarSet(ShardSet):
         As for `ShardSet`.
     key, lower
         As for `open_shard`.
-    known : Known, optional
+    known : DatasetIndexView, optional
         What ``dataset.fsi`` says of exactly these shards.
     check_size : bool
         As for `open_shard`.
@@ -76,7 +76,7 @@ class TarSet(ShardSet):
         key: KeyRule,
         lower: bool,
         limit: int | None = None,
-        known: Known | None = None,
+        known: DatasetIndexView | None = None,
         reading: Reading = Reading(),  # noqa: B008 - immutable
         check_size: bool = False,
         remote: Settings | None = None,
@@ -197,7 +197,9 @@ class TarSet(ShardSet):
             index = self.index_of(k)
             if index == "auto" or os.path.isdir(index):
                 folder = None if index == "auto" else index
-                found = peek(self.paths[k], folder, self.options["key"] == "last")
+                found = peek_counts(
+                    self.paths[k], folder, self.options["key"] == "last"
+                )
                 if found is not None:
                     return Counts(*found)
         if samples is None:
@@ -316,7 +318,7 @@ def _again(
     below: list[str] | None,
     state: dict[str, Any],
     counts: list[tuple[int, int]] | None,
-    known: Known | None,
+    known: DatasetIndexView | None,
 ) -> TarSet:
     """Make a set of what one pickled: what ``dataset.fsi`` says is left to it."""
     if below is None:

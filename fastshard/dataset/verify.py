@@ -15,10 +15,13 @@ from fastshard.dataset.tarset import TarSet, root_of
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index.contents import Contents
-from fastshard.index.dataset_file import GlobalIndex
-from fastshard.index.dataset_lookup import match_known, match_remote_known
-from fastshard.index.remote_scan import read_remote_index, sidecar_of
-from fastshard.index.sidecar import FOUND, format_of, read_index, sidecar
+from fastshard.index.dataset_file import DatasetIndex
+from fastshard.index.dataset_lookup import (
+    match_dataset_index,
+    match_remote_dataset_index,
+)
+from fastshard.index.remote_sidecar import read_remote_index, remote_sidecar_path
+from fastshard.index.sidecar import SEARCHED, infer_format, read_index, sidecar_path
 from fastshard.remote.file import RemoteFile, open_if_there, open_remote, remote_bytes
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_folder, is_remote
@@ -48,7 +51,7 @@ def indexes_of(shard: str, index: str) -> list[str]:
     if index != "auto" and not os.path.isdir(index):
         return [index]
     folder = None if index == "auto" else index
-    paths = [sidecar(shard, kind, folder) for kind in FOUND]
+    paths = [sidecar_path(shard, kind, folder) for kind in SEARCHED]
     return [path for path in paths if os.path.exists(path)]
 
 
@@ -59,7 +62,7 @@ def remote_indexes_of(url: str, index: str, settings: Settings) -> list[str]:
     if index != "auto" and not is_folder(index):
         return [index]
     folder = None if index == "auto" else index
-    paths = [sidecar_of(url, kind, folder) for kind in FOUND]
+    paths = [remote_sidecar_path(url, kind, folder) for kind in SEARCHED]
     return [path for path in paths if _is_there(path, settings)]
 
 
@@ -87,7 +90,7 @@ def verify_index(path: str, shard: TarShard, hashes: bool) -> Iterator[FaultTupl
                 contents = read_index(path, file, last_dot=False, lower=True)
             else:
                 contents = read_remote_index(path, file, last_dot=False, lower=True)
-        if format_of(path.partition("?")[0]) == "fsi":
+        if infer_format(path.partition("?")[0]) == "fsi":
             broken = list(_broken_parts(path, file))
             if broken:  # what it lists there is handed out to nobody
                 yield from broken
@@ -124,7 +127,7 @@ def _broken_parts(path: str, file: LocalFile | RemoteFile) -> Iterator[FaultTupl
         index = read_binary(path)
     else:
         index = parse_binary(remote_bytes(path, file.settings), path)
-    for part, at in index.broken_parts():
+    for part, at in index.find_damage():
         yield path, at, None, f"the checksum of its {part} is wrong"
 
 
@@ -166,7 +169,7 @@ def verify_known(shards: TarSet) -> Iterator[FaultTuple]:
     """Say what a ``dataset.fsi`` has that its shards have not."""
     known = shards.known
     assert known is not None
-    if known.file.rows_are_broken():
+    if known.file.has_damaged_rows():
         yield known.path, 76, None, "the checksum of its table of keys is wrong"
     for k in range(len(shards)):
         try:
@@ -188,10 +191,10 @@ def _wrong_rows(shards: TarSet) -> Iterator[FaultTuple]:
         return
     try:
         made = key_table(shards, known.file.seed)
-        same = made.tobytes() == known.file.row_bytes()
+        same = made.tobytes() == known.file.copy_rows()
         if not same:
             made = key_table(shards, known.file.seed, older=True)
-            same = made.tobytes() == known.file.row_bytes()
+            same = made.tobytes() == known.file.copy_rows()
     except (FormatError, OSError):
         return  # told already
     if not same:
@@ -308,11 +311,11 @@ def verify_global(
     root = root_of(paths)
     try:
         if remote is not None:
-            index = GlobalIndex(path, file=open_remote(path, remote))
-            known = match_remote_known(index, paths, root, whole=True)
+            index = DatasetIndex(path, file=open_remote(path, remote))
+            known = match_remote_dataset_index(index, paths, root, whole=True)
         else:
-            index = GlobalIndex(path)
-            known = match_known(index, paths, root, whole=True)
+            index = DatasetIndex(path)
+            known = match_dataset_index(index, paths, root, whole=True)
     except FormatError as error:
         return [Fault(error.path, error.offset, error.member, error.reason)]
     shards = TarSet(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["check_field", "check_key", "check_name", "is_passed_over"]
+__all__ = ["check_field", "check_key", "check_name", "is_reserved"]
 
 MAX_NAME = 4096  # bytes; nothing unpacks longer ones
 # Keys that need no closer look; others may be good too.
@@ -57,7 +57,7 @@ def check_name(key: str, name: bytes) -> None:
         raise ValueError(f"sample {key!r}: readers take {text!r} for no sample")
 
 
-def is_passed_over(field: object) -> bool:
+def is_reserved(field: object) -> bool:
     """Whether it is of the form ``__x__``, and so no field."""
     return (
         isinstance(field, str)

@@ -24,8 +24,12 @@ from fastshard._util.options import check_choice, check_index, check_names
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.formats.sample import Sample, Samples
 from fastshard.index.contents import Contents, FileIdentity
-from fastshard.index.freshness import first_changed, identity_of, spread
-from fastshard.index.sidecar import find_index, read_index, save_index, sidecar
+from fastshard.index.freshness import (
+    find_first_changed,
+    identify_file,
+    spread_positions,
+)
+from fastshard.index.sidecar import find_index, read_index, save_index, sidecar_path
 from fastshard.remote.options import RemoteOptions, Settings, settings_of
 from fastshard.remote.urls import Url, is_remote, parse, parse_url
 
@@ -220,11 +224,13 @@ class TarShard(Shard):
         """
         self.parts()  # a closed shard does not tell
         shard = self._options["path"]
-        where = sidecar(shard, format or "fsi") if path is None else os.fspath(path)
+        where = (
+            sidecar_path(shard, format or "fsi") if path is None else os.fspath(path)
+        )
         if self._remote is not None and (path is None or is_remote(where)):
             raise FastshardError(f"an index of {self.path} needs a path on this disk")
         with self.file() as file:
-            if (file.nbytes, identity_of(file)) != self._identity:
+            if (file.nbytes, identify_file(file)) != self._identity:
                 raise StaleIndexError("written to after it was opened", shard, 0)
             save_index(
                 self._contents,
@@ -240,11 +246,11 @@ class TarShard(Shard):
     def _hashes(
         self, file: LocalFile | RemoteFile, progress: Progress | None
     ) -> Hashes:
-        from fastshard.index.freshness import hashes_of
+        from fastshard.index.freshness import compute_hashes
 
         if not isinstance(file, LocalFile):
             raise FastshardError("checksums are made of local shards")
-        return hashes_of(file, self._contents.table, progress)
+        return compute_hashes(file, self._contents.table, progress)
 
     def __copy__(self) -> TarShard:
         """Return another handle on the same mapping, for another thread."""
@@ -442,7 +448,7 @@ def open_local_tar(
             contents = _contents_of(file, index, rule, mode == "pread", progress)
         grouping = contents.grouping or Grouping(contents.table, **rule)
         if index == "rebuild":
-            save_index(contents, file, sidecar(name, "fsi"), grouping=grouping)
+            save_index(contents, file, sidecar_path(name, "fsi"), grouping=grouping)
         table = contents.table
         source = source_of(
             file, mode, prefetch=prefetch, check_size=check_size, ring=ring
@@ -461,7 +467,7 @@ def open_local_tar(
         mode,
         contents=contents,
         grouping=grouping,
-        identity=(file.nbytes, identity_of(file)),
+        identity=(file.nbytes, identify_file(file)),
         options={
             "path": os.path.abspath(name),  # a worker may start elsewhere
             "index": _index_again(place),
@@ -493,7 +499,7 @@ def open_remote_tar(
     `mode`, `prefetch` and `check_size` are for files: a shard that is kept whole on
     this machine is mapped.
     """
-    from fastshard.index.remote_scan import find_contents
+    from fastshard.index.remote_sidecar import find_contents
     from fastshard.remote.file import open_remote
 
     rule = {"last_dot": key == "last", "lower": lower}
@@ -510,7 +516,7 @@ def open_remote_tar(
         "remote" if isinstance(source, RemoteSource) else "mmap",
         contents=contents,
         grouping=contents.grouping or Grouping(contents.table, **rule),
-        identity=(file.nbytes, identity_of(file)),
+        identity=(file.nbytes, identify_file(file)),
         remote=file,
         options={
             "path": url.text,
@@ -570,7 +576,7 @@ def _contents_from(
     url: Url, file: LocalFile, rule: dict[str, bool], settings: Settings | None
 ) -> Contents:
     """Read the remote index of a shard that is here."""
-    from fastshard.index.remote_scan import read_remote_index
+    from fastshard.index.remote_sidecar import read_remote_index
 
     settings = settings or settings_of({}, [url])
     return read_remote_index(url, file, settings=settings, **rule)
@@ -587,14 +593,14 @@ def _index_again(place: str | Url) -> str:
 
 def _is_longer(file: LocalFile, table: ExtentTable) -> bool:
     """Say whether a shard that grew has its members where they were."""
-    return first_changed(file, table, spread(len(table))) < 0
+    return find_first_changed(file, table, spread_positions(len(table))) < 0
 
 
 def _scan(
     file: LocalFile, progress: Progress | None
 ) -> tuple[ExtentTable, dict[str, int], int]:
     if file.nbytes == 0:
-        raise FormatError("an empty file is no tar", file.path, 0)
+        raise FormatError("an empty file is not a tar", file.path, 0)
     try:
         return scan_tar(file, progress)
     except FormatError as error:

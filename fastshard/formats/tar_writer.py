@@ -20,8 +20,8 @@ __all__ = [
     "BLOCK",
     "END",
     "MARK",
-    "GrowingTar",
-    "Headers",
+    "HeaderEncoder",
+    "TarBuilder",
     "is_marked",
     "padding",
 ]
@@ -58,7 +58,7 @@ def is_marked(block: bytes) -> bool:
     )
 
 
-class Headers:
+class HeaderEncoder:
     """Makes the headers of members that share permissions and time.
 
     Parameters
@@ -168,7 +168,7 @@ def cut(name: bytes, size: int) -> bytes:
 BUFFER = 1 << 20  # bytes gathered before they are written
 
 
-class GrowingTar:
+class TarBuilder:
     """A tar that samples are added to; it has no name until `new` is committed.
 
     Attributes

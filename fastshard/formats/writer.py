@@ -19,10 +19,10 @@ from fastshard._util.options import named_options
 from fastshard._util.sizes import parse_size
 from fastshard.errors import ClosedError
 from fastshard.formats.encoders import encode
-from fastshard.formats.names import check_field, check_key, check_name, is_passed_over
-from fastshard.formats.tar_writer import BLOCK, END, GrowingTar, Headers
+from fastshard.formats.names import check_field, check_key, check_name, is_reserved
+from fastshard.formats.tar_writer import BLOCK, END, HeaderEncoder, TarBuilder
 from fastshard.index.contents import Contents
-from fastshard.index.sidecar import FORMATS, save_index, sidecar
+from fastshard.index.sidecar import FORMATS, save_index, sidecar_path
 
 if TYPE_CHECKING:
     from fastshard.formats.encoders import Payload
@@ -213,7 +213,7 @@ class ShardWriter:
         mode: int = 0o644,
     ) -> None:
         self._closed = True  # until all is well
-        self._growing: GrowingTar | None = None
+        self._growing: TarBuilder | None = None
         _check_local(pattern)
         self._pattern = ShardPattern(os.fspath(pattern))
         self._max_size = None if max_size is None else parse_size(max_size)
@@ -231,7 +231,7 @@ class ShardWriter:
         if append and not self._pattern.has_number:
             raise ValueError(f"{self._pattern} has no place for another shard's number")
         self._lower = lower
-        self._headers = Headers(operator.index(mode), operator.index(mtime))
+        self._headers = HeaderEncoder(operator.index(mode), operator.index(mtime))
         self._suffixes: dict[str, bytes] = {}  # checked fields: ".jpg"
         self._shards: list[str] = []
         self._finished = 0
@@ -351,7 +351,7 @@ class ShardWriter:
         for field, value in sample.items():
             suffix = suffixes.get(field)
             if suffix is None:
-                if field == "__key__" or is_passed_over(field):
+                if field == "__key__" or is_reserved(field):
                     continue
                 suffix = self._new_suffix(key, field)
             payload = value if type(value) is bytes else _encoded(key, field, value)
@@ -373,7 +373,7 @@ class ShardWriter:
         self._suffixes[field] = suffix
         return suffix
 
-    def _room_for(self, key: str, size: int) -> GrowingTar:
+    def _room_for(self, key: str, size: int) -> TarBuilder:
         """Return the shard that a sample goes to, begun if need be."""
         growing = self._growing
         if growing is not None and self._is_full(growing, size):
@@ -388,13 +388,13 @@ class ShardWriter:
             )
         return growing
 
-    def _is_full(self, growing: GrowingTar, size: int) -> bool:
+    def _is_full(self, growing: TarBuilder, size: int) -> bool:
         if self._max_count is not None and growing.count >= self._max_count:
             return True
         room = self._max_size
         return room is not None and growing.size + size + len(END) > room
 
-    def _begin(self) -> GrowingTar:
+    def _begin(self) -> TarBuilder:
         if self._append:
             last = max(self._pattern.numbers(), default=-1)
             self._number = max(self._number, last + 1)
@@ -413,7 +413,7 @@ class ShardWriter:
                     "overwrite=True replaces shards"
                 )
                 raise FileExistsError(errno.EEXIST, reason, name)
-        self._growing = GrowingTar(path, overwrite=self._overwrite)
+        self._growing = TarBuilder(path, overwrite=self._overwrite)
         self._number += 1
         return self._growing
 
@@ -465,7 +465,7 @@ class ShardWriter:
         """Remove the index of a shard that is replaced, so that none outlives it."""
         for kind in {"fsi", self._index} - {None}:
             with suppress(FileNotFoundError):
-                os.unlink(sidecar(path, str(kind)))
+                os.unlink(sidecar_path(path, str(kind)))
 
     def _abandon(self) -> None:
         """Discard the shard that grows, and close."""
@@ -476,7 +476,7 @@ class ShardWriter:
 
     def _index_of(self, path: str) -> str:
         assert self._index is not None
-        return sidecar(path, self._index)
+        return sidecar_path(path, self._index)
 
     def _check_index(self) -> None:
         """Refuse an index that shards would share, or that would replace one."""

@@ -13,7 +13,7 @@ byte   type    what
 16     u64     bytes of this file
 24     u64     bytes of the shard
 32     i64     when the shard was last written to, ns since 1970
-40     16 b.   fingerprint of the shard, see `fingerprint_of`
+40     16 b.   fingerprint of the shard, see `compute_fingerprint`
 56     u64     members
 64     u64     samples
 72     u64     members that belong to a sample
@@ -93,7 +93,7 @@ __all__ = [
     "parse_binary",
     "read_binary",
     "read_header",
-    "sealed",
+    "seal_header",
     "write_binary",
 ]
 
@@ -185,10 +185,10 @@ class Header(NamedTuple):
             0,
             0,
         )
-        return sealed(packed, sums)
+        return seal_header(packed, sums)
 
 
-def sealed(header: bytes, sums: bytes) -> bytes:
+def seal_header(header: bytes, sums: bytes) -> bytes:
     """Return a header of version 2 with its two checksums."""
     bound = header[:BOUND] + struct.pack("<I", crc32c(sums, crc32c(header[:BOUND])))
     checked = bound + header[len(bound) : CHECKED]
@@ -236,7 +236,7 @@ class BinaryIndex(NamedTuple):
             )
         return Contents(table, grouping, header.end, header.skipped, memory.path)
 
-    def broken_parts(self) -> list[tuple[str, int]]:
+    def find_damage(self) -> list[tuple[str, int]]:
         """Return what has a wrong checksum, and where it begins."""
         if self.header.version > 1:
             found = self.memory.damaged()
@@ -322,7 +322,7 @@ def _opened(
 ) -> BinaryIndex:
     if sums is None:
         index = BinaryIndex(header, IndexMemory(owner, path), places)
-        for column, at in index.broken_parts():
+        for column, at in index.find_damage():
             raise FormatError(f"the checksum of its {column} is wrong", path, at)
         return index
     if crc32c(sums, crc32c(raw[:BOUND])) != header.checksums[0]:

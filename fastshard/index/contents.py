@@ -21,9 +21,9 @@ __all__ = [
     "Contents",
     "Extent",
     "FileIdentity",
-    "table_from",
-    "warn_old",
-    "warn_passed_over",
+    "build_table",
+    "warn_ignored_index",
+    "warn_old_version",
 ]
 
 
@@ -42,7 +42,7 @@ class FileIdentity(NamedTuple):
 NO_IDENTITY = FileIdentity(0, 0, 0, 0)
 
 
-def table_from(extents: Sequence[Extent], path: str) -> ExtentTable:
+def build_table(extents: Sequence[Extent], path: str) -> ExtentTable:
     """Return a table of extents that were checked; it is in the shard's order.
 
     Parameters
@@ -116,13 +116,13 @@ class Contents:
 _told = False  # of an old index, in this process
 
 
-def warn_passed_over(error: FormatError) -> None:
+def warn_ignored_index(error: FormatError) -> None:
     """Warn where the function's caller's callers open a shard or a dataset."""
     what = "stale" if isinstance(error, StaleIndexError) else "broken"
     warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=5)
 
 
-def warn_old(path: str) -> None:
+def warn_old_version(path: str) -> None:
     """Warn once in a process of an index of the format's version 1, which is read."""
     global _told
     if _told:

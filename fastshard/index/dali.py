@@ -27,8 +27,8 @@ from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
-from fastshard.index.contents import Contents, table_from
-from fastshard.index.freshness import first_changed
+from fastshard.index.contents import Contents, build_table
+from fastshard.index.freshness import find_first_changed
 
 __all__ = ["read_dali", "write_dali"]
 
@@ -43,7 +43,7 @@ ESCAPED = dict(zip(b"abfnrtv\\", b"\a\b\f\n\r\t\v\\", strict=True))
 UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\\\u2028\u2029\udc80-\udcff]")
 
 
-class Listed(NamedTuple):
+class DaliMember(NamedTuple):
     """A member as an index lists it."""
 
     offset: int
@@ -82,7 +82,7 @@ def read_dali(path: str, file: LocalFile) -> Contents:
     ]
     if fields == 3:
         listed = _named(listed, path, file)
-    table = table_from(
+    table = build_table(
         [(one.offset, one.size, one.name or b"") for one in listed], path
     )
     if fields == 4:
@@ -114,7 +114,7 @@ def _lines(text: bytes, path: str) -> tuple[int, list[tuple[int, bytes]]]:
 
 def _members(
     line: bytes, at: int, fields: int, path: str, file: LocalFile
-) -> Iterator[Listed]:
+) -> Iterator[DaliMember]:
     """Read the members of a sample."""
     words = [(at + found.start(), found.group()) for found in WORD.finditer(line)]
     if not words or len(words) % fields:
@@ -131,7 +131,7 @@ def _members(
             reason = f"the extension is not {os.fsdecode(extension)!r}"
             raise FormatError(reason, path, words[i][0], os.fsdecode(name))
         escaped = fields == 4 and b"\\" in words[i + 3][1]
-        yield Listed(offset, size, extension, name, where, escaped)
+        yield DaliMember(offset, size, extension, name, where, escaped)
 
 
 def _number(at: int, word: bytes, path: str) -> int:
@@ -161,7 +161,7 @@ def _fits(name: bytes, extension: bytes) -> bool:
     return name == extension or name.endswith(b"." + extension)
 
 
-def _named(listed: list[Listed], path: str, file: LocalFile) -> list[Listed]:
+def _named(listed: list[DaliMember], path: str, file: LocalFile) -> list[DaliMember]:
     """Find the names of listed members by a scan of the shard."""
     table, _, _ = scan_tar(file)
     stored = {table.extent(i): i for i in range(len(table))}
@@ -176,7 +176,7 @@ def _named(listed: list[Listed], path: str, file: LocalFile) -> list[Listed]:
 
 
 def _check_doubtful(
-    listed: list[Listed], table: ExtentTable, path: str, file: LocalFile
+    listed: list[DaliMember], table: ExtentTable, path: str, file: LocalFile
 ) -> None:
     """Look at the headers of members that wds2idx may have got wrong."""
     ordered = sorted(listed, key=lambda member: member.offset)
@@ -185,12 +185,12 @@ def _check_doubtful(
         for i, member in enumerate(ordered)
         if member.escaped or len(member.name or b"") > NAME_WIDTH
     ]
-    i = first_changed(file, table, doubtful)
+    i = find_first_changed(file, table, doubtful)
     if i >= 0:
         _refuse_stale(ordered[i], path, file)
 
 
-def _refuse_stale(member: Listed, path: str, file: LocalFile) -> NoReturn:
+def _refuse_stale(member: DaliMember, path: str, file: LocalFile) -> NoReturn:
     reason = (
         f"{file.path} has no {os.fsdecode(member.extension)} of {member.size:,} bytes "
         f"at byte {member.offset:,}"

@@ -68,7 +68,7 @@ from fastshard._core.table.grouping import IndexMemory, key_hash
 from fastshard._util.files import replacing
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import FileIdentity
-from fastshard.index.freshness import fingerprint_of, identity_of, is_same
+from fastshard.index.freshness import compute_fingerprint, identify_file, is_same_file
 from fastshard.remote.file import RemoteFile, open_remote
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAME",
-    "GlobalIndex",
-    "ShardFacts",
-    "sealed_global",
-    "seed_of",
-    "write_global",
+    "DatasetIndex",
+    "ShardRecord",
+    "derive_seed",
+    "seal_dataset_header",
+    "write_dataset_index",
 ]
 
 NAME = "dataset.fsi"
@@ -113,7 +113,7 @@ SINCE_2 = {"devices", "inodes", "ctimes"}  # columns that version 1 has not
 assert HEADER.size == 128
 
 
-class ShardFacts(NamedTuple):
+class ShardRecord(NamedTuple):
     """What is recorded of one shard."""
 
     name: str
@@ -125,7 +125,7 @@ class ShardFacts(NamedTuple):
     data_bytes: int
 
 
-class GlobalIndex:
+class DatasetIndex:
     """An open ``dataset.fsi``.
 
     Parameters
@@ -216,7 +216,7 @@ class GlobalIndex:
 
     def _read_shards(
         self, source: PreadSource | RemoteFile, at: dict[str, int]
-    ) -> list[ShardFacts]:
+    ) -> list[ShardRecord]:
         raw = source.read(HEADER.size, at["rows"] - HEADER.size)
         if self._checksum(TABLE_BOUND, raw) != self._table_crc:
             raise FormatError("the checksum of its shards is wrong", self.path, 72)
@@ -247,12 +247,12 @@ class GlobalIndex:
             column("data_bytes"),
             strict=True,
         )
-        shards = [ShardFacts._make(fact) for fact in facts]
+        shards = [ShardRecord._make(fact) for fact in facts]
         sums = sum(s.samples for s in shards), sum(s.members for s in shards)
         if sums != (self.samples, self.members):
             raise FormatError("its counts do not add up", self.path, 32)
         marks_of = b"".join(fingerprints)
-        if self.version == 1 and self.has_keys and self.seed != seed_of(marks_of):
+        if self.version == 1 and self.has_keys and self.seed != derive_seed(marks_of):
             raise FormatError("its seed is not that of its shards", self.path, 56)
         return shards
 
@@ -286,14 +286,14 @@ class GlobalIndex:
         memory = memoryview(self._memory)
         return np.frombuffer(memory, np.uint64, self.samples, self._rows_at)
 
-    def rows_are_broken(self) -> bool:
+    def has_damaged_rows(self) -> bool:
         """Say whether the checksum of the table of keys is wrong."""
         if self._memory is None:
             return False
         rows = memoryview(self._memory)[self._rows_at :]
         return self._checksum(ROWS_BOUND, rows) != self._rows_crc
 
-    def row_bytes(self) -> bytes:
+    def copy_rows(self) -> bytes:
         """Return the table of keys as bytes of their own."""
         if self._memory is None:
             return b""
@@ -331,9 +331,9 @@ class GlobalIndex:
             samples,
             len(table),
         )
-        if same and not is_same(facts.identity, identity_of(file)):
+        if same and not is_same_file(facts.identity, identify_file(file)):
             if fingerprint is None:
-                fingerprint = fingerprint_of(file, table)
+                fingerprint = compute_fingerprint(file, table)
             same = fingerprint == facts.fingerprint
         if not same:
             raise StaleIndexError(
@@ -358,7 +358,7 @@ class GlobalIndex:
             Its checksum is wrong.
         """
         if not self._rows_checked:
-            if self.rows_are_broken():
+            if self.has_damaged_rows():
                 reason = "the checksum of its table of keys is wrong"
                 raise FormatError(reason, self.path, 76)
             self._rows_checked = True
@@ -376,19 +376,22 @@ class GlobalIndex:
         where: Any = os.path.abspath(self.path)
         if self._file is not None:
             where = self._file.url, self._file.settings
-        return _again, (where, self.identity, self._copied)
+        return _reopen, (where, self.identity, self._copied)
 
 
-def _again(where: Any, identity: int, copied: bool) -> GlobalIndex:
+def _reopen(where: Any, identity: int, copied: bool) -> DatasetIndex:
     if isinstance(where, str):
-        index = GlobalIndex(where, copied=copied)
+        index = DatasetIndex(where, copied=copied)
     else:
         file = open_remote(*where)
-        index = GlobalIndex(file.path, file=file)
+        index = DatasetIndex(file.path, file=file)
     path = index.path
     if index.identity != identity:
         raise StaleIndexError("made again since the dataset was opened", path, 0)
     return index
+
+
+_again = _reopen  # the name in pickles of version 0.1
 
 
 def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
@@ -406,7 +409,7 @@ def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
     return found
 
 
-def seed_of(fingerprints: bytes) -> bytes:
+def derive_seed(fingerprints: bytes) -> bytes:
     """Return the seed for shards of these fingerprints: the same each time."""
     return hashlib.blake2b(fingerprints, digest_size=16).digest()
 
@@ -427,9 +430,9 @@ def _places(shards: int, names_bytes: int, version: int = VERSION) -> dict[str, 
     return places
 
 
-def write_global(
+def write_dataset_index(
     path: str | os.PathLike[str],
-    shards: Sequence[ShardFacts],
+    shards: Sequence[ShardRecord],
     *,
     last_dot: bool,
     seed: bytes,
@@ -440,7 +443,7 @@ def write_global(
     Parameters
     ----------
     path : str or path-like
-    shards : sequence of ShardFacts
+    shards : sequence of ShardRecord
         In the dataset's order; names below the directory of the dataset.
     last_dot : bool
         The rule for keys that counts and rows were made by.
@@ -488,12 +491,12 @@ def write_global(
         0,
     )
     with replacing(path) as file:
-        file.write(sealed_global(packed, table, keys))
+        file.write(seal_dataset_header(packed, table, keys))
         file.write(table)
         file.write(keys)
 
 
-def sealed_global(header: bytes, table: Buffer, rows: Buffer) -> bytes:
+def seal_dataset_header(header: bytes, table: Buffer, rows: Buffer) -> bytes:
     """Return a header of version 2 with its three checksums."""
     bound = header[:TABLE_BOUND]
     bound += struct.pack("<I", crc32c(table, crc32c(bound)))

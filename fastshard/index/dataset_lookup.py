@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError, StaleIndexError
-from fastshard.index.contents import warn_old, warn_passed_over
-from fastshard.index.dataset_file import NAME, GlobalIndex, ShardFacts
-from fastshard.index.freshness import identity_of, is_same
+from fastshard.index.contents import warn_ignored_index, warn_old_version
+from fastshard.index.dataset_file import NAME, DatasetIndex, ShardRecord
+from fastshard.index.freshness import identify_file, is_same_file
 from fastshard.remote.file import open_if_there
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, joined, redact, relative
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from fastshard.remote.file import RemoteFile
 
 __all__ = [
-    "Known",
-    "find_known",
-    "find_remote_known",
-    "match_known",
-    "match_remote_known",
+    "DatasetIndexView",
+    "find_dataset_index",
+    "find_remote_dataset_index",
+    "match_dataset_index",
+    "match_remote_dataset_index",
 ]
 
 LOOKS = 64  # shards that are looked at when a dataset is opened
 
 
-class Known(NamedTuple):
+class DatasetIndexView(NamedTuple):
     """A dataset's shards, as its index numbers them.
 
     Attributes
     ----------
-    file : GlobalIndex
+    file : DatasetIndex
     numbers : list of int, or None
         The number of each shard; None where it is the index's own order.
     """
 
-    file: GlobalIndex
+    file: DatasetIndex
     numbers: list[int] | None
 
     @property
@@ -52,10 +52,10 @@ class Known(NamedTuple):
         """Whether there is a table of keys that holds for this order."""
         return self.numbers is None and self.file.has_keys
 
-    def some(self, shards: Sequence[int]) -> Known:
+    def some(self, shards: Sequence[int]) -> DatasetIndexView:
         """Return what is known of some of the shards."""
         numbers = range(self.file.count) if self.numbers is None else self.numbers
-        return Known(self.file, [numbers[k] for k in shards])
+        return DatasetIndexView(self.file, [numbers[k] for k in shards])
 
     def counts(self) -> list[tuple[int, int]]:
         """Return each shard's number of samples and of members."""
@@ -88,7 +88,10 @@ class Known(NamedTuple):
         return self.file.candidates(key)
 
 
-def find_known(
+Known = DatasetIndexView  # the name in pickles of version 0.1
+
+
+def find_dataset_index(
     paths: Sequence[str],
     root: str,
     *,
@@ -96,7 +99,7 @@ def find_known(
     last_dot: bool,
     whole: bool,
     copied: bool,
-) -> Known | None:
+) -> DatasetIndexView | None:
     """Read the ``dataset.fsi`` of some shards, if there is one that holds.
 
     One that does not hold is passed over with a `StaleIndexWarning`.
@@ -120,19 +123,19 @@ def find_known(
     if not os.path.exists(path):
         return None
     try:
-        index = GlobalIndex(path, copied=copied)
+        index = DatasetIndex(path, copied=copied)
         if index.last_dot != last_dot:
             return None
-        known = match_known(index, paths, root, whole)
+        known = match_dataset_index(index, paths, root, whole)
     except FormatError as error:
-        warn_passed_over(error)
+        warn_ignored_index(error)
         return None
     if index.version == 1:
-        warn_old(index.path)
+        warn_old_version(index.path)
     return known
 
 
-def find_remote_known(
+def find_remote_dataset_index(
     urls: Sequence[str],
     root: str,
     *,
@@ -140,8 +143,8 @@ def find_remote_known(
     last_dot: bool,
     whole: bool,
     settings: Settings,
-) -> Known | None:
-    """Read the ``dataset.fsi`` of remote shards; as `find_known`.
+) -> DatasetIndexView | None:
+    """Read the ``dataset.fsi`` of remote shards; as `find_dataset_index`.
 
     Sizes and contents are compared when a shard is opened, not now.
     """
@@ -149,18 +152,18 @@ def find_remote_known(
         index = _opened(folder or root, settings)
         if index is None or index.last_dot != last_dot:
             return None
-        known = match_remote_known(index, urls, root, whole)
+        known = match_remote_dataset_index(index, urls, root, whole)
     except FormatError as error:
-        warn_passed_over(error)
+        warn_ignored_index(error)
         return None
     if index.version == 1:
-        warn_old(index.path)
+        warn_old_version(index.path)
     return known
 
 
-def match_remote_known(
-    index: GlobalIndex, urls: Sequence[str], root: str, whole: bool
-) -> Known:
+def match_remote_dataset_index(
+    index: DatasetIndex, urls: Sequence[str], root: str, whole: bool
+) -> DatasetIndexView:
     """Number remote shards as an index does.
 
     Raises
@@ -177,10 +180,10 @@ def match_remote_known(
         numbers.append(by_name[name])
     _refuse_missing(index, numbers, whole)
     same = numbers == list(range(index.count))
-    return Known(index, None if same else numbers)
+    return DatasetIndexView(index, None if same else numbers)
 
 
-def _refuse_missing(index: GlobalIndex, numbers: Sequence[int], whole: bool) -> None:
+def _refuse_missing(index: DatasetIndex, numbers: Sequence[int], whole: bool) -> None:
     """Raise if shards are listed that are not there, where all should be."""
     if whole and len(numbers) != index.count:
         missing = set(range(index.count)) - set(numbers)
@@ -188,18 +191,18 @@ def _refuse_missing(index: GlobalIndex, numbers: Sequence[int], whole: bool) -> 
         raise StaleIndexError(f"lists {name}, which is not there", index.path, 0)
 
 
-def _opened(folder: str, settings: Settings) -> GlobalIndex | None:
+def _opened(folder: str, settings: Settings) -> DatasetIndex | None:
     """Open the index of a folder, here or elsewhere, if there is one."""
     if not is_remote(folder):
         path = os.path.join(folder, NAME)
-        return GlobalIndex(path) if folder and os.path.exists(path) else None
+        return DatasetIndex(path) if folder and os.path.exists(path) else None
     file = open_if_there(joined(folder, NAME), settings)
-    return None if file is None else GlobalIndex(file.path, file=file)
+    return None if file is None else DatasetIndex(file.path, file=file)
 
 
-def match_known(
-    index: GlobalIndex, paths: Sequence[str], root: str, whole: bool
-) -> Known:
+def match_dataset_index(
+    index: DatasetIndex, paths: Sequence[str], root: str, whole: bool
+) -> DatasetIndexView:
     """Number the shards as an index does; see that their sizes are the same.
 
     That, and the headers of some that are not the very files that were indexed, is all
@@ -228,7 +231,7 @@ def match_known(
                 index.path,
                 0,
             )
-        if not is_same(facts.identity, identity_of(status)):
+        if not is_same_file(facts.identity, identify_file(status)):
             touched.append((path, facts))
         numbers.append(number)
     _refuse_missing(index, numbers, whole)
@@ -238,20 +241,20 @@ def match_known(
                 f"{path} was written to after the index was made", index.path, 0
             )
     same = numbers == list(range(index.count))
-    return Known(index, None if same else numbers)
+    return DatasetIndexView(index, None if same else numbers)
 
 
-def _has_changed(index: GlobalIndex, path: str, facts: ShardFacts) -> bool:
+def _has_changed(index: DatasetIndex, path: str, facts: ShardRecord) -> bool:
     """Compare a shard's headers with what is recorded of it, if its index tells."""
     from fastshard.index.binary import read_binary
-    from fastshard.index.freshness import fingerprint_of
+    from fastshard.index.freshness import compute_fingerprint
 
     below = os.path.splitext(facts.name)[0] + ".fsi"
     where = os.path.join(os.path.dirname(index.path), below)
     try:
         table = read_binary(where).contents(index.last_dot, True).table
         with LocalFile(path) as file:
-            return fingerprint_of(file, table) != facts.fingerprint
+            return compute_fingerprint(file, table) != facts.fingerprint
     except FileNotFoundError:
         return False
     except FormatError:

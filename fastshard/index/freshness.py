@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Hashes",
     "check_binary",
-    "check_listed",
-    "fingerprint_of",
-    "first_changed",
-    "hashes_of",
-    "identity_of",
-    "is_same",
-    "is_there",
-    "settled_identity",
-    "spread",
+    "check_size_and_headers",
+    "compute_fingerprint",
+    "compute_hashes",
+    "find_first_changed",
+    "identify_file",
+    "is_present",
+    "is_same_file",
+    "settle_identity",
+    "spread_positions",
 ]
 
 
@@ -68,7 +68,7 @@ class Hashes(NamedTuple):
         ]
 
 
-def hashes_of(
+def compute_hashes(
     file: LocalFile,
     table: ExtentTable,
     progress: Callable[[int], object] | None = None,
@@ -122,7 +122,7 @@ LONGEST_TICK = 20_000_000  # ns
 TICK_PART = 500_000  # ns
 
 
-def identity_of(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
+def identify_file(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
     """Return what tells a file from its copies; a remote one has its time alone."""
     if isinstance(file, LocalFile):
         return FileIdentity(file.device, file.inode, file.ctime_ns, file.mtime_ns)
@@ -133,12 +133,12 @@ def identity_of(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
     return FileIdentity(0, 0, 0, file.mtime_ns)
 
 
-def is_same(recorded: FileIdentity, found: FileIdentity) -> bool:
+def is_same_file(recorded: FileIdentity, found: FileIdentity) -> bool:
     """Say whether a file is one that was seen before, and unchanged."""
     return recorded == found and recorded.inode != 0
 
 
-def settled_identity(file: LocalFile | RemoteFile) -> FileIdentity:
+def settle_identity(file: LocalFile | RemoteFile) -> FileIdentity:
     """Return the identity that an index records, once later writes would change it.
 
     Many file systems stamp times by a clock that ticks every 1 to 10 ms: a write in
@@ -150,11 +150,11 @@ def settled_identity(file: LocalFile | RemoteFile) -> FileIdentity:
     StaleIndexError
         The file was changed meanwhile.
     """
-    identity = identity_of(file)
+    identity = identify_file(file)
     if not isinstance(file, LocalFile) or not _wait_for_tick(identity.ctime_ns):
         return identity
     status = os.stat(file.path)
-    if (status.st_size, identity_of(status)) != (file.nbytes, identity):
+    if (status.st_size, identify_file(status)) != (file.nbytes, identity):
         raise StaleIndexError("written to while its index was made", file.path, 0)
     return identity
 
@@ -172,7 +172,7 @@ def _wait_for_tick(ctime_ns: int) -> bool:
     return waited > 0
 
 
-def spread(count: int) -> list[int]:
+def spread_positions(count: int) -> list[int]:
     """Return positions of at most 16 members: first, last, evenly between."""
     if count <= LOOKS:
         return list(range(count))
@@ -196,7 +196,7 @@ def looks_of(file: LocalFile | RemoteFile, count: int) -> list[int]:
     return chosen_anew(count) if isinstance(file, LocalFile) else []
 
 
-def fingerprint_of(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
+def compute_fingerprint(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
     """Hash the file's first block and 16 headers: BLAKE2b, 16 bytes.
 
     A header is the 512 bytes before a member's data. Each is hashed behind the
@@ -209,7 +209,7 @@ def fingerprint_of(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
     """
     from hashlib import blake2b
 
-    extents = [table.extent(i) for i in spread(len(table))]
+    extents = [table.extent(i) for i in spread_positions(len(table))]
     for offset, size in extents:
         if offset < BLOCK or offset > file.nbytes or size > file.nbytes - offset:
             raise FormatError("an extent reaches beyond the shard", file.path, offset)
@@ -234,10 +234,10 @@ def check_binary(
     The table is in doubt then, where headers had to decide.
     """
     check_size(path, header.shard_bytes, file)
-    if is_same(header.identity, identity_of(file)):
+    if is_same_file(header.identity, identify_file(file)):
         return
     try:
-        same = fingerprint_of(file, table) == header.fingerprint
+        same = compute_fingerprint(file, table) == header.fingerprint
     except StaleIndexError:
         raise
     except FormatError as error:
@@ -260,7 +260,7 @@ def check_size(path: str, recorded: int, file: LocalFile | RemoteFile) -> None:
         )
 
 
-def check_listed(
+def check_size_and_headers(
     path: str, recorded: int | None, file: LocalFile | RemoteFile, table: ExtentTable
 ) -> None:
     """Raise `StaleIndexError` unless headers are where an index says.
@@ -271,7 +271,7 @@ def check_listed(
         check_size(path, recorded, file)
     if not len(table) and file.nbytes > 2 * BLOCK and recorded is None:
         raise StaleIndexError(f"lists nothing of {file.path}", path, 0)
-    looks = {*spread(len(table)), *looks_of(file, len(table))}
+    looks = {*spread_positions(len(table)), *looks_of(file, len(table))}
     check_headers(path, file, table, sorted(looks))
 
 
@@ -285,8 +285,8 @@ def check_headers(
 
     The others are compared when their members are first used.
     """
-    table.doubt(path, is_there)
-    i = first_changed(file, table, positions)
+    table.doubt(path, is_present)
+    i = find_first_changed(file, table, positions)
     if i >= 0:
         offset, size = table.extent(i)
         raise StaleIndexError(
@@ -297,17 +297,17 @@ def check_headers(
         )
 
 
-def first_changed(
+def find_first_changed(
     file: LocalFile | RemoteFile, table: ExtentTable, positions: Sequence[int]
 ) -> int:
     """Return the first of some members that is not where a table says, or -1."""
     for i in differing(file, table, positions):
-        if not is_there(table, i, file):
+        if not is_present(table, i, file):
             return i
     return -1
 
 
-def is_there(
+def is_present(
     table: ExtentTable, i: int, source: LocalFile | RemoteFile | Source
 ) -> bool:
     """Say whether a member is where a table says, whatever its own block says.

@@ -1,14 +1,14 @@
-"""Indexes of remote shards: beside them, elsewhere, or made by hopping over headers.
+"""Scan of a remote tar shard: ranges that cover its headers, little else.
 
-A tar without an index is walked from several places at a time, for each header must be
-asked for after the one before it, and an answer takes long. A place in the middle is
-a block that looks like a header; what was found from there on counts only if the walk
-from the place before ends exactly there. So a tar inside a tar misleads nobody.
+Each header's position follows from the header before it, and each read is a round
+trip, so a large archive is walked from several start positions at a time. A start
+position is a block that looks like a header. Its walk counts only if the walk before
+it ends exactly there: the headers of a tar stored inside the tar are never taken for
+the archive's own.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,123 +16,123 @@ from itertools import pairwise
 from threading import Event
 from types import MappingProxyType
 
-from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import Walk, first_header
 from fastshard._core.table.grouping import Grouping
-from fastshard.errors import FormatError, RemoteError
-from fastshard.index.binary import parse_binary, read_binary, write_binary
-from fastshard.index.contents import Contents, warn_old, warn_passed_over
-from fastshard.index.freshness import check_binary, identity_of
-from fastshard.index.sidecar import FOUND, format_of, listed, sidecar
-from fastshard.remote.file import RemoteFile, index_entry, is_absent, remote_bytes
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import Url, is_folder, joined, last_part, parse
+from fastshard.errors import FormatError
+from fastshard.index.binary import read_binary, write_binary
+from fastshard.index.contents import Contents
+from fastshard.index.freshness import identify_file
+from fastshard.remote.file import RemoteFile, index_entry
 
-__all__ = [
-    "find_contents",
-    "find_remote_index",
-    "read_remote_index",
-    "scan_remote",
-    "scanned",
-    "sidecar_of",
-]
+__all__ = ["scan_or_load", "scan_remote"]
 
-NEAR = 8 << 10  # bytes between headers that one range joins
-WINDOW = 256 << 10  # bytes read at once among near headers
-HEADERS = 4 << 10  # bytes of headers that are read on a guess
-WALKS = 16  # at a time
-WORTH_A_WALK = 16 << 20  # bytes of an archive for each
-LOOKED_AT = 1 << 20  # bytes in which a header is looked for
-GUESS = 64 << 10  # bytes that are read to look for it
+NEAR = 8 << 10  # bytes between headers, at most, that one range spans
+WINDOW = 256 << 10  # bytes of a range over near headers
+HEADERS = 4 << 10  # bytes of headers to read beyond those needed, at most
+WALKS = 16  # concurrent walks
+MIN_WALK_BYTES = 16 << 20  # bytes of the archive for each walk
+SEARCH_BYTES = 1 << 20  # bytes to search for a start position
+SEARCH_WINDOW = 64 << 10  # bytes of a range in that search
 
 
 def scan_remote(
     file: RemoteFile, progress: Callable[[int], object] | None = None
 ) -> Contents:
-    """Walk over the headers of a remote tar; reads little but headers.
+    """Scan the headers of a remote tar.
+
+    Parameters
+    ----------
+    file : RemoteFile
+    progress : callable, optional
+        Called with the offset that the scan has reached.
 
     Raises
     ------
     FormatError
-        It breaks the format.
+        The file is not a valid tar.
     RemoteError
-        It cannot be read.
+        The file cannot be read.
     """
     if file.nbytes == 0:
-        raise FormatError("an empty file is no tar", file.path, 0)
+        raise FormatError("an empty file is not a tar", file.path, 0)
     walk = Walk(file.nbytes, 0, file.path)
-    places = _places(file, walk)
-    stopped = Event()
+    starts = _find_starts(file, walk)
+    cancelled = Event()
     with ThreadPoolExecutor(WALKS) as pool:
         try:
             walks = [
-                (place, pool.submit(_walked_from, file, place, stop, stopped))
-                for place, stop in pairwise([*places, file.nbytes])
+                (start, pool.submit(_walk_from, file, start, stop, cancelled))
+                for start, stop in pairwise([*starts, file.nbytes])
             ]
-            _walk(file, walk, places[0] if places else file.nbytes, progress)
-            for place, future in walks:
-                if walk.ended or walk.has_global or walk.at > place:
+            _advance(file, walk, starts[0] if starts else file.nbytes, progress)
+            for start, future in walks:
+                if walk.ended or walk.has_global or walk.at > start:
                     continue
-                _walk(file, walk, place, progress)
-                if walk.at == place and not walk.has_global:
+                _advance(file, walk, start, progress)
+                if walk.at == start and not walk.has_global:
                     found = future.result()
                     if found is not None and not found.has_global:
                         walk.append(found)
             if not walk.ended:
-                _walk(file, walk, file.nbytes + 1, progress)
+                _advance(file, walk, file.nbytes + 1, progress)
         finally:
-            stopped.set()
+            cancelled.set()
             pool.shutdown(cancel_futures=True)
     end = walk.at
     skipped = MappingProxyType(walk.skipped())
     return Contents(walk.table(), end=end, skipped=skipped)
 
 
-def _places(file: RemoteFile, walk: Walk) -> list[int]:
-    """Find headers in the middle of a large archive whose members are not small."""
-    walks = min(WALKS, file.nbytes // WORTH_A_WALK)
+def _find_starts(file: RemoteFile, walk: Walk) -> list[int]:
+    """Return offsets of likely headers, at which further walks start.
+
+    None for a small archive, for one of small members, which long ranges cover anyway,
+    and for one with a global header, which changes the members behind it.
+    """
+    walks = min(WALKS, file.nbytes // MIN_WALK_BYTES)
     if walks < 2:
         return []
-    _walk(file, walk, LOOKED_AT, None)
+    _advance(file, walk, SEARCH_BYTES, None)
     if walk.ended or walk.stride <= NEAR or walk.has_global:
         return []
     with ThreadPoolExecutor(WALKS) as pool:
-        starts = [file.nbytes * i // walks // 512 * 512 for i in range(1, walks)]
-        found = pool.map(lambda start: _header_near(file, start), starts)
+        offsets = [file.nbytes * i // walks // 512 * 512 for i in range(1, walks)]
+        found = pool.map(lambda offset: _find_header(file, offset), offsets)
         return sorted({at for at in found if at is not None and at > walk.at})
 
 
-def _header_near(file: RemoteFile, start: int) -> int | None:
-    stop = min(start + LOOKED_AT, file.nbytes)
-    for at in range(start, stop, GUESS):
-        window = file.read(at, min(GUESS, file.nbytes - at))
-        place = first_header(window, at, file.nbytes, stop)
-        if place is not None:
-            return place
+def _find_header(file: RemoteFile, start: int) -> int | None:
+    """Return the offset of the first likely header from `start` on, if one is near."""
+    stop = min(start + SEARCH_BYTES, file.nbytes)
+    for at in range(start, stop, SEARCH_WINDOW):
+        window = file.read(at, min(SEARCH_WINDOW, file.nbytes - at))
+        found = first_header(window, at, file.nbytes, stop)
+        if found is not None:
+            return found
     return None
 
 
-def _walked_from(
-    file: RemoteFile, place: int, stop: int, stopped: Event
+def _walk_from(
+    file: RemoteFile, start: int, stop: int, cancelled: Event
 ) -> Walk | None:
-    """Walk from a place that looks like a header; None: it was none."""
-    walk = Walk(file.nbytes, place, file.path)
+    """Walk from a likely header to `stop`; return None if it was not a header."""
+    walk = Walk(file.nbytes, start, file.path)
 
-    def go_on(_: int) -> None:
-        if stopped.is_set():
-            raise FormatError("nobody waits for it", file.path, place)
+    def check_cancelled(_: int) -> None:
+        if cancelled.is_set():
+            raise FormatError("the scan was cancelled", file.path, start)
 
     try:
-        _walk(file, walk, stop, go_on)
-    except FormatError:  # if it was one, the walk to here meets the fault again
+        _advance(file, walk, stop, check_cancelled)
+    except FormatError:  # if it was a header, the walk before meets the fault again
         return None
     return walk
 
 
-def _walk(
+def _advance(
     file: RemoteFile, walk: Walk, stop: int, progress: Callable[[int], object] | None
 ) -> None:
-    """Walk on to a header at or behind `stop`, or to the archive's end."""
+    """Walk to the first header at or after `stop`, or to the archive's end."""
     window, start, headers_at = b"", 0, -1
     while (need := walk.go(window, start, stop)) is not None:
         start, size = need
@@ -147,13 +147,21 @@ def _walk(
             progress(start)
 
 
-def scanned(
+def scan_or_load(
     file: RemoteFile, progress: Callable[[int], object] | None, *, again: bool = False
 ) -> Contents:
-    """Return what a scan of a remote tar found, now or before.
+    """Scan a remote tar, or load the result of an earlier scan.
 
-    What it finds is kept on this machine, with what else is kept of the tar, or in the
-    user's cache.
+    The result is stored in the cache entry of the tar, or in the user's cache
+    directory.
+
+    Parameters
+    ----------
+    file : RemoteFile
+    progress : callable, optional
+        As for `scan_remote`.
+    again : bool
+        Scan even if there is a result.
     """
     entry = index_entry(file)
     path = None if entry is None else entry.sidecar("index.fsi")
@@ -172,138 +180,7 @@ def scanned(
                 contents,
                 grouping,
                 shard_bytes=file.nbytes,
-                identity=identity_of(file),
+                identity=identify_file(file),
                 fingerprint=bytes(16),
             )
     return contents
-
-
-def find_contents(
-    file: RemoteFile,
-    index: str | Url,
-    progress: Callable[[int], object] | None,
-    *,
-    last_dot: bool,
-    lower: bool,
-) -> Contents:
-    """Find out what a remote shard holds: from an index, or by a scan.
-
-    Parameters
-    ----------
-    file : RemoteFile
-        The shard.
-    index : str or Url
-        As for `fastshard.open_shard`; a URL is parsed.
-    progress : callable, optional
-        Called with the place that a scan has come to.
-    last_dot, lower
-        As for `read_index`.
-    """
-    contents = None
-    if index == "auto" or (index not in ("none", "rebuild") and is_folder(index)):
-        folder = None if index == "auto" else index
-        contents = find_remote_index(file, folder, last_dot=last_dot, lower=lower)
-    elif index not in ("none", "rebuild"):
-        contents = read_remote_index(index, file, last_dot=last_dot, lower=lower)
-    if contents is None:
-        contents = scanned(file, progress, again=index == "rebuild")
-    return contents
-
-
-def find_remote_index(
-    file: RemoteFile, folder: str | Url | None, *, last_dot: bool, lower: bool
-) -> Contents | None:
-    """Read the fresh index of a remote shard, if there is one.
-
-    A stale or broken one is passed over with a `StaleIndexWarning`.
-
-    Parameters
-    ----------
-    file : RemoteFile
-        The shard.
-    folder : str or Url, optional
-        Where indexes are, a URL or a directory; otherwise beside the shard.
-    last_dot, lower
-        As for `read_index`.
-    """
-    for kind in FOUND:
-        place = _sidecar(file.location, kind, folder)
-        try:
-            return read_remote_index(place, file, last_dot=last_dot, lower=lower)
-        except OSError as error:
-            if not is_absent(error):
-                raise
-        except FormatError as error:
-            warn_passed_over(error)
-    return None
-
-
-def sidecar_of(url: str, kind: str, folder: str | None) -> str:
-    """Return where the index of a remote shard is."""
-    place = _sidecar(Url(url), kind, None if folder is None else parse(folder))
-    return place.text if isinstance(place, Url) else place
-
-
-def _sidecar(url: Url, kind: str, folder: str | Url | None) -> str | Url:
-    if folder is None:
-        return Url(sidecar(url.base, kind) + url.query)
-    name = sidecar(last_part(url.base), kind)
-    if isinstance(folder, Url):
-        return Url(joined(folder.text, name))
-    return os.path.join(folder, name)
-
-
-def read_remote_index(
-    path: str | Url,
-    file: RemoteFile | LocalFile,
-    *,
-    last_dot: bool,
-    lower: bool,
-    settings: Settings | None = None,
-) -> Contents:
-    """Read an index, and check that it is of a shard; one of them is remote.
-
-    Parameters
-    ----------
-    settings : Settings, optional
-        How a URL is read; otherwise as the shard is.
-    path : str or Url
-        Of the index, a path or a URL.
-    file, last_dot, lower
-        As for `read_index`.
-
-    Raises
-    ------
-    OSError
-        There is none.
-    StaleIndexError, FormatError
-        It is of another shard, or broken.
-    """
-    place = parse(path) if isinstance(path, str) else path
-    where = place.redacted if isinstance(place, Url) else place
-    kind = format_of(place.base if isinstance(place, Url) else place.partition("?")[0])
-    if kind not in FOUND:
-        raise RemoteError(
-            f"an index in the format {kind} is read beside local shards", where
-        )
-    if settings is None:
-        assert isinstance(file, RemoteFile)
-        settings = file.settings
-    data = _bytes_of(place, settings)
-    if kind == "json":
-        return listed(data, where, file)
-    index = parse_binary(data, where)
-    contents = index.contents(last_dot, lower)
-    check_binary(where, index.header, file, contents.table)
-    contents.fingerprint = index.header.fingerprint
-    if index.header.version == 1:
-        warn_old(where)
-    return contents
-
-
-def _bytes_of(place: str | Url, settings: Settings) -> bytes:
-    """Return the bytes of a small file, here or remote."""
-    if isinstance(place, Url):
-        return remote_bytes(place, settings)
-    with open(place, "rb") as stored:
-        return stored.read()

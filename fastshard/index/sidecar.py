@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.table.grouping import Grouping
 from fastshard.errors import FastshardError, FormatError
-from fastshard.index.contents import Contents, warn_old, warn_passed_over
+from fastshard.index.contents import Contents, warn_ignored_index, warn_old_version
 
 if TYPE_CHECKING:
     from fastshard.index.freshness import Hashes
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "find_index",
-    "format_of",
-    "listed",
-    "peek",
+    "infer_format",
+    "parse_json_sidecar",
+    "peek_counts",
     "read_index",
     "save_index",
-    "sidecar",
+    "sidecar_path",
 ]
 
 FORMATS = {  # suffix of the file, by name of the format
@@ -35,10 +35,10 @@ FORMATS = {  # suffix of the file, by name of the format
     "idx": ".idx",
     "tar.idx": ".tar.idx",
 }
-FOUND = "fsi", "json"  # those that are looked for: the others hold too little
+SEARCHED = "fsi", "json"  # those that are looked for: the others hold too little
 
 
-def sidecar(shard: str, format: str, folder: str | None = None) -> str:  # noqa: A002
+def sidecar_path(shard: str, format: str, folder: str | None = None) -> str:  # noqa: A002
     """Return the path of a shard's index, beside it or in a folder."""
     stem = os.path.splitext(shard)[0]
     if format == "idx":  # DALI's own: up to the first dot
@@ -49,7 +49,7 @@ def sidecar(shard: str, format: str, folder: str | None = None) -> str:  # noqa:
     return stem + FORMATS[format]
 
 
-def format_of(path: str) -> str:
+def infer_format(path: str) -> str:
     """Return the format that an index's suffix says.
 
     Raises
@@ -98,9 +98,9 @@ def read_index(
     OSError
         It cannot be read.
     """
-    from fastshard.index.freshness import check_binary, check_listed
+    from fastshard.index.freshness import check_binary, check_size_and_headers
 
-    kind = format_of(path)
+    kind = infer_format(path)
     if kind == "fsi":
         from fastshard.index.binary import read_binary
 
@@ -109,28 +109,30 @@ def read_index(
         check_binary(path, index.header, file, contents.table)
         contents.fingerprint = index.header.fingerprint
         if index.header.version == 1:
-            warn_old(path)
+            warn_old_version(path)
         return contents
     if kind == "json":
         with LocalFile(path) as sidecar_file:
             text = PreadSource(sidecar_file).read(0, sidecar_file.nbytes)
-        return listed(text, path, file)
+        return parse_json_sidecar(text, path, file)
     if not isinstance(file, LocalFile):
         raise FastshardError(f"an index in the format {kind} is for local shards")
     if kind == "idx":
         from fastshard.index.dali import read_dali
 
         contents = read_dali(path, file)
-        check_listed(path, None, file, contents.table)
+        check_size_and_headers(path, None, file, contents.table)
         return contents
     from fastshard.index.energon import read_energon
 
     return read_energon(path, file, progress)
 
 
-def listed(text: bytes, path: str, file: LocalFile | RemoteFile) -> Contents:
+def parse_json_sidecar(
+    text: bytes, path: str, file: LocalFile | RemoteFile
+) -> Contents:
     """Parse a JSON index, and see that it is of a shard; see `read_index`."""
-    from fastshard.index.freshness import check_listed, check_size
+    from fastshard.index.freshness import check_size, check_size_and_headers
     from fastshard.index.jsonfile import parse_json
 
     try:
@@ -140,7 +142,7 @@ def listed(text: bytes, path: str, file: LocalFile | RemoteFile) -> Contents:
         if recorded is not None:
             check_size(path, recorded, file)
         raise
-    check_listed(path, recorded, file, contents.table)
+    check_size_and_headers(path, recorded, file, contents.table)
     return contents
 
 
@@ -165,19 +167,19 @@ def find_index(
     last_dot, lower, copied
         As for `read_index`.
     """
-    for kind in FOUND:
-        path = sidecar(file.path, kind, folder)
+    for kind in SEARCHED:
+        path = sidecar_path(file.path, kind, folder)
         try:
             return read_index(path, file, last_dot=last_dot, lower=lower, copied=copied)
         except OSError:
             if os.path.exists(path):  # asked afterwards: most shards have one
                 raise
         except FormatError as error:
-            warn_passed_over(error)
+            warn_ignored_index(error)
     return None
 
 
-def peek(
+def peek_counts(
     shard: str, folder: str | None = None, last_dot: bool = False
 ) -> tuple[int, int] | None:
     """Return how many samples and members a shard has, if its ``.fsi`` says.
@@ -191,11 +193,11 @@ def peek(
         There is no such shard.
     """
     status = os.stat(shard)
-    path = sidecar(shard, "fsi", folder)
+    path = sidecar_path(shard, "fsi", folder)
     if not os.path.exists(path):
         return None
     from fastshard.index.binary import read_header
-    from fastshard.index.freshness import identity_of, is_same
+    from fastshard.index.freshness import identify_file, is_same_file
 
     try:
         header = read_header(path)
@@ -203,7 +205,7 @@ def peek(
         return None  # opening the shard says what is wrong
     if header.shard_bytes != status.st_size or header.last_dot != last_dot:
         return None
-    if not is_same(header.identity, identity_of(status)):
+    if not is_same_file(header.identity, identify_file(status)):
         return None
     return header.samples, header.members
 
@@ -247,20 +249,20 @@ def save_index(
     OSError
         It cannot be written.
     """
-    kind = format or format_of(path)
+    kind = format or infer_format(path)
     if kind not in FORMATS:
         raise ValueError(f"{kind!r} is no format of an index: {', '.join(FORMATS)}")
     if kind == "fsi":
         from fastshard.index.binary import write_binary
-        from fastshard.index.freshness import fingerprint_of, settled_identity
+        from fastshard.index.freshness import compute_fingerprint, settle_identity
 
         write_binary(
             path,
             contents,
             grouping or contents.grouping or Grouping(contents.table, False, True),
             shard_bytes=file.nbytes,
-            identity=settled_identity(file),
-            fingerprint=fingerprint_of(file, contents.table),
+            identity=settle_identity(file),
+            fingerprint=compute_fingerprint(file, contents.table),
             infos=None if hashes is None else hashes.infos(contents.table),
         )
     elif kind == "json":

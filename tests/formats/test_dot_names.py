@@ -9,7 +9,7 @@ import pytest
 import fastshard
 from fastshard import FormatError, SampleNotFoundError
 from fastshard._core.table import grouping as keytable
-from fastshard.index.dataset_file import GlobalIndex, write_global
+from fastshard.index.dataset_file import DatasetIndex, write_dataset_index
 from support.marks import needs
 from support.servers.http import Server
 from support.tars import write_tar
@@ -117,7 +117,7 @@ def test_rules_for_keys_hold_behind_the_dot(make_tar, key):
 def older_dataset_index(folder):
     """Write the ``dataset.fsi`` of a release to whom ``./`` was part of a key."""
     path = folder / "dataset.fsi"
-    known = GlobalIndex(str(path), copied=True)
+    known = DatasetIndex(str(path), copied=True)
     starts, rows = 0, []
     for facts in known.shards:
         shard = fastshard.open_shard(folder / facts.name)
@@ -127,8 +127,8 @@ def older_dataset_index(folder):
         rows.append(part)
         starts += facts.samples
     table = np.sort(np.concatenate(rows))
-    assert table.tobytes() != known.row_bytes()
-    write_global(path, known.shards, last_dot=False, seed=known.seed, rows=table)
+    assert table.tobytes() != known.copy_rows()
+    write_dataset_index(path, known.shards, last_dot=False, seed=known.seed, rows=table)
 
 
 def test_older_tables_of_keys_deny_none(folder):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fastshard
 import fastshard.formats.writer
-from fastshard.formats.tar_writer import Headers
+from fastshard.formats.tar_writer import HeaderEncoder
 from fastshard.formats.writer import ShardWriter
 from support.marks import needs
 from support.tars import listed, listed_by_tarfile
@@ -181,7 +181,7 @@ def test_the_same_samples_give_the_same_bytes(one):
 @pytest.mark.parametrize("name", ["big.bin", "é.bin", LONG + ".bin"])
 def test_sizes_from_8_gib(tmp_path, name, size):
     path = tmp_path / "big.tar"
-    header = Headers(0o644, 0).member(name.encode(), size)
+    header = HeaderEncoder(0o644, 0).member(name.encode(), size)
     with open(path, "wb") as file:
         file.write(header)
         file.truncate(len(header) + size + -size % 512 + END)  # a hole

@@ -17,7 +17,7 @@ import pytest
 import fastshard
 import fastshard.formats.writer
 from fastshard._util.sizes import parse_size
-from fastshard.formats.tar_writer import Headers
+from fastshard.formats.tar_writer import HeaderEncoder
 from fastshard.formats.writer import ShardWriter
 from support.writing import names_in, numbered, read_back, write
 
@@ -292,7 +292,7 @@ def test_bytes_that_change_under_the_writer_are_noticed(tmp_path):
     growing = writer._growing.new
     growing.file.flush()
     whole = Path(growing.temporary).read_bytes()
-    header = Headers(0o644, 0).member(b"000009.txt", 1)
+    header = HeaderEncoder(0o644, 0).member(b"000009.txt", 1)
     Path(growing.temporary).write_bytes(header + whole[512:])
     with pytest.raises(fastshard.FormatError, match="other names than were written"):
         writer.close()

@@ -12,8 +12,8 @@ import pytest
 import fastshard
 from fastshard.dataset.verify import verify_shard
 from fastshard.index.binary import HEADER as FSI_HEADER
-from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER
-from fastshard.index.dataset_file import GlobalIndex
+from fastshard.index.dataset_file import HEADER as DATASET_HEADER
+from fastshard.index.dataset_file import DatasetIndex
 from support.index.binary import MEMBERS, damaged, mended, use_shard
 from support.tars import write_tar
 
@@ -157,7 +157,7 @@ def test_a_damaged_dataset_index_gives_right_samples_or_errors(folder):
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
     keys = [f"{shard}{k}" for shard in range(3) for k in "abc"]
-    for changed in damaged(raw, GLOBAL_HEADER, 2, 1000):
+    for changed in damaged(raw, DATASET_HEADER, 2, 1000):
         index.write_bytes(changed)
         ds = fastshard.open(folder)
         try:
@@ -186,12 +186,12 @@ def test_verify_finds_every_flipped_byte_of_a_dataset_index(folder):
 
 @pytest.mark.parametrize("name", ["../t-0.tar", "/etc/passwd", "a/../../b.tar", ""])
 def test_a_dataset_index_names_nothing_outside_its_directory(folder, name):
-    from fastshard.index.dataset_file import ShardFacts, write_global
+    from fastshard.index.dataset_file import ShardRecord, write_dataset_index
 
-    facts = GlobalIndex(str(folder / "dataset.fsi")).shards[0]
-    facts = ShardFacts(name, *facts[1:])
-    write_global(
+    facts = DatasetIndex(str(folder / "dataset.fsi")).shards[0]
+    facts = ShardRecord(name, *facts[1:])
+    write_dataset_index(
         folder / "dataset.fsi", [facts], last_dot=False, seed=bytes(16), rows=None
     )
     with pytest.raises(fastshard.FormatError, match="not below"):
-        GlobalIndex(str(folder / "dataset.fsi"))
+        DatasetIndex(str(folder / "dataset.fsi"))

@@ -15,8 +15,8 @@ from fastshard._core.table import checksums as blocks
 from fastshard._core.table.checksums import BLOCK_BYTES, block_sums, crc32c
 from fastshard.index import contents as warned
 from fastshard.index.binary import read_binary, read_header
-from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER
-from fastshard.index.dataset_file import GlobalIndex
+from fastshard.index.dataset_file import HEADER as DATASET_HEADER
+from fastshard.index.dataset_file import DatasetIndex
 from support.index.binary import crc32c_by_bits, mended
 from support.paths import DATA
 from support.tars import write_tar
@@ -321,8 +321,8 @@ def test_a_dataset_index_that_is_resealed_whole_still_has_to_fit(folder):
     """Resealed indexes may lie, but neither crash nor read outside the shard."""
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
-    assert mended(raw, GLOBAL_HEADER) == raw
-    assert GlobalIndex(str(index)).version == 2
+    assert mended(raw, DATASET_HEADER) == raw
+    assert DatasetIndex(str(index)).version == 2
 
 
 @pytest.fixture
@@ -416,7 +416,7 @@ def test_version_1_is_never_trusted_at_a_glance(old):
 def test_indexing_renews_version_1(old):
     made = fastshard.build_index(old)
     assert [read_header(path).version for path in made[:-1]] == [2, 2]
-    assert GlobalIndex(made[-1]).version == 2
+    assert DatasetIndex(made[-1]).version == 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with fastshard.open(old) as ds:

@@ -13,8 +13,8 @@ import fastshard
 from fastshard._core.io.source import LocalFile
 from fastshard.index import freshness
 from fastshard.index.binary import read_header
-from fastshard.index.freshness import identity_of, spread
-from fastshard.index.sidecar import FORMATS, peek
+from fastshard.index.freshness import identify_file, spread_positions
+from fastshard.index.sidecar import FORMATS, peek_counts
 from support.tar_blocks import END, extension, header, padded, record
 from support.tars import write_tar
 
@@ -65,7 +65,7 @@ def replace(path, names):
 def swapped():
     names = list(NAMES)
     names[ONE], names[OTHER] = names[OTHER], names[ONE]
-    assert not {ONE, OTHER} & set(spread(COUNT))
+    assert not {ONE, OTHER} & set(spread_positions(COUNT))
     return names
 
 
@@ -182,7 +182,7 @@ def test_headers_are_chosen_anew(indexed, monkeypatch):
     """A swap that the fixed looks miss is met at open, sooner or later."""
     names = list(NAMES)
     for i in range(1, COUNT - 1):
-        if not {i, i + 1} & set(spread(COUNT)) and names[i] == NAMES[i]:
+        if not {i, i + 1} & set(spread_positions(COUNT)) and names[i] == NAMES[i]:
             names[i], names[i + 1] = names[i + 1], names[i]
     write(indexed, names)
     with pytest.raises(fastshard.StaleIndexError, match="no member"):
@@ -194,7 +194,7 @@ def test_what_remains(indexed, no_luck):
     """A member that moved and begins on a page gives other bytes, as documented."""
     with fastshard.open_shard(indexed) as shard:
         offsets = shard.offsets
-    looked_at = set(spread(COUNT))
+    looked_at = set(spread_positions(COUNT))
     on_page = [i for i in range(COUNT) if offsets[i] % 4096 == 0 and i not in looked_at]
     names = list(NAMES)
     one, other = on_page[:2]
@@ -261,17 +261,17 @@ def test_the_very_file_is_trusted_at_once(tmp_path, kind):
 
 def test_identity_is_recorded_as_stat_has_it(indexed, tmp_path):
     found = read_header(str(indexed.with_suffix(".fsi"))).identity
-    assert found == identity_of(indexed.stat())
+    assert found == identify_file(indexed.stat())
     with LocalFile(str(indexed)) as file:
-        assert found == identity_of(file)
+        assert found == identify_file(file)
 
 
 def test_counts_are_peeked_at_for_the_very_file_alone(indexed, tmp_path):
-    assert peek(str(indexed)) == (COUNT, COUNT)
+    assert peek_counts(str(indexed)) == (COUNT, COUNT)
     to = copied(indexed, tmp_path / "to")
-    assert peek(str(to)) is None
+    assert peek_counts(str(to)) is None
     replace(indexed, NAMES[::-1])
-    assert peek(str(indexed)) is None
+    assert peek_counts(str(indexed)) is None
 
 
 def test_counts_of_a_copied_dataset_open_no_shard(tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fastshard
-from fastshard.index.sidecar import sidecar
+from fastshard.index.sidecar import sidecar_path
 from support.index.binary import crc32c_by_bits
 from support.tars import write_tar
 
@@ -317,4 +317,4 @@ def test_an_empty_shard_has_an_index(tmp_path):
     ],
 )
 def test_names_of_sidecars(shard, form, path):
-    assert sidecar(shard, form) == path
+    assert sidecar_path(shard, form) == path

@@ -352,7 +352,7 @@ def nested(folder: Path) -> bytes:
 
 @pytest.mark.parametrize("kind", ["nested", "pax", "gnu", "global", "small"])
 def test_a_remote_scan_finds_what_a_local_one_does(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("fastshard.index.remote_scan.WORTH_A_WALK", 1 << 20)
+    monkeypatch.setattr("fastshard.index.remote_scan.MIN_WALK_BYTES", 1 << 20)
     path = tmp_path / "a.tar"
     if kind == "nested":
         path.write_bytes(nested(tmp_path))
@@ -381,7 +381,7 @@ def test_a_remote_scan_finds_what_a_local_one_does(tmp_path, monkeypatch, kind):
 
 
 def test_repeated_headers_are_read_as_on_this_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastshard.index.remote_scan.WORTH_A_WALK", 1 << 20)
+    monkeypatch.setattr("fastshard.index.remote_scan.MIN_WALK_BYTES", 1 << 20)
     path = tmp_path / "a.tar"
     blocks = []
     for i in range(200):

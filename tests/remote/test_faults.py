@@ -11,7 +11,7 @@ import pytest
 
 import fastshard
 from fastshard import FastshardError, RemoteError, RemoteNotFoundError
-from fastshard.index.dataset_file import sealed_global
+from fastshard.index.dataset_file import seal_dataset_header
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.http import client_for
 from fastshard.remote.options import settings_of
@@ -178,7 +178,7 @@ def with_name(index: bytes, old: bytes, new: bytes) -> bytes:
     changed = bytearray(index.replace(old, new))
     rows = struct.unpack_from("<Q", changed, 32)[0] * 8
     table, keys = changed[128 : len(changed) - rows], changed[len(changed) - rows :]
-    return sealed_global(bytes(changed[:128]), table, keys) + bytes(changed[128:])
+    return seal_dataset_header(bytes(changed[:128]), table, keys) + bytes(changed[128:])
 
 
 @pytest.mark.parametrize(

@@ -599,7 +599,7 @@ cdef class MemberBuffer:
     ----------
     head : callable
         Makes the header of a member from its name and size, both as
-        `fastshard.formats.tar_writer.Headers.member` takes them.
+        `fastshard.formats.tar_writer.HeaderEncoder.member` takes them.
     encode : callable
         Takes what is no plain array: returns its ``.npy`` header and its data,
         both bytes-like. Where the data is the array itself, the header serves

@@ -21,7 +21,7 @@ from fastshard.adapters.webshart.index import (
 from fastshard.adapters.webshart.listing import Found
 from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
-from fastshard.index.dataset_file import GlobalIndex, ShardFacts
+from fastshard.index.dataset_file import DatasetIndex, ShardRecord
 from fastshard.remote.file import open_if_there, open_remote
 from fastshard.remote.urls import is_remote
 
@@ -64,7 +64,7 @@ class DiscoveredDataset:
             self._set = RemoteShards(paths, places, found.settings, **options)
         self._files: list[Files | None] = [None] * len(paths)
         self._read = [False] * len(paths)
-        self._facts: dict[str, ShardFacts] | None = None
+        self._facts: dict[str, ShardRecord] | None = None
         self._lock = threading.Lock()
 
     def _number(self, shard_index: int) -> int:
@@ -126,14 +126,14 @@ class DiscoveredDataset:
             return list(self._set.each(task, "reading indexes"))
         return [task(k) for k in range(self.num_shards)]
 
-    def _summary(self) -> dict[str, ShardFacts]:
+    def _summary(self) -> dict[str, ShardRecord]:
         """Return what a ``dataset.fsi`` says of remote shards, by name."""
         with self._lock:  # of many threads one reads it
             if self._facts is None:
                 self._facts = self._summed_up()
             return self._facts
 
-    def _summed_up(self) -> dict[str, ShardFacts]:
+    def _summed_up(self) -> dict[str, ShardRecord]:
         for where, prefix in self._found.summaries:
             index = self._global_index(where)
             if index is not None:
@@ -141,13 +141,13 @@ class DiscoveredDataset:
                 return {prefix + one.name.removesuffix(SUFFIX): one for one in shards}
         return {}
 
-    def _global_index(self, where: str) -> GlobalIndex | None:
+    def _global_index(self, where: str) -> DatasetIndex | None:
         settings = self._found.settings
         try:
             if settings is None or not is_remote(where):
-                return GlobalIndex(where)
+                return DatasetIndex(where)
             file = open_if_there(where, settings)
-            return None if file is None else GlobalIndex(file.path, file=file)
+            return None if file is None else DatasetIndex(file.path, file=file)
         except FormatError as error:
             warnings.warn(f"broken index: {error}", StaleIndexWarning, stacklevel=5)
             return None

@@ -11,7 +11,7 @@ from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
 from fastshard.formats.sample import Samples
 from fastshard.index.contents import Contents
-from fastshard.index.sidecar import FOUND, sidecar
+from fastshard.index.sidecar import SEARCHED, sidecar_path
 from fastshard.remote.file import is_absent, remote_bytes
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, redact, scheme_of
@@ -30,8 +30,8 @@ def local_index(root: str, name: str, index: str) -> str | None:
     index : str
         Where indexes are; "auto" for beside the shards.
     """
-    for kind in reversed(FOUND):
-        path = sidecar(f"{name}.tar", kind)
+    for kind in reversed(SEARCHED):
+        path = sidecar_path(f"{name}.tar", kind)
         whole = os.path.join(root if index == "auto" else index, path)
         if os.path.exists(whole):
             return whole

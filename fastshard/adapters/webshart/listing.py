@@ -16,8 +16,8 @@ from fastshard.adapters.webshart.index import local_index
 from fastshard.dataset.listing import list_remote
 from fastshard.errors import FastshardError
 from fastshard.index.dataset_file import NAME
-from fastshard.index.remote_scan import sidecar_of
-from fastshard.index.sidecar import FORMATS, FOUND, sidecar
+from fastshard.index.remote_sidecar import remote_sidecar_path
+from fastshard.index.sidecar import FORMATS, SEARCHED, sidecar_path
 from fastshard.remote.file import transport_for
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
@@ -187,7 +187,7 @@ def find_remote(
         summaries.append((joined(root, prefix + NAME), prefix))
     located = []
     for name, (path, nbytes) in sorted(names.items()):
-        beside = [sidecar_of(path, kind, None) for kind in FOUND]
+        beside = [remote_sidecar_path(path, kind, None) for kind in SEARCHED]
         places = [*elsewhere.get(name, ()), *_there(beside, listed)]
         if places or not strict:
             located.append(Located(name, path, nbytes, tuple(places)))
@@ -269,7 +269,7 @@ def _places_in(
     found = {}
     for name in names:
         last = name.rpartition("/")[2]
-        wanted = [sidecar(name + SUFFIX, kind) for kind in FOUND]
+        wanted = [sidecar_path(name + SUFFIX, kind) for kind in SEARCHED]
         if lasts[last] == 1:
             flat = last + FORMATS["json"]
             wanted += [f"{below}/{flat}", flat] if below else [flat]

@@ -16,7 +16,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_sound
 from fastshard.columnar.schema import LARGEST_SHARD, shard_name
 from fastshard.columnar.values import encode_array, encode_object
-from fastshard.formats.tar_writer import END, MARK, Headers
+from fastshard.formats.tar_writer import END, MARK, HeaderEncoder
 
 __all__ = [
     "Column",
@@ -327,7 +327,7 @@ MOST_READ = 256 << 20  # bytes that may be a hole
 FLAGS = os.O_RDWR
 for _flag in ("O_CLOEXEC", "O_BINARY", "O_NOFOLLOW"):  # a link would lead elsewhere
     FLAGS |= getattr(os, _flag, 0)
-headers = Headers(0o644, 0, MARK)
+headers = HeaderEncoder(0o644, 0, MARK)
 
 
 def new_buffer(*, allow_pickle: bool) -> MemberBuffer:

@@ -379,13 +379,15 @@ def test_a_very_large_array(tmp_path):
     root = tmp_path / "d"
     (sample_id,) = write(root, 1, per_shard=100)
     shard = root / "a_shards" / "shard_0000.tar"
-    from fastshard.formats.tar_writer import MARK, Headers
+    from fastshard.formats.tar_writer import MARK, HeaderEncoder
 
     count = (1 << 33) + 7
     text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({count},), }}".encode()
     text = text.ljust(117) + b"\n"
     npy = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-    header = Headers(0o644, 0, MARK).member(f"{sample_id}.npy".encode(), 128 + count)
+    header = HeaderEncoder(0o644, 0, MARK).member(
+        f"{sample_id}.npy".encode(), 128 + count
+    )
     with open(shard, "wb") as file:
         file.write(header + npy)
         file.seek(count - 1, os.SEEK_CUR)

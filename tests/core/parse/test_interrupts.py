@@ -15,7 +15,7 @@ import pytest
 
 import fastshard
 from fastshard._core.io.source import LocalFile
-from fastshard.index.freshness import hashes_of
+from fastshard.index.freshness import compute_hashes
 from support.marks import not_sanitized
 from support.tar_blocks import END, extension, header, padded, record
 from support.tars import write_tar
@@ -151,7 +151,7 @@ def test_hashing_tells_how_far_it_is(tmp_path):
             raise KeyError("enough")
 
     with LocalFile(str(path)) as file, pytest.raises(KeyError, match="enough"):
-        hashes_of(file, shard.parts()[1], enough)
+        compute_hashes(file, shard.parts()[1], enough)
 
 
 def test_a_broken_shard_ends_the_work_on_others(tmp_path, slow_to_scan):

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import fastshard
 from fastshard._core.table.checksums import block_sums
-from fastshard.index.binary import sealed
-from fastshard.index.dataset_file import HEADER as GLOBAL_HEADER
-from fastshard.index.dataset_file import sealed_global
+from fastshard.index.binary import seal_header
+from fastshard.index.dataset_file import HEADER as DATASET_HEADER
+from fastshard.index.dataset_file import seal_dataset_header
 
 MEMBERS = {
     "a.jpg": b"1" * 700,
@@ -38,14 +38,14 @@ def mended(raw, header):
         return raw
     fields = header.unpack(raw[: header.size])
     rest = raw[header.size :]
-    if header is GLOBAL_HEADER:
+    if header is DATASET_HEADER:
         rows = 8 * fields[5] if fields[2] & 2 else 0
         at = len(rest) - min(rows, len(rest))
-        return sealed_global(raw[: header.size], rest[:at], rest[at:]) + rest
+        return seal_dataset_header(raw[: header.size], rest[:at], rest[at:]) + rest
     blocks = -(-len(rest) // (65_536 + 4)) or 1  # the sums come last
     at = max(len(rest) - 4 * blocks, 0)
     sums = block_sums(rest[:at])[: len(rest) - at]
-    return sealed(raw[: header.size], sums) + rest[:at] + sums
+    return seal_header(raw[: header.size], sums) + rest[:at] + sums
 
 
 def damaged(raw, header, seed, count):

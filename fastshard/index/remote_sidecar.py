@@ -1,0 +1,167 @@
+"""Sidecar files of remote shards: finding and reading the index of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from fastshard._core.io.source import LocalFile
+from fastshard.errors import FormatError, RemoteError
+from fastshard.index.binary import parse_binary
+from fastshard.index.contents import Contents, warn_ignored_index, warn_old_version
+from fastshard.index.freshness import check_binary
+from fastshard.index.remote_scan import scan_or_load
+from fastshard.index.sidecar import (
+    SEARCHED,
+    infer_format,
+    parse_json_sidecar,
+    sidecar_path,
+)
+from fastshard.remote.file import RemoteFile, is_absent, remote_bytes
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import Url, is_folder, joined, last_part, parse
+
+__all__ = [
+    "find_contents",
+    "find_remote_index",
+    "read_remote_index",
+    "remote_sidecar_path",
+]
+
+
+def find_contents(
+    file: RemoteFile,
+    index: str | Url,
+    progress: Callable[[int], object] | None,
+    *,
+    last_dot: bool,
+    lower: bool,
+) -> Contents:
+    """Return the contents of a remote shard, from an index or from a scan.
+
+    Parameters
+    ----------
+    file : RemoteFile
+        The shard.
+    index : str or Url
+        As for `fastshard.open_shard`, with a URL parsed.
+    progress : callable, optional
+        Called with the offset that a scan has reached.
+    last_dot, lower
+        As for `read_index`.
+    """
+    contents = None
+    if index == "auto" or (index not in ("none", "rebuild") and is_folder(index)):
+        folder = None if index == "auto" else index
+        contents = find_remote_index(file, folder, last_dot=last_dot, lower=lower)
+    elif index not in ("none", "rebuild"):
+        contents = read_remote_index(index, file, last_dot=last_dot, lower=lower)
+    if contents is None:
+        contents = scan_or_load(file, progress, again=index == "rebuild")
+    return contents
+
+
+def find_remote_index(
+    file: RemoteFile, folder: str | Url | None, *, last_dot: bool, lower: bool
+) -> Contents | None:
+    """Return the contents that a fresh index of a remote shard lists, or None.
+
+    A stale or damaged index is ignored with a `StaleIndexWarning`.
+
+    Parameters
+    ----------
+    file : RemoteFile
+        The shard.
+    folder : str or Url, optional
+        Directory of the indexes; by default the shard's own.
+    last_dot, lower
+        As for `read_index`.
+    """
+    for kind in SEARCHED:
+        path = _sidecar_location(file.location, kind, folder)
+        try:
+            return read_remote_index(path, file, last_dot=last_dot, lower=lower)
+        except OSError as error:
+            if not is_absent(error):
+                raise
+        except FormatError as error:
+            warn_ignored_index(error)
+    return None
+
+
+def remote_sidecar_path(url: str, kind: str, folder: str | None) -> str:
+    """Return the URL or path of a remote shard's index."""
+    path = _sidecar_location(Url(url), kind, None if folder is None else parse(folder))
+    return path.text if isinstance(path, Url) else path
+
+
+def _sidecar_location(url: Url, kind: str, folder: str | Url | None) -> str | Url:
+    if folder is None:
+        return Url(sidecar_path(url.base, kind) + url.query)
+    name = sidecar_path(last_part(url.base), kind)
+    if isinstance(folder, Url):
+        return Url(joined(folder.text, name))
+    return os.path.join(folder, name)
+
+
+def read_remote_index(
+    path: str | Url,
+    file: RemoteFile | LocalFile,
+    *,
+    last_dot: bool,
+    lower: bool,
+    settings: Settings | None = None,
+) -> Contents:
+    """Read an index and check it against its shard, of which at least one is remote.
+
+    Parameters
+    ----------
+    path : str or Url
+        Path or URL of the index.
+    file, last_dot, lower
+        As for `read_index`.
+    settings : Settings, optional
+        Options for reading the URL; by default those of the shard.
+
+    Raises
+    ------
+    OSError
+        There is no such index, or it cannot be read.
+    StaleIndexError
+        The index is of another shard, or of an earlier state of this one.
+    FormatError
+        The index is damaged.
+    """
+    if isinstance(path, str):
+        path = parse(path)
+    if isinstance(path, Url):
+        shown, kind = path.redacted, infer_format(path.base)
+    else:
+        shown, kind = path, infer_format(path.partition("?")[0])
+    if kind not in SEARCHED:
+        raise RemoteError(
+            f"an index of format {kind} can be read for local shards only; expected "
+            + " or ".join(SEARCHED),
+            shown,
+        )
+    if settings is None:
+        assert isinstance(file, RemoteFile)
+        settings = file.settings
+    data = _read_bytes(path, settings)
+    if kind == "json":
+        return parse_json_sidecar(data, shown, file)
+    index = parse_binary(data, shown)
+    contents = index.contents(last_dot, lower)
+    check_binary(shown, index.header, file, contents.table)
+    contents.fingerprint = index.header.fingerprint
+    if index.header.version == 1:
+        warn_old_version(shown)
+    return contents
+
+
+def _read_bytes(path: str | Url, settings: Settings) -> bytes:
+    """Return the bytes of a small file, local or remote."""
+    if isinstance(path, Url):
+        return remote_bytes(path, settings)
+    with open(path, "rb") as stored:
+        return stored.read()
