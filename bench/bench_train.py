@@ -24,7 +24,7 @@ import pytest
 
 import fastshard
 from fastshard._core.table.order import Shuffle
-from fastshard.dataset.order.plan import keys_of
+from fastshard.dataset.order.plan import permutation_keys
 from harness import SCALE, contenders, write
 
 SAMPLES = max(int(200_000 * SCALE), 2560)  # of float32[512]
@@ -106,11 +106,11 @@ def bench_one_sample(
 
 
 def of_a_trillion() -> Any:
-    return Shuffle(10**12, keys_of(7, 3))
+    return Shuffle(10**12, permutation_keys(7, 3))
 
 
 def of_a_million() -> Any:
-    return Shuffle(10**6, keys_of(7, 3))
+    return Shuffle(10**6, permutation_keys(7, 3))
 
 
 def numpy_of_a_million() -> Any:

@@ -12,11 +12,11 @@ __all__ = ["add_index"]
 
 def cmd_index(args: argparse.Namespace) -> int:
     """Make an index beside each shard, and dataset.fsi for all of them."""
-    from fastshard.dataset.build_index import build_index, merge_indexes, part_of
+    from fastshard.dataset.build_index import build_index, merge_indexes, parse_part
 
     source = args.sources[0] if len(args.sources) == 1 else args.sources
     try:
-        part = None if args.part is None else part_of(args.part)
+        part = None if args.part is None else parse_part(args.part)
     except ValueError as error:
         complain(error)
         return 2

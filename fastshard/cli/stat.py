@@ -29,13 +29,13 @@ def figures_of(shard: TarShard) -> dict[str, Any]:
     """Count what a shard holds."""
     import numpy as np
 
-    from fastshard.dataset.verify import archive_after
+    from fastshard.dataset.verify import find_trailing_data
 
     sizes = shard.sizes
     at: list[int] = []
     if len(sizes):
         at = np.percentile(sizes, PERCENTILES, method="lower").tolist()
-    after = archive_after(shard)
+    after = find_trailing_data(shard)
     return {
         "shard": shard.path,
         "index": shard.index,

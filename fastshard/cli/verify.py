@@ -59,11 +59,11 @@ def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> 
 
 def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -> int:
     """Check ``dataset.fsi``, if the shards have one."""
-    from fastshard.dataset.tarset import root_of
-    from fastshard.dataset.verify import verify_global
+    from fastshard.dataset.tarset import common_root
+    from fastshard.dataset.verify import verify_dataset_index
     from fastshard.index.dataset_file import NAME
 
-    root = root_of(paths)
+    root = common_root(paths)
     if remote is not None:
         where = joined(root, NAME) if root else ""
         there = bool(root) and open_if_there(where, remote) is not None
@@ -72,7 +72,7 @@ def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -
         there = os.path.exists(where)
     if not there:
         return 0
-    return write_faults(where, verify_global(where, paths, remote), as_json)
+    return write_faults(where, verify_dataset_index(where, paths, remote), as_json)
 
 
 def cmd_verify(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.verification import verify
 from fastshard.dataset.order.state import Identity
-from fastshard.dataset.shardset import Counts, Reading, ShardSet
+from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import ClosedError
 from fastshard.formats.tar import Mode
 
@@ -34,7 +34,7 @@ class ColumnSet(ShardSet):
     format = "columnar"
 
     def __init__(
-        self, root: str, *, mode: Mode, limit: int | None, reading: Reading
+        self, root: str, *, mode: Mode, limit: int | None, reading: ReadOptions
     ) -> None:
         super().__init__(1, root=root, mode=mode, limit=limit, reading=reading)
         self.paths = [root]
@@ -47,7 +47,7 @@ class ColumnSet(ShardSet):
         if self.closed:
             raise ClosedError("the dataset is closed: open it again")
         samples = load_samples(self.snapshot)
-        self.open[k] = samples
+        self.open_samples[k] = samples
         return samples
 
     def rows(self) -> ColumnSamples:
@@ -100,7 +100,7 @@ class ColumnSet(ShardSet):
         name = os.path.basename(self.snapshot.root)
         return Identity(name, len(rows), digest.hexdigest())
 
-    def mapped(self) -> list[tuple[int, int]]:
+    def mapped_ranges(self) -> list[tuple[int, int]]:
         """Return the address and the bytes of each shard that is mapped."""
         sources = self.snapshot.files.sources()
         return [
@@ -115,5 +115,5 @@ class ColumnSet(ShardSet):
         return _again, (self.snapshot.root, self.mode, self.kept, self.reading)
 
 
-def _again(root: str, mode: Mode, limit: int | None, reading: Reading) -> ColumnSet:
+def _again(root: str, mode: Mode, limit: int | None, reading: ReadOptions) -> ColumnSet:
     return ColumnSet(root, mode=mode, limit=limit, reading=reading)

@@ -20,23 +20,23 @@ from fastshard.dataset.iteration import (
 )
 from fastshard.dataset.order.plan import (
     Plan,
-    Rest,
+    Remainder,
     Shuffling,
     Split,
     Worker,
-    chained,
-    checked_seed,
-    describe,
+    check_seed,
+    compose,
+    order_digest,
 )
-from fastshard.dataset.order.selection import chosen
+from fastshard.dataset.order.selection import select_positions
 from fastshard.dataset.order.state import (
     Identity,
     check_worker,
-    plan_from,
-    state_of,
-    worker_from,
+    make_state,
+    resume_plan,
+    resume_worker,
 )
-from fastshard.dataset.order.worker import guard_collation, here
+from fastshard.dataset.order.worker import current_worker, guard_collation
 from fastshard.dataset.shardset import WINDOW
 
 __all__ = ["Ordered"]
@@ -81,7 +81,9 @@ class Ordered(Sequence[Any]):
 
     def _some(self, key: Any) -> Self:
         """Return a dataset of what a slice, positions or a mask choose."""
-        return self._planned(Plan(chained(self._order(), chosen(len(self), key))))
+        return self._planned(
+            Plan(compose(self._order(), select_positions(len(self), key)))
+        )
 
     def _staged(self, item: Any) -> Any:
         """Map an item."""
@@ -141,14 +143,14 @@ class Ordered(Sequence[Any]):
         if block is not None and index(block) < 1:
             raise ValueError(f"a block has at least 1 sample, not {block}")
         block = None if block is None else min(index(block), MOST)
-        shuffling = Shuffling(checked_seed(seed), checked_seed(epoch), block)
+        shuffling = Shuffling(check_seed(seed), check_seed(epoch), block)
         plan = self._plan
         if not plan.is_plain:
             plan = Plan(self._order())
         return self._planned(plan._replace(shuffling=shuffling))
 
     def split_by_rank(
-        self, rank: int, world_size: int, *, drop_last: Rest = False
+        self, rank: int, world_size: int, *, drop_last: Remainder = False
     ) -> Self:
         """Return one rank's share: every `world_size`-th sample.
 
@@ -198,8 +200,8 @@ class Ordered(Sequence[Any]):
         return self._state_after(index(done))
 
     def _state_after(self, done: int, skipped: int | None = None) -> dict[str, Any]:
-        base = describe(self._plan.base)
-        return state_of(self._plan, self._identity(), base, done, skipped)
+        base = order_digest(self._plan.base)
+        return make_state(self._plan, self._identity(), base, done, skipped)
 
     def resume(self, state: Mapping[str, Any]) -> Self:
         """Return the rest of the epoch that a state was taken in.
@@ -218,8 +220,8 @@ class Ordered(Sequence[Any]):
         return part
 
     def _resumed(self, state: Mapping[str, Any]) -> Self:
-        base = describe(self._plan.base)
-        return self._planned(plan_from(state, self._plan, self._identity(), base))
+        base = order_digest(self._plan.base)
+        return self._planned(resume_plan(state, self._plan, self._identity(), base))
 
     def iter(
         self,
@@ -358,11 +360,11 @@ class Ordered(Sequence[Any]):
 
     def _here(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
         """Return what of this falls to this process, from a state on."""
-        found = here()
+        found = current_worker()
         if found is None:
             return self if state is None else self.resume(state)
         part = self if state is None else self._resumed(state)
         plan = part._plan._replace(worker=Worker(*found, chunk))
         if state is not None and state.get("worker") is not None:
-            plan = worker_from(state, plan, self._identity())
+            plan = resume_worker(state, plan, self._identity())
         return part._planned(plan)

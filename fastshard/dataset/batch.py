@@ -34,10 +34,10 @@ __all__ = [
     "UnequalError",
     "as_array",
     "collate",
-    "column_of",
-    "field_types",
     "gather_samples",
     "is_image",
+    "parse_field_types",
+    "read_column",
     "stacked",
 ]
 
@@ -66,7 +66,7 @@ def gather_samples(
     return gather(shards, positions_of(members, most), out, threads=threads)
 
 
-def field_types(
+def parse_field_types(
     fields: str | Iterable[str] | Mapping[str, DTypeLike | tuple[DTypeLike, Any]],
 ) -> FieldTypes:
     """Return the dtype and shape of raw values by field; None and None: not told."""
@@ -454,7 +454,7 @@ class Collation:
         return found[tuple(map(slice, shape))]
 
 
-def column_of(
+def read_column(
     samples: list[Sample],
     field: str,
     told: tuple[Any, Any],

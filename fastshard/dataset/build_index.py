@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple, Unpack
 from fastshard._core.io.source import LocalFile
 from fastshard._util.progress import byte_bar
 from fastshard.dataset.listing import Source, list_shards, parse_source
-from fastshard.dataset.tarset import TarSet, root_of
-from fastshard.dataset.views import key_table
+from fastshard.dataset.tarset import TarSet, common_root
+from fastshard.dataset.views import build_key_table
 from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
 from fastshard.index.binary import read_header
@@ -29,7 +29,7 @@ from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.urls import is_remote, last_part, redact, relative
 
-__all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "part_of"]
+__all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "parse_part"]
 
 DatasetFormat = IndexFormat | Literal["wids"]
 WIDS_NAME = "shardindex.json"
@@ -43,7 +43,7 @@ class Part(NamedTuple):
     n: int
 
 
-def part_of(text: str) -> Part:
+def parse_part(text: str) -> Part:
     """Read ``i/n``.
 
     Raises
@@ -144,10 +144,10 @@ def build_index(
     paths, settings = _shards_of(source, folder, remote)
     if format == "wids":
         return [_write_wids(paths, folder, key, settings)]
-    job = Job(root_of(paths), format, folder, key, hashes, again, settings)
+    job = Job(common_root(paths), format, folder, key, hashes, again, settings)
     whole = part is None
     if isinstance(part, str):
-        part = part_of(part)
+        part = parse_part(part)
     if part is not None:
         paths = paths[part[0] :: part[1]]
     if folder is not None:
@@ -299,7 +299,7 @@ def _write_wids(
 
     if remote is not None:
         raise FastshardError("an index in the format wids is made of local shards")
-    root = root_of(paths)
+    root = common_root(paths)
     shards = TarSet(paths, index="auto", root=root, mode="mmap", key=key, lower=True)
     where = os.path.join(folder or root, WIDS_NAME)
     if folder is not None:
@@ -337,7 +337,7 @@ def merge_indexes(
     """
     folder = None if out is None else os.fspath(out)
     paths, settings = _shards_of(source, folder, remote)
-    root = root_of(paths)
+    root = common_root(paths)
     job = Job(root, "fsi", folder, key, False, False, settings)
     facts = [_facts(job, path) for path in paths]
     where = os.path.join(folder or root, NAME)
@@ -354,7 +354,7 @@ def merge_indexes(
     seed = derive_seed(marks)
     rows = None
     if sum(fact.samples for fact in facts) <= MOST_SAMPLES:
-        rows = key_table(shards, seed)
+        rows = build_key_table(shards, seed)
     write_dataset_index(where, facts, last_dot=key == "last", seed=seed, rows=rows)
     return where
 

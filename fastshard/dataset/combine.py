@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from fastshard._core.table.order import Order, Shuffle
 from fastshard.dataset.base import Ordered
 from fastshard.dataset.iteration import ErrorHandler, Iteration, alone
-from fastshard.dataset.order.plan import Plan, checked_seed, describe, keys_of
+from fastshard.dataset.order.plan import (
+    Plan,
+    check_seed,
+    order_digest,
+    permutation_keys,
+)
 from fastshard.dataset.order.state import Identity
 from fastshard.errors import AmbiguousKeyError, FastshardError, SampleNotFoundError
 
@@ -198,7 +203,7 @@ def combined(
     parts = []
     for part in datasets:
         identity = part._identity()
-        order = describe(part._order())
+        order = order_digest(part._order())
         parts.append((identity.samples, identity.digest, order))
     digest = blake2b(repr((how, parts)).encode(), digest_size=8).hexdigest()
     name = join.join(part._identity().name for part in datasets)
@@ -260,7 +265,7 @@ def mix(
             raise ValueError(f"{len(weights)} weights for {len(datasets)} datasets")
         if not all(0 < weight < float("inf") for weight in weights):
             raise ValueError(f"weights are positive, not {weights}")
-    return Mix(datasets, weights, checked_seed(seed), stop)
+    return Mix(datasets, weights, check_seed(seed), stop)
 
 
 class Mix(Combined):
@@ -291,7 +296,7 @@ class Mix(Combined):
             weights, seed, stop = self._options
             sizes = [len(dataset) for dataset in self.datasets]
             self._shares = sizes if weights is None else shares(sizes, weights, stop)
-            keys = keys_of(seed, 0)
+            keys = permutation_keys(seed, 0)
             self._blocks = Shuffle(sum(self._shares), keys, BLOCK, local=True)
         return self._shares
 

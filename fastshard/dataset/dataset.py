@@ -21,18 +21,23 @@ from fastshard._core.dataset.iterate import (
 from fastshard._core.dataset.shard import SampleLocator, noted
 from fastshard._util.aio import in_thread
 from fastshard.dataset.base import Ordered
-from fastshard.dataset.batch import Ragged, column_of, field_types, gather_samples
+from fastshard.dataset.batch import (
+    Ragged,
+    gather_samples,
+    parse_field_types,
+    read_column,
+)
 from fastshard.dataset.iteration import ErrorHandler
 from fastshard.dataset.order.plan import Plan
 from fastshard.dataset.order.selection import (
     RAISE,
-    column_of_info,
-    masked,
-    matching,
+    apply_mask,
+    collect_mask,
+    info_column,
 )
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import ShardSet, memory_info
-from fastshard.dataset.tarset import tar_set
+from fastshard.dataset.tarset import require_tars
 from fastshard.dataset.views import DatasetKeys, Members, Shards
 from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.decoders import Decoder
@@ -177,10 +182,10 @@ class Bulk(Ordered):
         """
         if ragged not in ("error", "list"):
             raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
-        types = field_types(fields)
+        types = parse_field_types(fields)
         samples = self._brought(positions, tuple(types))
         return {
-            field: column_of(samples, field, told, ragged, threads, self._decoders)
+            field: read_column(samples, field, told, ragged, threads, self._decoders)
             for field, told in types.items()
         }
 
@@ -262,7 +267,7 @@ class Dataset(Bulk):
     def _prepared(self) -> SampleLocator:
         """Count, once; return where the samples are."""
         if self._places is None or self._set.closed:
-            places = self._set.places()
+            places = self._set.locator()
             order = self._plan.order(places.total)
             self._places = places if order is None else places.ordered(order)
             self._count = self._places.count
@@ -403,8 +408,8 @@ class Dataset(Bulk):
         narrowed = self._with(fields=fields)
         if missing == "raise":
             return narrowed
-        mask = matching(self._set, lambda k: self._set.samples(k).having(fields))
-        return narrowed._with(plan=Plan(masked(mask, self._order())))
+        mask = collect_mask(self._set, lambda k: self._set.samples(k).having(fields))
+        return narrowed._with(plan=Plan(apply_mask(mask, self._order())))
 
     def filter(
         self,
@@ -480,7 +485,7 @@ class Dataset(Bulk):
             A sample has no such value, and there is no default.
         """
         facts = self._plain()._facts
-        return column_of_info(map(facts, range(len(self))), name, default)
+        return info_column(map(facts, range(len(self))), name, default)
 
     def map(self, fn: Callable[[Any], Any]) -> Dataset:
         """Return a dataset of ``fn(item)``, called when an item is asked for."""
@@ -518,14 +523,14 @@ class Dataset(Bulk):
         """
         gone = {self.shards.index(shard) for shard in shards}
         if self._plan == Plan():  # the shards need not even be readable
-            return self._with(shards=tar_set(self._set).without(gone))
+            return self._with(shards=require_tars(self._set).without(gone))
         import numpy as np
 
         starts = self._set.starts()
         kept = np.ones(starts[-1], bool)
         for k in gone:
             kept[starts[k] : starts[k + 1]] = False
-        return self._with(plan=Plan(masked(kept, self._order())))
+        return self._with(plan=Plan(apply_mask(kept, self._order())))
 
     def _refuse_mapped(self, what: str) -> None:
         if self._stages:
@@ -548,7 +553,7 @@ class Dataset(Bulk):
         if faults is None:
             from fastshard.dataset.verify import verify_dataset
 
-            faults = verify_dataset(tar_set(self._set), hashes=hashes)
+            faults = verify_dataset(require_tars(self._set), hashes=hashes)
         return faults
 
     def close(self) -> None:

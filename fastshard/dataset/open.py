@@ -11,8 +11,8 @@ from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.listing import Location, Source, list_shards, parse_source
 from fastshard.dataset.order.worker import guard_collation
-from fastshard.dataset.shardset import Reading, ShardSet
-from fastshard.dataset.tarset import TarSet, folder_above
+from fastshard.dataset.shardset import ReadOptions, ShardSet
+from fastshard.dataset.tarset import TarSet, common_root
 from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.registry import Format, find_format, formats
@@ -115,7 +115,7 @@ def open(  # noqa: A001
     where = os.fspath(index)
     check_index(where)
     most = None if max_memory is None else parse_size(max_memory)
-    reading = Reading(prefetch, most, keep_cache)
+    reading = ReadOptions(prefetch, most, keep_cache)
     given = {"index": where, "key": key, "lower": lower, "check_size": check_size}
     location = parse_source(source)
     found = _format_of(location, remote)
@@ -138,7 +138,7 @@ def open(  # noqa: A001
     folder = where if where not in ("auto", "none") and is_folder(where) else None
     if where not in ("auto", "none") and folder is None and len(listing.paths) > 1:
         raise ValueError(f"one index, {where}, for {len(listing.paths):,} shards")
-    shards = shards_of(
+    shards = make_tar_set(
         listing.paths,
         where,
         folder=folder,
@@ -180,7 +180,7 @@ def _open_format(
     options: Mapping[str, Any],
     mode: Mode,
     limit: int | None,
-    reading: Reading,
+    reading: ReadOptions,
 ) -> ShardSet:
     """Open the shards of a dataset with the options that its format takes."""
     known = (
@@ -207,7 +207,7 @@ def _open_format(
     return shards
 
 
-def shards_of(
+def make_tar_set(
     paths: Sequence[str],
     index: str,
     *,
@@ -217,7 +217,7 @@ def shards_of(
     key: KeyRule,
     lower: bool,
     limit: int | None = None,
-    reading: Reading = Reading(),  # noqa: B008 - immutable
+    reading: ReadOptions = ReadOptions(),  # noqa: B008 - immutable
     check_size: bool = False,
     remote: Settings | None = None,
 ) -> TarSet:
@@ -234,7 +234,7 @@ def shards_of(
     mode, key, lower, limit, reading, check_size, remote
         As for `TarSet`.
     """
-    root = folder_above(paths, remote is not None)
+    root = common_root(paths)
     known: DatasetIndexView | None = None
     if remote is not None and (folder is not None or index == "auto"):
         last_dot = key == "last"

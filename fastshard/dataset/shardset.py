@@ -21,14 +21,21 @@ from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.remote.options import Settings
 
-__all__ = ["WINDOW", "Counts", "Reading", "ShardSet", "mapping_limit", "memory_info"]
+__all__ = [
+    "WINDOW",
+    "Counts",
+    "ReadOptions",
+    "ShardSet",
+    "mapping_limit",
+    "memory_info",
+]
 
 WINDOW = 32  # items ahead of an iteration
 MOST_AHEAD = 64 << 20  # bytes ahead of it
 MOST_MAPPED = 16_384  # shards
 
 
-class Reading(NamedTuple):
+class ReadOptions(NamedTuple):
     """What `fastshard.open` was told about memory.
 
     Attributes
@@ -65,13 +72,16 @@ class Reading(NamedTuple):
         return PageRing(most // 2, forgets=not self.keep_cache)
 
 
+Reading = ReadOptions  # the name in pickles of version 0.1
+
+
 def memory_info(shards: ShardSet) -> dict[str, int | None]:
     """Return bytes that are mapped, resident and buffered."""
-    ranges = shards.mapped()
+    ranges = shards.mapped_ranges()
     return {
         "mapped": sum(size for _, size in ranges),
         "resident": _resident(ranges),
-        "buffered": sum(ahead.buffered for ahead in shards.running()),
+        "buffered": sum(ahead.buffered for ahead in shards.active_iterations()),
     }
 
 
@@ -153,7 +163,7 @@ class ShardSet(ABC):
         root: str,
         mode: Mode,
         limit: int | None = None,
-        reading: Reading = Reading(),  # noqa: B008 - immutable
+        reading: ReadOptions = ReadOptions(),  # noqa: B008 - immutable
         remote: Settings | None = None,
     ) -> None:
         self.root = root
@@ -165,17 +175,19 @@ class ShardSet(ABC):
         self.limit = limit or mapping_limit()
         self.closed = False
         self.identity: Identity | None = None  # once a state asked for it
-        self.open: list[Any] = [None] * count  # samples of the shards that are open
+        self.open_samples: list[Any] = [
+            None
+        ] * count  # samples of the shards that are open
         self.used: bytearray | None = None  # marks of the clock
         if count > self.limit:
             self.used = bytearray(count)
         self._hand = 0
-        self.opened = 0
+        self.open_count = 0
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
 
     def __len__(self) -> int:
-        return len(self.open)
+        return len(self.open_samples)
 
     @abstractmethod
     def open_shard(self, k: int) -> Any:
@@ -202,7 +214,7 @@ class ShardSet(ABC):
         """Return the sum of the sizes of all that samples hold."""
 
     @abstractmethod
-    def mapped(self) -> list[tuple[int, int]]:
+    def mapped_ranges(self) -> list[tuple[int, int]]:
         """Return the address and the bytes of each shard that is mapped."""
 
     @abstractmethod
@@ -223,7 +235,7 @@ class ShardSet(ABC):
 
     def samples(self, k: int) -> Any:
         """Return the samples of shard `k`, which is opened if it is not."""
-        samples = self.open[k]
+        samples = self.open_samples[k]
         if samples is None:
             samples = self.open_shard(k)
         if self.used is not None:
@@ -232,31 +244,31 @@ class ShardSet(ABC):
 
     def keep(self, k: int, samples: Any) -> Any:
         """Keep the samples of a shard that was opened; return those that are kept."""
-        self.make_room()
-        faster = self.open[k]  # of another thread: it may have been written to
+        self.evict()
+        faster = self.open_samples[k]  # of another thread: it may have been written to
         if faster is not None:
             return faster
-        self.opened += 1
-        self.open[k] = samples
+        self.open_count += 1
+        self.open_samples[k] = samples
         return samples
 
-    def make_room(self) -> None:
+    def evict(self) -> None:
         """Evict one shard (CLOCK replacement)."""
         if self.used is None:
             return
-        for _ in range(2 * len(self.open)):  # the second round finds one
-            if self.opened < self.limit:
+        for _ in range(2 * len(self.open_samples)):  # the second round finds one
+            if self.open_count < self.limit:
                 return
             k = self._hand
-            self._hand = (k + 1) % len(self.open)
-            if self.open[k] is None:
+            self._hand = (k + 1) % len(self.open_samples)
+            if self.open_samples[k] is None:
                 continue
             if self.used[k]:
                 self.used[k] = 0
             else:
-                self.open[k] = None
-                self.opened -= 1
-        self.opened = sum(samples is not None for samples in self.open)
+                self.open_samples[k] = None
+                self.open_count -= 1
+        self.open_count = sum(samples is not None for samples in self.open_samples)
 
     def sizes(self) -> list[int | None]:
         """Return how many samples each shard has, or Nones if that is not known."""
@@ -264,7 +276,7 @@ class ShardSet(ABC):
             return [None] * len(self)
         return [count.samples for count in self.counts()]
 
-    def each(self, task: Callable[[int], Any], doing: str) -> Iterable[Any]:
+    def map_shards(self, task: Callable[[int], Any], doing: str) -> Iterable[Any]:
         """Do something to each shard; yield the results in order."""
         return map(task, range(len(self)))
 
@@ -275,9 +287,11 @@ class ShardSet(ABC):
             self._starts = list(accumulate(sizes, initial=0))
         return self._starts
 
-    def places(self) -> SampleLocator:
+    def locator(self) -> SampleLocator:
         """Return what finds samples by position. It refers to this, not this to it."""
-        return SampleLocator(self.starts(), self.open, self.used, self.open_shard)
+        return SampleLocator(
+            self.starts(), self.open_samples, self.used, self.open_shard
+        )
 
     def member_starts(self) -> list[int]:
         """Return where each shard's members begin; and, last, how many there are."""
@@ -289,9 +303,10 @@ class ShardSet(ABC):
     def close(self) -> None:
         """Close all shards; views stay valid, iterations raise."""
         self.closed = True
-        for ahead in self.running():
+        for ahead in self.active_iterations():
             ahead.invalidate()
-        self.open[:] = [None] * len(self.open)  # `places` has the same list
+        # In place: locators refer to this list.
+        self.open_samples[:] = [None] * len(self.open_samples)
 
     def iterate(
         self,
@@ -330,7 +345,7 @@ class ShardSet(ABC):
         self.iterations.add(ahead)
         return ahead
 
-    def running(self) -> list[PrefetchIterator | RemotePrefetchIterator]:
+    def active_iterations(self) -> list[PrefetchIterator | RemotePrefetchIterator]:
         """Return the iterations that there are."""
         while True:
             try:

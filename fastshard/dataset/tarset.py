@@ -13,7 +13,7 @@ from typing import Any
 from fastshard._core.io.source import LocalFile, MappedSource
 from fastshard._util.progress import counted
 from fastshard.dataset.order.state import Identity
-from fastshard.dataset.shardset import Counts, Reading, ShardSet
+from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import ClosedError, FastshardError, StaleIndexError
 from fastshard.formats.sample import Samples
 from fastshard.formats.tar import (
@@ -39,7 +39,7 @@ from fastshard.remote.urls import (
     relative,
 )
 
-__all__ = ["TarSet", "folder_above", "root_of", "tar_set"]
+__all__ = ["TarSet", "common_root", "require_tars"]
 
 HEAD = 4096  # bytes of a shard that are looked at
 THREADS = 16  # that scan headers, which waits for disks
@@ -77,7 +77,7 @@ class TarSet(ShardSet):
         lower: bool,
         limit: int | None = None,
         known: DatasetIndexView | None = None,
-        reading: Reading = Reading(),  # noqa: B008 - immutable
+        reading: ReadOptions = ReadOptions(),  # noqa: B008 - immutable
         check_size: bool = False,
         remote: Settings | None = None,
     ) -> None:
@@ -127,7 +127,7 @@ class TarSet(ShardSet):
         open_tar = open_local_tar if self.remote is None else open_remote_tar
         shard = open_tar(
             path,
-            index=self.index_of(k),
+            index=self.index_option(k),
             progress=self._go_on,
             ring=self.ring,
             **self.options,
@@ -149,7 +149,7 @@ class TarSet(ShardSet):
         kept: Samples = self.keep(k, samples)
         return kept
 
-    def index_of(self, k: int) -> str:
+    def index_option(self, k: int) -> str:
         """Return the ``index=`` that shard `k` is opened with."""
         folder = self._indexes
         if folder is None:
@@ -188,13 +188,13 @@ class TarSet(ShardSet):
         if self.closed:
             raise ClosedError("the dataset is closed")
         if self._counts is None:
-            self._counts = list(self.each(self.count, "counting"))
+            self._counts = list(self.map_shards(self.count, "counting"))
         return self._counts
 
     def count(self, k: int) -> Counts:
-        samples = self.open[k]
+        samples = self.open_samples[k]
         if samples is None and self.remote is None:
-            index = self.index_of(k)
+            index = self.index_option(k)
             if index == "auto" or os.path.isdir(index):
                 folder = None if index == "auto" else index
                 found = peek_counts(
@@ -206,7 +206,7 @@ class TarSet(ShardSet):
             samples = self.samples(k)
         return Counts(len(samples), len(samples.shard))
 
-    def each(self, task: Callable[[int], Any], doing: str) -> Iterable[Any]:
+    def map_shards(self, task: Callable[[int], Any], doing: str) -> Iterable[Any]:
         """Do something to each shard in threads; yield the results in order."""
         if self.closed:
             raise ClosedError("the dataset is closed")
@@ -227,10 +227,10 @@ class TarSet(ShardSet):
         if self._given_up:
             raise ClosedError("nobody waits for this shard")
 
-    def mapped(self) -> list[tuple[int, int]]:
+    def mapped_ranges(self) -> list[tuple[int, int]]:
         """Return the address and the bytes of each shard that is mapped."""
         ranges = []
-        for samples in self.open:
+        for samples in self.open_samples:
             if samples is not None and not samples.shard.closed:
                 source = samples.shard.parts()[0]
                 if isinstance(source, MappedSource):
@@ -272,7 +272,7 @@ class TarSet(ShardSet):
         """Return the sum of all members' sizes; opens shards that no index counts."""
         if self.known is not None:
             return self.known.data_bytes()
-        sums = self.each(
+        sums = self.map_shards(
             lambda k: self.shard(k).parts()[1].data_bytes, "adding up sizes"
         )
         return sum(sums)
@@ -334,7 +334,7 @@ def _again(
     return shards
 
 
-def tar_set(shards: ShardSet) -> TarSet:
+def require_tars(shards: ShardSet) -> TarSet:
     """Return the tar shards of a dataset.
 
     Raises
@@ -350,14 +350,9 @@ def tar_set(shards: ShardSet) -> TarSet:
     return shards
 
 
-def root_of(paths: Sequence[str]) -> str:
-    """Return the directory that all shards lie below; of URLs the folder."""
-    return folder_above(paths, is_remote(paths[0]))
-
-
-def folder_above(paths: Sequence[str], remote: bool) -> str:
-    """Return what `root_of` does for paths, or for URLs."""
-    if remote:
+def common_root(paths: Sequence[str]) -> str:
+    """Return the deepest directory above all shards; for URLs, the deepest folder."""
+    if is_remote(paths[0]):
         return common_folder(list(paths))
     return os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
-from fastshard.dataset.tarset import TarSet, root_of
+from fastshard.dataset.tarset import TarSet, common_root
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index.contents import Contents
@@ -28,14 +28,14 @@ from fastshard.remote.urls import is_folder, is_remote
 
 __all__ = [
     "Fault",
-    "archive_after",
-    "indexes_of",
-    "remote_indexes_of",
+    "find_indexes",
+    "find_remote_indexes",
+    "find_trailing_data",
     "verify_dataset",
-    "verify_global",
+    "verify_dataset_index",
     "verify_index",
-    "verify_known",
     "verify_shard",
+    "verify_shards_listed",
 ]
 
 
@@ -44,7 +44,7 @@ MOST = 100  # faults of one kind that are told one by one
 FaultTuple = tuple[str, int, str | None, str]  # path, offset, member, reason
 
 
-def indexes_of(shard: str, index: str) -> list[str]:
+def find_indexes(shard: str, index: str) -> list[str]:
     """Return the indexes of a shard: those beside it, none, or the one named."""
     if index == "none":
         return []
@@ -55,7 +55,7 @@ def indexes_of(shard: str, index: str) -> list[str]:
     return [path for path in paths if os.path.exists(path)]
 
 
-def remote_indexes_of(url: str, index: str, settings: Settings) -> list[str]:
+def find_remote_indexes(url: str, index: str, settings: Settings) -> list[str]:
     """Return the indexes of a remote shard, in the same way."""
     if index == "none":
         return []
@@ -165,7 +165,7 @@ def _wrong_hashes(
             yield shard.path, offset, table.name_of(i), "its sha256 is not the index's"
 
 
-def verify_known(shards: TarSet) -> Iterator[FaultTuple]:
+def verify_shards_listed(shards: TarSet) -> Iterator[FaultTuple]:
     """Say what a ``dataset.fsi`` has that its shards have not."""
     known = shards.known
     assert known is not None
@@ -183,17 +183,17 @@ def verify_known(shards: TarSet) -> Iterator[FaultTuple]:
 
 def _wrong_rows(shards: TarSet) -> Iterator[FaultTuple]:
     """Compare a table of keys with one made of the keys."""
-    from fastshard.dataset.views import key_table
+    from fastshard.dataset.views import build_key_table
 
     known = shards.known
     assert known is not None
     if not known.has_keys:
         return
     try:
-        made = key_table(shards, known.file.seed)
+        made = build_key_table(shards, known.file.seed)
         same = made.tobytes() == known.file.copy_rows()
         if not same:
-            made = key_table(shards, known.file.seed, older=True)
+            made = build_key_table(shards, known.file.seed, older=True)
             same = made.tobytes() == known.file.copy_rows()
     except (FormatError, OSError):
         return  # told already
@@ -267,13 +267,13 @@ def verify_shard(
             for i in shard.samples.grouping.repeats()
         ),
     ]
-    after = archive_after(shard)
+    after = find_trailing_data(shard)
     if after is not None:
         faults.append(Fault(shard.path, *after))
     found_at = (
-        indexes_of(shard.path, index)
+        find_indexes(shard.path, index)
         if remote is None
-        else remote_indexes_of(os.fspath(path), index, remote)
+        else find_remote_indexes(os.fspath(path), index, remote)
     )
     for found in found_at:
         faults.extend(Fault(*fault) for fault in verify_index(found, shard, hashes))
@@ -290,7 +290,7 @@ def verify_dataset(shards: TarSet, *, hashes: bool = False) -> list[Fault]:
         path = shards.paths[k]
         try:
             shard, faults = verify_shard(
-                path, index=shards.index_of(k), hashes=hashes, remote=shards.remote
+                path, index=shards.index_option(k), hashes=hashes, remote=shards.remote
             )
         except FileNotFoundError:
             return [Fault(path, 0, None, "the shard is not there")]
@@ -298,17 +298,19 @@ def verify_dataset(shards: TarSet, *, hashes: bool = False) -> list[Fault]:
             shard.close()
         return faults
 
-    faults = [fault for found in shards.each(verify, "verifying") for fault in found]
+    faults = [
+        fault for found in shards.map_shards(verify, "verifying") for fault in found
+    ]
     if shards.known is not None:
         faults.extend(_known_faults(shards))
     return faults
 
 
-def verify_global(
+def verify_dataset_index(
     path: str, paths: Sequence[str], remote: Settings | None = None
 ) -> list[Fault]:
     """Check a ``dataset.fsi`` against the shards that it should list."""
-    root = root_of(paths)
+    root = common_root(paths)
     try:
         if remote is not None:
             index = DatasetIndex(path, file=open_remote(path, remote))
@@ -321,7 +323,7 @@ def verify_global(
     shards = TarSet(
         paths,
         index="auto",
-        root=root_of(paths),
+        root=common_root(paths),
         mode="mmap",
         key="last" if index.last_dot else "first",
         lower=True,
@@ -334,14 +336,14 @@ def verify_global(
 def _known_faults(shards: TarSet) -> list[Fault]:
     with warnings.catch_warnings():  # what is stale is a fault by now
         warnings.simplefilter("ignore", StaleIndexWarning)
-        return [Fault(*fault) for fault in verify_known(shards)]
+        return [Fault(*fault) for fault in verify_shards_listed(shards)]
 
 
 def _member_fault(shard: TarShard, i: int, reason: str) -> Fault:
     return Fault(shard.path, int(shard.offsets[i]), shard.names[i], reason)
 
 
-def archive_after(shard: TarShard) -> tuple[int, None, str] | None:
+def find_trailing_data(shard: TarShard) -> tuple[int, None, str] | None:
     """Say what follows the end of a shard's archive, unless it is padding.
 
     Returns

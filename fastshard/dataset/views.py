@@ -14,7 +14,7 @@ from fastshard._core.table.grouping import plain_key
 from fastshard._core.table.order import Order
 from fastshard._util.options import near_names
 from fastshard.dataset.shardset import WINDOW, ShardSet
-from fastshard.dataset.tarset import tar_set
+from fastshard.dataset.tarset import require_tars
 from fastshard.errors import (
     AmbiguousKeyError,
     FormatError,
@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
     from fastshard.formats.tar import TarShard
 
-__all__ = [
-    "DatasetKeys",
-    "Members",
-    "Shards",
-    "key_table",
-]
+__all__ = ["DatasetKeys", "Members", "Shards", "build_key_table"]
 
 
 class Shards(Sequence["TarShard"]):
@@ -57,8 +52,8 @@ class Shards(Sequence["TarShard"]):
     def __getitem__(self, k: int | slice) -> TarShard | list[TarShard]:
         numbers = range(len(self))[k]
         if isinstance(numbers, int):
-            return tar_set(self._set).shard(numbers)
-        return [tar_set(self._set).shard(number) for number in numbers]
+            return require_tars(self._set).shard(numbers)
+        return [require_tars(self._set).shard(number) for number in numbers]
 
     def index(self, shard: Any, start: int = 0, stop: int | None = None) -> int:
         """Return the position of a shard, by its path or the path's last part.
@@ -114,13 +109,13 @@ class Members(Sequence[memoryview]):
         return self._at(range(len(self))[key])
 
     def _at(self, i: int) -> memoryview:
-        shard, member = tar_set(self._set).member(i)
+        shard, member = require_tars(self._set).member(i)
         return shard[member]
 
     def get_many(self, positions: Sequence[int]) -> list[memoryview]:
         """Return views by position, in the order given, as a list."""
         numbers = range(len(self))
-        found = [tar_set(self._set).member(numbers[i]) for i in positions]
+        found = [require_tars(self._set).member(numbers[i]) for i in positions]
         shards: list[Shard] = [shard for shard, _ in found]
         members = [member for _, member in found]
         if self._set.remote is not None:
@@ -133,7 +128,7 @@ class Members(Sequence[memoryview]):
 
     def __iter__(self) -> Iterator[memoryview]:
         for k in range(len(self._set)):
-            shard = tar_set(self._set).shard(k)
+            shard = require_tars(self._set).shard(k)
             yield from self._set.iterate(MemberStream(shard, range(len(shard))), WINDOW)
 
     def __contains__(self, name: object) -> bool:
@@ -145,7 +140,7 @@ class Members(Sequence[memoryview]):
         Of several in one shard it is the last. Opens every shard.
         """
         starts = self._set.member_starts()
-        shards = (tar_set(self._set).shard(k) for k in range(len(self._set)))
+        shards = (require_tars(self._set).shard(k) for k in range(len(self._set)))
         return [
             start + shard.position(name)
             for start, shard in zip(starts, shards, strict=False)
@@ -166,7 +161,7 @@ class Members(Sequence[memoryview]):
     def keys(self) -> Iterator[str]:
         """Iterate over the members' names."""
         for k in range(len(self._set)):
-            yield from tar_set(self._set).shard(k).names
+            yield from require_tars(self._set).shard(k).names
 
     def __repr__(self) -> str:
         return f"<{len(self):,} members of {len(self._set):,} shards>"
@@ -175,7 +170,7 @@ class Members(Sequence[memoryview]):
 SHARDS_NEAR = 64  # open remote shards in which resembling keys are looked for
 
 
-def key_table(
+def build_key_table(
     shards: ShardSet, seed: bytes, *, older: bool = False
 ) -> NDArray[np.uint64]:
     """Return a sorted row for each sample; see `fastshard._core.table.grouping`.
@@ -195,7 +190,7 @@ def key_table(
         part = rows[starts[k] : starts[k + 1]]
         key_rows(grouping, starts[k], seed, part, older=older)
 
-    for _ in shards.each(fill, "reading keys"):
+    for _ in shards.map_shards(fill, "reading keys"):
         pass
     rows.sort()
     return rows
@@ -268,7 +263,7 @@ class DatasetKeys(Sequence[str]):
                 raise FormatError(reason, known.path, 0)
             return found
         if self._rows is None:
-            self._rows = key_table(self._set, self._seed)
+            self._rows = build_key_table(self._set, self._seed)
         return candidates(self._rows, key, self._seed)
 
     def _near(self, key: str) -> tuple[str, ...]:
@@ -277,7 +272,7 @@ class DatasetKeys(Sequence[str]):
         if self._set.remote is None:
             return near_names(key, len(self), self._key)
         found: list[str] = []
-        for samples in self._set.open[:SHARDS_NEAR]:
+        for samples in self._set.open_samples[:SHARDS_NEAR]:
             if samples is not None:
                 found += near_names(key, len(samples), samples.key_at)
         return near_names(key, len(found), found.__getitem__)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import fastshard
-from fastshard.dataset.build_index import part_of
+from fastshard.dataset.build_index import parse_part
 from support.tars import write_tar
 
 SHARDS = 7
@@ -99,7 +99,7 @@ def test_parts_and_merge_make_what_one_run_makes(folder, tmp_path):
 @pytest.mark.parametrize("text", ["3/3", "1", "-1/2", "a/b", "1/2/3", "", "0/0", "1/"])
 def test_a_part_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match="part"):
-        part_of(text)
+        parse_part(text)
 
 
 def test_indexes_in_another_directory_are_found_there(folder, tmp_path):
@@ -107,7 +107,7 @@ def test_indexes_in_another_directory_are_found_there(folder, tmp_path):
     fastshard.build_index(everything(folder), out=out)
     ds = fastshard.open(everything(folder), index=out)
     assert len(ds) == sum(range(1, SHARDS + 1))
-    assert ds._set.opened == 0
+    assert ds._set.open_count == 0
     assert {os.path.dirname(shard.index) for shard in ds.shards} == {
         str(out),
         str(out / "sub"),

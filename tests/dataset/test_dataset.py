@@ -310,7 +310,7 @@ def test_iterating_before_counting_opens_one_shard_after_another(folder):
     ds = fastshard.open(folder)
     iteration = ds.scan(window=0)
     assert next(iteration).key == "00-0"
-    assert ds._set.opened == 1
+    assert ds._set.open_count == 1
     assert [sample.key for sample in iteration] == expected_keys()[1:]
 
 
@@ -387,7 +387,7 @@ def test_a_copied_dataset_needs_no_new_index(folder, tmp_path):
     copied = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
     ds = fastshard.open(copied)
     assert len(ds) == SHARDS * EACH
-    assert ds._set.opened == 0
+    assert ds._set.open_count == 0
     assert keys_of(ds) == expected_keys()
     assert ds["07-3"].key == "07-3"
 
@@ -440,7 +440,7 @@ def test_mapped_shards_are_bounded(folder):
     gc.collect()
     for i, view in views.items():
         assert view == b"j" * (100 * (i // EACH))
-    assert ds._set.opened <= 3
+    assert ds._set.open_count <= 3
 
 
 def test_the_bound_follows_the_system():

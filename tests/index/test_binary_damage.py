@@ -174,13 +174,13 @@ def test_a_damaged_dataset_index_gives_right_samples_or_errors(folder):
 def test_verify_finds_every_flipped_byte_of_a_dataset_index(folder):
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
-    from fastshard.dataset.verify import verify_global
+    from fastshard.dataset.verify import verify_dataset_index
 
     paths = [str(path) for path in sorted(folder.glob("*.tar"))]
-    assert verify_global(str(index), paths) == []
+    assert verify_dataset_index(str(index), paths) == []
     for i in range(len(raw)):
         index.write_bytes(raw[:i] + bytes([raw[i] ^ 0x04]) + raw[i + 1 :])
-        faults = verify_global(str(index), paths)
+        faults = verify_dataset_index(str(index), paths)
         assert faults, i
 
 

@@ -285,7 +285,7 @@ def test_counts_of_a_copied_dataset_open_no_shard(tmp_path):
         warnings.simplefilter("error")
         with fastshard.open(tmp_path / "to") as ds:
             assert len(ds) == 100
-            assert ds._set.opened == 0
+            assert ds._set.open_count == 0
             assert ds["30007"]["bin"] == data_of("30007.bin")
             assert [s.key for s in ds][::20] == [f"{k}0000" for k in range(5)]
 

@@ -100,7 +100,7 @@ class DiscoveredDataset:
         """Return where a shard's index is."""
         if not isinstance(self._set, RemoteShards):
             return local_index(self._found.root, self._names[k], self._found.indexes)
-        place = self._set.index_of(k)
+        place = self._set.index_option(k)
         return None if place == "none" else self._shown(place)
 
     def _shown(self, place: str) -> str:
@@ -123,7 +123,7 @@ class DiscoveredDataset:
     def _each(self, task: Callable[[int], Any]) -> list[Any]:
         """Do something for each shard, in threads where the network is waited for."""
         if self._found.settings is not None:
-            return list(self._set.each(task, "reading indexes"))
+            return list(self._set.map_shards(task, "reading indexes"))
         return [task(k) for k in range(self.num_shards)]
 
     def _summary(self) -> dict[str, ShardRecord]:

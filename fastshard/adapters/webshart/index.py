@@ -85,7 +85,7 @@ class RemoteShards(TarSet):
         self.options["remote"] = settings  # also of shards that are here
         self.indexes = [tuple(some) for some in places]
 
-    def index_of(self, k: int) -> str:
+    def index_option(self, k: int) -> str:
         """Return the ``index=`` that shard `k` is opened with."""
         return next(iter(self.indexes[k]), "none")
 

@@ -11,17 +11,17 @@ from fastshard._core.table.order import Chunks, Order, Shuffle, Stride
 
 __all__ = [
     "Plan",
-    "Rest",
+    "Remainder",
     "Shuffling",
     "Split",
     "Worker",
-    "chained",
-    "checked_seed",
-    "describe",
-    "keys_of",
+    "check_seed",
+    "compose",
+    "order_digest",
+    "permutation_keys",
 ]
 
-Rest: TypeAlias = bool | Literal["pad"]
+Remainder: TypeAlias = bool | Literal["pad"]
 
 
 class Shuffling(NamedTuple):
@@ -33,7 +33,7 @@ class Shuffling(NamedTuple):
 
     def order(self, count: int) -> Order:
         """Return the order of `count` positions."""
-        return Shuffle(count, keys_of(self.seed, self.epoch), self.block or 0)
+        return Shuffle(count, permutation_keys(self.seed, self.epoch), self.block or 0)
 
 
 class Split(NamedTuple):
@@ -41,7 +41,7 @@ class Split(NamedTuple):
 
     rank: int
     world_size: int
-    rest: Rest
+    remainder: Remainder
 
 
 class Worker(NamedTuple):
@@ -102,19 +102,19 @@ class Plan(NamedTuple):
             mine = self._chunks(size if share is None else share.count)
             taken = min(self.worker.taken, mine.count)
             orders += [mine, Stride(taken, 1, mine.count - taken, mine.count)]
-        return chained(*orders)
+        return compose(*orders)
 
     def _share(self, size: int) -> Order | None:
         """Return the places in the epoch that fall to the rank, from the start on."""
         start = min(self.start, size)
         if self.split is None:
             return Stride(start, 1, size - start, size) if start else None
-        rank, world, rest = self.split
+        rank, world, remainder = self.split
         left = size - start
         count = left // world
-        if rest == "pad":
+        if remainder == "pad":
             count += left % world > 0
-        elif not rest:
+        elif not remainder:
             count += rank < left % world
         return Stride(start + rank, world, count, size, wraps=True)
 
@@ -145,7 +145,9 @@ class Plan(NamedTuple):
         """Tell of what is not the usual; begins with a comma then."""
         told = []
         if self.base is not None:
-            told.append(f"{self.base.count:,} samples of them ({describe(self.base)})")
+            told.append(
+                f"{self.base.count:,} samples of them ({order_digest(self.base)})"
+            )
         if self.shuffling is not None:
             seed, epoch, block = self.shuffling
             blocks = "" if block is None else f" in blocks of {block:,}"
@@ -162,7 +164,7 @@ class Plan(NamedTuple):
         return self == Plan(self.base)
 
 
-def chained(*orders: Order | None) -> Order | None:
+def compose(*orders: Order | None) -> Order | None:
     """Return orders that look up one another, the first being looked up last."""
     found: Order | None = None
     for order in orders:
@@ -171,7 +173,7 @@ def chained(*orders: Order | None) -> Order | None:
     return found
 
 
-def checked_seed(number: int) -> int:
+def check_seed(number: int) -> int:
     """Return a seed or an epoch; raise a ValueError for one of over 128 bits."""
     number = index(number)
     if number.bit_length() > 128:
@@ -179,14 +181,14 @@ def checked_seed(number: int) -> int:
     return number
 
 
-def keys_of(seed: int, epoch: int) -> tuple[int, ...]:
+def permutation_keys(seed: int, epoch: int) -> tuple[int, ...]:
     """Return the keys of a permutation: BLAKE2b of the two numbers in decimal."""
     text = f"{seed}:{epoch}".encode()
     digests = (blake2b(text, person=person) for person in (b"whole", b"inside"))
     return tuple(key for digest in digests for key in unpack("<8Q", digest.digest()))
 
 
-def describe(order: Order | None) -> str:
+def order_digest(order: Order | None) -> str:
     """Return a name for an order that others do not have: hexadecimal, or nothing."""
     if order is None:
         return ""

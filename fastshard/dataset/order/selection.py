@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from fastshard.dataset.shardset import ShardSet
 
-__all__ = ["RAISE", "chosen", "column_of_info", "masked", "matching"]
+__all__ = ["RAISE", "apply_mask", "collect_mask", "info_column", "select_positions"]
 
 RAISE: Any = object()  # in place of a default: there is none
 
 
-def chosen(count: int, key: Any) -> Order:
+def select_positions(count: int, key: Any) -> Order:
     """Return the places that a slice, positions or a mask choose.
 
     Parameters
@@ -55,7 +55,7 @@ def chosen(count: int, key: Any) -> Order:
     return Listed(_wrapped(wanted, count), count, owned=True)
 
 
-def masked(mask: NDArray[np.bool_], order: Order | None) -> Order:
+def apply_mask(mask: NDArray[np.bool_], order: Order | None) -> Order:
     """Return those of a dataset's positions that a mask of all samples has."""
     import numpy as np
 
@@ -79,17 +79,17 @@ def _wrapped(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:
     return signed
 
 
-def matching(
+def collect_mask(
     shards: ShardSet, mask_of: Callable[[int], bytearray]
 ) -> NDArray[np.bool_]:
     """Return one mask of all samples, made of one of each shard."""
     import numpy as np
 
-    masks = list(shards.each(mask_of, "looking through names"))
+    masks = list(shards.map_shards(mask_of, "looking through names"))
     return np.frombuffer(b"".join(masks), bool)
 
 
-def column_of_info(
+def info_column(
     facts: Iterable[tuple[str, Mapping[str, int], Mapping[str, Any]]],
     name: str,
     default: Any,

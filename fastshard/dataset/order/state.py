@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fastshard.dataset.order.plan import Plan, Shuffling
 from fastshard.errors import StateError
 
-__all__ = ["Identity", "check_worker", "plan_from", "state_of", "worker_from"]
+__all__ = ["Identity", "check_worker", "make_state", "resume_plan", "resume_worker"]
 
 VERSION = 1
 MOST = (1 << 63) - 1  # of any number in a state, but a seed
@@ -23,7 +23,7 @@ class Identity(NamedTuple):
     digest: str  # hexadecimal
 
 
-def state_of(
+def make_state(
     plan: Plan, identity: Identity, base: str, count: int, skipped: int | None = None
 ) -> dict[str, Any]:
     """Return the state after `count` samples of a plan's share.
@@ -31,7 +31,7 @@ def state_of(
     Parameters
     ----------
     base : str
-        What `describe` says of the plan's base.
+        What `order_digest` says of the plan's base.
     skipped : int, optional
         Samples that were passed over, those before the plan's start included;
         otherwise only these.
@@ -62,7 +62,7 @@ def state_of(
     return state
 
 
-def plan_from(
+def resume_plan(
     state: Mapping[str, Any], plan: Plan, identity: Identity, base: str
 ) -> Plan:
     """Return a plan that goes on where a state was taken.
@@ -123,7 +123,7 @@ def check_worker(state: Mapping[str, Any]) -> None:
         )
 
 
-def worker_from(state: Mapping[str, Any], plan: Plan, identity: Identity) -> Plan:
+def resume_worker(state: Mapping[str, Any], plan: Plan, identity: Identity) -> Plan:
     """Return where the worker that a state is of goes on.
 
     Raises

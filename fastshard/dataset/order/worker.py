@@ -12,7 +12,7 @@ from fastshard.dataset.batch import as_array, is_image
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import DECODERS
 
-__all__ = ["guard_collation", "here"]
+__all__ = ["current_worker", "guard_collation"]
 
 COLLATE = "torch.utils.data._utils.collate"
 ADVICE = (
@@ -35,7 +35,7 @@ class Image(metaclass=_ImageType):
     """Return the types that torch's default collation looks images up by."""
 
 
-def here() -> tuple[int, int] | None:
+def current_worker() -> tuple[int, int] | None:
     """Return which worker of how many this process is; None: it is none.
 
     Only workers of an iterable dataset share its samples out among themselves; those

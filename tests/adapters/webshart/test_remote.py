@@ -224,7 +224,7 @@ def test_indexes_can_be_elsewhere(hub, folder, tmp_path, kind, subfolder):
 
 def test_indexes_without_folders_are_found_where_names_are_unique(hub):
     dataset = discovered(hub, "owner/tars", metadata="owner/flat")
-    where = [dataset._set.index_of(k) for k in range(3)]
+    where = [dataset._set.index_option(k) for k in range(3)]
     assert where[:2] == ["none", "none"]
     assert where[2].endswith("/t.json")
     assert dataset.open_shard(0).filenames() == sorted(FIRST)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastshard._core.table.order import Chain, Chunks, Listed, Order, Shuffle, Stride
-from fastshard.dataset.order.plan import chained, describe, keys_of
+from fastshard.dataset.order.plan import compose, order_digest, permutation_keys
 
 MASK = (1 << 64) - 1
 GOLDEN_10 = [0, 1, 8, 2, 7, 5, 4, 9, 3, 6]
@@ -22,7 +22,7 @@ GOLDEN_BLOCKS = [450209, 450261, 993141]
 
 
 def shuffled(count, seed, epoch=0, block=0):
-    return Shuffle(count, keys_of(seed, epoch), block)
+    return Shuffle(count, permutation_keys(seed, epoch), block)
 
 
 # The permutation once more, written from its description.
@@ -151,7 +151,7 @@ def test_blocks_stay_together_and_are_shuffled():
 
 
 def test_local_blocks_stay_where_they_are():
-    order = np.asarray(Shuffle(1003, keys_of(1, 0), 10, local=True))
+    order = np.asarray(Shuffle(1003, permutation_keys(1, 0), 10, local=True))
     assert (order // 10).tolist() == [i // 10 for i in range(1003)]
     assert order.tolist() != list(range(1003))
 
@@ -187,7 +187,7 @@ def orders(draw, most=40):
             places = [(start + i * step) % size for i in range(count)]
         else:
             continue
-        order = chained(order, first)
+        order = compose(order, first)
         plain = [plain[place] for place in places]
     return order, plain
 
@@ -203,7 +203,7 @@ def test_orders_are_as_lists(pair):
         assert order.find(position) == found
     again = pickle.loads(pickle.dumps(order))
     assert list(again) == plain
-    assert describe(again) == describe(order)
+    assert order_digest(again) == order_digest(order)
     with pytest.raises(IndexError):
         order[len(plain)]
     with pytest.raises(IndexError):
@@ -233,7 +233,7 @@ def test_a_list_is_copied():
 def test_slices_of_slices_do_not_pile_up():
     order = shuffled(10**9, 1)
     for _ in range(100_000):
-        order = chained(order, Stride(1, 1, len(order) - 1, len(order)))
+        order = compose(order, Stride(1, 1, len(order) - 1, len(order)))
     assert order[0] == shuffled(10**9, 1)[100_000]
     assert len(pickle.dumps(order)) < 1000
 
@@ -253,7 +253,7 @@ def test_slices_of_slices_do_not_pile_up():
         lambda: Listed([0, 5], 5),
         lambda: Listed([-1], 5),
         lambda: Shuffle(5, (1, 2)),
-        lambda: Shuffle(-1, keys_of(0, 0)),
+        lambda: Shuffle(-1, permutation_keys(0, 0)),
         lambda: Chain(Stride(0, 1, 5, 5), Stride(0, 1, 4, 4)),
     ],
 )
