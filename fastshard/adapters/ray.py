@@ -17,7 +17,7 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from fastshard._core.dataset.gather import pack
-from fastshard._core.dataset.shard import members_of
+from fastshard._core.dataset.shard import find_members
 from fastshard.dataset.batch import Collation
 from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.open import open  # noqa: A004
@@ -258,7 +258,7 @@ def _table(samples: list[Any], columns: tuple[str, ...]) -> pa.Table:
             arrays[KEY] = pa.array([sample.key for sample in samples], pa.string())
             continue
         # Arrow's own memory, of which a process keeps what it used before.
-        found = members_of(samples, column)
+        found = find_members(samples, column)
         data, offsets = pack(*found, pa.allocate_buffer, threads=1)
         buffers = [None, pa.py_buffer(offsets), data]
         array = pa.LargeBinaryArray.from_buffers(

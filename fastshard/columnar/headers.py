@@ -88,12 +88,12 @@ def parse_array_type(header: bytes, size: int) -> ArrayType | str:
     """Say what a member of this header and so many bytes is, or why it is nothing."""
     import numpy as np
 
-    from fastshard._core.dataset.npy import array_on
+    from fastshard._core.dataset.npy import array_from_buffer
 
     try:
         member = np.zeros(size, np.uint8)  # pages that nobody touches
         member[: len(header)] = np.frombuffer(header, np.uint8)
-        array = array_on(member.data)  # as a reader would
+        array = array_from_buffer(member.data)  # as a reader would
     except FormatError as error:
         return error.reason
     except MemoryError:

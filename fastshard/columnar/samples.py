@@ -16,7 +16,7 @@ from fastshard._core.columnar.rows import (
     read_image,
     read_rows,
 )
-from fastshard._core.dataset.shard import named
+from fastshard._core.dataset.shard import describe_item
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_sound
@@ -137,7 +137,7 @@ class ColumnFiles:
                 raise ClosedError(f"the dataset {self.root} is closed")
             found = self._opened(field, shard)
             while len(self._open) >= self.limit:
-                self._open.pop(next(iter(self._open))).let_go()
+                self._open.pop(next(iter(self._open))).release()
             self._open[field, shard] = found
         return found
 
@@ -169,7 +169,7 @@ class ColumnFiles:
             files = list(self._open.values())
             self._open.clear()
         for file in files:
-            file.let_go()
+            file.release()
 
     def renew(self) -> None:
         """Begin anew in a child of fork, where another thread may have had the lock."""
@@ -312,7 +312,7 @@ class ColumnSample(ArrayFields, Sample):
     def infos(self) -> Mapping[str, dict[str, Any]]:
         """Return the metadata, as what the index says."""
         return Infos(
-            named(self)[0],
+            describe_item(self)[0],
             {"metadata": lambda: self.metadata},
             "the metadata",
             "a writer's add_sample(arrays, metadata={...}) puts it there",

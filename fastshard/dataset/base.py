@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any, Self
 
-from fastshard._core.dataset.shard import noted
+from fastshard._core.dataset.shard import add_notes
 from fastshard._core.table.order import Order
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.batch import collate as collate_samples
@@ -96,7 +96,7 @@ class Ordered(Sequence[Any]):
         try:
             return self._staged(item)
         except Exception as error:
-            failure = noted(error, item, f"position {i:,} of the dataset")
+            failure = add_notes(error, item, f"position {i:,} of the dataset")
             if failure is error:
                 raise
             raise failure from error
@@ -111,7 +111,7 @@ class Ordered(Sequence[Any]):
         except Exception as error:
             at = len(made)
             where = f"position {positions[at]:,} of the dataset"
-            failure = noted(error, items[at], where)
+            failure = add_notes(error, items[at], where)
             if failure is error:
                 raise
             raise failure from error

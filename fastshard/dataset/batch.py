@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastshard._core.dataset.gather import gather, positions_of
-from fastshard._core.dataset.shard import first_of_other_width, members_of
+from fastshard._core.dataset.gather import gather, resolve_positions
+from fastshard._core.dataset.shard import find_members, find_odd_width
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import (
     DECODERS,
@@ -63,7 +63,7 @@ def gather_samples(
             shards.append(shard)
             members.append(member)
     most = 1 << 62  # whatever a shard has, `gather` says
-    return gather(shards, positions_of(members, most), out, threads=threads)
+    return gather(shards, resolve_positions(members, most), out, threads=threads)
 
 
 def parse_field_types(
@@ -118,14 +118,14 @@ def stacked(
     """
     import numpy as np
 
-    from fastshard._core.dataset.npy import layouts
+    from fastshard._core.dataset.npy import read_layouts
 
     if layout.kind == "array":
         return _stacked_arrays([sample.array(field) for sample in samples], place)
-    shards, members = members_of(samples, field)
+    shards, members = find_members(samples, field)
     if not shards:
         return np.empty((0,), layout.dtype)
-    kind, lengths, fortran, skips, odd = layouts(
+    kind, lengths, fortran, skips, odd = read_layouts(
         shards, members, layout.dtype, layout.shape
     )
     if odd is not None:
@@ -285,7 +285,7 @@ class Collation:
         """Collate samples of shards."""
         first = samples[0]
         fields = first.keys()
-        odd = first_of_other_width(samples)
+        odd = find_odd_width(samples)
         if odd >= 0:
             raise _of_other_fields(first.key, fields, samples[odd].key, samples[odd])
         if KEYS in fields:

@@ -18,7 +18,7 @@ from fastshard._core.dataset.iterate import (
     ShardStream,
     fetch_samples,
 )
-from fastshard._core.dataset.shard import SampleLocator, noted
+from fastshard._core.dataset.shard import SampleLocator, add_notes
 from fastshard._util.aio import in_thread
 from fastshard.dataset.base import Ordered
 from fastshard.dataset.batch import (
@@ -442,7 +442,7 @@ class Dataset(Bulk):
                 return bool(fn(*found))
             except Exception as error:
                 sample = self._plain()._at(i)
-                failure = noted(error, sample, f"position {i:,} of the dataset")
+                failure = add_notes(error, sample, f"position {i:,} of the dataset")
                 if failure is error:
                     raise
                 raise failure from error

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from fastshard._core.dataset.gather import bring_members
+from fastshard._core.dataset.gather import prefetch_members
 from fastshard._core.dataset.iterate import MemberStream, fetch_members
 from fastshard._core.dataset.shard import Shard
 from fastshard._core.table.grouping import plain_key
@@ -121,7 +121,7 @@ class Members(Sequence[memoryview]):
         if self._set.remote is not None:
             return fetch_members(shards, members)
         if self._set.reading.prefetch:
-            bring_members(shards, members, self._set.reading.window_bytes)
+            prefetch_members(shards, members, self._set.reading.window_bytes)
         return [shard[member] for shard, member in found]
 
     __getitems__ = get_many

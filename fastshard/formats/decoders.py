@@ -170,7 +170,7 @@ def decode_npy(view: memoryview) -> NDArray[Any]:
     if _array_on is None:  # an import statement costs 0.5 us each time
         from fastshard._core.dataset import npy as arrays
 
-        _array_on = arrays.array_on
+        _array_on = arrays.array_from_buffer
     return _array_on(view)
 
 

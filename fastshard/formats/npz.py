@@ -113,7 +113,7 @@ def _starts(view: memoryview, members: list[zipfile.ZipInfo], end: int) -> list[
 
 
 def _array(view: memoryview, member: zipfile.ZipInfo, start: int) -> NDArray[Any]:
-    from fastshard._core.dataset.npy import array_on
+    from fastshard._core.dataset.npy import array_from_buffer
 
     data = view[start : start + member.compress_size]
     if member.compress_type == zipfile.ZIP_DEFLATED:
@@ -121,7 +121,7 @@ def _array(view: memoryview, member: zipfile.ZipInfo, start: int) -> NDArray[Any
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:
         raise _fault(f"the checksum of {member.filename!r} does not fit", start)
     try:
-        return array_on(data)
+        return array_from_buffer(data)
     except FormatError as error:
         raise _no_array(error, member, start) from error
 

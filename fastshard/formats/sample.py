@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
-from fastshard._core.dataset.shard import GroupedSamples, SampleBase, named, noted
+from fastshard._core.dataset.shard import (
+    GroupedSamples,
+    SampleBase,
+    add_notes,
+    describe_item,
+)
 from fastshard._core.io.source import RemoteSource
 from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FieldNotFoundError, FormatError, InfoNotFoundError
@@ -150,7 +155,7 @@ class Sample(SampleBase):
         except FormatError:  # it names the member
             raise
         except Exception as error:
-            noted(error, self)
+            add_notes(error, self)
             raise
 
     def infos(self) -> collections.abc.Mapping[str, dict[str, Any]]:
@@ -158,7 +163,7 @@ class Sample(SampleBase):
         shard = self.shard
         members = {field: self.member(field) for field in self}
         return Infos(
-            named(self)[0],
+            describe_item(self)[0],
             {field: partial(shard.info, member) for field, member in members.items()},
             f"the index of {shard.path}",
             "it has what its .json has of a member, and checksums after "
@@ -242,11 +247,11 @@ class CopiedSample(Sample):
         dtype: DTypeLike | None = None,
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
-        from fastshard._core.dataset.npy import array_of
+        from fastshard._core.dataset.npy import array_from_bytes
 
         data = self.view(field).obj
         assert isinstance(data, bytes)
-        return array_of(data, dtype, shape, f"{self.key}.{field}")
+        return array_from_bytes(data, dtype, shape, f"{self.key}.{field}")
 
     def open(self, field: str) -> BinaryIO:
         return cast(BinaryIO, ViewFile(self.view(field), f"{self.key}.{field}"))

@@ -130,10 +130,12 @@ def test_columnar_samples_and_copied_ones(tmp_path, ds):
         assert f"sample 's7', position 0 of {index}" in caught.value.__notes__
     import pickle
 
-    from fastshard._core.dataset.shard import named
+    from fastshard._core.dataset.shard import describe_item
 
-    assert named(pickle.loads(pickle.dumps(ds[3]))) == ["sample '000003', position 3"]
-    assert named(5) == []
+    assert describe_item(pickle.loads(pickle.dumps(ds[3]))) == [
+        "sample '000003', position 3"
+    ]
+    assert describe_item(5) == []
 
 
 def test_a_key_cannot_write_to_the_terminal(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 
 import fastshard
 from fastshard import FastshardError, FormatError
-from fastshard._core.dataset.npy import array_on
+from fastshard._core.dataset.npy import array_from_buffer
 from fastshard.formats.decoders import DECODERS, NpzDecoder, decode_field, decoder_for
 from fastshard.formats.npz import MAX_INFLATED
 from support.marks import SANITIZED, not_sanitized
@@ -213,22 +213,22 @@ def test_an_array_on_a_private_mapping_is_writable(field):
 def test_an_array_on_any_buffer():
     data = np.arange(10, dtype="<i4")
     writable = bytearray(data.tobytes())
-    found = array_on(writable, "<i4", (2, 5))
+    found = array_from_buffer(writable, "<i4", (2, 5))
     found += 1
     assert writable == (data + 1).tobytes()
     with pytest.raises(BufferError):  # it holds the buffer
         writable.append(0)
     del found
     writable.append(0)
-    assert array_on(data, "<i4").tolist() == data.tolist()
-    assert array_on(memoryview(data.tobytes())[8:16], "<i4").tolist() == [2, 3]
-    assert not array_on(data.tobytes(), "<i4").flags.writeable
+    assert array_from_buffer(data, "<i4").tolist() == data.tolist()
+    assert array_from_buffer(memoryview(data.tobytes())[8:16], "<i4").tolist() == [2, 3]
+    assert not array_from_buffer(data.tobytes(), "<i4").flags.writeable
 
 
 def test_an_array_survives_the_release_of_what_it_was_made_of():
     data = bytearray(npy(np.arange(5)))
     view = memoryview(data)
-    found = array_on(view[:])
+    found = array_from_buffer(view[:])
     view.release()
     assert found.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(BufferError):
@@ -237,19 +237,19 @@ def test_an_array_survives_the_release_of_what_it_was_made_of():
 
 def test_arrays_on_what_is_no_contiguous_buffer():
     with pytest.raises(ValueError, match="contiguous"):
-        array_on(memoryview(bytes(20))[::2], "u1")
+        array_from_buffer(memoryview(bytes(20))[::2], "u1")
     with pytest.raises(ValueError, match="contiguous"):
-        array_on(np.zeros((4, 4))[:, 1], "u1")
+        array_from_buffer(np.zeros((4, 4))[:, 1], "u1")
     with pytest.raises(TypeError):
-        array_on("text")
+        array_from_buffer("text")
     view = memoryview(b"abc")
     view.release()
     with pytest.raises(ValueError, match="released"):
-        array_on(view, "u1")
+        array_from_buffer(view, "u1")
     with pytest.raises(ValueError, match="no float64"):
-        array_on(b"abc", "f8")
+        array_from_buffer(b"abc", "f8")
     with pytest.raises(ValueError, match="goes with a dtype"):
-        array_on(b"abc", shape=3)
+        array_from_buffer(b"abc", shape=3)
 
 
 ARRAYS = {

@@ -511,7 +511,7 @@ cdef class Filling:
         PyBuffer_Release(&self.out)
 
 
-def layout_of_row(Rows rows not None, Py_ssize_t i):
+def read_row_layout(Rows rows not None, Py_ssize_t i):
     """Return how the array of a row lies in its member.
 
     Returns
@@ -601,7 +601,7 @@ cdef class Batch:
 
 
 @cython.final
-cdef class Sweep:
+cdef class RowPrefetcher:
     """Has rows in memory before they are read.
 
     Parameters
@@ -658,7 +658,7 @@ cdef class Sweep:
         PyBuffer_Release(&self.buffer)  # nothing, if it was never filled
 
     def __reduce__(self):
-        raise TypeError("a Sweep does not pickle")
+        raise TypeError("a RowPrefetcher does not pickle")
 
     def __next__(self):
         """Return the positions of the next batch, whose bytes are in memory."""
@@ -687,7 +687,7 @@ cdef class Sweep:
         return self
 
     @property
-    def is_sure(self):
+    def is_complete(self):
         """Whether all bytes of the batch were read; False: some failed."""
         return not self.doubtful
 
@@ -950,7 +950,7 @@ cdef bint find_places(
     return in_order
 
 
-def file_order(list columns not None, order not None):
+def sort_in_file_order(list columns not None, order not None):
     """Return positions in the order of one field's bytes; those without it come last.
 
     Shards whose offsets in the index are no true ones are walked over for it.

@@ -197,18 +197,18 @@ cdef class ColumnFile:
         return self.source.nbytes
 
     @property
-    def was_scanned(self):
+    def is_scanned(self):
         """Whether all headers were scanned, after the index had a wrong offset."""
         return self.scanned is not None
 
-    def let_go(self):
+    def release(self):
         """Have those that remember the file forget it; who uses it goes on."""
         with cython.critical_section(self):
             holders, self.holders = self.holders, []
         for holder in holders:
             holder = holder()
             if holder is not None:
-                holder.let_go(self)
+                holder.forget(self)
 
     cdef int held_by(self, object holder) except -1:
         """Note who remembers the file, weakly."""
@@ -501,7 +501,7 @@ cdef class RowReader:
             (<dict> self.files[k])[shard] = file
         return file, at
 
-    def let_go(self, ColumnFile file not None):
+    def forget(self, ColumnFile file not None):
         """Forget a shard; who is at it goes on."""
         for files in self.files:
             if files.get(file.number) is file:
@@ -621,7 +621,7 @@ cdef class Rows:
     def __reduce__(self):
         raise TypeError("rows do not pickle")
 
-    def let_go(self, ColumnFile file not None):
+    def forget(self, ColumnFile file not None):
         """Forget a shard; who is at it goes on."""
         with cython.critical_section(self):
             self.places = None

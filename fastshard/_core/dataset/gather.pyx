@@ -418,7 +418,7 @@ cdef class Target:
             PyBuffer_Release(&self.buffer)
 
 
-def positions_of(positions, Py_ssize_t count):
+def resolve_positions(positions, Py_ssize_t count):
     """Return positions as an int64 buffer; negative ones count back.
 
     Raises
@@ -594,7 +594,7 @@ cdef object move(Pieces pieces, Target target, threads):
 
 def read_members(Shard shard not None, positions, out, threads):
     """Copy members of one shard into a buffer; see `Shard.read_into`."""
-    return gather([shard], positions_of(positions, len(shard)), out, threads=threads)
+    return gather([shard], resolve_positions(positions, len(shard)), out, threads=threads)
 
 
 # Bytes of their own
@@ -607,7 +607,7 @@ cdef object prepare(Pieces pieces, Shard shard, Py_ssize_t i):
     return room
 
 
-def copies(list shards not None, list positions not None):
+def copy_members(list shards not None, list positions not None):
     """Copy members out of shards.
 
     Parameters
@@ -676,7 +676,7 @@ def prefetch_samples(list samples not None, uint64_t most):
     pieces.bring()
 
 
-def bring_members(list shards not None, list members not None, uint64_t most):
+def prefetch_members(list shards not None, list members not None, uint64_t most):
     """The same for members: one position for each shard."""
     cdef Pieces pieces = Pieces()
     cdef Shard shard

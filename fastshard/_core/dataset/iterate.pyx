@@ -34,9 +34,9 @@ import sysconfig
 from array import array
 from collections import deque
 
-from fastshard._core.dataset.gather import positions_of
+from fastshard._core.dataset.gather import resolve_positions
 from fastshard._core.dataset.shard import stage
-from fastshard._core.dataset.shard import noted
+from fastshard._core.dataset.shard import add_notes
 from fastshard._util.sizes import parse_size
 from fastshard.errors import ClosedError, FastshardError, FormatError, is_transient
 
@@ -566,7 +566,7 @@ cdef class IteratorBase:
         try:
             return self.make(item)
         except Exception as error:
-            failure = noted(
+            failure = add_notes(
                 error, item, f"position {self.taken_so_far - 1:,} of the iteration"
             )
             if failure is error:
@@ -1475,7 +1475,7 @@ def scan_members(Shard shard not None, order, window, max_memory, keep_cache):
     cdef uint64_t ahead = MOST_AHEAD
     cdef PageRing ring = None
     count = len(shard)
-    order = range(count) if order is None else positions_of(order, count)
+    order = range(count) if order is None else resolve_positions(order, count)
     if max_memory is not None or not keep_cache:
         most = parse_size(max_memory) if max_memory is not None else 4 * MOST_AHEAD
         ahead = max(1, min(ahead, most // 4))

@@ -23,18 +23,18 @@ class HeldBuffer:
 
 def offsets_of(table: ExtentTable) -> NDArray[np.uint64]: ...
 def sizes_of(table: ExtentTable) -> NDArray[np.uint64]: ...
-def array_of(
+def array_from_bytes(
     data: bytes,
     dtype: DTypeLike | None,
     shape: int | tuple[int, ...] | None,
     path: str,
 ) -> NDArray[Any]: ...
-def array_on(
+def array_from_buffer(
     view: Buffer,
     dtype: DTypeLike | None = None,
     shape: int | tuple[int, ...] | None = None,
 ) -> NDArray[Any]: ...
-def layouts(
+def read_layouts(
     shards: list[Shard], members: array[int], dtype: Any, shape: Any
 ) -> tuple[
     np.dtype[Any],

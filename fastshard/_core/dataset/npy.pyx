@@ -332,7 +332,7 @@ cdef Seen seen_of(Shard shard):
 shard_module.array_maker = array_at
 
 
-def array_of(bytes data not None, dtype, shape, str path):
+def array_from_bytes(bytes data not None, dtype, shape, str path):
     """Return bytes as an array that keeps them; read-only. See `Shard.array`."""
     try:
         return make_array(
@@ -357,7 +357,7 @@ cdef class HeldBuffer:
         PyBuffer_Release(&self.buffer)
 
 
-def array_on(view, dtype=None, shape=None):
+def array_from_buffer(view, dtype=None, shape=None):
     """Return any buffer's bytes as an array that keeps them, without a copy.
 
     Parameters
@@ -485,7 +485,7 @@ cdef cnp.ndarray npy_array(
 # Members that are to be stacked into one array
 
 cdef bint starts_alike(Layout first, Layout layout):
-    """Whether two layouts are of the same header."""
+    """Whether two read_layouts are of the same header."""
     return layout is first or (
         layout.header_size == first.header_size <= SEEN_BYTES
         and memcmp(layout.header, first.header, first.header_size) == 0
@@ -498,7 +498,7 @@ cdef object told(array):
     return array.dtype, array.shape, fortran
 
 
-def layouts(list shards not None, members not None, dtype, shape):
+def read_layouts(list shards not None, members not None, dtype, shape):
     """Say how members that are to be stacked lie in memory; looks at headers only.
 
     Parameters

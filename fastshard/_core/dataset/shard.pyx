@@ -1037,7 +1037,7 @@ def stage(SampleBase sample not None, dict staged not None):
 
 
 @cython.nonecheck(True)
-def members_of(list samples not None, field):
+def find_members(list samples not None, field):
     """Return the shards that hold a field of some samples, and its positions there.
 
     Returns
@@ -1066,7 +1066,7 @@ def members_of(list samples not None, field):
 
 
 @cython.nonecheck(True)
-def first_of_other_width(list samples not None):
+def find_odd_width(list samples not None):
     """Return the first of some samples with more or fewer fields than the first; or -1."""
     cdef Py_ssize_t i
     cdef Py_ssize_t width = (<SampleBase?> samples[0]).width() if samples else 0
@@ -1076,7 +1076,7 @@ def first_of_other_width(list samples not None):
     return -1
 
 
-def noted(error, item, str where=None):
+def add_notes(error, item, str where=None):
     """Add notes to an error that say which sample it is of; return what to raise.
 
     Parameters
@@ -1091,17 +1091,17 @@ def noted(error, item, str where=None):
     """
     if isinstance(error, StopIteration):
         error = RuntimeError("a function that a dataset was mapped with raised StopIteration")
-    for note in (*named(item), where):
+    for note in (*describe_item(item), where):
         if note and note not in getattr(error, "__notes__", ()):  # it may come again
             error.add_note(note)
     return error
 
 
 @cython.nonecheck(True)
-def named(item):
+def describe_item(item):
     """Return what names the samples of an item, as far as it is known: a list."""
     if isinstance(item, tuple):    # of zip_by_key
-        return [name for part in item for name in named(part)]
+        return [name for part in item for name in describe_item(part)]
     try:
         if isinstance(item, SampleBase):
             shard = (<SampleBase> item).samples

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from fastshard._core.dataset.gather import copies
+from fastshard._core.dataset.gather import copy_members
 from fastshard._core.dataset.shard import Shard
 from fastshard.adapters.webshart.discover import DiscoveredDataset, discover_dataset
 from fastshard.errors import FastshardError
@@ -71,7 +71,7 @@ def read_files_batch(
         else:
             shards.append(shard)
             places.append(place)
-    for place, data in zip(places, copies(shards, positions), strict=True):
+    for place, data in zip(places, copy_members(shards, positions), strict=True):
         found[place] = data
     for place, data in enumerate(found):
         if isinstance(data, Exception):

@@ -58,14 +58,14 @@ def _stack(
     """Return one column; a list where it is ragged and that is wanted."""
     import numpy as np
 
-    from fastshard._core.columnar.batch import fill_rows, layout_of_row
+    from fastshard._core.columnar.batch import fill_rows, read_row_layout
 
     if not len(order):
         return np.empty((0,))
     try:
         for layout in (rows.layout, None):  # most have the one of those before
             if layout is None:
-                layout = rows.layout = layout_of_row(rows, order[0])
+                layout = rows.layout = read_row_layout(rows, order[0])
             dtype, shape, fortran, header, size, tag = layout
             axes = shape[::-1] if fortran else shape
             odd: int | None = 0
@@ -136,14 +136,14 @@ def scan_samples(
     """Yield samples, or batches of them; see `ShardedDatasetReader.scan`."""
     import numpy as np
 
-    from fastshard._core.columnar.batch import Sweep, file_order
+    from fastshard._core.columnar.batch import RowPrefetcher, sort_in_file_order
 
     count = len(samples)
     order = np.arange(count) if chosen is None else np.asarray(chosen, np.int64)
     columns = samples.columns_of(fields)
     if columns:
-        order = file_order(columns, order)
-    bringing = Sweep(
+        order = sort_in_file_order(columns, order)
+    bringing = RowPrefetcher(
         columns,
         order,
         batch_size or AT_ONCE,
@@ -156,7 +156,7 @@ def scan_samples(
             keys = samples.keys_of(part)
             if batch_size is not None:
                 stacks = stack_columns(
-                    samples, part, columns, ragged, brought=bringing.is_sure
+                    samples, part, columns, ragged, brought=bringing.is_complete
                 )
                 yield {"__key__": keys} | stacks
                 continue

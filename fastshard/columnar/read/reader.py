@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from fastshard._core.columnar.rows import RowReader
-from fastshard._core.dataset.gather import positions_of
+from fastshard._core.dataset.gather import resolve_positions
 from fastshard._core.io.page_ring import PageRing
 from fastshard._util.options import check_choice, named_options
 from fastshard._util.sizes import parse_size
@@ -100,7 +100,7 @@ class ArraySequence(Sequence[Arrays]):
         the arrays of each sample are rows of: they can be written to.
         """
         samples = self._samples
-        order = positions_of(positions, len(samples))
+        order = resolve_positions(positions, len(samples))
         try:
             stacks = stack_columns(samples, order, samples.columns, "list")
         except FieldNotFoundError:  # not all of them have every field
@@ -545,7 +545,7 @@ class Looking(Asking):
             raise TypeError("a mask selects by numpy.flatnonzero(mask)")
         if not len(keys) or not isinstance(keys[0], str):
             samples = self._loaded()
-            return samples, positions_of(keys, len(samples))
+            return samples, resolve_positions(keys, len(samples))
         keys = keys if type(keys) is list else self._ids(keys)
         looked = self._looked
         self._note_looked_up(len(keys))

@@ -231,17 +231,17 @@ def test_a_broken_shard_fails_alone(folder):
 
 
 def test_a_shard_that_became_shorter_is_told_of(tmp_path):
-    from fastshard._core.dataset.gather import copies
+    from fastshard._core.dataset.gather import copy_members
 
     path = write_tar(tmp_path / "x.tar", {"a": b"1", "b": b"2" * 5000})
     with fastshard.open_shard(path, mode="pread") as shard:
         os.truncate(path, 2000)
-        whole, error = copies([shard, shard], [0, 1])
+        whole, error = copy_members([shard, shard], [0, 1])
         assert isinstance(whole, fastshard.FormatError)  # who knows what it is now
         assert isinstance(error, fastshard.FormatError)
         assert (error.offset, error.member) == (2000, "b")
         assert pickle.loads(pickle.dumps(error)).offset == 2000
-    assert isinstance(copies([shard], [0])[0], fastshard.ClosedError)
+    assert isinstance(copy_members([shard], [0])[0], fastshard.ClosedError)
 
 
 def test_batches_are_read_by_many_threads(dataset):

@@ -406,4 +406,4 @@ def test_a_very_large_array(tmp_path):
         for array in (reader.get_sample(sample_id)[0]["a"], reader.samples[0]["a"]):
             assert array.shape == (count,)
             assert array[-1] == 5
-        assert not reader._snapshot.files.file("a", 0).was_scanned
+        assert not reader._snapshot.files.file("a", 0).is_scanned
