@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from fastshard._util.terminal import one_line
+from fastshard._util.terminal import escape_line
 
 __all__ = [
     "AmbiguousKeyError",
@@ -42,7 +42,7 @@ class FastshardError(Exception):
     """
 
     def __str__(self) -> str:
-        return one_line(super().__str__())
+        return escape_line(super().__str__())
 
 
 class FormatError(FastshardError, ValueError):
@@ -71,7 +71,9 @@ class FormatError(FastshardError, ValueError):
 
     def __str__(self) -> str:
         member = "" if self.member is None else f"member {self.member!r} of "
-        return one_line(f"{self.reason} - at {member}{self.path}, byte {self.offset:,}")
+        return escape_line(
+            f"{self.reason} - at {member}{self.path}, byte {self.offset:,}"
+        )
 
 
 class StateError(FastshardError, ValueError):
@@ -105,7 +107,7 @@ class MemberNotFoundError(FastshardError, KeyError):
 
     def __str__(self) -> str:  # KeyError's own would show only the repr of args
         hint = f"; did you mean {' or '.join(map(repr, self.near))}?" * bool(self.near)
-        return one_line(f"no {self.kind} {self.name!r} in {self.where}{hint}")
+        return escape_line(f"no {self.kind} {self.name!r} in {self.where}{hint}")
 
 
 class ShardNotFoundError(FastshardError, ValueError):
@@ -217,7 +219,7 @@ class RemoteError(FastshardError, OSError):
         member = "" if self.member is None else f"member {self.member!r} of "
         status = "" if self.status is None else f", status {self.status}"
         times = f", after {self.attempts} attempts" if self.attempts > 1 else ""
-        return one_line(f"{self.reason} - at {member}{self.url}{status}{times}")
+        return escape_line(f"{self.reason} - at {member}{self.url}{status}{times}")
 
 
 class RemoteNotFoundError(RemoteError, FileNotFoundError):

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["in_thread"]
+__all__ = ["run_in_thread"]
 
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """Return what `work` returns, done in a thread of its own.
 
     As many as are awaited run at a time: no pool holds them up. One that is cancelled

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-__all__ = ["NewFile", "replacing", "sync_directory"]
+__all__ = ["AtomicFile", "replace_file", "sync_directory"]
 
 
-class NewFile:
+class AtomicFile:
     """A file that takes its name when it is complete, not before.
 
     It is written under a temporary name in the same directory. One that is
@@ -117,7 +117,7 @@ class NewFile:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def replace_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Give a new file to write, which takes the place of `path` at the end.
 
     What is at `path` stays as it was until then, also after a crash: the file
@@ -129,7 +129,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     OSError
         It cannot be written.
     """
-    new = NewFile(path)
+    new = AtomicFile(path)
     try:
         yield new.file
         new.commit()

@@ -17,12 +17,12 @@ from fastshard.errors import FastshardError
 __all__ = [
     "MAX_WORDS",
     "expand_braces",
-    "folders_under",
     "glob",
     "has_magic",
+    "lexists",
+    "list_tars",
     "natural_key",
-    "present",
-    "shards_in",
+    "walk_folders",
 ]
 
 
@@ -51,7 +51,7 @@ def expand_braces(pattern: str) -> list[str]:
     words = _Parser(pattern).series(0, len(pattern), 0)
     if words.number > MAX_WORDS:
         raise FastshardError(
-            f"{_shown(pattern)} stands for more than {MAX_WORDS:,} words"
+            f"{_describe(pattern)} stands for more than {MAX_WORDS:,} words"
         )
     return words.build()
 
@@ -132,7 +132,7 @@ class _Parser:
         """Read text and groups that follow one another."""
         if depth > MAX_DEPTH:
             raise FastshardError(
-                f"{_shown(self.pattern)} has braces nested deeper than {MAX_DEPTH}"
+                f"{_describe(self.pattern)} has braces nested deeper than {MAX_DEPTH}"
             )
         parts: list[_Words] = []
         text = at = start
@@ -175,7 +175,7 @@ class _Parser:
         return found
 
 
-def _shown(pattern: str) -> str:
+def _describe(pattern: str) -> str:
     return repr(pattern if len(pattern) <= 80 else pattern[:77] + "...")
 
 
@@ -206,7 +206,7 @@ def has_magic(path: str) -> bool:
     return any(character in path for character in "*?[")
 
 
-def present(path: str) -> bool:
+def lexists(path: str) -> bool:
     """Whether there is something of this name, were it a link that leads nowhere.
 
     Raises
@@ -217,8 +217,8 @@ def present(path: str) -> bool:
     return _stat(os.lstat, path) is not None
 
 
-def leads_somewhere(path: str) -> bool:
-    """Whether there is a file or a directory behind a name; OSError as `present`."""
+def target_exists(path: str) -> bool:
+    """Whether there is a file or a directory behind a name; OSError as `lexists`."""
     return _stat(os.stat, path) is not None
 
 
@@ -231,7 +231,7 @@ def _stat(call: Callable[[str], os.stat_result], path: str) -> os.stat_result | 
         raise
 
 
-def shards_in(folder: str) -> list[str]:
+def list_tars(folder: str) -> list[str]:
     """List a directory's own shards in natural order: regular files, not hidden.
 
     Raises
@@ -248,12 +248,12 @@ def shards_in(folder: str) -> list[str]:
         path = os.path.join(folder, entry.name)
         if entry.is_file():
             shards.append(path)
-        elif entry.is_symlink() and not leads_somewhere(path):
+        elif entry.is_symlink() and not target_exists(path):
             raise FileNotFoundError(errno.ENOENT, "a link that leads nowhere", path)
     return sorted(shards, key=natural_key)
 
 
-def folders_under(top: str) -> list[str]:
+def walk_folders(top: str) -> list[str]:
     """List a directory and those in it at any depth, but for hidden ones.
 
     A directory is listed once: under its own path, or, if only links lead to it,
@@ -325,10 +325,10 @@ def glob(pattern: str) -> list[str]:
 def _matching(base: str, part: str) -> list[str]:
     """List the paths that one part of a pattern leads to from a directory."""
     path = os.path.join(base, part)
-    if present(path):
+    if lexists(path):
         return [path]
     if part == "**":
-        return folders_under(base) if os.path.isdir(base or os.curdir) else []
+        return walk_folders(base) if os.path.isdir(base or os.curdir) else []
     if not has_magic(part):
         return []
     matches = re.compile(fnmatch.translate(os.path.normcase(part))).match

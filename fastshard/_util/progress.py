@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["bar_type", "byte_bar", "counted"]
+__all__ = ["bar_type", "byte_bar", "iterate_with_bar"]
 
 BAR_DELAY = 1  # seconds before a bar shows
 
@@ -35,7 +35,7 @@ def byte_bar(total: int | None, doing: str) -> Any:
     )
 
 
-def counted(things: Iterable[T], total: int, doing: str) -> Iterator[T]:
+def iterate_with_bar(things: Iterable[T], total: int, doing: str) -> Iterator[T]:
     """Yield things, and show on a terminal how many of how many there were."""
     bar = bar_type()(
         things,

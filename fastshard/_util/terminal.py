@@ -12,9 +12,9 @@ from typing import Protocol, TextIO
 
 __all__ = [
     "UsageError",
-    "encodable",
-    "one_line",
-    "shown",
+    "escape_line",
+    "escape_name",
+    "escape_unencodable",
     "write_fault",
     "write_line",
 ]
@@ -24,7 +24,7 @@ class UsageError(Exception):
     """Wrong arguments of a command."""
 
 
-class Fault(Protocol):
+class PrintableFault(Protocol):
     """A fault that a command found in data."""
 
     @property
@@ -38,25 +38,25 @@ class Fault(Protocol):
     def _asdict(self) -> dict[str, object]: ...
 
 
-def one_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """Escape every character that is not printable, as Python does: ``\\x1b``.
 
     Bytes that were not decoded (lone surrogates) become ``\\xff``. Backslashes stay,
-    for paths have them; see `shown`.
+    for paths have them; see `escape_name`.
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
 
 
-def shown(name: str) -> str:
+def escape_name(name: str) -> str:
     """Escape a name so that no two look alike: backslashes are doubled, as by tar."""
     if "\\" in name:
         name = name.replace("\\", "\\\\")
-    return one_line(name)
+    return escape_line(name)
 
 
-def encodable(text: str, encoding: str | None) -> str:
+def escape_unencodable(text: str, encoding: str | None) -> str:
     """Escape what an encoding has no bytes for: ``\\u00e9`` in ASCII."""
     if text.isascii():
         return text
@@ -64,7 +64,7 @@ def encodable(text: str, encoding: str | None) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return "".join(c if _has(encoding, c) else _escaped(c) for c in text)
+        return "".join(c if _has(encoding, c) else _escape(c) for c in text)
     return text
 
 
@@ -72,18 +72,18 @@ def write_line(*columns: object, file: TextIO | None = None) -> None:
     """Print one line, to stdout unless a file is given; tabs between columns."""
     file = sys.stdout if file is None else file
     if file is not None:  # a program without a console has none
-        line = "\t".join([one_line(str(column)) for column in columns])
-        file.write(encodable(line, getattr(file, "encoding", None)) + "\n")
+        line = "\t".join([escape_line(str(column)) for column in columns])
+        file.write(escape_unencodable(line, getattr(file, "encoding", None)) + "\n")
 
 
-def write_fault(fault: Fault, as_json: bool) -> None:
+def write_fault(fault: PrintableFault, as_json: bool) -> None:
     """Print a fault on one line."""
     if as_json:
         import json
 
         write_line(json.dumps(fault._asdict()))
         return
-    member = "" if fault.member is None else f"{shown(fault.member)}: "
+    member = "" if fault.member is None else f"{escape_name(fault.member)}: "
     write_line(f"{fault.path}: byte {fault.offset:,}: {member}{fault.reason}")
 
 
@@ -95,7 +95,7 @@ def _has(encoding: str, character: str) -> bool:
     return True
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:  # a byte, by surrogateescape
         return f"\\x{code - 0xDC00:02x}"

@@ -7,7 +7,7 @@ import json
 import time
 
 from fastshard._util.progress import bar_type
-from fastshard._util.terminal import UsageError, one_line, write_line
+from fastshard._util.terminal import UsageError, escape_line, write_line
 from fastshard.cli.common import (
     Commands,
     add_sources,
@@ -17,15 +17,15 @@ from fastshard.cli.common import (
     shards_in,
 )
 from fastshard.errors import FastshardError
-from fastshard.remote.file import default_folder, kept_name
+from fastshard.remote.file import cache_key, default_cache_dir
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import last_part
+from fastshard.remote.urls import url_basename
 
 __all__ = ["add_cache"]
 
 
 def folder_of(args: argparse.Namespace) -> str:
-    folder: str | None = args.cache_dir or default_folder()
+    folder: str | None = args.cache_dir or default_cache_dir()
     if folder is None:
         raise FastshardError("there is no cache: give --cache-dir")
     return folder
@@ -33,9 +33,9 @@ def folder_of(args: argparse.Namespace) -> str:
 
 def cmd_ls(args: argparse.Namespace) -> int:
     """List what is kept, what was used last first."""
-    from fastshard.remote.cache.store import listing
+    from fastshard.remote.cache.directory import list_objects
 
-    for found in listing(folder_of(args)):
+    for found in list_objects(folder_of(args)):
         if args.json:
             write_line(json.dumps(found._asdict()))
             continue
@@ -49,12 +49,12 @@ def cmd_ls(args: argparse.Namespace) -> int:
 
 def cmd_clear(args: argparse.Namespace) -> int:
     """Remove what is kept: of some URLs, or all."""
-    from fastshard.remote.cache.store import clear
+    from fastshard.remote.cache.directory import clear
 
     urls = None
     if args.urls:
         shards = shards_in(parse_sources(args.urls), Settings({}))
-        urls = [kept_name(url) for url in shards]
+        urls = [cache_key(url) for url in shards]
     freed = clear(folder_of(args), urls)
     write_line(f"{freed:,} bytes freed")
     return 0 if freed or urls is None else 1
@@ -78,9 +78,9 @@ def warm(url: str, remote: Settings) -> bool:
     """Keep one shard; say whether it was done."""
     from fastshard.cli.download import download_shard
 
-    name = last_part(url)
+    name = url_basename(url)
     with bar_type()(
-        unit="B", unit_scale=True, desc=one_line(name), leave=False, disable=None
+        unit="B", unit_scale=True, desc=escape_line(name), leave=False, disable=None
     ) as bar:
 
         def show(done: int, nbytes: int) -> None:

@@ -12,15 +12,15 @@ from typing import Any, NoReturn, TextIO
 
 from fastshard._util.progress import bar_type
 from fastshard._util.sizes import parse_size
-from fastshard._util.terminal import UsageError, one_line, write_line
+from fastshard._util.terminal import UsageError, escape_line, write_line
 from fastshard.dataset.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import Format, find_format
 from fastshard.formats.tar import Progress, TarShard, open_tar
 from fastshard.index.sidecar import sidecar_path
-from fastshard.remote.options import RemoteOptions, Settings, settings_of
-from fastshard.remote.urls import is_remote, last_part
+from fastshard.remote.options import RemoteOptions, Settings, make_settings
+from fastshard.remote.urls import is_remote, url_basename
 
 __all__ = [
     "Commands",
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors take one line, whatever file names a shell expanded."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(one_line(message))
+        super().error(escape_line(message))
 
 
 def size(text: str) -> int:
@@ -116,7 +116,7 @@ def settings_in(
 ) -> Settings | None:
     """Return how sources are read, if they are not on this machine."""
     urls = [url for source in sources for url in source.urls]
-    return settings_of(remote_of(args), urls) if urls else None
+    return make_settings(remote_of(args), urls) if urls else None
 
 
 def shards_in(sources: Sequence[Location], remote: Settings | None = None) -> list[str]:
@@ -179,7 +179,7 @@ def progress_of(path: str) -> Iterator[Progress]:
     """Show a bar on a terminal for what takes longer than a second."""
     with bar_type()(
         total=None if is_remote(path) else os.path.getsize(path),
-        desc=one_line(last_part(path)),
+        desc=escape_line(url_basename(path)),
         unit="B",
         unit_scale=True,
         delay=BAR_DELAY,

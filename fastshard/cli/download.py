@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from fastshard.errors import FormatError, RemoteError
 from fastshard.formats.tar import open_tar
 from fastshard.index.remote_sidecar import remote_sidecar_path
-from fastshard.remote.cache.store import Entry
+from fastshard.remote.cache.store import CacheEntry
 from fastshard.remote.file import (
     RemoteFile,
-    open_if_there,
     open_remote,
-    remote_bytes,
+    read_remote,
+    try_open_remote,
 )
 from fastshard.remote.options import Settings
 
@@ -69,7 +69,7 @@ def download_shard(
     return asked
 
 
-def _batches(entry: Entry, nbytes: int) -> Iterator[list[tuple[int, int]]]:
+def _batches(entry: CacheEntry, nbytes: int) -> Iterator[list[tuple[int, int]]]:
     """Cut what is missing into ranges, some at a time."""
     batch: list[tuple[int, int]] = []
     for offset, size in entry.missing(0, nbytes):
@@ -82,13 +82,13 @@ def _batches(entry: Entry, nbytes: int) -> Iterator[list[tuple[int, int]]]:
         yield batch
 
 
-def _check_hash(file: RemoteFile, entry: Entry) -> None:
+def _check_hash(file: RemoteFile, entry: CacheEntry) -> None:
     """Compare with the sha256 that a JSON index beside the shard records."""
     beside = remote_sidecar_path(file.url, "json", None)
-    if open_if_there(beside, file.settings) is None:
+    if try_open_remote(beside, file.settings) is None:
         return
     try:
-        recorded = json.loads(remote_bytes(beside, file.settings)).get("hash_lfs")
+        recorded = json.loads(read_remote(beside, file.settings)).get("hash_lfs")
     except (ValueError, AttributeError, RecursionError):
         return  # opening the shard says what is wrong with it
     if not isinstance(recorded, str):

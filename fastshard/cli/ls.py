@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from fastshard._util.terminal import shown, write_line
+from fastshard._util.terminal import escape_name, write_line
 from fastshard.cli.common import (
     SOURCE_HELP,
     Commands,
@@ -34,9 +34,9 @@ def lines_of(path: str, shard: TarShard, args: argparse.Namespace) -> Iterator[s
             member = {"shard": path, "name": name, "offset": offset, "size": size}
             yield json.dumps(member)
         elif args.long:
-            yield f"{offset:>15} {size:>13}  {shown(name)}"
+            yield f"{offset:>15} {size:>13}  {escape_name(name)}"
         else:
-            yield shown(name)
+            yield escape_name(name)
 
 
 def cmd_ls(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from fastshard._util.terminal import shown, write_line
+from fastshard._util.terminal import escape_name, write_line
 from fastshard.cli.common import (
     Commands,
     add_sources,
@@ -51,7 +51,7 @@ def figures_of(shard: TarShard) -> dict[str, Any]:
 
 
 def counts(of: dict[str, int]) -> str:
-    return ", ".join(f"{shown(k)}: {n:,}" for k, n in of.items()) or "none"
+    return ", ".join(f"{escape_name(k)}: {n:,}" for k, n in of.items()) or "none"
 
 
 def print_figures(figures: dict[str, Any]) -> None:

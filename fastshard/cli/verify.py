@@ -19,9 +19,9 @@ from fastshard.cli.common import (
     shards_in,
 )
 from fastshard.errors import FastshardError
-from fastshard.remote.file import open_if_there
+from fastshard.remote.file import try_open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, joined
+from fastshard.remote.urls import is_remote, join_url
 
 if TYPE_CHECKING:
     from fastshard.dataset.verify import Fault
@@ -65,8 +65,8 @@ def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -
 
     root = common_root(paths)
     if remote is not None:
-        where = joined(root, NAME) if root else ""
-        there = bool(root) and open_if_there(where, remote) is not None
+        where = join_url(root, NAME) if root else ""
+        there = bool(root) and try_open_remote(where, remote) is not None
     else:
         where = os.path.join(root, NAME)
         there = os.path.exists(where)

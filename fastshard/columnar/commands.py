@@ -14,9 +14,9 @@ from typing import Any
 
 from fastshard._util.terminal import (
     UsageError,
-    encodable,
-    one_line,
-    shown,
+    escape_line,
+    escape_name,
+    escape_unencodable,
     write_line,
 )
 from fastshard.columnar.schema import INDEX_NAME, is_columnar, read_fields
@@ -46,7 +46,7 @@ def needed_root(root: str) -> str:
 def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
     """Describe what `stat` counted."""
     columns = ", ".join(
-        f"{shown(name)} {shown(kind)}".strip()
+        f"{escape_name(name)} {escape_name(kind)}".strip()
         for name, kind in figures["columns"].items()
     )
     yield figures["dataset"]
@@ -55,7 +55,7 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"  columns  {columns or 'none'}"
     for name, of in figures["fields"].items():
         shards, samples = f"{of['shards']:,} shards", f"{of['samples']:,} samples"
-        yield f"  {shown(name)}: {samples} in {shards} of {of['bytes']:,} bytes"
+        yield f"  {escape_name(name)}: {samples} in {shards} of {of['bytes']:,} bytes"
         if of["missing"]:
             numbers = ", ".join(map(str, of["missing"][:8]))
             yield f"    {len(of['missing']):,} shards are not there: {numbers}"
@@ -68,7 +68,7 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
             yield f"    live {of['live_bytes']:,} bytes, dead {dead}"
         for kind in of.get("arrays", ()):
             shape = tuple(kind["shape"])
-            yield f"    {kind['count']:>12,}  {shown(kind['dtype'])} {shape}"
+            yield f"    {kind['count']:>12,}  {escape_name(kind['dtype'])} {shape}"
 
 
 def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
@@ -89,8 +89,8 @@ def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
                 line = {"id": plain(sample_id), "shards": each_plain(there)}
                 yield json.dumps(line)
             else:
-                fields = f"  {' '.join(map(shown, there))}" if long else ""
-                yield shown(str(sample_id)) + fields
+                fields = f"  {' '.join(map(escape_name, there))}" if long else ""
+                yield escape_name(str(sample_id)) + fields
     except INDEX_ERRORS as error:
         raise translate_error(error, conn.path) from error
     finally:
@@ -155,7 +155,7 @@ def print_rows(
             write_line(json.dumps(values))
         else:
             texts = ("" if value is None else str(value) for value in values.values())
-            write_line(*map(shown, texts))
+            write_line(*map(escape_name, texts))
 
 
 def write_csv(rows: Iterable[Iterable[Any]]) -> None:
@@ -165,10 +165,10 @@ def write_csv(rows: Iterable[Iterable[Any]]) -> None:
     is_seen = sys.stdout.isatty()
     for row in rows:
         if is_seen:
-            row = [one_line(v) if isinstance(v, str) else v for v in row]
+            row = [escape_line(v) if isinstance(v, str) else v for v in row]
         writer.writerow(row)
         line = text.getvalue().removesuffix("\r\n") + "\n"
-        sys.stdout.write(encodable(line, sys.stdout.encoding))
+        sys.stdout.write(escape_unencodable(line, sys.stdout.encoding))
         text.seek(0)
         text.truncate()
 

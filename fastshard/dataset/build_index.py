@@ -27,7 +27,7 @@ from fastshard.index.freshness import identify_file, is_same_file
 from fastshard.index.sidecar import FORMATS, read_index, sidecar_path
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import is_remote, last_part, redact, relative
+from fastshard.remote.urls import is_remote, redact, relative_path, url_basename
 
 __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "parse_part"]
 
@@ -71,9 +71,9 @@ class Job(NamedTuple):
     def path(self, shard: str) -> str:
         """Return where the index of a shard goes."""
         if self.remote is not None:
-            below = os.path.dirname(relative(shard, self.root))
+            below = os.path.dirname(relative_path(shard, self.root))
             folder = os.path.normpath(os.path.join(self.out or ".", below))
-            return sidecar_path(last_part(shard), self.format, folder)
+            return sidecar_path(url_basename(shard), self.format, folder)
         if self.out is None:
             return sidecar_path(shard, self.format)
         below = os.path.relpath(os.path.dirname(os.path.abspath(shard)), self.root)
@@ -387,5 +387,5 @@ def _facts(job: Job, shard: str) -> ShardRecord:
 def _name_of(job: Job, shard: str) -> str:
     """Return a shard's name below the dataset's directory."""
     if job.remote is not None:
-        return relative(shard, job.root)
+        return relative_path(shard, job.root)
     return os.path.relpath(shard, job.root).replace(os.sep, "/")

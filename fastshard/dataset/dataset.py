@@ -19,7 +19,7 @@ from fastshard._core.dataset.iterate import (
     fetch_samples,
 )
 from fastshard._core.dataset.shard import SampleLocator, add_notes
-from fastshard._util.aio import in_thread
+from fastshard._util.aio import run_in_thread
 from fastshard.dataset.base import Ordered
 from fastshard.dataset.batch import (
     Ragged,
@@ -106,7 +106,7 @@ class Bulk(Ordered):
         loops and trio's.
         """
         wanted = list(positions)
-        return await in_thread(lambda: self.get_many(wanted))
+        return await run_in_thread(lambda: self.get_many(wanted))
 
     def read_into(
         self,

@@ -20,22 +20,22 @@ from fastshard._util.globs import (
     expand_braces,
     glob,
     has_magic,
-    leads_somewhere,
+    lexists,
+    list_tars,
     natural_key,
-    present,
-    shards_in,
+    target_exists,
 )
 from fastshard.errors import FastshardError, FormatError
 from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
-from fastshard.remote.file import open_remote, remote_bytes, transport_for
-from fastshard.remote.options import RemoteOptions, Settings, settings_of
+from fastshard.remote.file import open_remote, read_remote, transport_for
+from fastshard.remote.options import RemoteOptions, Settings, make_settings
 from fastshard.remote.urls import (
     HTTP,
     Url,
     folder_of,
-    joined,
-    parse,
+    join_url,
+    parse_path_or_url,
     parse_url,
     redact,
     scheme_of,
@@ -90,7 +90,7 @@ class Location(NamedTuple):
 
     def settings(self, options: RemoteOptions) -> Settings:
         """Return how URLs are read; secrets are for the origins of `urls`."""
-        return settings_of(options, self.urls)
+        return make_settings(options, self.urls)
 
 
 def parse_source(source: Source) -> Location:
@@ -125,10 +125,10 @@ def _parts_of(item: object) -> tuple[str | Url, ...]:
     text = os.fspath(item) if isinstance(item, os.PathLike) else item
     if not isinstance(text, str):
         raise TypeError(f"paths are str or path-like, not {type(item).__name__}")
-    whole = parse(text)
+    whole = parse_path_or_url(text)
     if isinstance(whole, str) or "::" not in text:
         return (whole,)
-    return tuple(map(parse, SEVERAL.split(text)))
+    return tuple(map(parse_path_or_url, SEVERAL.split(text)))
 
 
 class Listed(NamedTuple):
@@ -179,7 +179,7 @@ def _from_index(url: Url, settings: Settings) -> Iterator[Listed]:
         raise FastshardError(
             f"{url.redacted} is a glob, and HTTP lists nothing: give a brace list"
         )
-    whole = url if url.base.endswith("/" + NAME) else Url(joined(url.text, NAME))
+    whole = url if url.base.endswith("/" + NAME) else Url(join_url(url.text, NAME))
     try:
         file = open_remote(whole, settings)
     except FileNotFoundError:
@@ -189,15 +189,15 @@ def _from_index(url: Url, settings: Settings) -> Iterator[Listed]:
         ) from None
     folder = folder_of(whole.text)
     for shard in DatasetIndex(file.path, file=file).shards:
-        yield Listed(joined(folder, shard.name) + whole.query)
+        yield Listed(join_url(folder, shard.name) + whole.query)
 
 
 def _from_wids_url(text: str, settings: Settings) -> Iterator[Listed]:
     """Read a wids index."""
     url = Url(text)
-    shards = read_wids(url.redacted, lambda _: remote_bytes(url, settings))
+    shards = read_wids(url.redacted, lambda _: read_remote(url, settings))
     for shard in shards:
-        where = joined(folder_of(text), shard.url)
+        where = join_url(folder_of(text), shard.url)
         if scheme_of(where) != url.scheme:
             raise FormatError(f"it lists {redact(where)}", url.redacted, 0)
         yield Listed(where, shard.nsamples)
@@ -340,7 +340,7 @@ def _resolve(part: str | Url, settings: Settings) -> Iterator[_Shard]:
         for url, samples in list_remote(part, settings):
             yield _Shard(url, samples, is_remote=True)
         return
-    if present(part):
+    if lexists(part):
         yield from _existing(part, settings)
         return
     _refuse_remote(part)
@@ -348,14 +348,14 @@ def _resolve(part: str | Url, settings: Settings) -> Iterator[_Shard]:
         for piece in part.split("::"):
             if not piece:
                 raise ValueError("a source with an empty path")
-            yield from _resolve(parse(piece), settings)
+            yield from _resolve(parse_path_or_url(piece), settings)
         return
     local = _without_scheme(part)
-    if present(local):
+    if lexists(local):
         yield from _existing(local, settings)
         return
     for word in expand_braces(local):
-        if present(word):
+        if lexists(word):
             yield from _existing(word, settings)
         elif has_magic(word):
             yield from map(_Shard, _globbed(word))
@@ -374,7 +374,7 @@ def _existing(path: str, settings: Settings) -> Iterator[_Shard]:
 
 
 def _listed(folder: str) -> list[str]:
-    shards = shards_in(folder)
+    shards = list_tars(folder)
     if shards:
         return shards
     below = list(itertools.islice(_folders_with_shards(folder), MANY))
@@ -405,7 +405,7 @@ def _folders_with_shards(folder: str) -> Iterator[str]:
 def _globbed(pattern: str) -> list[str]:
     """List the shards that a glob matches."""
     if os.path.basename(pattern.rstrip("/" + os.sep)) == "**":
-        shards = [path for folder in glob(pattern) for path in shards_in(folder)]
+        shards = [path for folder in glob(pattern) for path in list_tars(folder)]
         if not shards:
             raise FastshardError(f"{pattern} has no shard ({SUFFIX})")
         return sorted(shards, key=natural_key)
@@ -426,7 +426,7 @@ def _from_wids(path: str, settings: Settings) -> list[_Shard]:
 
     shards = []
     for listed in read_wids(path):
-        url = parse(listed.url)
+        url = parse_path_or_url(listed.url)
         if isinstance(url, Url):
             for found, _ in list_remote(url, settings):
                 shards.append(_Shard(found, listed.nsamples, is_remote=True))
@@ -463,7 +463,7 @@ def _without_scheme(item: str) -> str:
     path = item[len("file://") + len(_host_of(item)) :]
     if os.name == "nt" and re.match("/[A-Za-z]:", path):
         path = path[1:]
-    if "%" in path and not present(path):
+    if "%" in path and not lexists(path):
         from urllib.parse import unquote
 
         path = unquote(path, errors="surrogateescape")
@@ -471,7 +471,7 @@ def _without_scheme(item: str) -> str:
 
 
 def _refuse_missing(paths: list[str]) -> None:
-    missing = [path for path in paths if not leads_somewhere(path)]
+    missing = [path for path in paths if not target_exists(path)]
     if len(missing) == 1:
         raise FileNotFoundError(errno.ENOENT, "no such shard", missing[0])
     if missing:

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from fastshard._core.io.source import LocalFile, MappedSource
-from fastshard._util.progress import counted
+from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import ClosedError, FastshardError, StaleIndexError
@@ -34,9 +34,9 @@ from fastshard.remote.urls import (
     folder_of,
     is_folder,
     is_remote,
-    joined,
-    parse,
-    relative,
+    join_url,
+    parse_path_or_url,
+    relative_path,
 )
 
 __all__ = ["TarSet", "common_root", "require_tars"]
@@ -93,7 +93,7 @@ class TarSet(ShardSet):
         self.index = index
         self._indexes: str | Url | None = None  # the folder that `index` names
         if index not in ("auto", "none") and is_folder(index):
-            self._indexes = parse(index)
+            self._indexes = parse_path_or_url(index)
         self.options: dict[str, Any] = {"mode": mode, "key": key, "lower": lower}
         self.options |= {"prefetch": reading.prefetch, "check_size": check_size}
         self.options |= {"remote": remote}
@@ -157,9 +157,9 @@ class TarSet(ShardSet):
         if self.remote is None:
             below = os.path.relpath(os.path.dirname(self.paths[k]), self.root)
         else:
-            below = relative(folder_of(self.paths[k]) + "/", self.root)
+            below = relative_path(folder_of(self.paths[k]) + "/", self.root)
             if isinstance(folder, Url):
-                return joined(folder.text, below)
+                return join_url(folder.text, below)
         return os.path.normpath(os.path.join(self.index, below))
 
     def without(self, gone: Collection[int]) -> TarSet:
@@ -214,7 +214,8 @@ class TarSet(ShardSet):
 
         with ThreadPoolExecutor(THREADS) as pool:
             try:
-                yield from counted(pool.map(task, range(len(self))), len(self), doing)
+                results = pool.map(task, range(len(self)))
+                yield from iterate_with_bar(results, len(self), doing)
             except BaseException:
                 self._given_up = True
                 pool.shutdown(cancel_futures=True)

@@ -22,7 +22,7 @@ from fastshard.index.dataset_lookup import (
 )
 from fastshard.index.remote_sidecar import read_remote_index, remote_sidecar_path
 from fastshard.index.sidecar import SEARCHED, infer_format, read_index, sidecar_path
-from fastshard.remote.file import RemoteFile, open_if_there, open_remote, remote_bytes
+from fastshard.remote.file import RemoteFile, open_remote, read_remote, try_open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_folder, is_remote
 
@@ -68,7 +68,7 @@ def find_remote_indexes(url: str, index: str, settings: Settings) -> list[str]:
 
 def _is_there(path: str, settings: Settings) -> bool:
     if is_remote(path):
-        return open_if_there(path, settings) is not None
+        return try_open_remote(path, settings) is not None
     return os.path.exists(path)
 
 
@@ -126,7 +126,7 @@ def _broken_parts(path: str, file: LocalFile | RemoteFile) -> Iterator[FaultTupl
     if isinstance(file, LocalFile) or not is_remote(path):
         index = read_binary(path)
     else:
-        index = parse_binary(remote_bytes(path, file.settings), path)
+        index = parse_binary(read_remote(path, file.settings), path)
     for part, at in index.find_damage():
         yield path, at, None, f"the checksum of its {part} is wrong"
 

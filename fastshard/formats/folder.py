@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from fastshard.remote.file import open_if_there
+from fastshard.remote.file import try_open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import joined
+from fastshard.remote.urls import join_url
 
 __all__ = ["Folder", "LocalFolder", "RemoteFolder"]
 
@@ -55,8 +55,8 @@ class RemoteFolder:
         self._settings = settings
 
     def has(self, name: str) -> bool:
-        return open_if_there(joined(self.path, name), self._settings) is not None
+        return try_open_remote(join_url(self.path, name), self._settings) is not None
 
     def read(self, name: str, most: int) -> bytes | None:
-        file = open_if_there(joined(self.path, name), self._settings)
+        file = try_open_remote(join_url(self.path, name), self._settings)
         return None if file is None else file.read(0, min(file.nbytes, most))

@@ -30,8 +30,8 @@ from fastshard.index.freshness import (
     spread_positions,
 )
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar_path
-from fastshard.remote.options import RemoteOptions, Settings, settings_of
-from fastshard.remote.urls import Url, is_remote, parse, parse_url
+from fastshard.remote.options import RemoteOptions, Settings, make_settings
+from fastshard.remote.urls import Url, is_remote, parse_path_or_url, parse_url
 
 if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing
@@ -364,7 +364,7 @@ def open_shard(
     known = (*(open_shard.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
     check_names("open_shard", remote, known)
     name = os.fspath(path)
-    place = parse(name) if isinstance(name, str) else path
+    place = parse_path_or_url(name) if isinstance(name, str) else path
     return open_tar(
         place,
         index=index,
@@ -373,7 +373,7 @@ def open_shard(
         lower=lower,
         prefetch=prefetch,
         check_size=check_size,
-        remote=settings_of(remote, [place]) if isinstance(place, Url) else None,
+        remote=make_settings(remote, [place]) if isinstance(place, Url) else None,
     )
 
 
@@ -405,7 +405,7 @@ def open_tar(
         if not isinstance(name, str):
             kind = type(path).__name__
             raise TypeError(f"a path is str or os.PathLike[str], not {kind}")
-        place = parse(name)
+        place = parse_path_or_url(name)
     index = os.fspath(index)
     check_index(index)
     opening: Any = open_remote_tar if isinstance(place, Url) else open_local_tar
@@ -439,7 +439,7 @@ def open_local_tar(
 ) -> TarShard:
     """Open a tar shard on this machine; `remote` is for its index alone."""
     rule = {"last_dot": key == "last", "lower": lower}
-    place = index if index == "auto" else parse(index)
+    place = index if index == "auto" else parse_path_or_url(index)
     file = LocalFile(name)
     try:
         if isinstance(place, Url):
@@ -504,8 +504,8 @@ def open_remote_tar(
 
     rule = {"last_dot": key == "last", "lower": lower}
     url = parse_url(url)
-    settings = remote or settings_of({}, [url])
-    place = index if index in ("auto", "none", "rebuild") else parse(index)
+    settings = remote or make_settings({}, [url])
+    place = index if index in ("auto", "none", "rebuild") else parse_path_or_url(index)
     file = open_remote(url, settings)
     contents = find_contents(file, place, progress, **rule)
     source = _kept_whole(file, ring) or RemoteSource(file)
@@ -578,7 +578,7 @@ def _contents_from(
     """Read the remote index of a shard that is here."""
     from fastshard.index.remote_sidecar import read_remote_index
 
-    settings = settings or settings_of({}, [url])
+    settings = settings or make_settings({}, [url])
     return read_remote_index(url, file, settings=settings, **rule)
 
 

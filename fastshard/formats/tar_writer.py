@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import columns_of
-from fastshard._util.files import NewFile
+from fastshard._util.files import AtomicFile
 from fastshard.errors import FormatError
 from fastshard.index.contents import Contents
 
@@ -186,7 +186,7 @@ class TarBuilder:
 
     def __init__(self, path: str, *, overwrite: bool) -> None:
         self.path = path
-        self.new = NewFile(path, overwrite=overwrite, buffering=BUFFER)
+        self.new = AtomicFile(path, overwrite=overwrite, buffering=BUFFER)
         self.keys: set[str] = set()
         self.size = 0
         # What a scan must find: the columns of an `ExtentTable`.

@@ -83,7 +83,7 @@ from fastshard._core.table.grouping import (
     columns_of,
     samples_of,
 )
-from fastshard._util.files import replacing
+from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError
 from fastshard.index.contents import NO_IDENTITY, Contents, FileIdentity
 
@@ -451,7 +451,7 @@ def write_binary(
         at -= HEADER.size
         body[at : at + size] = columns[column]
     sums = block_sums(body)
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(header.pack(sums))
         file.write(body)
         file.write(sums)

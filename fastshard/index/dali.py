@@ -25,7 +25,7 @@ from typing import NamedTuple, NoReturn
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.extents import ExtentTable
-from fastshard._util.files import replacing
+from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import Contents, build_table
 from fastshard.index.freshness import find_first_changed
@@ -238,7 +238,7 @@ def write_dali(
     if not samples:
         raise FastshardError(f"{file.path}: an index of DALI needs a sample at least")
     text = "".join(f"{line}\n" for line in (f"v{version} {len(samples)}", *samples))
-    with replacing(path) as index:
+    with replace_file(path) as index:
         index.write(text.encode("utf-8"))
 
 

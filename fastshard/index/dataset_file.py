@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
 from fastshard._core.table.checksums import crc32c
 from fastshard._core.table.grouping import IndexMemory, key_hash
-from fastshard._util.files import replacing
+from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import FileIdentity
 from fastshard.index.freshness import compute_fingerprint, identify_file, is_same_file
@@ -490,7 +490,7 @@ def write_dataset_index(
         0,
         0,
     )
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(seal_dataset_header(packed, table, keys))
         file.write(table)
         file.write(keys)

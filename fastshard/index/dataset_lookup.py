@@ -11,9 +11,9 @@ from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.contents import warn_ignored_index, warn_old_version
 from fastshard.index.dataset_file import NAME, DatasetIndex, ShardRecord
 from fastshard.index.freshness import identify_file, is_same_file
-from fastshard.remote.file import open_if_there
+from fastshard.remote.file import try_open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, joined, redact, relative
+from fastshard.remote.urls import is_remote, join_url, redact, relative_path
 
 if TYPE_CHECKING:
     from fastshard._core.table.extents import ExtentTable
@@ -174,7 +174,7 @@ def match_remote_dataset_index(
     by_name = {shard.name: number for number, shard in enumerate(index.shards)}
     numbers = []
     for url in urls:
-        name = relative(url, root)
+        name = relative_path(url, root)
         if name not in by_name:
             raise StaleIndexError(f"does not list {redact(url)}", index.path, 0)
         numbers.append(by_name[name])
@@ -196,7 +196,7 @@ def _opened(folder: str, settings: Settings) -> DatasetIndex | None:
     if not is_remote(folder):
         path = os.path.join(folder, NAME)
         return DatasetIndex(path) if folder and os.path.exists(path) else None
-    file = open_if_there(joined(folder, NAME), settings)
+    file = try_open_remote(join_url(folder, NAME), settings)
     return None if file is None else DatasetIndex(file.path, file=file)
 
 

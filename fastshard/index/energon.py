@@ -18,7 +18,7 @@ from types import MappingProxyType
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.parse.tar import header_starts, scan_tar
 from fastshard._core.table.extents import ExtentTable
-from fastshard._util.files import replacing
+from fastshard._util.files import replace_file
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.contents import Contents
 
@@ -141,5 +141,5 @@ def write_energon(
     """
     shown = contents.index or file.path
     starts = _sample_starts(contents.table, file, shown, progress)
-    with replacing(path) as index:
+    with replace_file(path) as index:
         index.write(_packed(starts))

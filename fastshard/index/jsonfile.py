@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._core.parse.json import parse_index
-from fastshard._util.files import replacing
+from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError
 from fastshard.index.contents import Contents
 
@@ -136,7 +136,7 @@ def write_json(
         )
     known = {"path": shard, "filesize": nbytes, "hash": hash, "hash_lfs": hash_lfs}
     head = {key: value for key, value in known.items() if value is not None}
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(_dumps(head)[:-1] + b',"files":{')
         for part in _members(contents, sha256):
             file.write(part)

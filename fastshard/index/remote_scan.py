@@ -22,7 +22,7 @@ from fastshard.errors import FormatError
 from fastshard.index.binary import read_binary, write_binary
 from fastshard.index.contents import Contents
 from fastshard.index.freshness import identify_file
-from fastshard.remote.file import RemoteFile, index_entry
+from fastshard.remote.file import RemoteFile, index_cache_entry
 
 __all__ = ["scan_or_load", "scan_remote"]
 
@@ -163,7 +163,7 @@ def scan_or_load(
     again : bool
         Scan even if there is a result.
     """
-    entry = index_entry(file)
+    entry = index_cache_entry(file)
     path = None if entry is None else entry.sidecar("index.fsi")
     if path is not None and not again:
         with suppress(OSError, FormatError):

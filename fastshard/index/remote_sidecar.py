@@ -17,9 +17,15 @@ from fastshard.index.sidecar import (
     parse_json_sidecar,
     sidecar_path,
 )
-from fastshard.remote.file import RemoteFile, is_absent, remote_bytes
+from fastshard.remote.file import RemoteFile, is_not_found, read_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import Url, is_folder, joined, last_part, parse
+from fastshard.remote.urls import (
+    Url,
+    is_folder,
+    join_url,
+    parse_path_or_url,
+    url_basename,
+)
 
 __all__ = [
     "find_contents",
@@ -82,7 +88,7 @@ def find_remote_index(
         try:
             return read_remote_index(path, file, last_dot=last_dot, lower=lower)
         except OSError as error:
-            if not is_absent(error):
+            if not is_not_found(error):
                 raise
         except FormatError as error:
             warn_ignored_index(error)
@@ -91,16 +97,18 @@ def find_remote_index(
 
 def remote_sidecar_path(url: str, kind: str, folder: str | None) -> str:
     """Return the URL or path of a remote shard's index."""
-    path = _sidecar_location(Url(url), kind, None if folder is None else parse(folder))
+    path = _sidecar_location(
+        Url(url), kind, None if folder is None else parse_path_or_url(folder)
+    )
     return path.text if isinstance(path, Url) else path
 
 
 def _sidecar_location(url: Url, kind: str, folder: str | Url | None) -> str | Url:
     if folder is None:
         return Url(sidecar_path(url.base, kind) + url.query)
-    name = sidecar_path(last_part(url.base), kind)
+    name = sidecar_path(url_basename(url.base), kind)
     if isinstance(folder, Url):
-        return Url(joined(folder.text, name))
+        return Url(join_url(folder.text, name))
     return os.path.join(folder, name)
 
 
@@ -133,7 +141,7 @@ def read_remote_index(
         The index is damaged.
     """
     if isinstance(path, str):
-        path = parse(path)
+        path = parse_path_or_url(path)
     if isinstance(path, Url):
         shown, kind = path.redacted, infer_format(path.base)
     else:
@@ -162,6 +170,6 @@ def read_remote_index(
 def _read_bytes(path: str | Url, settings: Settings) -> bytes:
     """Return the bytes of a small file, local or remote."""
     if isinstance(path, Url):
-        return remote_bytes(path, settings)
+        return read_remote(path, settings)
     with open(path, "rb") as stored:
         return stored.read()

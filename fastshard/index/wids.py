@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fastshard._core.io.source import LocalFile, PreadSource
-from fastshard._util.files import replacing
+from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError
 
 __all__ = ["WidsShard", "read_wids", "write_wids"]
@@ -244,7 +244,7 @@ def write_wids(
         "name": name or os.path.basename(folder),
         "shardlist": listed,
     }
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(json.dumps(whole, indent=2).encode() + b"\n")
 
 

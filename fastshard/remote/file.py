@@ -15,11 +15,11 @@ from fastshard.errors import (
     RemoteError,
     RemoteNotFoundError,
 )
-from fastshard.remote.cache.store import Entry, RangeCache
-from fastshard.remote.facts import ObjectInfo, Part, Transport
+from fastshard.remote.cache.store import CacheEntry, RangeCache
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter, NoRangesError
 from fastshard.remote.scheduler import MOST_SPAN, Request, fetch, read_now, start
+from fastshard.remote.transport import ObjectInfo, Part, Transport
 from fastshard.remote.urls import HTTP, Url, base_of, parse_url, without_user
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = [
     "RemoteFile",
     "cache_for",
-    "default_folder",
-    "downloaded",
+    "cache_key",
+    "default_cache_dir",
+    "download_to_cache",
     "fetch",
-    "index_entry",
-    "is_absent",
-    "kept_name",
-    "open_if_there",
+    "index_cache_entry",
+    "is_not_found",
     "open_remote",
-    "remote_bytes",
+    "read_remote",
     "transport_for",
+    "try_open_remote",
 ]
 
 
@@ -76,7 +76,7 @@ class RemoteFile:
         settings: Settings,
         info: ObjectInfo,
         head: bytes = b"",
-        entry: Entry | None = None,
+        entry: CacheEntry | None = None,
     ) -> None:
         self.location = parse_url(url)
         self.url = self.location.text
@@ -108,7 +108,7 @@ class RemoteFile:
             fetch([request])
             return request.result()
         room, view = room_for(size)
-        if not (self.is_kept(offset, size) and self.read_kept(offset, view)):
+        if not (self.is_cached(offset, size) and self.read_cached(offset, view)):
             deadline = Deadline(self.settings.timeout, size)
             try:
                 self.read_range(offset, offset + size, [(offset, view)], deadline)
@@ -160,11 +160,11 @@ class RemoteFile:
         """Latency and rate of its server, as measured in this process."""
         return self.settings.shared(self._client).meter
 
-    def is_kept(self, offset: int, size: int) -> bool:
+    def is_cached(self, offset: int, size: int) -> bool:
         """Say whether a range is on this machine."""
         return self.entry is not None and self.entry.has(offset, size)
 
-    def read_kept(self, offset: int, view: memoryview) -> bool:
+    def read_cached(self, offset: int, view: memoryview) -> bool:
         """Fill a buffer from this machine; False if a byte is not there, or wrong."""
         return self.entry is not None and self.entry.read_into(offset, view)
 
@@ -188,13 +188,13 @@ class RemoteFile:
             for offset, view in parts:
                 self.entry.add(offset, view)
 
-    def _download(self, entry: Entry, parts: Sequence[Part]) -> None:
+    def _download(self, entry: CacheEntry, parts: Sequence[Part]) -> None:
         """Keep all of an object again, of which ranges cannot be had."""
         cache = cache_for(self.settings)
         assert cache is not None
         with self._keeping:
             if not all(entry.read_into(*part) for part in parts):
-                downloaded(self.location, self.settings, cache)
+                download_to_cache(self.location, self.settings, cache)
         if not all(entry.read_into(*part) for part in parts):
             raise RemoteError(
                 "the server sends whole objects only, and cache_limit is too small to "
@@ -238,16 +238,16 @@ def open_remote(url: str | Url, settings: Settings) -> RemoteFile:
 
 def _open_kept(url: Url, settings: Settings, cache: RangeCache) -> RemoteFile:
     """Open an object of which something may be kept here."""
-    name = kept_name(url.text)
+    name = cache_key(url.text)
     if settings.offline:
-        known = cache.remembered(name)
+        known = cache.latest_info(name)
         if known is None:
             raise RemoteNotFoundError("offline, and it is not kept here", url.redacted)
         return RemoteFile(url, settings, known, entry=cache.entry(name, known))
     try:
         info, head = transport_for(url, settings).head(url, FIRST)
     except NoRangesError:
-        return RemoteFile(url, settings, *downloaded(url, settings, cache))
+        return RemoteFile(url, settings, *download_to_cache(url, settings, cache))
     if not info.tag:  # nothing tells when it is written to
         return RemoteFile(url, settings, info, head)
     entry = cache.entry(name, info)
@@ -256,7 +256,7 @@ def _open_kept(url: Url, settings: Settings, cache: RangeCache) -> RemoteFile:
     return RemoteFile(url, settings, info, head, entry)
 
 
-def remote_bytes(url: str | Url, settings: Settings) -> bytes:
+def read_remote(url: str | Url, settings: Settings) -> bytes:
     """Return the bytes of a small object."""
     if settings.cache_dir is None:
         return transport_for(url, settings).whole(url)[1]
@@ -267,17 +267,17 @@ def remote_bytes(url: str | Url, settings: Settings) -> bytes:
     return file.read(0, file.nbytes)
 
 
-def open_if_there(url: str | Url, settings: Settings) -> RemoteFile | None:
+def try_open_remote(url: str | Url, settings: Settings) -> RemoteFile | None:
     """Open an object, or return None if there is none."""
     try:
         return open_remote(url, settings)
     except RemoteError as error:
-        if is_absent(error):
+        if is_not_found(error):
             return None
         raise
 
 
-def is_absent(error: OSError) -> bool:
+def is_not_found(error: OSError) -> bool:
     """Say whether an error means that there is no such object.
 
     A store that may not be listed denies what is not there.
@@ -311,7 +311,7 @@ CHUNK = 1 << 20  # bytes that are kept at a time
 COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
 
 
-def kept_name(url: str) -> str:
+def cache_key(url: str) -> str:
     """Return the name that an object is kept by: nothing secret, and no commit.
 
     Objects that are the same in two commits of a repository are kept once: tags tell.
@@ -322,19 +322,19 @@ def kept_name(url: str) -> str:
     return COMMIT.sub(r"\1", base_of(url))
 
 
-def downloaded(
+def download_to_cache(
     url: Url, settings: Settings, cache: RangeCache
-) -> tuple[ObjectInfo, bytes, Entry]:
+) -> tuple[ObjectInfo, bytes, CacheEntry]:
     """Keep a whole object of a server that knows no ranges."""
     from fastshard.remote.http import client_for
 
-    def keep(response: RangeResponse) -> tuple[ObjectInfo, bytes, Entry]:
+    def keep(response: RangeResponse) -> tuple[ObjectInfo, bytes, CacheEntry]:
         if not response.info.tag:
             raise response.error(
                 "the server sends whole objects only, and nothing that tells when they "
                 "are written to: download them"
             )
-        entry = cache.entry(kept_name(url.text), response.info)
+        entry = cache.entry(cache_key(url.text), response.info)
         if entry.is_whole():
             return response.info, b"", entry
         chunk = memoryview(bytearray(CHUNK))
@@ -361,15 +361,15 @@ def cache_for(settings: Settings) -> RangeCache | None:
     return None if settings.cache_dir is None else settings.shared(_Kept).cache
 
 
-def index_entry(file: RemoteFile) -> Entry | None:
+def index_cache_entry(file: RemoteFile) -> CacheEntry | None:
     """Return where an index of an object is kept that was made here."""
     if file.entry is not None or not file.tag:
         return file.entry
-    folder = default_folder()
+    folder = default_cache_dir()
     return None if folder is None else RangeCache(folder).entry(file.path, file.info)
 
 
-def default_folder() -> str | None:
+def default_cache_dir() -> str | None:
     """Return where indexes are kept: ``FASTSHARD_CACHE``, or the user's cache."""
     told = os.environ.get("FASTSHARD_CACHE")
     if told is not None:

@@ -23,19 +23,26 @@ from urllib3.exceptions import HTTPError
 from fastshard._core.io.source import room_for
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.facts import ObjectInfo, Part
 from fastshard.remote.http_connection import (
     CONNECT,
+    current_read,
     manager_for,
     proxy_for,
     refuse_proxy,
-    under_way,
 )
 from fastshard.remote.http_fast import FastHttp
 from fastshard.remote.http_response import RangeResponse
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter, RetryError
-from fastshard.remote.urls import Origin, Url, checked, origin_of, parse_url, redact
+from fastshard.remote.transport import ObjectInfo, Part
+from fastshard.remote.urls import (
+    Origin,
+    Url,
+    normalize_url,
+    origin_of,
+    parse_url,
+    redact,
+)
 
 __all__ = ["HttpClient", "Part", "client_for"]
 
@@ -158,7 +165,7 @@ class HttpClient:
                     return receive(answer)
             except RetryError as failed:
                 self._targets.pop(sent, None)
-                deadline.pause(failed, attempt, url.redacted, self.settings.attempts)
+                deadline.backoff(failed, attempt, url.redacted, self.settings.attempts)
             except RemoteError as error:
                 self._targets.pop(sent, None)
                 if not remembered or error.status not in ENDED:
@@ -181,7 +188,7 @@ class HttpClient:
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         response = None
         handled = sys.exception()  # that the caller handles: the context of all others
-        under_way.deadline = deadline
+        current_read.deadline = deadline
         try:
             for _ in range(MOST_REDIRECTS + 1):
                 begun = time.monotonic()
@@ -192,19 +199,19 @@ class HttpClient:
                 response.close()
             else:
                 raise RemoteError("too many redirects", url.redacted)
-            self.meter.answered(time.monotonic() - begun)
+            self.meter.record_latency(time.monotonic() - begun)
             if response.status >= 400:
                 _drain(response)
             answer = RangeResponse(response, url, start, end, known, whole)
             begun = time.monotonic()
             yield answer
-            self.meter.received(end - start, time.monotonic() - begun)
+            self.meter.record_transfer(end - start, time.monotonic() - begun)
             response = None
         except FAILURES as error:
             raise self._translate_error(error, url, target, handled) from None
         finally:
-            under_way.deadline = under_way.response = None
-            under_way.query = ""
+            current_read.deadline = current_read.response = None
+            current_read.query = ""
             if response is not None:
                 response.close()
 
@@ -225,10 +232,10 @@ class HttpClient:
             token = self.settings.bearer()
             if token:
                 headers["Authorization"] = f"Bearer {token}"
-        left = deadline.left()
+        left = deadline.remaining()
         pool, whole = self._pool_for(origin)
         base, question, query = target.partition("?")
-        under_way.query = question + query if query else ""
+        current_read.query = question + query if query else ""
         response = pool.urlopen(
             "GET",
             base if whole else _path_of(base),
@@ -278,7 +285,7 @@ class HttpClient:
         if not location:
             raise RemoteError("a redirect to nowhere", url.redacted, response.status)
         try:
-            found = checked(urljoin(target, location))
+            found = normalize_url(urljoin(target, location))
         except (FastshardError, ValueError):
             raise RemoteError(
                 f"a redirect to {_redact(target, location)!r}",

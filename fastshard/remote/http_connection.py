@@ -41,14 +41,14 @@ __all__ = [
     "TimedResponse",
     "check_public",
     "connection_to",
+    "current_read",
     "manager_for",
     "proxy_for",
     "refuse_proxy",
-    "under_way",
 ]
 
 
-class _UnderWay(threading.local):
+class _CurrentRead(threading.local):
     """What this thread reads."""
 
     deadline: Deadline | None = None
@@ -56,7 +56,7 @@ class _UnderWay(threading.local):
     query: str = ""  # of the target that is asked for, with its question mark
 
 
-under_way = _UnderWay()
+current_read = _CurrentRead()
 
 
 class _TimedRaw(io.RawIOBase):
@@ -70,11 +70,11 @@ class _TimedRaw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        deadline = under_way.deadline
+        deadline = current_read.deadline
         if deadline is None:
             raise ValueError("a read without a deadline")
         while True:
-            self.sock.settimeout(deadline.left())
+            self.sock.settimeout(deadline.remaining())
             deadline.sock = self.sock
             try:
                 return self.sock.recv_into(buffer)
@@ -97,7 +97,7 @@ class TimedResponse(HTTPResponse):
         # It asks the socket for nothing but a file.
         super().__init__(self, *args, **kwargs)  # type: ignore[arg-type]
         self._drained = False  # nothing of the body is buffered any more
-        under_way.response = self
+        current_read.response = self
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """Stand for the socket, of which `HTTPResponse` wants a file."""
@@ -131,10 +131,10 @@ class TimedResponse(HTTPResponse):
 
 def _received(sock: socket.socket, scatter: Scatter) -> int:
     """Fill buffers from a plain socket, without the GIL; 0 at the end."""
-    deadline = under_way.deadline
+    deadline = current_read.deadline
     assert deadline is not None
     while True:
-        deadline.left()
+        deadline.remaining()
         got, ended = scatter.receive(sock.fileno(), deadline.at)
         if got or ended:
             return got
@@ -145,7 +145,7 @@ class _Plain(HTTPConnection):
     debuglevel = 0  # http.client would print requests, with their secrets
 
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        super().putrequest(method, url + under_way.query, *args, **kwargs)
+        super().putrequest(method, url + current_read.query, *args, **kwargs)
 
 
 class _Secure(HTTPSConnection):
@@ -153,7 +153,7 @@ class _Secure(HTTPSConnection):
     debuglevel = 0
 
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        super().putrequest(method, url + under_way.query, *args, **kwargs)
+        super().putrequest(method, url + current_read.query, *args, **kwargs)
 
 
 class _PublicPlain(_Plain):

@@ -21,10 +21,10 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import wait_for_read
 
 from fastshard._core.io.socket import CAN_RECEIVE, Scatter
-from fastshard.remote.facts import ObjectInfo, Part
 from fastshard.remote.http_connection import CONNECT, connection_to, proxy_for
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter, RetryError
+from fastshard.remote.transport import ObjectInfo, Part
 from fastshard.remote.urls import Origin, origin_of
 
 __all__ = ["FastHttp"]
@@ -48,7 +48,7 @@ ONCE = frozenset(
 )
 
 
-class UnreachedError(Exception):
+class NoConnectionError(Exception):
     """There is no connection to a server."""
 
 
@@ -117,7 +117,7 @@ class FastHttp:
                 server, origin, request, Scatter(start, end, parts), deadline
             )
             right = headers is not None and _is_due(headers, start, end, known)
-        except UnreachedError:
+        except NoConnectionError:
             unreached = True  # which says nothing of its answers
         except (OSError, HTTPError, ValueError, RetryError):
             pass  # urllib3 says what it is
@@ -162,15 +162,15 @@ class FastHttp:
             finally:
                 if connection is not None:
                     connection.close()
-            self._meter.came(nbytes, time.monotonic() - begun)
+            self._meter.record_response(nbytes, time.monotonic() - begun)
             return headers
 
     def _connected(self, origin: Origin, deadline: Deadline) -> Any:
-        left = min(deadline.left(), CONNECT)
+        left = min(deadline.remaining(), CONNECT)
         try:
             return connection_to(origin, self._settings.private_hosts, left)
         except (OSError, HTTPError) as error:
-            raise UnreachedError from error
+            raise NoConnectionError from error
 
     def _request(
         self, origin: Origin, url: str, start: int, end: int, known: ObjectInfo
@@ -214,7 +214,7 @@ def _exchanged(
     """Send a request and receive the answer without the GIL; None: it was closed."""
     sock.settimeout(0)
     while True:
-        deadline.left()
+        deadline.remaining()
         head, fresh = scatter.exchange(sock.fileno(), request, deadline.at)
         if not fresh:
             return None
@@ -229,13 +229,13 @@ def _by_python(
     """Do the same by Python's own calls: for TLS, and where those are the only ones."""
     if wait_for_read(sock, 0.0):
         return None
-    sock.settimeout(deadline.left())
+    sock.settimeout(deadline.remaining())
     sock.sendall(request)
     data = sock.recv(FIRST)
     while (at := data.find(b"\r\n\r\n")) < 0:
         if not data or len(data) > MOST_HEADERS:
             raise ValueError("no headers")
-        sock.settimeout(deadline.left())
+        sock.settimeout(deadline.remaining())
         more = sock.recv(FIRST)
         if not more:
             raise ValueError("cut headers")
@@ -247,7 +247,7 @@ def _by_python(
     scatter.feed(data[at + 4 :])  # raises if it is more than was due
     room = memoryview(bytearray(min(scatter.left, 64 << 10)))
     while scatter.left:
-        sock.settimeout(deadline.left())
+        sock.settimeout(deadline.remaining())
         got = sock.recv_into(room[: min(scatter.left, len(room))])
         if not got:
             raise ValueError("a cut body")

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.io.socket import Scatter
 from fastshard._core.io.source import room_for
 from fastshard.errors import RemoteError, RemoteNotFoundError
-from fastshard.remote.facts import ObjectInfo
-from fastshard.remote.http_connection import under_way
+from fastshard.remote.http_connection import current_read
 from fastshard.remote.retry import NoRangesError, RetryError
+from fastshard.remote.transport import ObjectInfo
 from fastshard.remote.urls import Url
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
     from urllib3 import BaseHTTPResponse
 
-__all__ = ["PASSING", "RangeResponse"]
+__all__ = ["TRANSIENT", "RangeResponse"]
 
 LONGEST_TAG = 300  # characters
 LARGEST = 2**63  # bytes of an object
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
 LASTING = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
-PASSING = frozenset((408, 425, 429, *range(500, 600))) - LASTING  # may pass
+TRANSIENT = frozenset((408, 425, 429, *range(500, 600))) - LASTING  # may pass
 
 
 class RangeResponse:
@@ -72,7 +72,7 @@ class RangeResponse:
         whole: bool = False,
     ) -> None:
         self._response = response
-        body = under_way.response
+        body = current_read.response
         assert body is not None
         self._body = body
         self._url = url
@@ -196,7 +196,7 @@ class RangeResponse:
     def _refuse(self) -> None:
         """Raise for any other status."""
         status, headers = self._response.status, self._response.headers
-        if status in PASSING:
+        if status in TRANSIENT:
             raise RetryError("the server fails", status, _pause_of(headers))
         if status == 412:
             raise self.error("it was written to meanwhile")

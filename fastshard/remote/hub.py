@@ -1,7 +1,7 @@
 """Datasets of the Hugging Face hub: ``hf://datasets/owner/name[@revision]/path``.
 
-Files are read over plain HTTP, which needs no library. What is in a repository is
-listed by huggingface_hub, which also knows the token of a login.
+Files are read over plain HTTP, without a library. Repositories are listed by
+huggingface_hub, which also finds the token of a login.
 """
 
 from __future__ import annotations
@@ -16,18 +16,25 @@ from urllib.parse import quote, unquote
 
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.facts import ObjectInfo, Part
 from fastshard.remote.http import HttpClient
 from fastshard.remote.http_connection import check_public
-from fastshard.remote.http_response import PASSING
+from fastshard.remote.http_response import TRANSIENT
 from fastshard.remote.options import RemoteOptions, Settings, Token
 from fastshard.remote.retry import Deadline, RetryError
-from fastshard.remote.urls import Url, base_of, checked, origin_of, parse_url, redact
+from fastshard.remote.transport import ObjectInfo, Part
+from fastshard.remote.urls import (
+    Url,
+    base_of,
+    normalize_url,
+    origin_of,
+    parse_url,
+    redact,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["Entry", "HubClient", "Place", "hub_for", "place_of"]
+__all__ = ["HubClient", "HubFile", "HubUrl", "hub_for", "parse_hub_url"]
 
 T = TypeVar("T")
 
@@ -38,24 +45,24 @@ URL = re.compile(
 REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 YES = frozenset(("1", "ON", "YES", "TRUE"))
-PASS = frozenset(  # errors that may
+TRANSIENT_ERRORS = frozenset(  # class names, of any library
     ("ConnectionError", "Timeout", "TransportError", "gaierror")
 )
-WORDS = re.compile(r"[^\x20-\x7e]+")  # what is left out of a server's message
+UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")  # removed from a server's message
 LOG_IN = "log in with `hf auth login`, set HF_TOKEN or give token="
 
 
-class Place(NamedTuple):
-    """What a URL names.
+class HubUrl(NamedTuple):
+    """Parsed URL of a dataset, or of a file or folder in it.
 
     Attributes
     ----------
     repo : str
         ``owner/name``.
     revision : str or None
-        A branch, a tag or a commit; None if the URL does not say.
+        A branch, a tag or a commit; None if the URL has none.
     path : str
-        In the repository, without percent signs; empty for its root.
+        In the repository, percent-decoded; empty for its root.
     """
 
     repo: str
@@ -63,14 +70,15 @@ class Place(NamedTuple):
     path: str
 
     @property
-    def url(self) -> str:
+    def text(self) -> str:
+        """The URL as a str."""
         at = "" if self.revision is None else "@" + quote(self.revision, safe="")
-        path = "/" + _escaped(self.path) if self.path else ""
+        path = "/" + _escape(self.path) if self.path else ""
         return f"hf://datasets/{self.repo}{at}{path}"
 
 
-class Entry(NamedTuple):
-    """A file of a repository.
+class HubFile(NamedTuple):
+    """File of a repository.
 
     Attributes
     ----------
@@ -82,34 +90,36 @@ class Entry(NamedTuple):
     nbytes: int
 
 
-def place_of(url: str) -> Place:
-    """Read a URL of the hub.
+def parse_hub_url(text: str) -> HubUrl:
+    """Parse a URL of the hub.
 
     Raises
     ------
     FastshardError
-        It is another kind of URL, or that of no dataset.
+        It is not the URL of a dataset on the hub.
     """
-    base = base_of(url)
+    base = base_of(text)
     match = URL.fullmatch(base)
     if match is None:
         raise FastshardError(
-            f"{redact(base)} is no dataset of the hub: write "
-            "hf://datasets/owner/name/path, for without datasets/ it would be a model"
+            f"expected hf://datasets/owner/name/path, got {redact(base)}; a URL "
+            "without datasets/ names a model"
         )
     repo, revision, path = match[1], match[2], unquote(match[3] or "").rstrip("/")
     if not REPO.fullmatch(repo):
-        raise FastshardError(f"{base}: {repo!r} is no name of a dataset")
+        raise FastshardError(f"{repo!r} is not a valid dataset name - at {base}")
     if path and any(part in ("", ".", "..") for part in path.split("/")):
-        raise FastshardError(f"{base} is no path in a repository")
-    return Place(repo, unquote(revision) if revision else None, path)
+        raise FastshardError(
+            f"a path in a repository must not have empty parts, . or .. - at {base}"
+        )
+    return HubUrl(repo, unquote(revision) if revision else None, path)
 
 
 class HubClient:
-    """Reads and lists datasets of the hub; one a process and settings.
+    """Client for datasets of the hub; one per process and settings, by `hub_for`.
 
-    Use `hub_for`. The token goes to the hub alone: one that was given if it was for
-    the hub, otherwise that of a login or of ``HF_TOKEN``.
+    The token is sent to the hub alone: the given one if the hub is among the origins
+    of the settings, otherwise the token of a login or of ``HF_TOKEN``.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -117,33 +127,33 @@ class HubClient:
         self._offline = settings.offline
         self._revision = settings.revision or "main"
         self._commits: dict[tuple[str, str], str] = {}
-        origin = origin_of(checked(self.endpoint))
+        origin = origin_of(normalize_url(self.endpoint))
         options: RemoteOptions = {**settings.options}
-        if origin not in settings.origins:  # what was given is for others
+        if origin not in settings.origins:  # the given secrets are for other hosts
             options |= {"token": None, "headers": None}
-        options["token"] = _asking(options.get("token"))
+        options["token"] = _token_source(options.get("token"))
         self._settings = Settings(options, frozenset((origin,)))
-        self._http = HttpClient(self._settings)  # which nobody else needs
+        self._http = HttpClient(self._settings)
         self.meter = self._http.meter
 
-    def https_of(self, url: str) -> str:
-        """Return where the hub has a file.
+    def resolve_url(self, text: str) -> str:
+        """Return the https URL of a file.
 
         Raises
         ------
         FastshardError
-            It is the URL of no file.
+            The URL is not that of a file on the hub.
         """
-        place = place_of(url)
-        if not place.path:
-            raise FastshardError(f"{place.url} is a whole dataset, not a file")
-        revision = quote(place.revision or self._revision, safe="")
-        path = quote(place.path)
-        return f"{self.page_of(place)}/resolve/{revision}/{path}"
+        url = parse_hub_url(text)
+        if not url.path:
+            raise FastshardError(f"{url.text} is a dataset; expected the URL of a file")
+        revision = quote(url.revision or self._revision, safe="")
+        path = quote(url.path)
+        return f"{self.dataset_page(url)}/resolve/{revision}/{path}"
 
-    def page_of(self, place: Place) -> str:
-        """Return the address of a dataset's page."""
-        return f"{self.endpoint}/datasets/{place.repo}"
+    def dataset_page(self, url: HubUrl) -> str:
+        """Return the address of a dataset's web page."""
+        return f"{self.endpoint}/datasets/{url.repo}"
 
     def read(
         self,
@@ -154,68 +164,68 @@ class HubClient:
         known: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
-        """Read a range, and put parts of it where they go; see `Transport.read`."""
-        with self._explained(url) as found:
-            self._http.read(found, start, end, parts, known, deadline)
+        """Read a range and copy parts of it to their destinations; see `Transport`."""
+        with self._resolve(url) as resolved:
+            self._http.read(resolved, start, end, parts, known, deadline)
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
-        """Return what an object is, and its first bytes, at most `size`."""
-        with self._explained(url) as found:
-            return self._http.head(found, size)
+        """Return the metadata and at most the first `size` bytes of an object."""
+        with self._resolve(url) as resolved:
+            return self._http.head(resolved, size)
 
     def whole(self, url: str | Url) -> tuple[ObjectInfo, bytes]:
-        """Return a small object."""
-        with self._explained(url) as found:
-            return self._http.whole(found)
+        """Return the metadata and all bytes of a small object."""
+        with self._resolve(url) as resolved:
+            return self._http.whole(resolved)
 
     @contextmanager
-    def _explained(self, url: str | Url) -> Iterator[Url]:
-        """Give the address of a file; a refusal then says what to do about it."""
+    def _resolve(self, url: str | Url) -> Iterator[Url]:
+        """Yield the https URL of a file; say in a refusal how to get access."""
         text = parse_url(url).text
-        found = self.https_of(text)
+        resolved = self.resolve_url(text)
         try:
-            yield Url(found)
+            yield Url(resolved)
         except RemoteError as error:
             if error.status not in (401, 403):
                 raise
-            said = error.reason.removesuffix("; give token=")
-            reason = self._refusal(said, place_of(text))
+            message = error.reason.removesuffix("; give token=")
+            reason = self._describe_refusal(message, parse_hub_url(text))
             raise RemoteError(reason, error.url, error.status, error.attempts) from None
 
-    def _refusal(self, said: str, place: Place) -> str:
-        """Say what to do about a dataset that may not be read."""
+    def _describe_refusal(self, message: str, url: HubUrl) -> str:
+        """Append to the server's message how to get access to the dataset."""
         return (
-            f"{said.rstrip(' .')} - if {place.repo} is gated, accept its terms at "
-            f"{self.page_of(place)}; {LOG_IN}"
+            f"{message.rstrip(' .')} - if {url.repo} is gated, accept its terms at "
+            f"{self.dataset_page(url)}; {LOG_IN}"
         )
 
-    def pinned(self, url: str) -> str:
-        """Return a URL with the commit that its revision is at now.
+    def pin_revision(self, text: str) -> str:
+        """Return the URL with its revision replaced by the current commit.
 
-        What is listed and read by such URLs is all of one commit. The hub is asked
+        Everything listed and read by such URLs is of one commit. The hub is asked
         once for each revision.
 
         Raises
         ------
         RemoteNotFoundError
-            There is no such dataset or revision.
+            The dataset or the revision does not exist.
         RemoteError, FastshardError
             The hub cannot be asked.
         """
-        place = place_of(url)
-        revision = place.revision or self._revision
+        url = parse_hub_url(text)
+        revision = url.revision or self._revision
         if COMMIT.fullmatch(revision):
-            return place._replace(revision=revision).url
-        commit = self._commits.get((place.repo, revision))
+            return url._replace(revision=revision).text
+        commit = self._commits.get((url.repo, revision))
         if commit is None:
-            commit = self._asked(place, lambda api: self._sha(api, place, revision))
-            commit = self._commits.setdefault((place.repo, revision), commit)
-        return place._replace(revision=commit).url
+            commit = self._call_api(url, lambda api: self._sha(api, url, revision))
+            commit = self._commits.setdefault((url.repo, revision), commit)
+        return url._replace(revision=commit).text
 
-    def _sha(self, api: HfApi, place: Place, revision: str) -> str:
+    def _sha(self, api: HfApi, url: HubUrl, revision: str) -> str:
         timeout = self._settings.timeout
         info = api.dataset_info(
-            place.repo, revision=revision, timeout=timeout, expand=["sha"]
+            url.repo, revision=revision, timeout=timeout, expand=["sha"]
         )
         return str(info.sha or revision)
 
@@ -225,39 +235,39 @@ class HubClient:
         Raises
         ------
         RemoteNotFoundError
-            There is no such dataset, revision or folder.
+            The dataset, the revision or the folder does not exist.
         RemoteError, FastshardError
-            It cannot be listed.
+            The folder cannot be listed.
         """
-        return (entry.url for entry in self.entries(folder))
+        return (file.url for file in self.list_files(folder))
 
-    def entries(self, folder: str) -> Sequence[Entry]:
-        """Return all files below a folder, with their sizes; see `list`.
+    def list_files(self, folder: str) -> Sequence[HubFile]:
+        """Return all files below a folder, with their sizes; raises as `list` does.
 
-        No time limit holds for a single answer: huggingface_hub sets none here.
+        A single response has no time limit: huggingface_hub sets none for listings.
         """
-        place = place_of(folder)
-        return self._asked(place, lambda api: self._tree(api, place))
+        url = parse_hub_url(folder)
+        return self._call_api(url, lambda api: self._tree(api, url))
 
-    def _tree(self, api: HfApi, place: Place) -> Sequence[Entry]:
-        found = api.list_repo_tree(
-            place.repo,
-            place.path or None,
+    def _tree(self, api: HfApi, url: HubUrl) -> Sequence[HubFile]:
+        items = api.list_repo_tree(
+            url.repo,
+            url.path or None,
             recursive=True,
-            revision=place.revision or self._revision,
+            revision=url.revision or self._revision,
             repo_type="dataset",
         )
         return [
-            Entry(place._replace(path=str(one.path)).url, int(one.size))
-            for one in found
-            if hasattr(one, "size")  # a folder has none
+            HubFile(url._replace(path=str(item.path)).text, int(item.size))
+            for item in items
+            if hasattr(item, "size")  # a folder has none
         ]
 
-    def _asked(self, place: Place, ask: Callable[[HfApi], T]) -> T:
-        """Ask huggingface_hub, again if what went wrong may pass."""
+    def _call_api(self, url: HubUrl, call: Callable[[HfApi], T]) -> T:
+        """Call huggingface_hub; repeat after a transient failure."""
         if self._offline:
             raise FastshardError(
-                f"{place.url} cannot be listed with offline=True: name its shards, "
+                f"{url.text} cannot be listed with offline=True: name its shards, "
                 "for instance by a brace list"
             )
         api = self._api()
@@ -266,17 +276,19 @@ class HubClient:
         while True:
             try:
                 if not self._settings.private_hosts:
-                    check_public(origin_of(checked(self.endpoint)))
-                return ask(api)
+                    check_public(origin_of(normalize_url(self.endpoint)))
+                return call(api)
             except RefusedHostError:
                 raise
-            except _failures() as error:
-                failure = self._translate_error(error, place, attempt + 1)
-                passes = failure.status in PASSING or bool(PASS & _names_of(error))
-            if not passes:
+            except _api_errors() as error:
+                failure = self._translate_error(error, url, attempt + 1)
+                is_transient = failure.status in TRANSIENT or bool(
+                    TRANSIENT_ERRORS & _names_of(error)
+                )
+            if not is_transient:
                 raise failure
             failed = RetryError(failure.reason, failure.status)
-            deadline.pause(failed, attempt, failure.url, self._settings.attempts)
+            deadline.backoff(failed, attempt, failure.url, self._settings.attempts)
             attempt += 1
 
     def _api(self) -> HfApi:
@@ -284,43 +296,45 @@ class HubClient:
             from huggingface_hub import HfApi
         except ImportError:
             raise FastshardError(
-                "what is in a dataset of the hub is listed by huggingface_hub: "
+                "listing a dataset of the hub needs huggingface_hub: "
                 'pip install "fastshard[hf]"; or name the shards, by a brace list'
             ) from None
         return HfApi(endpoint=self.endpoint, token=self._settings.bearer() or False)
 
     def _translate_error(
-        self, error: Exception, place: Place, attempts: int
+        self, error: Exception, url: HubUrl, attempts: int
     ) -> RemoteError:
-        """Return what an error of huggingface_hub means here; without its text."""
-        page, revision = self.page_of(place), place.revision or self._revision
+        """Return a `RemoteError` for an error of huggingface_hub, without its text."""
+        page, revision = self.dataset_page(url), url.revision or self._revision
         names = _names_of(error)
-        answer = _answer_of(error)
-        status = getattr(answer, "status_code", None)
-        said = getattr(answer, "headers", {}).get("X-Error-Message") or ""
-        said = WORDS.sub(" ", said)[:200] or f"the hub refuses ({type(error).__name__})"
+        response = _response_of(error)
+        status = getattr(response, "status_code", None)
+        reason = getattr(response, "headers", {}).get("X-Error-Message") or ""
+        reason = UNPRINTABLE.sub(" ", reason)[:200]
+        reason = reason or f"the hub refused the request ({type(error).__name__})"
         if "RevisionNotFoundError" in names:
-            said = f"{place.repo} has no revision {revision!r}"
-            return RemoteNotFoundError(said, page, status, attempts)
+            reason = f"{url.repo} has no revision {revision!r}"
+            return RemoteNotFoundError(reason, page, status, attempts)
         if "EntryNotFoundError" in names:
-            said = f"there is no folder {place.path!r} in it at {revision!r}"
-            return RemoteNotFoundError(said, page, status, attempts)
+            reason = f"{url.repo} has no folder {url.path!r} at revision {revision!r}"
+            return RemoteNotFoundError(reason, page, status, attempts)
         if status in (401, 403):
-            return RemoteError(self._refusal(said, place), page, status, attempts)
+            reason = self._describe_refusal(reason, url)
+            return RemoteError(reason, page, status, attempts)
         if "RepositoryNotFoundError" in names:
-            said = f"there is no dataset {place.repo}, or it is private: {LOG_IN}"
-            return RemoteNotFoundError(said, page, status, attempts)
+            reason = f"the dataset {url.repo} does not exist or is private: {LOG_IN}"
+            return RemoteNotFoundError(reason, page, status, attempts)
         if "OfflineModeIsEnabled" in names:
-            said = "HF_HUB_OFFLINE is set, so nothing is listed"
+            reason = "listing is disabled: HF_HUB_OFFLINE is set"
         elif status is None:
-            said = f"the hub does not answer as it should ({type(error).__name__})"
-        return RemoteError(said, page, status, attempts)
+            reason = f"no valid response of the hub ({type(error).__name__})"
+        return RemoteError(reason, page, status, attempts)
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """Return what huggingface_hub may raise for what a server does."""
-    found = (sys.modules.get(name) for name in ("httpx", "httpx2"))  # of newer ones
-    others = (module.HTTPError for module in found if module is not None)
+def _api_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that huggingface_hub raises for failures of a server."""
+    modules = (sys.modules.get(name) for name in ("httpx", "httpx2"))  # newer versions
+    others = (module.HTTPError for module in modules if module is not None)
     return (OSError, ValueError, LookupError, TypeError, AttributeError, *others)
 
 
@@ -330,23 +344,23 @@ def _names_of(error: Exception) -> set[str]:
     return names - {"ConnectionError"} if "OfflineModeIsEnabled" in names else names
 
 
-def _answer_of(error: BaseException | None) -> Any:
-    """Return the server's answer that led to an exception, if one did."""
-    while error is not None:  # huggingface_hub may fail to read a refusal
-        answer = getattr(error, "response", None)
-        if answer is not None:
-            return answer
+def _response_of(error: BaseException | None) -> Any:
+    """Return the response that an exception, or one before it, holds; else None."""
+    while error is not None:  # huggingface_hub may fail to parse a refusal
+        response = getattr(error, "response", None)
+        if response is not None:
+            return response
         error = error.__context__
     return None
 
 
-def _escaped(path: str) -> str:
-    """Return a path as it is in a URL: only what would end it is quoted."""
+def _escape(path: str) -> str:
+    """Percent-encode the characters that would end a path in a URL."""
     return path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
 
 
-def _asking(token: Token) -> Callable[[], str | None]:
-    """Return a function that knows the token, and looks for it when it is needed."""
+def _token_source(token: Token) -> Callable[[], str | None]:
+    """Return a function that returns the token; it looks for a login when called."""
     found: list[str | None] = []
 
     def bearer() -> str | None:
@@ -354,13 +368,13 @@ def _asking(token: Token) -> Callable[[], str | None]:
         if given is not None:
             return given
         if not found:
-            found.append(_stored())
+            found.append(_login_token())
         return found[0]
 
     return bearer
 
 
-def _stored() -> str | None:
+def _login_token() -> str | None:
     """Return the token of a login or of the environment."""
     if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in YES:
         return None
@@ -372,5 +386,5 @@ def _stored() -> str | None:
 
 
 def hub_for(settings: Settings) -> HubClient:
-    """Return this process's client."""
+    """Return the process's client for these settings."""
     return settings.shared(HubClient)

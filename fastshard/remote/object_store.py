@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 from fastshard._core.io.socket import Scatter
 from fastshard.errors import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote.addresses import RefusedHostError
-from fastshard.remote.facts import ObjectInfo, Part
 from fastshard.remote.http_connection import check_public
-from fastshard.remote.http_response import PASSING
+from fastshard.remote.http_response import TRANSIENT
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, DroppedError, Meter, RetryError
+from fastshard.remote.retry import Deadline, Meter, ReadCancelledError, RetryError
+from fastshard.remote.transport import ObjectInfo, Part
 from fastshard.remote.urls import (
     HTTP,
     Url,
-    checked,
+    normalize_url,
     origin_of,
     parse_url,
     redact,
@@ -32,12 +32,12 @@ from fastshard.remote.urls import (
 
 __all__ = [
     "StoreClient",
-    "begin",
-    "coding_of",
-    "fill",
-    "info_of",
+    "find_coding",
+    "find_mismatch",
+    "mark_store_used",
+    "parse_info",
+    "read_body",
     "stores_for",
-    "wrong_with",
 ]
 
 
@@ -65,7 +65,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def begin(owner: object) -> None:
+def mark_store_used(owner: object) -> None:
     """Note that `owner`, who has stores of obstore's, uses them.
 
     Raises
@@ -83,7 +83,7 @@ def begin(owner: object) -> None:
     _Process.used = True
 
 
-def info_of(meta: Any) -> ObjectInfo:
+def parse_info(meta: Any) -> ObjectInfo:
     """Return what an answer says of its object."""
     modified = meta["last_modified"]
     seconds = int(modified.timestamp())  # 0: it was not told
@@ -91,7 +91,7 @@ def info_of(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["size"], tag, seconds * 10**9)
 
 
-def wrong_with(answer: Any, start: int, end: int, known: ObjectInfo) -> str:
+def find_mismatch(answer: Any, start: int, end: int, known: ObjectInfo) -> str:
     """Say what is wrong with the headers of an answer; nothing if they are right."""
     meta = answer.meta
     nbytes, tag = meta["size"], meta["e_tag"]
@@ -105,16 +105,16 @@ def wrong_with(answer: Any, start: int, end: int, known: ObjectInfo) -> str:
     if answer.range != (start, end):
         first, last = answer.range
         return f"bytes {first:,} to {last:,} were answered, not {start:,} to {end:,}"
-    return coding_of(answer)
+    return find_coding(answer)
 
 
-def coding_of(answer: Any) -> str:
+def find_coding(answer: Any) -> str:
     """Complain of a body that is compressed; nothing if it is not."""
     coding = answer.attributes.get("Content-Encoding", "")
     return "" if coding in HARMLESS_CODINGS else f"it is compressed ({coding[:40]!r})"
 
 
-def fill(answer: Any, start: int, end: int, parts: Sequence[Part]) -> bool:
+def read_body(answer: Any, start: int, end: int, parts: Sequence[Part]) -> bool:
     """Put parts of a body where they go; say whether it was as long as was due.
 
     No more is taken of a body that is too long than a piece of it.
@@ -170,31 +170,31 @@ class StoreClient:
         A read under way is not cancelled: obstore knows no way.
         """
         deadline = deadline or Deadline(self.settings.timeout, end - start)
-        if deadline.dropped:
-            raise DroppedError
+        if deadline.cancelled:
+            raise ReadCancelledError
         options: dict[str, Any] = {"range": (start, end)}
         if known.is_strong:
             options["if_match"] = known.tag
-        store, key = self._place_of(url)
+        store, key = self._locate(url)
 
         def ask() -> None:
             begun = time.monotonic()
             answer = store.get(key, options=options)
             answered = time.monotonic()
-            wrong = wrong_with(answer, start, end, known)
-            if not wrong and not fill(answer, start, end, parts):
+            wrong = find_mismatch(answer, start, end, known)
+            if not wrong and not read_body(answer, start, end, parts):
                 wrong = f"a body of another length than {end - start:,} bytes"
             if wrong:
                 raise RemoteError(wrong, url.redacted)
-            self.meter.answered(answered - begun)
-            self.meter.received(end - start, time.monotonic() - answered)
+            self.meter.record_latency(answered - begun)
+            self.meter.record_transfer(end - start, time.monotonic() - answered)
 
         self._ask(url, deadline, ask)
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return what an object is, and its first bytes, at most `size`."""
         url = parse_url(url)
-        store, key = self._place_of(url)
+        store, key = self._locate(url)
 
         def ask() -> tuple[ObjectInfo, bytes]:
             try:
@@ -205,12 +205,12 @@ class StoreClient:
                 answer = store.get(key)  # an empty object has no ranges
                 if answer.meta["size"]:
                     raise
-            info, wrong = info_of(answer.meta), coding_of(answer)
+            info, wrong = parse_info(answer.meta), find_coding(answer)
             due = min(size, info.nbytes)
             if answer.range != (0, due):
                 wrong = f"bytes {answer.range} were answered, not the first {due:,}"
             data = bytearray(due)
-            if not wrong and not fill(answer, 0, due, [(0, memoryview(data))]):
+            if not wrong and not read_body(answer, 0, due, [(0, memoryview(data))]):
                 wrong = f"a body of another length than {due:,} bytes"
             if wrong:
                 raise RemoteError(wrong, url.redacted)
@@ -262,7 +262,7 @@ class StoreClient:
         for path in self._ask(url, Deadline(self.settings.timeout), ask):
             yield f"{scheme}://{bucket}/{path}"
 
-    def _place_of(self, url: str | Url) -> tuple[Any, str]:
+    def _locate(self, url: str | Url) -> tuple[Any, str]:
         """Return a bucket, and the key of an object in it."""
         url = parse_url(url)
         bucket, _, key = url.text.partition("://")[2].partition("/")
@@ -273,7 +273,7 @@ class StoreClient:
         return self._store_of(url, bucket), key
 
     def _store_of(self, url: Url, bucket: str) -> Any:
-        begin(self)
+        mark_store_used(self)
         name = f"{SAME.get(url.scheme, url.scheme)}://{bucket}"
         store = self._stores.get(name)
         if store is None:
@@ -293,7 +293,7 @@ class StoreClient:
                 attempts += error.attempts
                 failed = RetryError(error.reason, error.status)
             try:
-                deadline.pause(failed, attempt, url.redacted)
+                deadline.backoff(failed, attempt, url.redacted)
             except RemoteError as error:
                 error.attempts = attempts
                 raise
@@ -304,7 +304,7 @@ class StoreClient:
         """Translate exceptions of obstore."""
         try:
             yield
-        except (FastshardError, DroppedError):
+        except (FastshardError, ReadCancelledError):
             raise
         except Exception as error:  # of its own classes, of builtins, of callbacks
             raise _translate_error(error, url, self.settings) from None
@@ -351,7 +351,7 @@ def _refuse_private(options: Mapping[str, Any], scheme: str) -> None:
         if scheme_of(str(value)) not in HTTP or "proxy" in name.lower():
             continue
         try:
-            check_public(origin_of(checked(str(value))))
+            check_public(origin_of(normalize_url(str(value))))
         except RefusedHostError as error:
             raise RefusedHostError(error.reason, redact(str(value))) from None
         except socket.gaierror as error:
@@ -386,7 +386,7 @@ def _translate_error(error: Exception, url: Url, settings: Settings) -> Exceptio
             "no credentials were found; give store= some, or for a public bucket "
             f"store={{'skip_signature': True}} ({reason})"
         )
-    passes = status in PASSING if status else bool(PASSES.search(text))
+    passes = status in TRANSIENT if status else bool(PASSES.search(text))
     passes = (
         passes and not LASTS.search(text) and not any(map(text.__contains__, METADATA))
     )

@@ -11,9 +11,9 @@ from typing import Any, TypedDict, TypeVar
 from fastshard._util.options import check_names
 from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
-from fastshard.remote.urls import HTTP, Origin, Url, checked, origin_of, parse_url
+from fastshard.remote.urls import HTTP, Origin, Url, normalize_url, origin_of, parse_url
 
-__all__ = ["RemoteOptions", "Settings", "settings_of"]
+__all__ = ["RemoteOptions", "Settings", "make_settings"]
 
 T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
@@ -226,11 +226,11 @@ def _above(options: Mapping[str, Any], name: str, default: Any) -> Any:
     return value
 
 
-def settings_of(options: RemoteOptions, sources: Iterable[str | Url]) -> Settings:
+def make_settings(options: RemoteOptions, sources: Iterable[str | Url]) -> Settings:
     """Return settings whose secrets are for the origins of some sources."""
     settings = Settings(options)
     urls = [parse_url(source) for source in sources]
     origins = {origin_of(url.sent) for url in urls if url.scheme in HTTP}
     if any(url.scheme == "hf" for url in urls):
-        origins.add(origin_of(checked(settings.endpoint)))
+        origins.add(origin_of(normalize_url(settings.endpoint)))
     return Settings(options, frozenset(origins)) if origins else settings

@@ -11,9 +11,9 @@ from fastshard.errors import RemoteError
 
 __all__ = [
     "Deadline",
-    "DroppedError",
     "Meter",
     "NoRangesError",
+    "ReadCancelledError",
     "RetryError",
 ]
 
@@ -42,20 +42,20 @@ class Meter:
         self._answers = False
         self._rates = 0
 
-    def answered(self, seconds: float) -> None:
+    def record_latency(self, seconds: float) -> None:
         slower = self.latency * GROWTH if self._answers else seconds
         self._answers = True
         self.latency = min(seconds, slower)
 
-    def came(self, nbytes: int, seconds: float) -> None:
+    def record_response(self, nbytes: int, seconds: float) -> None:
         """Note an answer that came in a time, waiting and bytes together."""
         waited = min(seconds, self.latency * GROWTH) if self._answers else seconds
         if nbytes < LEAST_BYTES:
-            self.answered(seconds)
+            self.record_latency(seconds)
         else:
-            self.received(nbytes, seconds - min(waited, seconds / 2))
+            self.record_transfer(nbytes, seconds - min(waited, seconds / 2))
 
-    def received(self, nbytes: int, seconds: float) -> None:
+    def record_transfer(self, nbytes: int, seconds: float) -> None:
         if nbytes < LEAST_BYTES:
             return
         self._rates += 1
@@ -76,7 +76,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts, at most
 LEAST_LEFT = 0.02  # seconds that another attempt is worth
 
 
-class DroppedError(Exception):
+class ReadCancelledError(Exception):
     """Nobody waits for these bytes any more."""
 
 
@@ -92,17 +92,17 @@ class RetryError(Exception):
     reason : str
     status : int or None
         What the server answered.
-    pause : float or None
+    retry_after : float or None
         How long it asks to wait, seconds.
     """
 
     def __init__(
-        self, reason: str, status: int | None = None, pause: float | None = None
+        self, reason: str, status: int | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.status = status
-        self.pause = pause
+        self.retry_after = retry_after
 
 
 class Deadline:
@@ -116,12 +116,12 @@ class Deadline:
         Bytes that are asked for: large reads may take longer.
     """
 
-    __slots__ = ("at", "dropped", "sock", "timeout")
+    __slots__ = ("at", "cancelled", "sock", "timeout")
 
     def __init__(self, timeout: float, nbytes: int = 0) -> None:
         self.timeout = timeout + nbytes / SLOWEST
         self.at = time.monotonic_ns() + int(self.timeout * 1e9)
-        self.dropped = False
+        self.cancelled = False
         self.sock: socket.socket | None = None  # that is waited for
 
     def extend(self, nbytes: int) -> None:
@@ -129,15 +129,15 @@ class Deadline:
         self.timeout += nbytes / SLOWEST
         self.at += int(nbytes / SLOWEST * 1e9)
 
-    def drop(self) -> None:
+    def cancel(self) -> None:
         """End the read: nobody waits for it."""
-        self.dropped = True
+        self.cancelled = True
         sock = self.sock
         if sock is not None:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Return seconds, above 0.
 
         Raises
@@ -147,14 +147,14 @@ class Deadline:
         DroppedError
             Nobody waits.
         """
-        if self.dropped:
-            raise DroppedError
+        if self.cancelled:
+            raise ReadCancelledError
         left = (self.at - time.monotonic_ns()) / 1e9
         if left <= 0:
             raise RetryError(f"no whole answer within {self.timeout:.3g} s")
         return left
 
-    def pause(
+    def backoff(
         self, failed: RetryError, attempt: int, url: str, attempts: int | None = None
     ) -> None:
         """Wait before the next attempt: exponential backoff with full jitter.
@@ -177,7 +177,7 @@ class Deadline:
         """
         longest = min(FIRST_PAUSE * 2 ** min(attempt, 16), LONGEST_PAUSE)
         left = (self.at - time.monotonic_ns()) / 1e9
-        asked = failed.pause or 0.0
+        asked = failed.retry_after or 0.0
         if left <= LEAST_LEFT or asked >= left or attempt + 1 == attempts:
             reason = failed.reason
             if asked >= left > 0:
@@ -191,6 +191,6 @@ class Deadline:
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self.dropped:
-                raise DroppedError
+            if self.cancelled:
+                raise ReadCancelledError
             time.sleep(min(left, 0.1))

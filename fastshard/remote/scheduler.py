@@ -16,14 +16,14 @@ from queue import Empty, SimpleQueue
 
 from fastshard._core.io.source import room_for
 from fastshard.errors import FastshardError, RemoteError
-from fastshard.remote.facts import RangedObject
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, DroppedError
+from fastshard.remote.retry import Deadline, ReadCancelledError
+from fastshard.remote.transport import RangedObject
 
 __all__ = [
     "MOST_SPAN",
-    "Engine",
     "RangeRead",
+    "ReaderPool",
     "Request",
     "coalesce",
     "fetch",
@@ -152,13 +152,13 @@ class RangeRead:
         """Read the range, which was claimed; what goes wrong is left in `error`."""
         try:
             if self.wanted <= 0:
-                raise DroppedError
+                raise ReadCancelledError
             timeout = self.file.settings.timeout
             self.deadline = Deadline(timeout, self.end - self.start)
             self.file.read_range(self.start, self.end, self.parts, self.deadline)
         except (FastshardError, OSError) as error:
             self.error = error.with_traceback(None)
-        except DroppedError:
+        except ReadCancelledError:
             self.error = RemoteError(
                 "the request was cancelled: no reader waits for it", self.file.path
             )
@@ -204,7 +204,7 @@ class RangeRead:
                 )
             )
         elif self.deadline is not None:
-            self.deadline.drop()
+            self.deadline.cancel()
 
 
 def coalesce(requests: Iterable[Request], gap: int, span: int) -> list[RangeRead]:
@@ -255,7 +255,7 @@ def _merged(requests: Sequence[Request], gap: int, span: int) -> list[RangeRead]
     return reads
 
 
-class Engine:
+class ReaderPool:
     """Threads that read ranges, a bounded number; they end when idle.
 
     Parameters
@@ -338,7 +338,7 @@ class Engine:
             thread.join(1.0)
 
 
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_engines: weakref.WeakSet[ReaderPool] = weakref.WeakSet()
 
 
 def _rest() -> None:
@@ -378,7 +378,7 @@ def start(requests: Sequence[Request]) -> None:
     for settings, some in _by_settings(requests).items():
         reads = _coalesced(some)
         if reads:
-            settings.shared(Engine).start(reads)
+            settings.shared(ReaderPool).start(reads)
 
 
 def read_now(requests: Sequence[Request]) -> None:
@@ -411,9 +411,9 @@ def _read_here(request: Request) -> None:
 
 def _is_filled(request: Request) -> bool:
     """Answer a request from this machine, if all of it is kept here."""
-    if not request.file.is_kept(request.offset, request.size):
+    if not request.file.is_cached(request.offset, request.size):
         return False
-    request.filled = request.file.read_kept(request.offset, request.place())
+    request.filled = request.file.read_cached(request.offset, request.place())
     return request.filled
 
 

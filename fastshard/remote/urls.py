@@ -18,19 +18,19 @@ __all__ = [
     "Origin",
     "Url",
     "base_of",
-    "checked",
     "common_folder",
     "folder_of",
     "is_folder",
     "is_remote",
-    "joined",
-    "last_part",
+    "join_url",
+    "normalize_url",
     "origin_of",
-    "parse",
+    "parse_path_or_url",
     "parse_url",
     "redact",
-    "relative",
+    "relative_path",
     "scheme_of",
+    "url_basename",
     "without_user",
 ]
 
@@ -75,8 +75,8 @@ class Url:
 
     @cached_property
     def sent(self) -> str:
-        """An ``http`` or ``https`` URL as it is sent; raises as `checked` does."""
-        return checked(self.text)
+        """The URL as HTTP sends it; raises as `normalize_url` does."""
+        return normalize_url(self.text)
 
     def __repr__(self) -> str:
         return f"<Url {self.redacted!r}>"
@@ -85,7 +85,7 @@ class Url:
         raise TypeError("a Url does not pickle: its text may be secret")
 
 
-def parse(text: str) -> str | Url:
+def parse_path_or_url(text: str) -> str | Url:
     """Parse a path or a URL: a path is returned as it is."""
     return Url(text) if is_remote(text) else text
 
@@ -107,7 +107,7 @@ def is_remote(text: str) -> bool:
 
 
 @lru_cache(1024)
-def checked(url: str) -> str:
+def normalize_url(url: str) -> str:
     """Return an ``http`` or ``https`` URL as it is sent.
 
     Raises
@@ -138,7 +138,7 @@ def checked(url: str) -> str:
 
 def is_folder(place: str | Url) -> bool:
     """Say whether a folder is named: a directory here, or a URL of no index."""
-    found = parse(place) if isinstance(place, str) else place
+    found = parse_path_or_url(place) if isinstance(place, str) else place
     if isinstance(found, Url):
         return not found.base.endswith((".fsi", ".json", ".idx"))
     return os.path.isdir(found)
@@ -183,7 +183,7 @@ def folder_of(url: str) -> str:
     return base_of(url).rpartition("/")[0]
 
 
-def joined(folder: str, name: str) -> str:
+def join_url(folder: str, name: str) -> str:
     """Return the URL of an object by its name below a folder, or by its own URL."""
     if scheme_of(name):
         return name
@@ -196,7 +196,7 @@ def joined(folder: str, name: str) -> str:
     return folder.rstrip("/") + "/" + name
 
 
-def relative(url: str, root: str) -> str:
+def relative_path(url: str, root: str) -> str:
     """Return the name of an object below a folder; "" if it is elsewhere."""
     base, prefix = base_of(url), root.rstrip("/") + "/"
     return base[len(prefix) :] if base.startswith(prefix) else ""
@@ -217,6 +217,6 @@ def common_folder(urls: list[str]) -> str:
     return "/".join(same) if len(same) >= least else ""
 
 
-def last_part(url: str) -> str:
+def url_basename(url: str) -> str:
     """Return the name of an object in its folder."""
     return unquote(posixpath.basename(base_of(url)))

@@ -10,7 +10,7 @@ import tarfile
 import pytest
 
 import fastshard
-from fastshard._util.terminal import shown
+from fastshard._util.terminal import escape_name
 from fastshard.cli import main
 from support.tars import write_tar
 
@@ -82,7 +82,7 @@ def test_ls_into_head_ends_quietly(tmp_path):
     ],
 )
 def test_a_name_takes_one_line(tmp_path, name, line):
-    assert shown(name) == line
+    assert escape_name(name) == line
     path = tmp_path / "s.tar"
     with tarfile.open(path, "w", errors="surrogateescape") as tar:
         tar.addfile(tarfile.TarInfo(name), io.BytesIO())

@@ -12,7 +12,7 @@ from fastshard.dataset.tarset import TarSet
 from fastshard.dataset.verify import Fault
 from fastshard.formats import registry
 from fastshard.formats.registry import Format
-from fastshard.remote.urls import joined
+from fastshard.remote.urls import join_url
 from support.servers.http import Server
 from support.tars import write_tar
 
@@ -32,7 +32,7 @@ class ToyFormat(Format):
 
     def open_set(self, root, *, part="all", key="first", remote=None, **options):
         names = ["a.tar"] if part == "a" else ["a.tar", "b.tar"]
-        paths = [joined(root, name) for name in names]
+        paths = [join_url(root, name) for name in names]
         plain = {"index": "none", "lower": True}
         return TarSet(paths, root=root, key=key, remote=remote, **plain, **options)
 

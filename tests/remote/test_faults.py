@@ -14,7 +14,7 @@ from fastshard import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.index.dataset_file import seal_dataset_header
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.http import client_for
-from fastshard.remote.options import settings_of
+from fastshard.remote.options import make_settings
 from fastshard.remote.scheduler import Request
 from support.marks import forks_beside_threads
 from support.processes import run_script
@@ -44,7 +44,7 @@ def server(shard):
 
 def opened(server, path="/a.tar", **options) -> RemoteFile:
     url = server.at(path)
-    return open_remote(url, settings_of({"timeout": 2.0, **options}, [url]))
+    return open_remote(url, make_settings({"timeout": 2.0, **options}, [url]))
 
 
 def test_an_iteration_that_is_broken_off_leaves_memory_alone(server):
@@ -161,14 +161,14 @@ def test_a_small_object_that_trickles_ends_in_time(server):
 
     begun = time.monotonic()
     with pytest.raises(RemoteError):
-        client_for(settings_of({"timeout": 0.5}, [url])).whole(url)
+        client_for(make_settings({"timeout": 0.5}, [url])).whole(url)
     assert time.monotonic() - begun < 14
 
 
 def test_a_header_that_cannot_be_sent_is_not_shown():
     for headers in ({"X-Key": "sec\nret"}, {"X-Key": "sec\u20acret"}, {"a b": "c"}):
         with pytest.raises(FastshardError) as caught:
-            settings_of({"headers": headers}, [])
+            make_settings({"headers": headers}, [])
         assert "sec" not in str(caught.value)
 
 

@@ -15,7 +15,7 @@ from fastshard.remote import http_connection as connection
 from fastshard.remote.file import RemoteFile, fetch, open_remote
 from fastshard.remote.http import HttpClient, client_for
 from fastshard.remote.http_fast import FastHttp
-from fastshard.remote.options import settings_of
+from fastshard.remote.options import make_settings
 from fastshard.remote.retry import Deadline
 from support.marks import forks_beside_threads
 from support.servers.http import BEHAVIOURS, BROKEN, HARMLESS, Server, redirect_to
@@ -35,7 +35,7 @@ def server():
 
 def opened(server, path="/a.tar", **options) -> RemoteFile:
     url = server.at(path)
-    return open_remote(url, settings_of({"timeout": 0.6, **options}, [url]))
+    return open_remote(url, make_settings({"timeout": 0.6, **options}, [url]))
 
 
 def test_what_an_object_is(server):
@@ -323,7 +323,7 @@ def test_a_deadline_holds_for_the_whole_answer(server):
 
 
 def test_secrets_are_shown_nowhere(server):
-    settings = settings_of(
+    settings = make_settings(
         {"token": SECRET, "headers": {"Cookie": SECRET}}, [server.at("/a.tar")]
     )
     file = open_remote(server.at("/a.tar") + f"?Signature={SECRET}", settings)
@@ -341,7 +341,7 @@ def test_a_literal_token_is_not_pickled(server):
     url = server.at("/a.tar")
     for options in ({"token": SECRET}, {"headers": {"Authorization": SECRET}}):
         with pytest.raises(FastshardError, match="not pickled"):
-            pickle.dumps(settings_of(options, [url]))
+            pickle.dumps(make_settings(options, [url]))
 
 
 def token_of_the_process() -> str:
@@ -350,7 +350,7 @@ def token_of_the_process() -> str:
 
 def test_a_function_is_asked_for_the_token_again(server):
     url = server.at("/a.tar")
-    settings = settings_of({"token": token_of_the_process}, [url])
+    settings = make_settings({"token": token_of_the_process}, [url])
 
     pickled = pickle.dumps(settings)
 
@@ -365,7 +365,7 @@ def test_a_function_is_asked_for_the_token_again(server):
 )
 def test_urls_that_are_none_are_refused(url):
     with pytest.raises(FastshardError) as caught:
-        settings_of({}, [url])
+        make_settings({}, [url])
     assert "word" not in str(caught.value).replace("password", "")
 
 
@@ -451,7 +451,7 @@ def test_a_small_object_is_read_whole_from_a_server_without_ranges(server):
     url = server.at("/a.tar")
     server.behave("/a.tar", "ok_for_range")
 
-    facts, data = HttpClient(settings_of({}, [url])).whole(url)
+    facts, data = HttpClient(make_settings({}, [url])).whole(url)
 
     assert data == DATA
     assert facts.nbytes == len(DATA)

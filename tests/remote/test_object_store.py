@@ -16,7 +16,7 @@ from fastshard import FastshardError, RemoteError, RemoteNotFoundError
 from fastshard.remote import object_store as obstores
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.object_store import stores_for
-from fastshard.remote.options import settings_of
+from fastshard.remote.options import make_settings
 from support.marks import not_sanitized
 from support.servers.http import Server
 from support.servers.messages import plain
@@ -78,7 +78,7 @@ class Bucket:
 
     def settings(self, **options):
         store = {**self.options, **options.pop("store", {})}
-        return settings_of(
+        return make_settings(
             {"store": store, "timeout": 5.0, "attempts": 1, **options}, []
         )
 
@@ -256,8 +256,8 @@ def test_every_scheme_has_its_store(bucket):
     kinds = {"s3a": ("S3", {}), "gs": ("GCS", {}), "gcs": ("GCS", {})}
     kinds |= dict.fromkeys(("az", "azure", "abfs", "abfss", "adl"), ("Azure", azure))
     for scheme, (kind, options) in kinds.items():
-        client = stores_for(settings_of({"store": options}, []))
-        store, key = client._place_of(f"{scheme}://bucket/a/b.tar")
+        client = stores_for(make_settings({"store": options}, []))
+        store, key = client._locate(f"{scheme}://bucket/a/b.tar")
         assert (type(store).__name__, key) == (f"{kind}Store", "a/b.tar")
 
 
@@ -265,7 +265,7 @@ def test_only_settings_without_a_secret_pickle(bucket):
     with pytest.raises(FastshardError, match="not pickled"):
         pickle.dumps(bucket.settings())
     plain = {"region": "us-east-1", "skip_signature": True}
-    settings = pickle.loads(pickle.dumps(settings_of({"store": plain}, [])))
+    settings = pickle.loads(pickle.dumps(make_settings({"store": plain}, [])))
     assert settings.store == plain
 
 
@@ -314,7 +314,7 @@ class Store(Server):
 
 def plain_store(server, **options):
     store = {"endpoint": server.url, "region": "us-east-1", "skip_signature": True}
-    return settings_of({"store": store, **options}, [])
+    return make_settings({"store": store, **options}, [])
 
 
 def test_a_store_that_is_away_is_asked_again_until_the_timeout():

@@ -11,7 +11,7 @@ from fastshard.remote import http_connection as connection
 from fastshard.remote.addresses import RefusedHostError, is_public
 from fastshard.remote.file import open_remote
 from fastshard.remote.http import client_for
-from fastshard.remote.options import settings_of
+from fastshard.remote.options import make_settings
 from support.marks import needs
 from support.servers.http import Server, make_certificate, redirect_to
 
@@ -88,7 +88,7 @@ def connected(monkeypatch):
 
 
 def strict(url, **options):
-    return settings_of({"private_hosts": False, "timeout": 3.0, **options}, [url])
+    return make_settings({"private_hosts": False, "timeout": 3.0, **options}, [url])
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_certificate_that_is_not_trusted_is_asked_for_once(monkeypatch):
     needs("openssl")
     with Server({"/a.tar": DATA}, tls=True) as server:
         with pytest.raises(RemoteError, match="certificate is not trusted") as caught:
-            open_remote(server.at("/a.tar"), settings_of({}, [server.url]))
+            open_remote(server.at("/a.tar"), make_settings({}, [server.url]))
         assert server.connections == 1
     assert caught.value.attempts == 1
     assert not caught.value.transient
@@ -260,7 +260,7 @@ def test_tls_to_a_plain_server_is_not_retried():
     with Listener(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") as plain:
         url = f"https://127.0.0.1:{plain.port}/a.tar"
         with pytest.raises(RemoteError, match="does not speak TLS"):
-            open_remote(url, settings_of({"timeout": 20.0}, [url]))
+            open_remote(url, make_settings({"timeout": 20.0}, [url]))
     assert plain.connected == 1
 
 

@@ -10,7 +10,7 @@ from fastshard import RemoteError
 from fastshard.errors import RemoteNotFoundError
 from fastshard.remote.file import open_remote
 from fastshard.remote.http import client_for
-from fastshard.remote.options import settings_of
+from fastshard.remote.options import make_settings
 from fastshard.remote.retry import Deadline, RetryError
 from support.servers.http import Server
 from support.servers.messages import plain
@@ -192,7 +192,7 @@ def test_columns_and_reads_after_an_outage(server):
 @pytest.mark.parametrize("seconds", [1.0, 5.0])
 def test_a_server_may_be_away_for_less_than_the_timeout(server, seconds):
     url = server.at("/0.tar")
-    file = open_remote(url, settings_of({"timeout": 30.0}, [url]))
+    file = open_remote(url, make_settings({"timeout": 30.0}, [url]))
     timer = server.leave_for(seconds)
 
     begun = time.monotonic()
@@ -216,7 +216,7 @@ def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
         deadline, pauses, attempt = Deadline(60.0), [], 0
         while now[0] < 20.0:  # the server refuses connections
             before = now[0]
-            deadline.pause(RetryError("refused"), attempt, "u")
+            deadline.backoff(RetryError("refused"), attempt, "u")
             pauses.append(now[0] - before)
             attempt += 1
         assert now[0] < 25.1
@@ -225,7 +225,7 @@ def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
 
         for _ in range(200):  # it never comes back
             try:
-                deadline.pause(RetryError("refused"), attempt, "u")
+                deadline.backoff(RetryError("refused"), attempt, "u")
             except RemoteError as error:
                 assert error.transient
                 break
@@ -234,7 +234,7 @@ def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
 
 def test_an_error_that_is_being_handled_is_not_taken_for_another(server):
     url = server.at("/0.tar")
-    file = open_remote(url, settings_of({"timeout": 10.0}, [url]))
+    file = open_remote(url, make_settings({"timeout": 10.0}, [url]))
     timer = server.leave_for(0.5)
     try:
         raise RemoteError("of something else", "elsewhere")
@@ -247,7 +247,7 @@ def test_pauses_are_spread(monkeypatch):
     slept = []
     monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
     for _ in range(200):
-        Deadline(60.0).pause(RetryError("refused"), 5, "u")
+        Deadline(60.0).backoff(RetryError("refused"), 5, "u")
     longest = 0.1 * 2**5
     assert min(slept) < longest / 4 < longest * 3 / 4 < max(slept) <= longest
 
@@ -256,15 +256,15 @@ def test_a_wait_that_the_server_asks_for_is_kept(monkeypatch):
     slept = []
     monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
     for _ in range(20):
-        Deadline(60.0).pause(RetryError("busy", 503, 7.0), 0, "u")
+        Deadline(60.0).backoff(RetryError("busy", 503, 7.0), 0, "u")
     assert min(slept) >= 7.0
     with pytest.raises(RemoteError, match="asks to wait for 90 s"):
-        Deadline(60.0).pause(RetryError("busy", 503, 90.0), 0, "u")
+        Deadline(60.0).backoff(RetryError("busy", 503, 90.0), 0, "u")
 
 
 def test_only_the_deadline_bounds_attempts_unless_told(server):
     url = server.at("/0.tar")
-    file = open_remote(url, settings_of({"timeout": 1.5}, [url]))
+    file = open_remote(url, make_settings({"timeout": 1.5}, [url]))
     server.behave("/0.tar", lambda exchange: plain(503))
     begun = time.monotonic()
     with pytest.raises(RemoteError, match="status 503, after"):
@@ -273,7 +273,7 @@ def test_only_the_deadline_bounds_attempts_unless_told(server):
     server.forget()
 
     file = open_remote(
-        server.at("/1.tar"), settings_of({"timeout": 30.0, "attempts": 2}, [url])
+        server.at("/1.tar"), make_settings({"timeout": 30.0, "attempts": 2}, [url])
     )
     server.behave("/1.tar", lambda exchange: plain(503))
     with pytest.raises(RemoteError, match="after 2 attempts"):
@@ -285,7 +285,7 @@ def test_refusals_are_not_retried(server, status):
     server.behave("/0.tar", lambda exchange: plain(status))
     url = server.at("/0.tar")
     with pytest.raises(RemoteError) as caught:
-        open_remote(url, settings_of({"timeout": 20.0}, [url]))
+        open_remote(url, make_settings({"timeout": 20.0}, [url]))
     assert caught.value.status == status
     assert not caught.value.transient
     assert len(server.requests) == 1
@@ -302,7 +302,7 @@ def test_a_name_that_never_was_is_not_retried(server, monkeypatch):
     url = "http://no-such-host.example/a.tar"
     begun = time.monotonic()
     with pytest.raises(RemoteError, match="no such host"):
-        open_remote(url, settings_of({"timeout": 20.0}, [url]))
+        open_remote(url, make_settings({"timeout": 20.0}, [url]))
     assert time.monotonic() - begun < 15
     assert len(asked) == 1
 
@@ -310,7 +310,7 @@ def test_a_name_that_never_was_is_not_retried(server, monkeypatch):
 @pytest.mark.parametrize("code", [socket.EAI_NONAME, socket.EAI_AGAIN])
 def test_a_name_that_is_lost_for_a_while_is_retried(server, monkeypatch, code):
     url = server.at("/0.tar")
-    settings = settings_of({"timeout": 20.0}, [url])
+    settings = make_settings({"timeout": 20.0}, [url])
     open_remote(url, settings)
     client = client_for(settings)
     client._pools.clear()

@@ -11,7 +11,7 @@ import fastshard
 from fastshard import RemoteError
 from fastshard.remote.file import open_remote
 from fastshard.remote.http_fast import FastHttp
-from fastshard.remote.options import settings_of
+from fastshard.remote.options import make_settings
 from support.servers.http import Server, redirect_to
 from support.servers.messages import plain
 from support.tars import write_tar
@@ -69,7 +69,7 @@ def way(request, monkeypatch):
 
 def opened(url, **options):
     given = {"token": SECRET, "headers": {"X-Key": SECRET, "Cookie": SECRET}}
-    return open_remote(url, settings_of({"timeout": 1.0, **given, **options}, [url]))
+    return open_remote(url, make_settings({"timeout": 1.0, **given, **options}, [url]))
 
 
 @pytest.mark.usefixtures("way")
@@ -158,7 +158,7 @@ def test_the_hub_is_logged_without_secrets(logged, loopback):
     with FakeHub({"o/n": {"a.json": b"{}", "a.bin": DATA}}, token=SECRET) as hub:
         hub.private = {"o/n"}
         options = {"endpoint": hub.url, "timeout": 5.0, "token": SECRET}
-        settings = settings_of(options, ["hf://datasets/o/n"])
+        settings = make_settings(options, ["hf://datasets/o/n"])
         file = open_remote("hf://datasets/o/n/a.bin", settings)
         assert file.read(20_000, 100) == DATA[20_000:20_100]
         with pytest.raises(fastshard.FastshardError, match="no shard"):

@@ -12,10 +12,10 @@ from fastshard import RemoteError
 from fastshard.dataset.listing import list_shards, parse_source
 from fastshard.remote import urls
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import ObjectInfo
-from fastshard.remote.file import RemoteFile, kept_name
-from fastshard.remote.options import settings_of
-from fastshard.remote.urls import Url, parse, parse_url, redact
+from fastshard.remote.file import RemoteFile, cache_key
+from fastshard.remote.options import make_settings
+from fastshard.remote.transport import ObjectInfo
+from fastshard.remote.urls import Url, parse_path_or_url, parse_url, redact
 
 SECRET = "S3CR3T"
 SIGNED = f"https://h.example/d/a.tar?Signature={SECRET}"
@@ -50,7 +50,7 @@ def calls_of(names, task):
     ],
 )
 def test_a_url_has_parts_and_a_text_without_secrets(text, scheme, base, query, shown):
-    url = parse(text)
+    url = parse_path_or_url(text)
     assert isinstance(url, Url)
     assert (url.text, url.scheme, url.base, url.query) == (text, scheme, base, query)
     assert url.redacted == redact(text) == (text if shown is None else shown)
@@ -61,7 +61,7 @@ def test_a_url_has_parts_and_a_text_without_secrets(text, scheme, base, query, s
     "text", ["a.tar", "d/**", "file:///a.tar", "ftp://h/a", "", "::"]
 )
 def test_a_path_is_parsed_to_itself(text):
-    assert parse(text) is text
+    assert parse_path_or_url(text) is text
 
 
 def test_a_url_shows_no_secret_and_does_not_pickle():
@@ -121,7 +121,7 @@ def test_a_url_is_redacted_once_for_all_errors_of_a_file():
         url = f"http://127.0.0.1:9/a.tar?Signature={SECRET}"
         options = {"attempts": 1, "timeout": 0.5}
         info = ObjectInfo(1 << 20, '"v1"', 0)
-        file = RemoteFile(url, settings_of(options, [url]), info)
+        file = RemoteFile(url, make_settings(options, [url]), info)
         for at in (100, 200, 300):
             with pytest.raises(RemoteError) as caught:
                 file.read(at, 10)
@@ -146,9 +146,9 @@ def test_a_url_is_redacted_once_for_all_errors_of_a_file():
     ],
 )
 def test_what_is_kept_is_named_without_secrets(tmp_path, url, name):
-    assert kept_name(url) == name
+    assert cache_key(url) == name
     cache = RangeCache(str(tmp_path))
-    cache.entry(kept_name(url), ObjectInfo(10, '"v1"', 0)).add(0, bytes(10))
+    cache.entry(cache_key(url), ObjectInfo(10, '"v1"', 0)).add(0, bytes(10))
     stored = [
         Path(folder, file).read_bytes()
         for folder, _, files in os.walk(tmp_path)

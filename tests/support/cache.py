@@ -10,7 +10,7 @@ import pytest
 
 from fastshard.remote.cache.ranges import PIECE
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import ObjectInfo
+from fastshard.remote.transport import ObjectInfo
 
 URL = "https://host/a/train-0.tar"
 OBJECT = random.Random(1).randbytes(2 * PIECE + 12_345)

@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 import fastshard
-from fastshard._util.terminal import encodable, one_line, shown, write_line
+from fastshard._util.terminal import (
+    escape_line,
+    escape_name,
+    escape_unencodable,
+    write_line,
+)
 from fastshard.columnar import ShardedDatasetWriter
 from support.tars import write_tar
 
@@ -53,15 +58,15 @@ def folder(tmp_path):
 
 
 def test_escapes():
-    assert one_line(EVIL) == shown(EVIL) == PLAIN
-    assert (one_line("a\\b"), shown("a\\b"), shown("a\\\x1b")) == (
+    assert escape_line(EVIL) == escape_name(EVIL) == PLAIN
+    assert (escape_line("a\\b"), escape_name("a\\b"), escape_name("a\\\x1b")) == (
         "a\\b",
         "a\\\\b",
         "a\\\\\\x1b",
     )
-    assert encodable("é☃😀", "ascii") == "\\u00e9\\u2603\\U0001f600"
-    assert encodable("é☃", "latin-1") == "é\\u2603"
-    assert encodable("é☃", None) == "é☃"
+    assert escape_unencodable("é☃😀", "ascii") == "\\u00e9\\u2603\\U0001f600"
+    assert escape_unencodable("é☃", "latin-1") == "é\\u2603"
+    assert escape_unencodable("é☃", None) == "é☃"
 
 
 def test_a_line_is_one_line_in_any_encoding():
@@ -173,11 +178,11 @@ def test_csv_on_a_terminal_is_escaped(tmp_path):
     child = subprocess.Popen([*command, "--columns", "text", "--csv"], stdout=theirs)
     assert child.wait() == 0
     os.close(theirs)
-    shown = b""
-    while b"[2J" not in shown:
-        shown += os.read(ours, 1000)
+    output = b""
+    while b"[2J" not in output:
+        output += os.read(ours, 1000)
     os.close(ours)
-    assert shown.split() == [b"text", b"\\x1b[2J"]
+    assert output.split() == [b"text", b"\\x1b[2J"]
 
 
 def test_errors_are_one_line_as_text(folder):

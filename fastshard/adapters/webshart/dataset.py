@@ -22,7 +22,7 @@ from fastshard.adapters.webshart.listing import Found
 from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
 from fastshard.index.dataset_file import DatasetIndex, ShardRecord
-from fastshard.remote.file import open_if_there, open_remote
+from fastshard.remote.file import open_remote, try_open_remote
 from fastshard.remote.urls import is_remote
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class DiscoveredDataset:
         try:
             if settings is None or not is_remote(where):
                 return DatasetIndex(where)
-            file = open_if_there(where, settings)
+            file = try_open_remote(where, settings)
             return None if file is None else DatasetIndex(file.path, file=file)
         except FormatError as error:
             warnings.warn(f"broken index: {error}", StaleIndexWarning, stacklevel=5)

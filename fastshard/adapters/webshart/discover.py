@@ -18,8 +18,8 @@ from fastshard.adapters.webshart.listing import (
     url_of,
 )
 from fastshard.errors import FastshardError
-from fastshard.remote.options import RemoteOptions, Settings, settings_of
-from fastshard.remote.urls import checked, origin_of
+from fastshard.remote.options import RemoteOptions, Settings, make_settings
+from fastshard.remote.urls import normalize_url, origin_of
 
 __all__ = [
     "DiscoveredDataset",
@@ -100,12 +100,12 @@ def discover_dataset(
 def _settings(root: str, hf_token: Token, remote: RemoteOptions) -> Settings:
     """Return settings by which a token for the hub is told to the hub alone."""
     if hf_token is None:
-        return settings_of(remote, [root])
+        return make_settings(remote, [root])
     if remote.get("token") is not None:
         raise TypeError("hf_token= and token= are both given")
     options: RemoteOptions = {**remote, "token": hf_token}
     endpoint = Settings(options).endpoint
-    return Settings(options, frozenset((origin_of(checked(endpoint)),)))
+    return Settings(options, frozenset((origin_of(normalize_url(endpoint)),)))
 
 
 async def discover_dataset_async(

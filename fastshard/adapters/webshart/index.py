@@ -12,7 +12,7 @@ from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
 from fastshard.formats.sample import Samples
 from fastshard.index.contents import Contents
 from fastshard.index.sidecar import SEARCHED, sidecar_path
-from fastshard.remote.file import is_absent, remote_bytes
+from fastshard.remote.file import is_not_found, read_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, redact, scheme_of
 
@@ -112,7 +112,7 @@ class RemoteShards(TarSet):
             elif (
                 isinstance(error, RemoteError)
                 and is_remote(place)
-                and is_absent(error)
+                and is_not_found(error)
                 and error.url == asked_at(place, self.settings)
             ):
                 return i
@@ -126,7 +126,7 @@ class RemoteShards(TarSet):
             except FormatError as error:
                 _warn(error)
             except OSError as error:
-                if not is_absent(error):
+                if not is_not_found(error):
                     raise
             self.indexes[k] = places[1:]
         return None
@@ -134,7 +134,7 @@ class RemoteShards(TarSet):
     def _read(self, place: str) -> Contents:
         if not is_remote(place):
             return local_contents(place)
-        data = remote_bytes(place, self.settings)
+        data = read_remote(place, self.settings)
         if place.partition("?")[0].endswith(".json"):
             from fastshard.index.jsonfile import parse_json
 

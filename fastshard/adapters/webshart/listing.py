@@ -25,9 +25,9 @@ from fastshard.remote.urls import (
     base_of,
     common_folder,
     is_remote,
-    joined,
+    join_url,
     redact,
-    relative,
+    relative_path,
     scheme_of,
 )
 
@@ -183,8 +183,8 @@ def find_remote(
         if there is None or _joined(metadata, NAME) in there:
             summaries.append((_joined(metadata, NAME), ""))
     prefix = f"{below}/" if below else ""
-    if listed is None or joined(root, prefix + NAME) in listed:
-        summaries.append((joined(root, prefix + NAME), prefix))
+    if listed is None or join_url(root, prefix + NAME) in listed:
+        summaries.append((join_url(root, prefix + NAME), prefix))
     located = []
     for name, (path, nbytes) in sorted(names.items()):
         beside = [remote_sidecar_path(path, kind, None) for kind in SEARCHED]
@@ -201,18 +201,19 @@ def _listed(
     sizes: dict[str, int | None]
     listed: Collection[str] | None
     if scheme_of(root) in HTTP:
-        source = joined(root, below) if below else root
+        source = join_url(root, below) if below else root
         sizes = dict.fromkeys(one.url for one in list_remote(source, settings))
         listed = None
         base = base_of(root).rstrip("/")
-        if not all(relative(url, base) for url in sizes):  # of no folder, but shards
+        # of no folder, but shards
+        if not all(relative_path(url, base) for url in sizes):
             root = common_folder(list(sizes))
     else:
         root, listed = _all_below(root, below, settings)
         sizes = {url: nbytes for url, nbytes in listed.items() if _is_shard(url)}
     base = base_of(root).rstrip("/")
     shards = [
-        (relative(url, base).removesuffix(SUFFIX), url, nbytes)
+        (relative_path(url, base).removesuffix(SUFFIX), url, nbytes)
         for url, nbytes in sizes.items()
     ]
     return root, shards, listed
@@ -231,10 +232,10 @@ def _all_below(
         from fastshard.remote.hub import hub_for
 
         hub = hub_for(settings)
-        root = hub.pinned(root)
-        return root, dict(hub.entries(joined(root, below) if below else root))
+        root = hub.pin_revision(root)
+        return root, dict(hub.list_files(join_url(root, below) if below else root))
     lister = transport_for(root, settings)
-    urls = lister.list(joined(root, below) if below else root)  # type: ignore[attr-defined]
+    urls = lister.list(join_url(root, below) if below else root)  # type: ignore[attr-defined]
     return root, dict.fromkeys(urls)
 
 
@@ -280,7 +281,7 @@ def _places_in(
 
 def _joined(folder: str, name: str) -> str:
     if is_remote(folder):
-        return joined(folder, name)
+        return join_url(folder, name)
     return os.path.join(folder, *name.split("/"))
 
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 __all__ = [
-    "Locked",
-    "alone_in",
+    "LockOwner",
     "append_to",
     "disk_bytes",
     "open_regular",
     "read_at",
     "remove_tree",
     "touch",
+    "try_lock_folder",
     "write_at",
 ]
 
@@ -38,11 +38,11 @@ BLOCK = 512  # bytes that `st_blocks` counts by
 MOST_AT_ONCE = 1 << 30  # bytes; some systems refuse 2 GiB
 GONE = ".gone"  # how names end of what is being deleted
 
-_all_locked: weakref.WeakSet[Locked] = weakref.WeakSet()
+_all_locked: weakref.WeakSet[LockOwner] = weakref.WeakSet()
 _seeking = threading.Lock()  # where there is no pread: position and read are one
 
 
-class Locked:
+class LockOwner:
     """Something with a lock that is free in a forked child.
 
     Attributes
@@ -54,7 +54,7 @@ class Locked:
         self.lock = threading.Lock()
         _all_locked.add(self)
 
-    def renew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Begin anew: another thread was changing this when the process forked."""
 
 
@@ -63,7 +63,7 @@ def _free_locks() -> None:
     _seeking = threading.Lock()
     for one in list(_all_locked):
         if one.lock.locked():
-            one.renew()
+            one.reset_after_fork()
         one.lock = threading.Lock()
 
 
@@ -179,7 +179,7 @@ def remove_tree(path: str) -> bool:
 
 
 @contextmanager
-def alone_in(folder: str) -> Iterator[bool]:
+def try_lock_folder(folder: str) -> Iterator[bool]:
     """Tell whether no other process or thread is in here with the same folder.
 
     Where files cannot be locked, everyone is told that they are alone.

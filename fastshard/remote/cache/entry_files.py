@@ -16,16 +16,23 @@ import zlib
 from contextlib import suppress
 
 from fastshard.remote.cache.disk import (
-    Locked,
+    LockOwner,
     append_to,
     disk_bytes,
     open_regular,
     read_at,
     write_at,
 )
-from fastshard.remote.cache.ranges import PIECE, Range, Ranges, cut, decode, encode
+from fastshard.remote.cache.ranges import (
+    PIECE,
+    Range,
+    Ranges,
+    decode,
+    encode,
+    split_at_pieces,
+)
 
-__all__ = ["DATA", "LOG", "DamagedError", "Opened", "VanishedError"]
+__all__ = ["DATA", "LOG", "DamagedEntryError", "EntryFiles", "RemovedEntryError"]
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # it may still be read
 
@@ -35,15 +42,15 @@ MOST_LOG = 1 << 28  # bytes; 8 million ranges
 CHUNK = 1 << 22  # bytes of a log that are read at once
 
 
-class DamagedError(Exception):
+class DamagedEntryError(Exception):
     """The entry cannot be used, and is in the way of a good one."""
 
 
-class VanishedError(Exception):
+class RemovedEntryError(Exception):
     """The entry was removed while it was open."""
 
 
-class Opened(Locked):
+class EntryFiles(LockOwner):
     """An entry's files.
 
     The data file is open for as long as this lives; whoever reads from it holds a
@@ -77,20 +84,20 @@ class Opened(Locked):
         self._whole = False
         _check_above(os.path.dirname(folder))
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
-            raise DamagedError
+            raise DamagedEntryError
         try:
             log = os.lstat(self._log)
             self._open(self._data)
         except FileNotFoundError:
-            raise DamagedError from None
+            raise DamagedEntryError from None
         right_size = os.fstat(self.fd).st_size == nbytes
         if not (right_size and stat.S_ISREG(log.st_mode) and log.st_size <= MOST_LOG):
-            raise DamagedError
+            raise DamagedEntryError
         self._log_id = log.st_dev, log.st_ino
 
     def _open(self, path: str) -> None:
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise DamagedError
+            raise DamagedEntryError
         try:
             self.fd = open_regular(path, os.O_RDWR)
         except OSError as error:
@@ -103,11 +110,11 @@ class Opened(Locked):
             with suppress(OSError):
                 os.close(self.fd)
 
-    def renew(self) -> None:
+    def reset_after_fork(self) -> None:
         self._ranges = Ranges(self.nbytes)
         self._log_read = 0
 
-    def has_vanished(self) -> bool:
+    def is_removed(self) -> bool:
         """Tell whether its files were removed, and take up space until it is closed."""
         return os.fstat(self.fd).st_nlink == 0
 
@@ -136,10 +143,10 @@ class Opened(Locked):
         OSError
             It cannot be read.
         """
-        if not self._is_sound(start, start + len(view)):
+        if not self._verify(start, start + len(view)):
             return False
         if not read_at(self.fd, view, start):
-            raise DamagedError
+            raise DamagedEntryError
         return True
 
     def is_whole(self) -> bool:
@@ -149,12 +156,12 @@ class Opened(Locked):
                 if not self._ranges.is_whole():
                     self._read_log()
                 held = self._ranges.is_whole()
-            self._whole = held and self._is_sound(0, self.nbytes)
+            self._whole = held and self._verify(0, self.nbytes)
         if not self._whole:
             return False
         status = os.fstat(self.fd)
         if status.st_size != self.nbytes:
-            raise DamagedError
+            raise DamagedEntryError
         return self._is_in_place(status)
 
     def add(self, start: int, data: memoryview, most: int | None) -> int:
@@ -171,12 +178,12 @@ class Opened(Locked):
         """
         before = os.fstat(self.fd)
         if before.st_nlink == 0:
-            raise VanishedError
+            raise RemovedEntryError
         if before.st_size != self.nbytes:
-            raise DamagedError
+            raise DamagedEntryError
         with self.lock:
-            cuts = cut(start, start + len(data))
-            new = [(a, b) for a, b in cuts if not self._ranges.is_sound(a, b)]
+            cuts = split_at_pieces(start, start + len(data))
+            new = [(a, b) for a, b in cuts if not self._ranges.is_verified(a, b)]
             full = self._log_read > MOST_LOG - len(new) * 32
         written = sum(b - a for a, b in new)
         if (
@@ -193,19 +200,19 @@ class Opened(Locked):
         self._append(b"".join(records))
         with self.lock:
             for a, b in new:
-                self._ranges.trust(a, b)
+                self._ranges.add_verified(a, b)
         return max(written, disk_bytes(os.fstat(self.fd)) - disk_bytes(before))
 
     def _append(self, records: bytes) -> None:
         try:
             if not self._is_log(os.lstat(self._log)):
-                raise VanishedError
+                raise RemovedEntryError
             fd = open_regular(self._log, os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:
-            raise VanishedError from None
+            raise RemovedEntryError from None
         try:
             if not self._is_log(os.fstat(fd)):
-                raise VanishedError
+                raise RemovedEntryError
             append_to(fd, records)
         finally:
             os.close(fd)
@@ -244,15 +251,15 @@ class Opened(Locked):
     def _read_chunk(self, chunk: bytes) -> int:
         found, used = decode(chunk)
         for one in found:
-            self._ranges.claim(one)
+            self._ranges.add_unverified(one)
         self._log_read += used
         return used
 
-    def _is_sound(self, start: int, end: int) -> bool:
+    def _verify(self, start: int, end: int) -> bool:
         """Tell whether a range is here, and check what has not been checked of it."""
         with self.lock:
             ranges = self._ranges
-            if ranges.is_sound(start, end):
+            if ranges.is_verified(start, end):
                 return True
             if not ranges.has(start, end):
                 self._read_log()
@@ -261,25 +268,25 @@ class Opened(Locked):
         for number in range(start // PIECE, -(-end // PIECE)):
             self._check(ranges, number)
         with self.lock:
-            return ranges.is_sound(start, end)
+            return ranges.is_verified(start, end)
 
     def _check(self, ranges: Ranges, number: int) -> None:
         """Compare a piece's unchecked ranges with their CRCs, without the lock."""
         with self.lock:
-            found = ranges.unchecked(number)
+            found = ranges.unverified(number)
         if not found:
             return
         first = min(start for start, _, _ in found)
         data = memoryview(bytearray(max(end for _, end, _ in found) - first))
         if not read_at(self.fd, data, first):
-            raise DamagedError
+            raise DamagedEntryError
         right: set[Range] = set()
         wrong: set[Range] = set()
         for start, end, crc in found:
             same = zlib.crc32(data[start - first : end - first]) == crc
             (right if same else wrong).add((start, end, crc))
         with self.lock:
-            ranges.settle(number, right, wrong)
+            ranges.record_check(number, right, wrong)
 
 
 def _check_above(folder: str) -> None:

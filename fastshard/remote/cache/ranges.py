@@ -16,7 +16,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-__all__ = ["PIECE", "Range", "Ranges", "cut", "decode", "encode"]
+__all__ = ["PIECE", "Range", "Ranges", "decode", "encode", "split_at_pieces"]
 
 PIECE = 1 << 20  # bytes
 RECORD = struct.Struct("<QQI8sI")
@@ -51,7 +51,7 @@ def decode(log: bytes) -> tuple[list[Range], int]:
     return found, at
 
 
-def cut(start: int, end: int) -> Iterator[tuple[int, int]]:
+def split_at_pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
     """Cut a range where pieces of the object meet."""
     while start < end:
         stop = min(end, (start // PIECE + 1) * PIECE)
@@ -71,12 +71,12 @@ class Piece:
         What else is held.
     """
 
-    __slots__ = ("held", "sound", "unchecked")
+    __slots__ = ("stored", "unverified", "verified")
 
     def __init__(self) -> None:
-        self.held: list[int] = []
-        self.sound: list[int] = []
-        self.unchecked: list[Range] = []
+        self.stored: list[int] = []
+        self.verified: list[int] = []
+        self.unverified: list[Range] = []
 
 
 class Ranges:
@@ -92,55 +92,55 @@ class Ranges:
         self.nbytes = nbytes
         self._pieces: dict[int, Piece] = {}
 
-    def claim(self, found: Range) -> None:
+    def add_unverified(self, found: Range) -> None:
         """Take a range that the log tells of. One that cannot be is passed over."""
         start, end, _ = found
         number = start // PIECE
         if not (start < end <= self.nbytes and (end - 1) // PIECE == number):
             return
         piece = self._piece(number)
-        if not _covers(piece.sound, start, end):
-            _insert(piece.held, start, end)
-            piece.unchecked.append(found)
+        if not _covers(piece.verified, start, end):
+            _insert(piece.stored, start, end)
+            piece.unverified.append(found)
 
-    def trust(self, start: int, end: int) -> None:
+    def add_verified(self, start: int, end: int) -> None:
         """Take a range that is known to be right, inside one piece."""
         piece = self._piece(start // PIECE)
-        _insert(piece.held, start, end)
-        _insert(piece.sound, start, end)
+        _insert(piece.stored, start, end)
+        _insert(piece.verified, start, end)
 
-    def unchecked(self, number: int) -> tuple[Range, ...]:
+    def unverified(self, number: int) -> tuple[Range, ...]:
         """Return what is to be checked of a piece."""
         piece = self._pieces.get(number)
-        return tuple(piece.unchecked) if piece else ()
+        return tuple(piece.unverified) if piece else ()
 
-    def settle(self, number: int, right: set[Range], wrong: set[Range]) -> None:
+    def record_check(self, number: int, right: set[Range], wrong: set[Range]) -> None:
         """Take the outcome of a check of a piece's ranges."""
         piece = self._piece(number)
         for start, end, _ in right:
-            _insert(piece.sound, start, end)
+            _insert(piece.verified, start, end)
         done = right | wrong
-        piece.unchecked = [found for found in piece.unchecked if found not in done]
+        piece.unverified = [found for found in piece.unverified if found not in done]
         if wrong:
-            piece.held = list(piece.sound)
-            for start, end, _ in piece.unchecked:
-                _insert(piece.held, start, end)
+            piece.stored = list(piece.verified)
+            for start, end, _ in piece.unverified:
+                _insert(piece.stored, start, end)
 
     def has(self, start: int, end: int) -> bool:
         """Tell whether all of a range is held."""
         pieces = self._pieces
-        for a, b in cut(start, end):
+        for a, b in split_at_pieces(start, end):
             piece = pieces.get(a // PIECE)
-            if piece is None or not _covers(piece.held, a, b):
+            if piece is None or not _covers(piece.stored, a, b):
                 return False
         return True
 
-    def is_sound(self, start: int, end: int) -> bool:
+    def is_verified(self, start: int, end: int) -> bool:
         """Tell whether all of a range is held, and has been checked."""
         pieces = self._pieces
-        for a, b in cut(start, end):
+        for a, b in split_at_pieces(start, end):
             piece = pieces.get(a // PIECE)
-            if piece is None or not _covers(piece.sound, a, b):
+            if piece is None or not _covers(piece.verified, a, b):
                 return False
         return True
 
@@ -154,7 +154,7 @@ class Ranges:
         found = []
         at = start
         for number in self._numbers(start, end):
-            for left, right in _runs(self._pieces[number].held, at, end):
+            for left, right in _runs(self._pieces[number].stored, at, end):
                 if left > at:
                     found.append((at, left))
                 at = right

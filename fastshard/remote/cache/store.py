@@ -1,103 +1,64 @@
-"""The disk cache: one entry for each version of a remote object."""
+"""Disk cache: ranges of remote objects, one entry for each version of an object."""
 
 from __future__ import annotations
 
 import errno
 import functools
 import os
-import re
 import shutil
 import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from fastshard._util.files import replacing
+from fastshard._util.files import replace_file
 from fastshard._util.sizes import parse_size
 from fastshard.errors import CacheWarning
+from fastshard.remote.cache.directory import (
+    ENTRY,
+    NEW,
+    OBJECT,
+    USED,
+    mtime_ns,
+    remove_entries,
+    remove_leftovers,
+    survey,
+)
 from fastshard.remote.cache.disk import (
-    GONE,
-    Locked,
-    alone_in,
+    LockOwner,
     append_to,
-    disk_bytes,
     open_regular,
     remove_tree,
     touch,
+    try_lock_folder,
 )
 from fastshard.remote.cache.entry_files import (
     DATA,
     LOG,
-    DamagedError,
-    Opened,
-    VanishedError,
+    DamagedEntryError,
+    EntryFiles,
+    RemovedEntryError,
 )
-from fastshard.remote.facts import (
-    TOO_LARGE,
-    ObjectInfo,
+from fastshard.remote.cache.version import (
     ObjectVersion,
+    hash_url,
+    hash_version,
     read_version,
-    url_part,
-    version_part,
 )
+from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
 
-__all__ = [
-    "NEW",
-    "OBJECT",
-    "USED",
-    "Cached",
-    "Entry",
-    "RangeCache",
-    "clear",
-    "listing",
-]
+__all__ = ["CacheEntry", "RangeCache"]
 
-
-ABOVE = re.compile(r"[0-9a-f]{2}")
-ENTRY = re.compile(r"[0-9a-f]{40}-[0-9a-f]{24}")
-PATIENCE_NS = 3600 * 10**9  # after which an entry that is being made was given up
 LOOK_EVERY = 5.0  # seconds between looks for removed files
 MOST_OPEN = 256  # entries whose files are open
 _warned_of: set[str] = set()  # folders that objects are too large for
 SPARE = 10  # the part of the limit that is free after entries were removed: 1/10
 
 
-class Cached(NamedTuple):
-    """What is here of an object.
-
-    Attributes
-    ----------
-    url : str
-        "" if that is damaged.
-    disk_bytes : int
-        That the entry's files take on disk.
-    nbytes : int
-        Of the object.
-    whole : bool
-        Whether all of it was stored; it has not been checked.
-    used_ns : int
-        The time of the last use, in nanoseconds since 1970.
-    """
-
-    url: str
-    disk_bytes: int
-    nbytes: int
-    whole: bool
-    used_ns: int
-
-
-class Found(NamedTuple):
-    """An entry as the directory shows it."""
-
-    path: str
-    disk_bytes: int
-    used_ns: int
-
-
-class RangeCache(Locked):
+class RangeCache(LockOwner):
     """Ranges of remote objects, kept in a directory. Any thread may use it.
 
     Other processes may use the same directory at the same time.
@@ -132,10 +93,12 @@ class RangeCache(Locked):
         self.is_stopped = False
         self._room = 0  # bytes that may be added before all are counted again
         self._looked = -LOOK_EVERY  # when removed files were looked for
-        self._open: dict[Entry, None] = {}  # whose files are open, the oldest first
-        self._entries: weakref.WeakSet[Entry] = weakref.WeakSet()
+        self._open: dict[
+            CacheEntry, None
+        ] = {}  # whose files are open, the oldest first
+        self._entries: weakref.WeakSet[CacheEntry] = weakref.WeakSet()
 
-    def entry(self, url: str, info: ObjectInfo) -> Entry:
+    def entry(self, url: str, info: ObjectInfo) -> CacheEntry:
         """Open what is here of an object, or make an entry for it.
 
         Parameters
@@ -143,7 +106,7 @@ class RangeCache(Locked):
         url : str
             Stored as it is, so without anything secret.
         info : ObjectInfo
-            What the server told, or `remembered` did. Another tag or size is another
+            What the server told, or `latest_info` did. Another tag or size is another
             version, of which nothing is shared.
 
         Raises
@@ -155,15 +118,15 @@ class RangeCache(Locked):
             raise ValueError(
                 f"the server tells nothing that versions of {url} differ by"
             )
-        if not 0 <= info.nbytes < TOO_LARGE:
+        if not 0 <= info.nbytes < MAX_NBYTES:
             raise ValueError(f"{url} cannot have {info.nbytes:,} bytes")
-        path = f"{self._path_of(url)}-{version_part(info)}"
-        entry = Entry(self, path, ObjectVersion(url, info))
+        path = f"{self._path_of(url)}-{hash_version(info)}"
+        entry = CacheEntry(self, path, ObjectVersion(url, info))
         with self.lock:
             self._entries.add(entry)
         return entry
 
-    def remembered(self, url: str) -> ObjectInfo | None:
+    def latest_info(self, url: str) -> ObjectInfo | None:
         """Return the info that an entry for an object was last opened with."""
         above, part = os.path.split(self._path_of(url))
         found = []
@@ -173,7 +136,7 @@ class RangeCache(Locked):
                 if name.startswith(part) and ENTRY.fullmatch(name):
                     known = read_version(path)
                     if known is not None and known.url == url:
-                        found.append((_mtime_ns(path), known.info))
+                        found.append((mtime_ns(path), known.info))
         return max(found)[1] if found else None
 
     def stop(self, error: Exception) -> None:
@@ -185,7 +148,7 @@ class RangeCache(Locked):
             text = f"nothing more is cached in {self.folder}: {error}"
             warnings.warn(text, CacheWarning, stacklevel=2)
 
-    def refuse(self, url: str, nbytes: int, error: Exception) -> None:
+    def warn_uncacheable(self, url: str, nbytes: int, error: Exception) -> None:
         """Note that an object cannot be kept; of the first one in a folder, warn.
 
         Others may be small enough for a limit on the size of files.
@@ -197,7 +160,7 @@ class RangeCache(Locked):
             text = f"{url} ({nbytes:,} bytes) is not cached in {self.folder}: {error}"
             warnings.warn(text, CacheWarning, stacklevel=2)
 
-    def note_growth(self, entry: Entry, nbytes: int) -> None:
+    def note_growth(self, entry: CacheEntry, nbytes: int) -> None:
         """Count bytes that were added to an entry, and hold the limit."""
         if self.limit is None:
             return
@@ -205,10 +168,10 @@ class RangeCache(Locked):
             self._room -= nbytes
             due = self._room < 0
         if due:
-            self._hold(self.limit, entry.folder)
-            self.let_go()
+            self._enforce_limit(self.limit, entry.folder)
+            self.release_removed()
 
-    def note_opened(self, entry: Entry) -> None:
+    def note_opened(self, entry: CacheEntry) -> None:
         """Have the files closed of what was opened first, if there are too many."""
         with self.lock:
             self._open.pop(entry, None)
@@ -218,136 +181,42 @@ class RangeCache(Locked):
             for one in gone:
                 del self._open[one]
         for one in gone:
-            one.rest()
+            one.close_files()
 
-    def look(self) -> None:
-        """Do as `let_go` does, if that was not done of late."""
+    def release_periodically(self) -> None:
+        """Do as `release_removed` does, if that was not done of late."""
         with self.lock:
             now = time.monotonic()
             late = now - self._looked >= LOOK_EVERY
             self._looked = now if late else self._looked
         if late:
-            self.let_go()
+            self.release_removed()
 
-    def let_go(self) -> None:
+    def release_removed(self) -> None:
         """Close files that were removed, by this process or another."""
         with self.lock:
             entries = list(self._entries)
         for entry in entries:
-            entry.let_go()
+            entry.release_if_removed()
 
-    def _hold(self, limit: int, keep: str) -> None:
+    def _enforce_limit(self, limit: int, keep: str) -> None:
         """Count what is here, and remove entries but one until the limit holds."""
         left = limit
-        with alone_in(self.folder) as alone:
+        with try_lock_folder(self.folder) as alone:
             if alone:
-                _tidy(self.folder)
-                found = sorted(_survey(self.folder), key=lambda one: one.used_ns)
+                remove_leftovers(self.folder)
+                found = sorted(survey(self.folder), key=lambda one: one.used_ns)
                 left = limit - sum(one.disk_bytes for one in found)
                 others = [one for one in found if one.path != keep]
                 if left < 0:
-                    left += _free(others, limit // SPARE - left)
+                    left += remove_entries(others, limit // SPARE - left)
         few = max(limit // 64, left // 8)  # for other processes add as well
         with self.lock:
             self._room = max(0, min(left, few))
 
     def _path_of(self, url: str) -> str:
-        part = url_part(url)
+        part = hash_url(url)
         return os.path.join(self.folder, part[:2], part)
-
-
-def listing(folder: str) -> list[Cached]:
-    """Return what is in a cache's folder, the last used first."""
-    found = sorted(_survey(folder), key=lambda one: one.used_ns, reverse=True)
-    return [_describe(one) for one in found]
-
-
-def clear(folder: str, urls: Collection[str] | None = None) -> int:
-    """Remove what is in a cache's folder, and return how many bytes that frees.
-
-    Only what the cache made is removed, not other files in the folder.
-
-    Parameters
-    ----------
-    folder : str
-    urls : collection of str, optional
-        Remove all versions of these objects only.
-    """
-    if urls is None:
-        _tidy(folder)
-        return _free(_survey(folder))
-    parts = {url_part(url) for url in urls}
-    found = _survey(folder)
-    return _free(one for one in found if os.path.basename(one.path)[:40] in parts)
-
-
-def _free(found: Iterator[Found] | list[Found], enough: int | None = None) -> int:
-    """Remove entries until so many bytes are free; return how many are."""
-    freed = 0
-    for one in found:
-        if enough is not None and freed >= enough:
-            break
-        if remove_tree(one.path):
-            freed += one.disk_bytes
-    return freed
-
-
-def _describe(one: Found) -> Cached:
-    known = read_version(os.path.join(one.path, OBJECT))
-    if known is None:
-        return Cached("", one.disk_bytes, 0, False, one.used_ns)
-    nbytes = known.info.nbytes
-    whole = False
-    with suppress(OSError, DamagedError):
-        whole = not Opened(one.path, nbytes).missing(0, nbytes)
-    return Cached(known.url, one.disk_bytes, nbytes, whole, one.used_ns)
-
-
-def _survey(folder: str) -> Iterator[Found]:
-    for item in _items(folder):
-        if ENTRY.fullmatch(item.name):
-            used_ns = _mtime_ns(os.path.join(item.path, USED))
-            yield Found(item.path, _bytes_in(item), used_ns)
-
-
-def _tidy(folder: str) -> None:
-    """Remove what was left by processes that ended while they made or removed."""
-    for item in _items(folder):
-        late_ns = time.time_ns() - PATIENCE_NS
-        unfinished = item.name.endswith(NEW) and _mtime_ns(item.path) < late_ns
-        if item.name.startswith(".") and (item.name.endswith(GONE) or unfinished):
-            remove_tree(item.path)
-
-
-def _items(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield what is in the folders that entries are in."""
-    for above in _scan(folder):
-        if ABOVE.fullmatch(above.name) and above.is_dir(follow_symlinks=False):
-            yield from _scan(above.path)
-
-
-def _scan(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as items:
-            return list(items)
-    except OSError:
-        return []
-
-
-def _bytes_in(item: os.DirEntry[str]) -> int:
-    files = _scan(item.path) if item.is_dir(follow_symlinks=False) else [item]
-    total = 0
-    for file in files:
-        with suppress(OSError):
-            total += disk_bytes(os.stat(file.path, follow_symlinks=False))
-    return total
-
-
-def _mtime_ns(path: str) -> int:
-    try:
-        return os.stat(path, follow_symlinks=False).st_mtime_ns
-    except OSError:
-        return 0
 
 
 @functools.lru_cache(1)
@@ -362,9 +231,6 @@ def most_open() -> int:
     return MOST_OPEN if soft < 0 else max(8, min(MOST_OPEN, soft // 4))
 
 
-OBJECT = "object.json"
-USED = "used"  # its time is that of the last use
-NEW = ".new"  # how names of entries end that are being made
 TOUCH_NS = 5 * 10**9  # between two notes that an entry is in use
 PASSING = (  # not of the disk
     errno.EMFILE,
@@ -376,7 +242,7 @@ PASSING = (  # not of the disk
 T = TypeVar("T")
 
 
-class Entry:
+class CacheEntry:
     """Bytes of one version of a remote object. Any thread may use it.
 
     It is made by `RangeCache.entry`. A forked child may go on with it; what has been
@@ -398,13 +264,13 @@ class Entry:
         self.folder = folder
         self._cache = cache
         self._known = known
-        self._opened: Opened | None = None
+        self._files: EntryFiles | None = None
         self._closed = False
         self._touched_ns = 0
         self._reopen(make=True)
-        if self._opened is not None:
+        if self._files is not None:
             touch(os.path.join(folder, OBJECT), time.time_ns())
-            self._use()
+            self._mark_used()
 
     def has(self, offset: int, size: int) -> bool:
         """Tell whether all of a range was stored.
@@ -414,7 +280,7 @@ class Entry:
         """
         if not self._is_inside(offset, size):
             return False
-        return not size or self._ask(lambda it: it.has(offset, offset + size), False)
+        return not size or self._query(lambda it: it.has(offset, offset + size), False)
 
     def missing(self, offset: int, size: int) -> list[tuple[int, int]]:
         """Return what was not stored of a range: offsets and sizes, ascending."""
@@ -422,7 +288,7 @@ class Entry:
         start = max(offset, 0)
         if start >= end:
             return []
-        gaps = self._ask(lambda it: it.missing(start, end), [(start, end)])
+        gaps = self._query(lambda it: it.missing(start, end), [(start, end)])
         return [(left, right - left) for left, right in gaps]
 
     def read_into(self, offset: int, view: memoryview) -> bool:
@@ -441,9 +307,9 @@ class Entry:
         with as_bytes(view) as to:
             if not self._is_inside(offset, len(to)):
                 return False
-            done = not to or self._ask(lambda it: it.read_into(offset, to), False)
+            done = not to or self._query(lambda it: it.read_into(offset, to), False)
         if done:
-            self._use()
+            self._mark_used()
         return done
 
     def is_whole(self) -> bool:
@@ -452,9 +318,9 @@ class Entry:
         What has not been checked in this process is read. For a file that was opened
         by its `path` ask after that: then it was the one that is whole.
         """
-        whole = self._ask(lambda it: it.is_whole(), False)
+        whole = self._query(lambda it: it.is_whole(), False)
         if whole:
-            self._use()
+            self._mark_used()
         return whole
 
     def add(self, offset: int, data: bytes | memoryview) -> None:
@@ -488,31 +354,31 @@ class Entry:
     def close(self) -> None:
         """Let the files go."""
         self._closed = True
-        self._opened = None
+        self._files = None
 
-    def rest(self) -> None:
+    def close_files(self) -> None:
         """Close the files; they are opened again when they are needed."""
-        self._opened = None
+        self._files = None
 
-    def let_go(self) -> None:
+    def release_if_removed(self) -> None:
         """Let the files go if they were removed, so that the disk gets their space."""
-        opened = self._opened
+        opened = self._files
         with suppress(OSError):
-            if opened is not None and opened.has_vanished():
-                self._opened = None
+            if opened is not None and opened.is_removed():
+                self._files = None
 
     def _is_inside(self, offset: int, size: int) -> bool:
         return size >= 0 and 0 <= offset <= self.nbytes - size
 
-    def _ask(self, question: Callable[[Opened], T], otherwise: T) -> T:
+    def _query(self, question: Callable[[EntryFiles], T], otherwise: T) -> T:
         """Ask the files, or answer otherwise if they cannot be asked."""
-        opened = self._opened or self._reopen(make=False)
+        opened = self._files or self._reopen(make=False)
         if opened is None:
             return otherwise
         try:
             return question(opened)
-        except DamagedError:
-            self._throw_away()
+        except DamagedEntryError:
+            self._discard()
         except OSError:  # it has nothing, rather than something that none can read
             self.close()
         return otherwise
@@ -521,20 +387,20 @@ class Entry:
         for _ in range(3):  # in case it is removed again meanwhile
             if self._cache.is_stopped:
                 return 0
-            opened = self._opened or self._reopen(make=True)
+            opened = self._files or self._reopen(make=True)
             if opened is None:
                 return 0
             try:
                 return opened.add(offset, view, self._cache.limit)
-            except VanishedError:
-                self._opened = None
-            except DamagedError:
-                self._throw_away()
+            except RemovedEntryError:
+                self._files = None
+            except DamagedEntryError:
+                self._discard()
             except OSError as error:
                 self._cache.stop(error)
         return 0
 
-    def _reopen(self, *, make: bool) -> Opened | None:
+    def _reopen(self, *, make: bool) -> EntryFiles | None:
         """Open the files; make them, if asked to, where none can be used."""
         if self._closed:
             return None
@@ -546,25 +412,25 @@ class Entry:
         except OSError as error:
             if make and error.errno == errno.EFBIG:
                 self.close()  # no file of its size can be made here
-                self._cache.refuse(self._known.url, self.nbytes, error)
+                self._cache.warn_uncacheable(self._known.url, self.nbytes, error)
             elif make and error.errno not in PASSING:
                 self._cache.stop(error)
             return None
         if not self._closed:
-            self._opened = opened
+            self._files = opened
             if opened is not None:
                 self._cache.note_opened(self)
         return opened
 
-    def _open(self) -> Opened | None:
+    def _open(self) -> EntryFiles | None:
         """Open the files if they are there; remove what cannot be used."""
         try:
-            opened = Opened(self.folder, self.nbytes)
+            opened = EntryFiles(self.folder, self.nbytes)
             self._check_object()
         except FileNotFoundError:
             return None
-        except DamagedError:
-            self._throw_away()
+        except DamagedEntryError:
+            self._discard()
             return None
         return opened
 
@@ -572,25 +438,25 @@ class Entry:
         path = os.path.join(self.folder, OBJECT)
         stored = read_version(path)
         if stored is None or not same_object(stored, self._known):
-            raise DamagedError
+            raise DamagedEntryError
         if stored != self._known and not self._cache.is_stopped:
             try:
-                with replacing(path) as file:
+                with replace_file(path) as file:
                     file.write(self._known.dump())
             except OSError as error:
                 self._cache.stop(error)
 
-    def _throw_away(self) -> None:
-        self._opened = None
+    def _discard(self) -> None:
+        self._files = None
         remove_tree(self.folder)
 
-    def _use(self) -> None:
+    def _mark_used(self) -> None:
         """Note that it is in use, from time to time."""
         now_ns = time.time_ns()
         if abs(now_ns - self._touched_ns) >= TOUCH_NS:
             self._touched_ns = now_ns
             touch(os.path.join(self.folder, USED), now_ns)
-            self._cache.look()
+            self._cache.release_periodically()
 
 
 def as_bytes(view: memoryview) -> memoryview:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fastshard.remote.cache.directory import clear, list_objects
 from fastshard.remote.cache.ranges import PIECE, decode, encode
-from fastshard.remote.cache.store import RangeCache, clear, listing
-from fastshard.remote.facts import ObjectInfo, read_version
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.cache.version import read_version
+from fastshard.remote.transport import ObjectInfo
 from support.cache import (
     FACTS,
     FILES,
@@ -69,8 +71,8 @@ def test_damaged_files_give_right_bytes_or_none(folder, tmp_path, name):
         rng = random.Random(seed)
         shutil.copytree(good, folder)
         damage(only_entry(folder) / name, rng)
-        assert RangeCache(folder).remembered(URL) in (FACTS, None)
-        assert all(one.url in (URL, "") for one in listing(folder))
+        assert RangeCache(folder).latest_info(URL) in (FACTS, None)
+        assert all(one.url in (URL, "") for one in list_objects(folder))
 
         entry = reopened(folder)
         assert_right_or_missing(entry, rng, 8)
@@ -133,7 +135,7 @@ def test_links_and_pipes_are_never_followed(folder, tmp_path, name):
             entry = reopened(folder)
             add(entry, 0, 5000)
             assert read(entry, 0, 5000) == OBJECT[:5000]
-            listing(folder)
+            list_objects(folder)
     assert precious.read_bytes() == bytes(len(OBJECT))
     assert precious.stat().st_mtime_ns == 5
 
@@ -209,10 +211,10 @@ def test_facts_that_are_none_are_not_believed(folder, entry, text):
     path.write_text(text, "latin-1")
 
     assert read_version(path) is None
-    assert RangeCache(folder).remembered(URL) is None
-    assert [one.url for one in listing(folder)] == [""]
+    assert RangeCache(folder).latest_info(URL) is None
+    assert [one.url for one in list_objects(folder)] == [""]
     assert reopened(folder).missing(0, 10) == [(0, 10)]
-    assert RangeCache(folder).remembered(URL) == FACTS
+    assert RangeCache(folder).latest_info(URL) == FACTS
 
 
 def test_facts_with_one_changed_character_are_not_believed(entry):

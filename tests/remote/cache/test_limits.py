@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fastshard import CacheWarning
-from fastshard.remote.cache.disk import alone_in
-from fastshard.remote.cache.store import RangeCache, clear, listing
-from fastshard.remote.facts import ObjectInfo
+from fastshard.remote.cache.directory import clear, list_objects
+from fastshard.remote.cache.disk import try_lock_folder
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.transport import ObjectInfo
 from support.cache import FACTS, OBJECT, URL, add, posix, read, reopened
 from support.marks import not_sanitized
 from support.processes import run_script
@@ -45,13 +46,13 @@ def test_the_least_recently_used_go_first(folder):
     cache = RangeCache(folder)
     for name, used_s in [("a", 30), ("b", 10), ("c", 20), ("d", 40)]:
         sized(cache, name, 1 << 20, used_s)
-    assert [one.url for one in listing(folder)] == ["d", "a", "c", "b"]
+    assert [one.url for one in list_objects(folder)] == ["d", "a", "c", "b"]
 
     limited = RangeCache(folder, limit=(4 << 20) + (1 << 18))
     sized(limited, "e", 1 << 20, 50)
 
-    assert {one.url for one in listing(folder)} == {"d", "a", "e"}
-    assert sum(one.disk_bytes for one in listing(folder)) <= limited.limit * 0.9
+    assert {one.url for one in list_objects(folder)} == {"d", "a", "e"}
+    assert sum(one.disk_bytes for one in list_objects(folder)) <= limited.limit * 0.9
 
 
 @posix
@@ -64,7 +65,7 @@ def test_the_entry_that_is_added_to_stays(folder):
     add(entry, 1 << 20, 1 << 19)
 
     assert read(entry, 0, 3 << 19) == OBJECT[: 3 << 19]
-    assert [one.url for one in listing(folder)] == [URL]
+    assert [one.url for one in list_objects(folder)] == [URL]
 
 
 @posix
@@ -74,7 +75,7 @@ def test_an_entry_never_breaks_the_limit_alone(folder):
     for offset in range(0, len(OBJECT), 100_000):
         add(entry, offset, 100_000)
 
-    assert sum(one.disk_bytes for one in listing(folder)) <= (1 << 20) + 30_000
+    assert sum(one.disk_bytes for one in list_objects(folder)) <= (1 << 20) + 30_000
     assert read(entry, 0, 500_000) == OBJECT[:500_000]
 
 
@@ -108,7 +109,7 @@ def test_removed_files_do_not_stay_open(folder):
     cache = RangeCache(folder, limit=3 << 20)
     entries = [sized(cache, str(i), 1 << 20, i) for i in range(8)]
 
-    assert sum(entry._opened is not None for entry in entries) <= 3
+    assert sum(entry._files is not None for entry in entries) <= 3
     assert read(entries[0], 0, 10) is None
 
 
@@ -119,7 +120,7 @@ def test_removed_folders_are_never_half_seen(folder, entry, monkeypatch):
     monkeypatch.undo()
     (left,) = folder.glob("??/.*.gone")
 
-    assert listing(folder) == []
+    assert list_objects(folder) == []
     assert reopened(folder).missing(0, 100) == [(0, 100)]
     clear(folder, [])
     assert left.exists()
@@ -141,33 +142,33 @@ def test_entries_that_were_never_finished_are_removed_in_the_end(folder, entry):
 def test_while_another_holds_the_limit_nobody_waits(folder):
     folder.mkdir()
     cache = RangeCache(folder, limit=1 << 20)
-    with alone_in(folder) as alone, alone_in(folder) as second:
+    with try_lock_folder(folder) as alone, try_lock_folder(folder) as second:
         assert alone
         assert not second
         for name in "abc":
             sized(cache, name, 1 << 19, 1)
-    assert len(listing(folder)) == 3
+    assert len(list_objects(folder)) == 3
     sized(cache, "d", 1 << 19, 1)
-    assert len(listing(folder)) == 1
+    assert len(list_objects(folder)) == 1
 
 
 def test_listing_tells_what_is_whole_and_clear_takes_only_what_is_meant(folder):
     cache = RangeCache(folder)
-    assert listing(folder) == []
+    assert list_objects(folder) == []
     assert clear(folder) == 0
     add(cache.entry(URL, FACTS), 0, len(OBJECT))
     add(cache.entry("part", FACTS), 0, 10)
     (folder / "mine.txt").write_text("keep")
 
-    assert {(one.url, one.nbytes, one.whole) for one in listing(folder)} == {
+    assert {(one.url, one.nbytes, one.whole) for one in list_objects(folder)} == {
         (URL, len(OBJECT), True),
         ("part", len(OBJECT), False),
     }
     assert clear(folder, ["other"]) == 0
     assert clear(folder, [URL]) >= len(OBJECT)
-    assert [one.url for one in listing(folder)] == ["part"]
+    assert [one.url for one in list_objects(folder)] == ["part"]
     assert clear(folder) > 0
-    assert listing(folder) == []
+    assert list_objects(folder) == []
     assert (folder / "mine.txt").read_text() == "keep"
 
 
@@ -216,7 +217,7 @@ def test_a_record_of_which_only_a_part_fits_hides_no_later_one(
 FILLS_UP = """
 import resource, sys, warnings
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import ObjectInfo
+from fastshard.remote.transport import ObjectInfo
 entry = RangeCache(sys.argv[1]).entry("u", ObjectInfo(200_000, "t", 0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 with warnings.catch_warnings(record=True) as caught:
@@ -234,7 +235,7 @@ def test_a_file_that_may_not_grow_is_a_full_disk(folder, tmp_path):
     assert printed.strip() == "1 [(90000, 110000)]"
 
 
-TOO_LARGE = """
+MAX_NBYTES = """
 import resource, sys, warnings
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 import fastshard
@@ -255,12 +256,12 @@ def test_files_that_cannot_be_made_are_warned_of_once(folder, tmp_path):
         members = {f"{i}.bin": bytes(90_000) for i in range(count)}
         files[f"/{name}.tar"] = write_tar(tmp_path / name, members).read_bytes()
     with Server(files) as server:
-        printed = run_script(tmp_path, TOO_LARGE, server.url, folder)
+        printed = run_script(tmp_path, MAX_NBYTES, server.url, folder)
 
     assert printed.startswith("['CacheWarning'] http://127.0.0.1:")
     assert "large-0.tar" in printed
     assert "File too large" in printed
-    assert [one.url[-11:] for one in listing(folder)] == ["small-0.tar"]
+    assert [one.url[-11:] for one in list_objects(folder)] == ["small-0.tar"]
 
 
 @posix
@@ -313,7 +314,7 @@ def test_a_read_only_folder_is_read(folder, entry, read_only):
     assert len(caught) == 1
     add(entry, 2000, 10)
     assert read(cache.entry("other", FACTS), 0, 10) is None
-    assert cache.remembered(URL) == FACTS
+    assert cache.latest_info(URL) == FACTS
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 from fastshard.remote.cache.ranges import PIECE, Ranges
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import ObjectInfo
+from fastshard.remote.transport import ObjectInfo
 from support.cache import (
     FACTS,
     OBJECT,
@@ -75,9 +75,9 @@ def test_random_ranges_merge_as_a_set_does():
             if start < end and start // PIECE == (end - 1) // PIECE:
                 oracle.update(range(start, end))
                 if rng.random() < 0.5:
-                    ranges.trust(start, end)
+                    ranges.add_verified(start, end)
                 else:
-                    ranges.claim((start, end, 0))
+                    ranges.add_unverified((start, end, 0))
         gaps = ranges.gaps(base, nbytes)
         missing = [i for a, b in gaps for i in range(a, b)]
         assert missing == [i for i in range(base, nbytes) if i not in oracle]
@@ -153,13 +153,13 @@ def test_versions_that_cannot_be_told_apart_are_refused(folder):
 
 def test_the_facts_used_last_are_remembered(folder):
     cache = RangeCache(folder)
-    assert cache.remembered(URL) is None
+    assert cache.latest_info(URL) is None
     newer = FACTS._replace(tag='"v2"', mtime_ns=10**21)
     for facts in (FACTS, newer, FACTS):
         cache.entry(URL, facts)
         time.sleep(0.01)
-        assert RangeCache(folder).remembered(URL) == facts
-    assert cache.remembered(URL + "x") is None
+        assert RangeCache(folder).latest_info(URL) == facts
+    assert cache.latest_info(URL + "x") is None
 
 
 def test_another_time_of_the_same_version_is_noted(folder, entry):
@@ -169,7 +169,7 @@ def test_another_time_of_the_same_version_is_noted(folder, entry):
     again = RangeCache(folder).entry(URL, later)
 
     assert read(again, 0, 10) == OBJECT[:10]
-    assert RangeCache(folder).remembered(URL) == later
+    assert RangeCache(folder).latest_info(URL) == later
 
 
 def test_sidecars_lie_beside_the_data(entry):
@@ -251,7 +251,7 @@ def test_threads_check_and_close(folder, entry):
 FILLS = """
 import random, sys
 from fastshard.remote.cache.store import RangeCache
-from fastshard.remote.facts import ObjectInfo
+from fastshard.remote.transport import ObjectInfo
 folder, url, tag, nbytes, seed = sys.argv[1:]
 rng = random.Random(1)
 data = rng.randbytes(int(nbytes))
@@ -324,6 +324,6 @@ def test_a_child_that_was_forked_inside_a_lock_goes_on(folder):
         add(entry, 100, 100)
         assert read(entry, 0, 200) == OBJECT[:200]
 
-    with entry._opened.lock, entry._cache.lock:
+    with entry._files.lock, entry._cache.lock:
         assert in_child(work) == 0
     assert read(entry, 0, 200) == OBJECT[:200]
