@@ -212,7 +212,7 @@ def _found(word: str, settings: Settings) -> list[str]:
     if scheme_of(word) == "hf":
         from fastshard.remote.hub import hub_for
 
-        word = hub_for(settings).pinned(word)
+        word = hub_for(settings).pin_revision(word)
     scheme, _, path = word.partition("://")
     below = path.endswith("/**")
     pattern = path.removesuffix("**").rstrip("/")

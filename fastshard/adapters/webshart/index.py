@@ -54,7 +54,7 @@ def asked_at(url: str, settings: Settings) -> str:
     if scheme_of(url) == "hf":
         from fastshard.remote.hub import hub_for
 
-        url = hub_for(settings).https_of(url)
+        url = hub_for(settings).resolve_url(url)
     return redact(url)
 
 
