@@ -138,7 +138,7 @@ def bench_in_order(benchmark: Any, data: Data, read: Any, turn: int) -> None:
 def at_random(data: Data, work: float = 0, **options: Any) -> int:
     ds = fastshard.open(data.folder, **options)
     done = 0
-    for i, sample in zip(data.order, ds.scan(data.order), strict=True):
+    for i, sample in zip(data.order, ds.iter(order=data.order), strict=True):
         view = sample["bin"]
         data.check(i, view)
         touch(view)
@@ -210,7 +210,7 @@ def held(data: Data, prefetch: bool, order: Callable[[Data], Any]) -> list[float
     ds = fastshard.open(data.folder, prefetch=prefetch)
     found = []
     clock = time.perf_counter
-    for sample in ds.scan(order(data)):
+    for sample in ds.iter(order=order(data)):
         view = sample["bin"]
         begun = clock()
         view[50_000]

@@ -29,7 +29,7 @@ def epoch(files: dict[str, bytes], seconds: float, timeout: float) -> int:
     with Server(files) as server:
         ds = fastshard.open(server.url + "/", timeout=timeout)
         begun, timer, came = time.monotonic(), None, []
-        items = ds.iterate(on_error="skip")
+        items = ds.iter(on_error="skip")
         for sample in items:
             i = int(sample.key)
             assert sample["bin"] == body(i)

@@ -66,7 +66,7 @@ def check(i, sample):
 def scan(ds, rng):
     order = rng.choices(range(COUNT), k=rng.randrange(1, 300))
     stop = rng.choice([len(order), len(order), rng.randrange(len(order) + 1)])
-    iteration = ds.scan(order, rng.choice([0, 1, 2, 8, 32, 500]))
+    iteration = ds.iter(order=order, window=rng.choice([0, 1, 2, 8, 32, 500]))
     for i, sample in zip(order[:stop], iteration, strict=False):
         check(i, sample)
     if rng.random() < 0.3:
@@ -148,7 +148,7 @@ WORK += [train, train]
 def forked(ds, rng):
     """Iterate in the parent and in a child."""
     order = rng.sample(range(COUNT), 60)
-    iteration = ds.scan(order, 6)
+    iteration = ds.iter(order=order, window=6)
     for i in order[:10]:
         check(i, next(iteration))
     child = os.fork()

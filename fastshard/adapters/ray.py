@@ -162,7 +162,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         if self._size is None:
             dataset = self._dataset
             count = len(dataset)
-            samples = dataset._samples_at(range(min(LOOKED_AT, count)))
+            samples = dataset._get_samples(range(min(LOOKED_AT, count)))
             total = dataset._set.starts()[-1]
             whole = dataset._set.data_bytes() * count // max(total, 1)
             sizes = [{f: _size(sample, f) for f in sample} for sample in samples]
@@ -231,7 +231,7 @@ class _Reader:
         fields = [column for column in self._columns if column != KEY]
         samples: list[Any] = []
         nbytes = 0
-        for sample in dataset.scan(slice(self._range.start, self._range.stop)):
+        for sample in dataset.iter(order=slice(self._range.start, self._range.stop)):
             size = sum(_size(sample, field) for field in fields)
             if samples and nbytes + size > self._most:
                 yield _table(samples, self._columns)

@@ -18,7 +18,7 @@ import torch.utils.data
 from torch.multiprocessing.reductions import reduce_tensor
 
 from fastshard.adapters.slots import ALIGNED, Slot, Slots, received
-from fastshard.dataset.base import Ordered
+from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.iteration import OnError, handler_of
 from fastshard.errors import FastshardError
@@ -184,7 +184,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __init__(
         self,
-        dataset: Ordered,
+        dataset: BaseDataset,
         batch_size: int | None = None,
         *,
         drop_last: bool = False,
@@ -212,14 +212,14 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             raise ValueError(f"an epoch is at least 0, not {epoch}")
         self._epoch.fill_(epoch)
 
-    def _of_epoch(self) -> Ordered:
+    def _of_epoch(self) -> BaseDataset:
         epoch = int(self._epoch)
         plan = self._dataset._plan
         if epoch < 0 or plan.shuffling is None or plan.shuffling.epoch == epoch:
             return self._dataset
         shuffling = plan.shuffling._replace(epoch=epoch)
         plan = plan._replace(shuffling=shuffling, start=0, skipped=0)
-        return self._dataset._planned(plan)
+        return self._dataset._with_plan(plan)
 
     def __len__(self) -> int:
         """Return how many samples, or batches, all workers of this rank give."""

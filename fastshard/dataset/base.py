@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, Self
+from warnings import warn
 
 from fastshard._core.dataset.shard import add_notes
 from fastshard._core.table.order import Order
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.batch import collate as collate_samples
 from fastshard.dataset.iteration import (
-    Batches,
+    BatchIterator,
     ErrorHandler,
-    Iteration,
     OnError,
+    SampleIterator,
     handler_of,
 )
 from fastshard.dataset.order.plan import (
@@ -39,12 +40,12 @@ from fastshard.dataset.order.state import (
 from fastshard.dataset.order.worker import current_worker, guard_collation
 from fastshard.dataset.shardset import WINDOW
 
-__all__ = ["Ordered"]
+__all__ = ["BaseDataset"]
 
 MOST = 1 << 62  # ranks, or samples of a block
 
 
-class Ordered(Sequence[Any]):
+class BaseDataset(Sequence[Any]):
     """A sequence whose positions come by a `Plan`."""
 
     __slots__ = ()
@@ -53,7 +54,7 @@ class Ordered(Sequence[Any]):
     _stages: tuple[Callable[[Any], Any], ...]
 
     @abstractmethod
-    def _planned(self, plan: Plan) -> Self:
+    def _with_plan(self, plan: Plan) -> Self:
         """Return the same, but for its plan."""
 
     @abstractmethod
@@ -69,7 +70,7 @@ class Ordered(Sequence[Any]):
         """Return items by position, in the order given, as a list."""
 
     @abstractmethod
-    def _steps(self, window: int, on_error: ErrorHandler | None) -> Iteration:
+    def _iterator(self, window: int, on_error: ErrorHandler | None) -> SampleIterator:
         """Return an iterator over all items that knows its state."""
 
     def _is_counted(self) -> bool:
@@ -79,31 +80,31 @@ class Ordered(Sequence[Any]):
     def _order(self) -> Order | None:
         return self._plan.order(self._total())
 
-    def _some(self, key: Any) -> Self:
+    def _select(self, key: Any) -> Self:
         """Return a dataset of what a slice, positions or a mask choose."""
-        return self._planned(
+        return self._with_plan(
             Plan(compose(self._order(), select_positions(len(self), key)))
         )
 
-    def _staged(self, item: Any) -> Any:
+    def _map_item(self, item: Any) -> Any:
         """Map an item."""
         for stage in self._stages:
             item = stage(item)
         return item
 
-    def _staged_at(self, item: Any, i: int) -> Any:
+    def _map_item_at(self, item: Any, i: int) -> Any:
         """Map the item at a position; an error names it."""
         try:
-            return self._staged(item)
+            return self._map_item(item)
         except Exception as error:
             failure = add_notes(error, item, f"position {i:,} of the dataset")
             if failure is error:
                 raise
             raise failure from error
 
-    def _all_staged(self, items: list[Any], positions: Sequence[Any]) -> list[Any]:
+    def _map_items(self, items: list[Any], positions: Sequence[Any]) -> list[Any]:
         """Map the items at some positions; an error names its item."""
-        staged = self._staged
+        staged = self._map_item
         made: list[Any] = []
         try:
             for item in items:
@@ -147,7 +148,7 @@ class Ordered(Sequence[Any]):
         plan = self._plan
         if not plan.is_plain:
             plan = Plan(self._order())
-        return self._planned(plan._replace(shuffling=shuffling))
+        return self._with_plan(plan._replace(shuffling=shuffling))
 
     def split_by_rank(
         self, rank: int, world_size: int, *, drop_last: Remainder = False
@@ -177,7 +178,7 @@ class Ordered(Sequence[Any]):
         if plan.split is not None or plan.worker is not None:
             plan = Plan(self._order())
         split = Split(rank, world_size, drop_last)
-        return self._planned(plan._replace(split=split))
+        return self._with_plan(plan._replace(split=split))
 
     def state_dict(self, done: int = 0) -> dict[str, Any]:
         """Return the state after so many samples of this dataset.
@@ -215,13 +216,13 @@ class Ordered(Sequence[Any]):
             It is no state, or of another dataset, selection or seed; or of one of
             torch's workers that skipped samples, which is for that worker.
         """
-        part = self._resumed(state)
+        part = self._resume(state)
         check_worker(state)
         return part
 
-    def _resumed(self, state: Mapping[str, Any]) -> Self:
+    def _resume(self, state: Mapping[str, Any]) -> Self:
         base = order_digest(self._plan.base)
-        return self._planned(resume_plan(state, self._plan, self._identity(), base))
+        return self._with_plan(resume_plan(state, self._plan, self._identity(), base))
 
     def iter(
         self,
@@ -230,10 +231,10 @@ class Ordered(Sequence[Any]):
         order: Any = None,
         window: int = WINDOW,
         on_error: OnError = "raise",
-    ) -> Iteration:
+    ) -> SampleIterator:
         """Iterate over samples; their bytes are brought before they are asked for.
 
-        ``iter(ds)``, `scan` and `iterate` are short for this.
+        ``iter(ds)`` is short for ``ds.iter()``.
 
         Parameters
         ----------
@@ -283,21 +284,23 @@ class Ordered(Sequence[Any]):
                     "a state or an order, not both: a state of ds[order] is for "
                     "ds[order].iter(state)"
                 )
-            part = self._some(order)
+            part = self._select(order)
         guard_collation()
-        return part._here(1, state)._steps(window, handler)
+        return part._worker_share(1, state)._iterator(window, handler)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.iter())
+    def __iter__(self) -> SampleIterator:
+        return self.iter()
 
-    def scan(self, order: Any = None, window: int = WINDOW) -> Iteration:
-        """Iterate over samples in any order: ``iter(order=order, window=window)``."""
+    def scan(self, order: Any = None, window: int = WINDOW) -> SampleIterator:
+        """Do what ``iter(order=order, window=window)`` does (deprecated)."""
+        warn("scan is deprecated, use iter(order=)", DeprecationWarning, stacklevel=2)
         return self.iter(order=order, window=window)
 
     def iterate(
         self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
-    ) -> Iteration:
-        """Iterate over the samples: `iter` with the same arguments."""
+    ) -> SampleIterator:
+        """Do what `iter` does with the same arguments (deprecated)."""
+        warn("iterate is deprecated, use iter", DeprecationWarning, stacklevel=2)
         return self.iter(order=order, window=window, on_error=on_error)
 
     def batches(
@@ -310,7 +313,7 @@ class Ordered(Sequence[Any]):
         out: dict[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
         on_error: OnError = "raise",
-    ) -> Batches:
+    ) -> BatchIterator:
         """Iterate over batches of samples, collated in this process.
 
         Parameters
@@ -347,10 +350,10 @@ class Ordered(Sequence[Any]):
         elif ragged != "list" or out is not None:
             raise ValueError("ragged and out are for fastshard.collate")
         handler = handler_of(on_error)
-        part = self._here(index(n), state)
+        part = self._worker_share(index(n), state)
         counted = handler is None or part._is_counted()
-        return Batches(
-            part._steps(WINDOW, handler),
+        return BatchIterator(
+            part._iterator(WINDOW, handler),
             len(part) if counted else part.__len__,
             index(n),
             collate,
@@ -358,13 +361,13 @@ class Ordered(Sequence[Any]):
             handler,
         )
 
-    def _here(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
+    def _worker_share(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
         """Return what of this falls to this process, from a state on."""
         found = current_worker()
         if found is None:
             return self if state is None else self.resume(state)
-        part = self if state is None else self._resumed(state)
+        part = self if state is None else self._resume(state)
         plan = part._plan._replace(worker=Worker(*found, chunk))
         if state is not None and state.get("worker") is not None:
             plan = resume_worker(state, plan, self._identity())
-        return part._planned(plan)
+        return part._with_plan(plan)

@@ -13,8 +13,8 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from fastshard._core.table.order import Order, Shuffle
-from fastshard.dataset.base import Ordered
-from fastshard.dataset.iteration import ErrorHandler, Iteration, alone
+from fastshard.dataset.base import BaseDataset
+from fastshard.dataset.iteration import ErrorHandler, SampleIterator, alone
 from fastshard.dataset.order.plan import (
     Plan,
     check_seed,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fastshard.dataset.dataset import Dataset
 
 __all__ = [
-    "Combined",
+    "CombinedDataset",
     "Mix",
     "Zip",
     "mix",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class Combined(Ordered):
+class CombinedDataset(BaseDataset):
     """The base of datasets whose samples come from others; it has an order of its own.
 
     Shuffled, split, resumed, mapped and batched as a `Dataset`. The others stay as
@@ -69,7 +69,7 @@ class Combined(Ordered):
     def _items(self, places: Iterable[int]) -> list[Any]:
         """Return items by their places, before they are mapped."""
 
-    def _planned(self, plan: Plan) -> Self:
+    def _with_plan(self, plan: Plan) -> Self:
         return self._again(plan, self._stages)
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class Combined(Ordered):
         """Return an item by position, or a dataset of some, as `Dataset` does."""
         if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
             return self.get_many([key])[0]
-        return self._some(key)
+        return self._select(key)
 
     def get_many(self, positions: Iterable[int]) -> list[Any]:
         """Return items by position, in the order given, as a list.
@@ -111,14 +111,14 @@ class Combined(Ordered):
         items = self._items(places)
         if not self._stages:
             return items
-        return self._all_staged(items, asked)
+        return self._map_items(items, asked)
 
     def map(self, fn: Callable[[Any], Any]) -> Self:
         """Return a dataset of ``fn(item)``, called when an item is asked for."""
         return self._again(self._plan, (*self._stages, fn))
 
-    def _steps(self, window: int, on_error: ErrorHandler | None) -> Iteration:
-        return Steps(self, max(window, 1), on_error)
+    def _iterator(self, window: int, on_error: ErrorHandler | None) -> SampleIterator:
+        return CombinedIterator(self, max(window, 1), on_error)
 
 
 class Failure:
@@ -128,11 +128,11 @@ class Failure:
         self.error = error
 
 
-class Steps(Iterator[Any]):
-    """An iterator that reads some items at a time; see `Iteration`."""
+class CombinedIterator(Iterator[Any]):
+    """An iterator that reads some items at a time; see `SampleIterator`."""
 
     def __init__(
-        self, items: Combined, window: int, on_error: ErrorHandler | None
+        self, items: CombinedDataset, window: int, on_error: ErrorHandler | None
     ) -> None:
         self._items = items
         self._window = window
@@ -197,7 +197,7 @@ class Steps(Iterator[Any]):
 
 
 def combined(
-    join: str, datasets: Sequence[Ordered], samples: int, *how: object
+    join: str, datasets: Sequence[BaseDataset], samples: int, *how: object
 ) -> Identity:
     """Return the identity of datasets put together in some way."""
     parts = []
@@ -215,7 +215,7 @@ Stop = Literal["first", "all"]
 
 
 def mix(
-    datasets: Sequence[Ordered],
+    datasets: Sequence[BaseDataset],
     weights: Sequence[float] | None = None,
     seed: int = 0,
     *,
@@ -255,7 +255,7 @@ def mix(
     if not datasets:
         raise ValueError("a mix of no datasets")
     for dataset in datasets:
-        if not isinstance(dataset, Ordered):
+        if not isinstance(dataset, BaseDataset):
             raise TypeError(f"datasets are mixed, not {type(dataset).__name__}")
     if stop not in ("first", "all"):
         raise ValueError(f'stop is "first" or "all", not {stop!r}')
@@ -268,12 +268,12 @@ def mix(
     return Mix(datasets, weights, check_seed(seed), stop)
 
 
-class Mix(Combined):
+class Mix(CombinedDataset):
     """Datasets mixed in given proportions; see `mix`."""
 
     def __init__(
         self,
-        datasets: list[Ordered],
+        datasets: list[BaseDataset],
         weights: list[float] | None,
         seed: int,
         stop: Stop,
@@ -404,7 +404,7 @@ def zip_by_key(a: Dataset, b: Dataset, strict: bool = True) -> Zip:
     return Zip(a, b, strict)
 
 
-class Zip(Combined):
+class Zip(CombinedDataset):
     """Pairs of samples with the same key; see `zip_by_key`."""
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -20,7 +19,7 @@ from fastshard._core.dataset.iterate import (
 )
 from fastshard._core.dataset.shard import SampleLocator, add_notes
 from fastshard._util.aio import run_in_thread
-from fastshard.dataset.base import Ordered
+from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import (
     Ragged,
     gather_samples,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from fastshard.dataset.verify import Fault
 
 __all__ = [
-    "Bulk",
     "Dataset",
 ]
 
@@ -58,154 +56,10 @@ __all__ = [
 MOST_FETCHED = 1 << 62  # bytes of a remote batch, without max_memory
 
 
-class Bulk(Ordered):
-    """The part of `Dataset` that reads many samples; it knows no positions."""
-
-    __slots__ = ()
-
-    _set: ShardSet
-    _decoders: Mapping[str, Decoder] | None
-
-    @abstractmethod
-    def _samples_at(self, positions: Iterable[int]) -> list[Any]:
-        """Return samples, narrowed; not mapped."""
-
-    def _brought(
-        self, positions: Iterable[int], only: tuple[str, ...] | None = None
-    ) -> list[Any]:
-        """Return samples whose bytes, or those of some fields, are in memory."""
-        samples = self._samples_at(positions)
-        reading = self._set.reading
-        if self._set.remote is not None:
-            fetch_samples(samples, reading.max_memory or MOST_FETCHED, only)
-        elif reading.prefetch:
-            prefetch_samples(samples, reading.window_bytes)
-        return samples
-
-    def get_many(self, positions: Iterable[int]) -> list[Any]:
-        """Return samples by position, in the order given, as a list.
-
-        Their bytes are brought into memory together, without the GIL.
-
-        Raises
-        ------
-        IndexError
-            There is no such position.
-        FormatError, OSError
-            A sample cannot be read.
-        """
-        if not self._stages:
-            return self._brought(positions)
-        asked = list(positions)
-        return self._all_staged(self._brought(asked), asked)
-
-    async def get_many_async(self, positions: Iterable[int]) -> list[Any]:
-        """Do what `get_many` does, without holding up the event loop.
-
-        Calls that are awaited together ask for their ranges together. In asyncio's
-        loops and trio's.
-        """
-        wanted = list(positions)
-        return await run_in_thread(lambda: self.get_many(wanted))
-
-    def read_into(
-        self,
-        positions: Iterable[int],
-        out: Any,
-        *,
-        fields: str | Sequence[str] | None = None,
-        threads: int | None = None,
-    ) -> NDArray[np.int64]:
-        """Copy the stored bytes of many samples into one buffer, without the GIL.
-
-        Parameters
-        ----------
-        positions : sequence of int, or array
-        out : buffer
-            As for `Shard.read_into`.
-        fields : str or sequence of str, optional
-            Which fields of each sample, in this order; otherwise all that it shows.
-        threads : int, optional
-            As for `Shard.read_into`.
-
-        Returns
-        -------
-        ndarray of int64 [fields of all samples + 1]
-            Where each field begins in `out`, in bytes, and where the last ends.
-
-        Raises
-        ------
-        FieldNotFoundError
-            A sample has no such field.
-        ValueError, IndexError, FormatError, OSError
-            As for `Shard.read_into`.
-        """
-        wanted = (fields,) if isinstance(fields, str) else fields
-        return gather_samples(self._samples_at(positions), out, wanted, threads)
-
-    def columns(
-        self,
-        positions: Iterable[int],
-        fields: Any,
-        *,
-        ragged: Ragged = "error",
-        threads: int | None = None,
-    ) -> dict[str, Any]:
-        """Return fields of many samples, each as one array.
-
-        Parameters
-        ----------
-        positions : sequence of int, or array
-        fields : str, sequence of str, or mapping of str
-            By the field's decoder, as in a batch: ``npy`` fields keep their dtype and
-            shape; ``cls`` and the like are integers; a decoder of your own gives what
-            is stacked, or a list where that cannot be. Others are raw bytes. A
-            mapping tells the dtype of raw values, or their dtype and shape:
-            ``{"vec": "float32", "grid": ("u1", (8, 8)), "cls": "u1"}``.
-        ragged : {"error", "list"}
-            What of a field whose shape or dtype is not the same in all samples: an
-            error; or a list of arrays, without a copy.
-        threads : int, optional
-            As for `Shard.read_into`.
-
-        Returns
-        -------
-        dict of str to ndarray [positions, *shape]
-            Copies: they are the caller's own.
-
-        Raises
-        ------
-        RaggedError
-            A field is ragged; the error names the sample.
-        FieldNotFoundError, FormatError, ValueError, IndexError, OSError
-            As for `Sample.array`.
-        """
-        if ragged not in ("error", "list"):
-            raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
-        types = parse_field_types(fields)
-        samples = self._brought(positions, tuple(types))
-        return {
-            field: read_column(samples, field, told, ragged, threads, self._decoders)
-            for field, told in types.items()
-        }
-
-    def memory_info(self) -> dict[str, int | None]:
-        """Say how much memory reading takes now, in bytes.
-
-        Returns
-        -------
-        dict
-            ``mapped``: of the address space, by shards that are open. ``resident``:
-            of that, in this process's memory; None where the system does not say.
-            ``buffered``: brought ahead by iterations.
-        """
-        return memory_info(self._set)
-
-
 Missing = Literal["raise", "skip"]
 
 
-class Dataset(Bulk):
+class Dataset(BaseDataset):
     """A sequence of samples over the shards of a dataset; see `fastshard.open`.
 
     What narrows, reorders or maps a dataset returns a new one on the same
@@ -311,7 +165,7 @@ class Dataset(Bulk):
             return self._at(self.keys().index(key))
         if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
             return self._at(key.__index__())
-        return self._some(key)
+        return self._select(key)
 
     def _at(self, i: int) -> Any:
         places = self._places
@@ -320,9 +174,9 @@ class Dataset(Bulk):
         item = places.at(i)
         if self._narrows:
             item.narrow(self._fields, self._required, self._decoders)
-        return self._staged_at(item, i) if self._stages else item
+        return self._map_item_at(item, i) if self._stages else item
 
-    def _samples_at(self, positions: Iterable[int]) -> list[Any]:
+    def _get_samples(self, positions: Iterable[int]) -> list[Any]:
         """Return samples, narrowed; not mapped."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
@@ -332,7 +186,126 @@ class Dataset(Bulk):
                 item.narrow(self._fields, self._required, self._decoders)
         return items
 
-    def _steps(
+    def _load_samples(
+        self, positions: Iterable[int], only: tuple[str, ...] | None = None
+    ) -> list[Any]:
+        """Return samples whose bytes, or those of some fields, are in memory."""
+        samples = self._get_samples(positions)
+        reading = self._set.reading
+        if self._set.remote is not None:
+            fetch_samples(samples, reading.max_memory or MOST_FETCHED, only)
+        elif reading.prefetch:
+            prefetch_samples(samples, reading.window_bytes)
+        return samples
+
+    def get_many(self, positions: Iterable[int]) -> list[Any]:
+        """Return samples by position, in the order given, as a list.
+
+        Their bytes are brought into memory together, without the GIL.
+
+        Raises
+        ------
+        IndexError
+            There is no such position.
+        FormatError, OSError
+            A sample cannot be read.
+        """
+        if not self._stages:
+            return self._load_samples(positions)
+        asked = list(positions)
+        return self._map_items(self._load_samples(asked), asked)
+
+    async def get_many_async(self, positions: Iterable[int]) -> list[Any]:
+        """Do what `get_many` does, without holding up the event loop.
+
+        Calls that are awaited together ask for their ranges together. In asyncio's
+        loops and trio's.
+        """
+        wanted = list(positions)
+        return await run_in_thread(lambda: self.get_many(wanted))
+
+    def read_into(
+        self,
+        positions: Iterable[int],
+        out: Any,
+        *,
+        fields: str | Sequence[str] | None = None,
+        threads: int | None = None,
+    ) -> NDArray[np.int64]:
+        """Copy the stored bytes of many samples into one buffer, without the GIL.
+
+        Parameters
+        ----------
+        positions : sequence of int, or array
+        out : buffer
+            As for `Shard.read_into`.
+        fields : str or sequence of str, optional
+            Which fields of each sample, in this order; otherwise all that it shows.
+        threads : int, optional
+            As for `Shard.read_into`.
+
+        Returns
+        -------
+        ndarray of int64 [fields of all samples + 1]
+            Where each field begins in `out`, in bytes, and where the last ends.
+
+        Raises
+        ------
+        FieldNotFoundError
+            A sample has no such field.
+        ValueError, IndexError, FormatError, OSError
+            As for `Shard.read_into`.
+        """
+        wanted = (fields,) if isinstance(fields, str) else fields
+        return gather_samples(self._get_samples(positions), out, wanted, threads)
+
+    def columns(
+        self,
+        positions: Iterable[int],
+        fields: Any,
+        *,
+        ragged: Ragged = "error",
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Return fields of many samples, each as one array.
+
+        Parameters
+        ----------
+        positions : sequence of int, or array
+        fields : str, sequence of str, or mapping of str
+            By the field's decoder, as in a batch: ``npy`` fields keep their dtype and
+            shape; ``cls`` and the like are integers; a decoder of your own gives what
+            is stacked, or a list where that cannot be. Others are raw bytes. A
+            mapping tells the dtype of raw values, or their dtype and shape:
+            ``{"vec": "float32", "grid": ("u1", (8, 8)), "cls": "u1"}``.
+        ragged : {"error", "list"}
+            What of a field whose shape or dtype is not the same in all samples: an
+            error; or a list of arrays, without a copy.
+        threads : int, optional
+            As for `Shard.read_into`.
+
+        Returns
+        -------
+        dict of str to ndarray [positions, *shape]
+            Copies: they are the caller's own.
+
+        Raises
+        ------
+        RaggedError
+            A field is ragged; the error names the sample.
+        FieldNotFoundError, FormatError, ValueError, IndexError, OSError
+            As for `Sample.array`.
+        """
+        if ragged not in ("error", "list"):
+            raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
+        types = parse_field_types(fields)
+        samples = self._load_samples(positions, tuple(types))
+        return {
+            field: read_column(samples, field, told, ragged, threads, self._decoders)
+            for field, told in types.items()
+        }
+
+    def _iterator(
         self, window: int, on_error: ErrorHandler | None
     ) -> PrefetchIterator | RemotePrefetchIterator:
         if self._set.closed:
@@ -345,7 +318,7 @@ class Dataset(Bulk):
             feed = ShardStream(sizes, _Opener(self._set, sizes, failed), *narrowing)
         else:
             feed = PositionStream(self._prepared(), *narrowing)
-        make = self._staged if self._stages else None
+        make = self._map_item if self._stages else None
         skipped = self._plan.skipped
         return self._set.iterate(
             feed,
@@ -359,7 +332,7 @@ class Dataset(Bulk):
     def _is_counted(self) -> bool:
         return self._plan != Plan() or self._set.is_counted()
 
-    def _planned(self, plan: Plan) -> Dataset:
+    def _with_plan(self, plan: Plan) -> Dataset:
         return self._with(plan=plan)
 
     def _total(self) -> int:
@@ -546,6 +519,18 @@ class Dataset(Bulk):
             "members": shards.member_starts()[-1],
             "bytes": shards.data_bytes(),
         }
+
+    def memory_info(self) -> dict[str, int | None]:
+        """Say how much memory reading takes now, in bytes.
+
+        Returns
+        -------
+        dict
+            ``mapped``: of the address space, by shards that are open. ``resident``:
+            of that, in this process's memory; None where the system does not say.
+            ``buffered``: brought ahead by iterations.
+        """
+        return memory_info(self._set)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
         """Look for faults in every shard and index; see `verify_dataset`."""

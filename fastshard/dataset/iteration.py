@@ -12,10 +12,10 @@ from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
 from fastshard.formats.decoders import is_of_data
 
 __all__ = [
-    "Batches",
+    "BatchIterator",
     "ErrorHandler",
-    "Iteration",
     "OnError",
+    "SampleIterator",
     "alone",
     "handler_of",
 ]
@@ -24,7 +24,7 @@ __all__ = [
 OnError = Literal["raise", "skip"] | Callable[[Exception, int], object]
 
 
-class Iteration(Protocol):
+class SampleIterator(Protocol):
     """An iterator over samples that knows how far it is; see `Dataset.iter`.
 
     Attributes
@@ -112,7 +112,7 @@ def alone(entered: threading.Lock) -> Iterator[None]:
         entered.release()
 
 
-class Batches(Iterator[Any]):
+class BatchIterator(Iterator[Any]):
     """An iterator over collated batches; see `Dataset.batches`.
 
     After an error of one sample the next batch has those that were read before it,
@@ -120,7 +120,7 @@ class Batches(Iterator[Any]):
 
     Parameters
     ----------
-    samples : Iteration
+    samples : SampleIterator
     count : int or callable
         How many samples there are, or a function that counts them when that is asked.
     size : int
@@ -133,7 +133,7 @@ class Batches(Iterator[Any]):
 
     def __init__(
         self,
-        samples: Iteration,
+        samples: SampleIterator,
         count: int | Callable[[], int],
         size: int,
         collate: Callable[[list[Any]], Any],

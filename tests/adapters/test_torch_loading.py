@@ -103,7 +103,7 @@ class Whole(torch.utils.data.Dataset):  # not shared out where all is asked for
     def __len__(self):
         return 2
     def __getitem__(self, i):
-        return len(list(ds)) + len(list(ds.scan()))
+        return len(list(ds)) + len(list(ds.iter()))
 
 assert list(DataLoader(Whole(), batch_size=None, num_workers=workers)) == [206, 206]
 ranks = []

@@ -79,7 +79,7 @@ def test_iterating_in_any_order(ds):
     assert len(set(order)) == len(order) == len(ds.split_by_rank(1, 4))
     for i, sample in zip(order, ds.get_many(order), strict=True):
         assert_is(sample, i)
-    assert [s.position for s in ds.scan(order=[5, 1, 200])] == [5, 1, 200]
+    assert [s.position for s in ds.iter(order=[5, 1, 200])] == [5, 1, 200]
 
 
 def test_with_all_bytes_brought_ahead(root):
@@ -189,7 +189,7 @@ def test_a_bad_sample_may_be_passed_over(root, tmp_path):
     conn.commit()
     conn.close()
     with fastshard.open(tmp_path / "d") as ds:
-        steps = ds.map(lambda s: s["x"][0]).iterate(on_error="skip")
+        steps = ds.map(lambda s: s["x"][0]).iter(on_error="skip")
         assert len(list(steps)) == COUNT - 1
         assert steps.skipped == 1
         with pytest.raises(FormatError, match="id/003"):

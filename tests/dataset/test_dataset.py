@@ -296,7 +296,7 @@ def test_iteration_can_skip_what_cannot_be_read(folder):
     keys = [key for key in expected_keys() if not key.startswith("05")]
     with pytest.raises(fastshard.FormatError, match=r"t-5\.tar"):
         list(ds)
-    iteration = ds.iterate(on_error="skip")
+    iteration = ds.iter(on_error="skip")
     assert [sample.key for sample in iteration] == keys
     assert iteration.skipped == 1
     with pytest.raises(fastshard.FormatError, match=r"t-5\.tar"):
@@ -308,7 +308,7 @@ def test_iteration_can_skip_what_cannot_be_read(folder):
 
 def test_iterating_before_counting_opens_one_shard_after_another(folder):
     ds = fastshard.open(folder)
-    iteration = ds.scan(window=0)
+    iteration = ds.iter(window=0)
     assert next(iteration).key == "00-0"
     assert ds._set.open_count == 1
     assert [sample.key for sample in iteration] == expected_keys()[1:]
@@ -323,17 +323,17 @@ def test_skipped_samples_are_counted_and_move_no_positions(tmp_path):
         list(ds)
     with pytest.raises(fastshard.FormatError, match="twice"):
         ds[1]
-    iteration = ds.iterate(on_error="skip")
+    iteration = ds.iter(on_error="skip")
     assert [sample.key for sample in iteration] == ["a", "c"]
     assert iteration.skipped == 1
     seen = []
-    iteration = ds.iterate(on_error=lambda error, i: seen.append((i, str(error))))
+    iteration = ds.iter(on_error=lambda error, i: seen.append((i, str(error))))
     assert [sample.key for sample in iteration] == ["a", "c"]
     assert seen[0][0] == 1
     assert "b.TXT" in seen[0][1]
     assert ds[2].key == "c"
     with pytest.raises(ValueError, match="on_error"):
-        ds.iterate(on_error="ignore")
+        ds.iter(on_error="ignore")
 
 
 def test_a_shard_that_vanished_is_named(folder):
@@ -343,7 +343,7 @@ def test_a_shard_that_vanished_is_named(folder):
     assert ds[0].key == "00-0"
     with pytest.raises(FileNotFoundError, match=r"t-7\.tar"):
         ds[7 * EACH]
-    iteration = ds.iterate(on_error="skip")
+    iteration = ds.iter(on_error="skip")
     assert len(list(iteration)) == (SHARDS - 1) * EACH
     assert iteration.skipped == EACH
 

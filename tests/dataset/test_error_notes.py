@@ -42,7 +42,7 @@ WAYS = {
     "array": (lambda ds: ds.get_many(np.array([23])), "position 23 of the dataset"),
     "loader": (lambda ds: ds.__getitems__([23]), "position 23 of the dataset"),
     "iter": (lambda ds: list(ds), "position 23 of the iteration"),
-    "order": (lambda ds: list(ds.scan([5, 23])), "position 1 of the iteration"),
+    "order": (lambda ds: list(ds.iter(order=[5, 23])), "position 1 of the iteration"),
     "batches": (lambda ds: list(ds.batches(4)), "position 23 of the iteration"),
     "selection": (lambda ds: ds[20:][3], "position 3 of the dataset"),
     "mix": (lambda ds: list(fastshard.mix([ds])), "position 23 of the dataset"),

@@ -87,14 +87,12 @@ def test_an_order_has_a_state_too(ds, made):
     whole = list(part[listed].iter(on_error="skip"))
     mask = np.isin(np.arange(COUNT), listed)
     for order in (listed, np.array(listed), mask, slice(3, None, 2)):
-        for it in (
-            part.iter(order=order, on_error="skip", window=3),
-            part.iterate(order=order, on_error="skip"),
-        ):
+        for window in (3, 32):
+            it = part.iter(order=order, on_error="skip", window=window)
             seen = list(itertools.islice(it, 6))
             rest = part[order].iter(it.state_dict(), on_error="skip")
             assert seen + list(rest) == whole
-        scanned = part.scan(order)
+        scanned = part.iter(order=order)
         next(scanned)
         assert scanned.state_dict() == part[order].state_dict(1)
 
@@ -106,13 +104,35 @@ def test_a_state_or_an_order(ds):
         ds.iter(on_error="ignore")
 
 
-def test_all_names_mean_one_iterator(ds):
+def test_iter_has_short_and_old_names(ds):
     whole = [sample.key for sample in ds]
-    for it in (iter(ds), ds.iter(), ds.scan(), ds.iterate()):
+    with pytest.warns(DeprecationWarning, match="use iter"):
+        scanned = ds.scan()
+    with pytest.warns(DeprecationWarning, match="use iter"):
+        iterated = ds.iterate()
+    for it in (iter(ds), ds.iter(), scanned, iterated):
         assert (it.position, it.skipped) == (0, 0)
         assert next(it).key == whole[0]
         assert (it.position, it.state_dict()) == (1, ds.state_dict(1))
         assert [sample.key for sample in it] == whole[1:]
+
+
+OLD_NAMES = {
+    "scan": lambda ds, order: ds.scan(order, 2),
+    "iterate": lambda ds, order: ds.iterate(on_error="raise", order=order, window=2),
+}
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+@pytest.mark.parametrize("made", DATASETS)
+def test_old_names_take_their_arguments(ds, made, name):
+    part = DATASETS[made](ds)
+    order = [5, 3, 11]
+    with pytest.warns(DeprecationWarning, match=f"{name} is deprecated") as warned:
+        it = OLD_NAMES[name](part, order)
+    assert [warning.filename for warning in warned] == [__file__]
+    assert it.state_dict() == part[order].state_dict()
+    assert list(it) == list(part.iter(order=order))
 
 
 def test_a_state_without_a_count_of_skipped_ones_is_resumed(ds):

@@ -19,6 +19,7 @@ import fastshard
 from fastshard.dataset.order.plan import Plan, Shuffling, Split, Worker
 from fastshard.errors import StateError
 from support.marks import not_sanitized
+from support.paths import DATA
 from support.tars import write_numbers, write_tar
 
 
@@ -467,6 +468,47 @@ PINNED = {
     "block": None,
     "position": 4,
 }
+
+
+STATES = json.loads((DATA / "states.json").read_text())  # of version 0.1, after 2
+
+
+def fail_at_01_and_11(sample):
+    if sample.key in ("01", "11"):
+        raise OSError("broken")
+    return sample
+
+
+def key_of(item):
+    if isinstance(item, dict):
+        return item["__key__"]
+    return item.key if not isinstance(item, tuple) else "+".join(s.key for s in item)
+
+
+VARIANTS = {
+    "plain": lambda ds: ds,
+    "shuffled": lambda ds: ds.shuffle(7, block=2),
+    "selected": lambda ds: ds[::-1],
+    "rank": lambda ds: ds.shuffle(1).split_by_rank(0, 2, drop_last="pad"),
+    "decoded": lambda ds: ds.decode("txt"),
+    "columnar": lambda ds: ds.shuffle(2),
+    "mixed": lambda ds: fastshard.mix([ds[:3], ds[3:]], [1, 1], 5),
+    "zipped": lambda ds: fastshard.zip_by_key(ds, ds),
+    "skipping": lambda ds: ds.map(fail_at_01_and_11),
+    "batches": lambda ds: ds.shuffle(7, block=2),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_of_version_0_1_are_resumed(tmp_path, name):
+    folder = "columns" if name == "columnar" else "tars"
+    shutil.copytree(DATA / "pickles" / folder, tmp_path / folder)
+    state, rest = STATES[name]["state"], STATES[name]["rest"]
+    with fastshard.open(tmp_path / folder) as whole:
+        ds = VARIANTS[name](whole)
+        assert [key_of(item) for item in ds.iter(state, on_error="skip")] == rest
+        batches = ds.batches(3, state=state, collate=list, on_error="skip")
+        assert [key_of(item) for batch in batches for item in batch] == rest
 
 
 @not_sanitized

@@ -142,12 +142,12 @@ def test_narrowing(opened):
 def test_orders(opened):
     ds, *_ = opened
     order = random.Random(1).sample(range(COUNT), COUNT)
-    for prefetching in (ds.scan(order), ds.iterate(order=order), ds.get_many(order)):
+    for prefetching in (ds.iter(order=order), ds.get_many(order)):
         assert_are(prefetching, order)
-    assert_are(ds.scan(), range(COUNT))
+    assert_are(ds.iter(), range(COUNT))
     shuffled = positions_in(ds.shuffle(5, epoch=2))
     assert sorted(shuffled) == list(range(COUNT)) != shuffled
-    assert positions_in(ds.shuffle(5, epoch=2).scan()) == shuffled
+    assert positions_in(ds.shuffle(5, epoch=2).iter()) == shuffled
     parts = [ds.shuffle(5, epoch=2).split_by_rank(rank, 3) for rank in range(3)]
     assert [positions_in(part) for part in parts] == [
         shuffled[rank::3] for rank in range(3)
@@ -220,7 +220,7 @@ def test_copies(opened):
     for copied in (copy.copy(sample), copy.deepcopy(sample)):
         assert_is(copied, 9)
     pickled = pickle.loads(pickle.dumps((ds, sample, ds[3:50].shuffle(2))))
-    assert_are(pickled[0].scan(), range(COUNT))
+    assert_are(pickled[0].iter(), range(COUNT))
     assert_is(pickled[1], 9)
     assert [s.key for s in pickled[2]] == [s.key for s in ds[3:50].shuffle(2)]
     assert bytes(pickled[1].view(x)) == bytes(sample.view(x))
@@ -251,7 +251,7 @@ def test_threads_share_a_dataset(built):
         def read(seed):
             order = random.Random(seed).sample(range(COUNT), COUNT)
             assert_are((ds[i] for i in order), order)
-            assert_are(ds.scan(order), order)
+            assert_are(ds.iter(order=order), order)
             found = ds.columns(order, f"x{suffix}")[f"x{suffix}"]
             assert (found[:, 0] == 100 * np.array(order)).all()
 
@@ -263,7 +263,7 @@ def test_threads_share_a_dataset(built):
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_reads_on(opened):
     ds, *_ = opened
-    steps = ds.scan()
+    steps = ds.iter()
     assert_is(next(steps), 0)
     child = os.fork()
     if child == 0:
@@ -297,7 +297,7 @@ def test_what_is_cut_off_is_missed(tmp_path, form, mode):
             assert len(ds) == COUNT - 25
         errors = []
         reading = ds.map(lambda sample: [sample.array(field) for field in sample])
-        found = list(reading.iterate(on_error=lambda error, i: errors.append(error)))
+        found = list(reading.iter(on_error=lambda error, i: errors.append(error)))
         assert len(found) + len(errors) == len(ds)
         for error in errors:
             assert isinstance(error, FormatError)
@@ -312,7 +312,7 @@ def test_no_samples(tmp_path, form):
     build(tmp_path / "data", SAMPLES[:1])
     with fastshard.open(tmp_path / "data") as ds:
         none = ds[:0]
-        assert (len(none), list(none), list(none.scan()), list(none.keys())) == (
+        assert (len(none), list(none), list(none.iter()), list(none.keys())) == (
             (0, [], [], [])
         )
         assert list(none.shuffle(3).split_by_rank(0, 2)) == []

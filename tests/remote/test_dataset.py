@@ -237,7 +237,7 @@ def test_a_server_that_fails_costs_its_samples_and_no_others(indexed, local):
     [ds.shards[k] for k in range(SHARDS)]
     indexed.behave("/d/t-001.tar", "status_500")
 
-    items = ds.iterate(on_error="skip")
+    items = ds.iter(on_error="skip")
     found = [sample.key for sample in items]
 
     assert items.skipped == EACH

@@ -103,7 +103,7 @@ def test_what_failed_ahead_is_asked_for_again_in_its_turn(server, order):
 
 def test_only_samples_whose_turn_fell_into_the_outage_are_skipped(server):
     ds = dataset(server, timeout=0.8)
-    items = ds.iterate(on_error="skip")
+    items = ds.iter(on_error="skip")
     keys = [next(items).key for _ in range(20)]
     timer = server.leave_for(4.0)
     keys += [sample.key for sample in items]

@@ -164,7 +164,7 @@ def iterate(ds, look):
 
 
 def scan(ds, look):
-    for sample in ds.scan(shuffled(len(ds))):
+    for sample in ds.iter(order=shuffled(len(ds))):
         touch(sample["bin"])
         look()
 

@@ -66,7 +66,7 @@ def cold(folder, **options):
 def test_a_child_goes_on_with_its_parents_iteration(folder, options):
     ds = cold(folder, **options)
     order = random.Random(5).sample(range(COUNT), COUNT)
-    iteration = ds.scan(order, window=8)
+    iteration = ds.iter(order=order, window=8)
     taken = [next(iteration) for _ in range(20)]
 
     def rest():
@@ -81,7 +81,7 @@ def test_a_child_goes_on_with_its_parents_iteration(folder, options):
 @pytest.mark.parametrize("how", ["drop", "close", "new", "single", "exit"])
 def test_what_a_child_does_with_the_iteration(folder, how):
     ds = cold(folder)
-    iteration = ds.scan(list(range(COUNT - 1, -1, -1)))
+    iteration = ds.iter(order=list(range(COUNT - 1, -1, -1)))
     next(iteration)
     holder = [iteration]
 
@@ -92,7 +92,7 @@ def test_what_a_child_does_with_the_iteration(folder, how):
         elif how == "close":
             holder[0].close()
         elif how == "new":
-            assert [s.key for s in ds.scan([3, 150])] == ["003", "150"]
+            assert [s.key for s in ds.iter(order=[3, 150])] == ["003", "150"]
         elif how == "single":
             assert ds[77]["bin"] == payload(77)
 
@@ -105,7 +105,7 @@ def test_three_hundred_forks_of_a_process_that_iterates(folder):
     ds = cold(folder)
     codes = []
     order = [(37 * i) % COUNT for i in range(300)]
-    for i, sample in zip(order, ds.scan(order, window=5), strict=True):
+    for i, sample in zip(order, ds.iter(order=order, window=5), strict=True):
 
         def work(i=i, sample=sample):
             assert sample["bin"] == payload(i)
@@ -128,7 +128,7 @@ def evict_unmapped(folder):
 
 def test_forks_of_forks(folder):
     ds = cold(folder)
-    iteration = ds.scan(list(range(COUNT)), window=4)
+    iteration = ds.iter(order=list(range(COUNT)), window=4)
     next(iteration)
 
     def grandchild():
@@ -150,7 +150,7 @@ def test_a_fork_when_nothing_iterates_warns_of_nothing(folder):
         "for path in ds.shards.paths:\n"
         "    fd = os.open(path, os.O_RDONLY)\n"
         "    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)\n"
-        "assert len(list(ds.scan(list(range(len(ds)))))) == len(ds)\n"
+        "assert len(list(ds.iter(order=list(range(len(ds)))))) == len(ds)\n"
         "ds.get_many(range(50)); ds[3]['bin']\n"
         "ds.read_into(range(200), bytearray(200 * 60_000), threads=4)\n"
         "child = os.fork()\n"

@@ -62,7 +62,7 @@ def threads():
 @pytest.mark.parametrize("mode", ["mmap", "private", "pread"])
 def test_a_scan_gives_all_in_order(cold, mode, window):
     ds = fastshard.open(cold, mode=mode)
-    found = [(s.key, bytes(s["a"]), bytes(s["b"])) for s in ds.scan(window=window)]
+    found = [(s.key, bytes(s["a"]), bytes(s["b"])) for s in ds.iter(window=window)]
     assert found == [
         (f"{i:04d}", payload(i, "a"), payload(i, "b")) for i in range(SHARDS * EACH)
     ]
@@ -81,7 +81,7 @@ def test_a_shard_that_does_not_open_ahead_is_opened_in_its_turn(
         return bring(self, k)
 
     monkeypatch.setattr(TarSet, "open_shard", failing)
-    for sample in fastshard.open(cold).scan(order):
+    for sample in fastshard.open(cold).iter(order=order):
         assert bytes(sample["a"]) == payload(int(sample.key), "a")
         keys.append(sample.key)
 
@@ -102,7 +102,7 @@ def test_a_shard_that_opens_again_loses_no_more_than_was_read_meanwhile(
         return bring(self, k)
 
     monkeypatch.setattr(TarSet, "open_shard", failing)
-    items = fastshard.open(folder, prefetch=False).iterate(on_error="skip")
+    items = fastshard.open(folder, prefetch=False).iter(on_error="skip")
     keys = [sample.key for sample in items]
 
     assert items.skipped == 3
@@ -115,7 +115,7 @@ def test_a_shard_that_opens_again_loses_no_more_than_was_read_meanwhile(
 def test_a_scan_in_any_order(cold, window):
     ds = fastshard.open(cold)
     order = random.Random(window).choices(range(-len(ds), len(ds)), k=200)
-    found = [(s.key, bytes(s["b"])) for s in ds.scan(order, window)]
+    found = [(s.key, bytes(s["b"])) for s in ds.iter(order=order, window=window)]
     places = [i % len(ds) for i in order]
     assert found == [(f"{i:04d}", payload(i, "b")) for i in places]
 
@@ -125,7 +125,7 @@ def test_a_scan_in_any_order(cold, window):
 def test_a_scan_within_a_bound_gives_the_same(cold, bound, keep_cache):
     ds = fastshard.open(cold, max_memory=bound, keep_cache=keep_cache)
     for order in (None, range(len(ds) - 1, -1, -1)):
-        found = [(s.key, bytes(s["a"])) for s in ds.scan(order)]
+        found = [(s.key, bytes(s["a"])) for s in ds.iter(order=order)]
         places = range(len(ds)) if order is None else order
         assert found == [(f"{i:04d}", payload(i, "a")) for i in places]
 
@@ -154,7 +154,9 @@ def test_only_selected_fields_are_brought(tmp_path):
     ds = fastshard.open(path)
     assert len(ds) == 40
     evict(path)
-    found = [bytes(s["b"]) for s in ds.select_fields("b").scan(list(range(39, -1, -1)))]
+    found = [
+        bytes(s["b"]) for s in ds.select_fields("b").iter(order=list(range(39, -1, -1)))
+    ]
     assert found == [data[f"{i:03d}.b"] for i in range(39, -1, -1)]
     del ds
     assert cached(path) < 0.8 * path.stat().st_size
@@ -162,7 +164,7 @@ def test_only_selected_fields_are_brought(tmp_path):
 
 def test_what_comes_is_in_memory_before_it_is_handed_out(cold):
     ds = fastshard.open(cold)
-    for sample in ds.scan(list(range(len(ds) - 1, -1, -3)), window=4):
+    for sample in ds.iter(order=list(range(len(ds) - 1, -1, -3)), window=4):
         shard = sample.shard
         for field in sample:
             offset, size = shard.parts()[1].extent(sample.member(field))
@@ -194,7 +196,7 @@ def test_a_batch_is_brought_at_once(cold):
 def test_the_switch_turns_it_off(cold):
     before = threads()
     ds = fastshard.open(cold, prefetch=False)
-    iteration = ds.scan()
+    iteration = ds.iter()
     next(iteration)
     ds.get_many([100])
     assert threads() == before
@@ -208,7 +210,7 @@ def test_the_switch_turns_it_off(cold):
 def test_the_thread_lives_while_the_iteration_does(cold):
     before = threads()
     ds = fastshard.open(cold)
-    iteration = ds.scan(list(range(len(ds))))
+    iteration = ds.iter(order=list(range(len(ds))))
     next(iteration)
     assert threads() == before + 1
     for _ in iteration:
@@ -220,7 +222,7 @@ def test_the_thread_lives_while_the_iteration_does(cold):
 def test_an_iteration_that_stops_early_ends_its_thread(cold, how):
     before, files = threads(), len(os.listdir("/proc/self/fd"))
     ds = fastshard.open(cold)
-    iteration = ds.scan([7, 200, 3, 150] * 50)
+    iteration = ds.iter(order=[7, 200, 3, 150] * 50)
     next(iteration)
     assert threads() == before + 1
     if how == "close":
@@ -248,7 +250,7 @@ def test_many_iterations_leave_nothing(cold):
     ds = fastshard.open(cold)
     before = threads()
     for k in range(100):
-        iteration = ds.scan([(7 * k) % 240, 200, 3], window=2)
+        iteration = ds.iter(order=[(7 * k) % 240, 200, 3], window=2)
         assert next(iteration).key == f"{(7 * k) % 240:04d}"
         if k % 20 == 0:
             del ds, iteration
@@ -263,7 +265,7 @@ def test_many_iterations_leave_nothing(cold):
 @pytest.mark.parametrize("window", [1, 32])
 def test_a_dataset_closed_under_a_scan(cold, window):
     ds = fastshard.open(cold)
-    iteration = ds.scan(window=window)
+    iteration = ds.iter(window=window)
     kept = next(iteration)["a"]
     ds.close()
     with pytest.raises(ClosedError):
@@ -286,19 +288,19 @@ def test_errors_stand_where_their_samples_do(cold, tmp_path):
     data = {"a.x": b"1", "b.x": b"2", "c.x": b"3", "c.X": b"twice", "d.x": b"4"}
     ds = fastshard.open(write_tar(tmp_path / "twice.tar", data))
     evict(tmp_path / "twice.tar")
-    iteration = ds.scan()
+    iteration = ds.iter()
     assert [next(iteration).key, next(iteration).key] == ["a", "b"]
     with pytest.raises(FormatError, match="twice"):
         next(iteration)
     assert next(iteration).key == "d"
-    skipping = ds.iterate(on_error="skip", order=[3, 2, 0])
+    skipping = ds.iter(on_error="skip", order=[3, 2, 0])
     assert [s.key for s in skipping] == ["d", "a"]
     assert (skipping.skipped, skipping.position) == (1, 3)
 
 
 def test_a_missing_field_is_an_error_at_its_place(cold, tmp_path):
     ds = fastshard.open(write_tar(tmp_path / "m.tar", {"a.x": b"1", "b.y": b"2"}))
-    iteration = ds.select_fields("x").scan()
+    iteration = ds.select_fields("x").iter()
     assert bytes(next(iteration)["x"]) == b"1"
     with pytest.raises(fastshard.FieldNotFoundError):
         next(iteration)
@@ -307,13 +309,13 @@ def test_a_missing_field_is_an_error_at_its_place(cold, tmp_path):
 def test_stages_run_when_their_sample_is_handed_out(cold):
     ran = []
     ds = fastshard.open(cold).map(lambda s: ran.append(s.key) or s.key)
-    iteration = ds.scan(window=50)
+    iteration = ds.iter(window=50)
     assert (next(iteration), ran) == ("0000", ["0000"])
-    assert list(ds.scan([3, 1])) == ["0003", "0001"]
+    assert list(ds.iter(order=[3, 1])) == ["0003", "0001"]
 
 
 def test_two_threads_in_one_iterator(cold):
-    iteration = fastshard.open(cold).scan([*range(240)] * 20)
+    iteration = fastshard.open(cold).iter(order=[*range(240)] * 20)
     seen, refused, other = [], 0, []
 
     def run():
@@ -341,7 +343,9 @@ def test_two_threads_in_one_iterator(cold):
 
 def test_iterations_side_by_side(cold):
     ds = fastshard.open(cold)
-    for one, other in zip(ds.scan(window=3), ds.scan(range(len(ds))), strict=True):
+    for one, other in zip(
+        ds.iter(window=3), ds.iter(order=range(len(ds))), strict=True
+    ):
         assert one.key == other.key
         assert one["a"] == other["a"]
 
@@ -364,12 +368,12 @@ def test_handles_in_threads_scan_at_once(cold):
 
 def test_a_bad_window_is_refused(folder):
     with pytest.raises(ValueError, match="window"):
-        fastshard.open(folder).scan(window=-1)
+        fastshard.open(folder).iter(window=-1)
 
 
 def test_a_length_is_hinted(folder):
     ds = fastshard.open(folder)
-    assert ds.scan([1, 2, 3]).__length_hint__() == 3
+    assert ds.iter(order=[1, 2, 3]).__length_hint__() == 3
     with fastshard.open_shard(folder / "s-0.tar") as shard:
         iteration = iter(shard)
         next(iteration)
@@ -409,7 +413,7 @@ def test_a_scan_without_a_thread_to_be_had(cold):
         "size += 6 << 20\n"  # less than the stack of a thread
         "resource.setrlimit(resource.RLIMIT_AS, (size, size))\n"
         "order = list(range(len(ds) - 1, -1, -1))\n"
-        "found = [(s.key, len(bytes(s['a']))) for s in ds.scan(order)]\n"
+        "found = [(s.key, len(bytes(s['a']))) for s in ds.iter(order=order)]\n"
         "assert [key for key, _ in found] == [f'{i:04d}' for i in order]\n"
         "print(sum(size for _, size in found))\n"
     )
@@ -432,7 +436,7 @@ def test_an_interrupted_opening_loses_no_shard(folder, monkeypatch):
         return bring(k)
 
     monkeypatch.setattr(ds._set, "open_shard", interrupted)
-    iteration = ds.scan(window=0)
+    iteration = ds.iter(window=0)
     found = []
     with pytest.raises(KeyboardInterrupt):
         found.extend(sample.key for sample in iteration)
@@ -450,7 +454,7 @@ def test_errors_of_one_shard_do_not_pile_up(cold, tmp_path):
     def note(error, position):
         lengths.append(len(list(traceback.walk_tb(error.__traceback__))))
 
-    iteration = ds.iterate(on_error=note)
+    iteration = ds.iter(on_error=note)
     assert len(list(iteration)) == (SHARDS - 1) * EACH
     assert iteration.skipped == EACH
     assert lengths[0] == lengths[-1] < 10

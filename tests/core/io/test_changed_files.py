@@ -57,7 +57,7 @@ def ways(ds, i):
     yield lambda: ds[i]["bin"]
     yield lambda: bytes(ds[i]["bin"])
     yield lambda: [bytes(s["bin"]) for s in ds]
-    yield lambda: [bytes(s["bin"]) for s in ds.scan([0, i, 1])]
+    yield lambda: [bytes(s["bin"]) for s in ds.iter(order=[0, i, 1])]
     yield lambda: [bytes(s["bin"]) for s in ds.get_many([0, i])]
     yield lambda: ds.read_into([0, i], bytearray(2 * SIZE))
     yield lambda: ds.columns([0, i], "bin")
@@ -182,12 +182,12 @@ def test_a_scan_meets_a_cut(path):
     """The thread brings pages that are gone; what was read before stays."""
     evict(path)
     code = (
-        "iteration = ds.scan(window=2)\n"
+        "iteration = ds.iter(window=2)\n"
         "first = next(iteration)['bin']\n"
         "os.truncate(path, 1_000_000)\n"
         "def rest():\n"
         "    for sample in iteration: sample['bin'][0]\n"
-        "iteration = ds.scan(list(range(COUNT)), window=2)\n"
+        "iteration = ds.iter(order=list(range(COUNT)), window=2)\n"
         "expect_error(rest)\n"
         "assert bytes(first) == payload(0)\n"
     )
@@ -206,7 +206,7 @@ def test_a_cut_before_it_is_mapped_is_found_by_the_index(path):
 def test_errors_of_scans_can_be_passed_over(path):
     code = (
         "os.truncate(path, 1_000_000)\n"
-        "iteration = ds.iterate(on_error='skip')\n"
+        "iteration = ds.iter(on_error='skip')\n"
         "n = 0\n"
         "for sample in iteration:\n"
         "    try: n += len(bytes(sample['bin'])) == SIZE\n"

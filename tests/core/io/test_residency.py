@@ -33,7 +33,7 @@ def peaks(folder, order=None, **options):
     """The most that a scan had in memory and in the page cache."""
     ds = fastshard.open(folder, **options)
     most = most_cached = 0
-    for i, sample in enumerate(ds.scan(order)):
+    for i, sample in enumerate(ds.iter(order=order)):
         assert sum(sample["bin"][::4096]) >= 0
         if i % 40 == 0:
             most = max(most, total(folder, resident))
@@ -105,7 +105,7 @@ def test_memory_is_told_of(folder):
     ds = fastshard.open(folder)
     assert ds.memory_info() == {"mapped": 0, "resident": 0, "buffered": 0}
     evict(*folder.glob("*.tar"))
-    iteration = ds.scan(list(range(COUNT)))
+    iteration = ds.iter(order=list(range(COUNT)))
     next(iteration)
     info = ds.memory_info()
     while (before := total(folder, resident)) != info["resident"]:
