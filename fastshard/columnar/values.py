@@ -14,20 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from fastshard._core.columnar.rows import RowReader
-from fastshard.columnar.headers import MAX_HEADER, needs_pickle
-from fastshard.errors import FormatError
+from fastshard.columnar.headers import MAX_HEADER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 __all__ = [
-    "arrays_with_objects",
     "encode_array",
     "encode_metadata",
     "encode_object",
-    "unpickle_array",
 ]
 
 
@@ -257,71 +253,3 @@ def _are_texts(keys: Iterable[object]) -> bool:
     except TypeError:
         return False
     return True
-
-
-def arrays_with_objects(
-    reader: RowReader, row: tuple[Any, ...], sample_id: str, copy: bool
-) -> dict[str, NDArray[Any]]:
-    """Do what `RowReader.arrays` does, and unpickle arrays of Python objects.
-
-    That runs whatever code the data says.
-
-    Raises
-    ------
-    FormatError
-        An array cannot be read, pickled or not.
-    """
-    found = {}
-    for k, field in enumerate(reader.fields):
-        offset, shard = row[2 * k : 2 * k + 2]
-        if offset is None and shard is None:
-            continue
-        try:
-            found[field] = reader.array_of(k, offset, shard, sample_id, copy)
-        except FormatError as error:
-            found[field] = _unpickled(reader, k, (offset, shard), sample_id, error)
-    return found
-
-
-def _unpickled(
-    reader: RowReader,
-    k: int,
-    place: tuple[Any, Any],
-    sample_id: str,
-    error: FormatError,
-) -> NDArray[Any]:
-    """Return an array of objects; raise what was wrong if it is none."""
-    member = f"{sample_id}.npy"
-    file, offset = reader.file(k, *place, member)
-    return unpickle_array(file.source.read(*file.locate(offset, member)), error)
-
-
-def unpickle_array(data: bytes, error: FormatError) -> NDArray[Any]:
-    """Return the array of objects that a member is.
-
-    Parameters
-    ----------
-    data : bytes
-        The member.
-    error : FormatError
-        Why it is no other array.
-
-    Raises
-    ------
-    FormatError
-        That error, or what is wrong with the pickle.
-    """
-    import numpy as np
-
-    if not needs_pickle(error.reason):
-        raise error
-    try:
-        array: NDArray[Any] = np.lib.format.read_array(
-            io.BytesIO(data), allow_pickle=True
-        )
-    except Exception as unreadable:
-        reason = f"not a .npy array: {unreadable}"
-        raise FormatError(
-            reason, error.path, error.offset, error.member
-        ) from unreadable
-    return array

@@ -22,7 +22,6 @@ from fastshard.columnar.connection import (
 from fastshard.columnar.headers import HeaderCheck
 from fastshard.columnar.read.leases import Lease
 from fastshard.columnar.read.query import limit_value_size
-from fastshard.columnar.samples import is_unmodified
 from fastshard.columnar.schema import (
     INDEX_NAME,
     LARGEST_ID,
@@ -33,6 +32,7 @@ from fastshard.columnar.schema import (
     read_fields,
     shard_name,
 )
+from fastshard.columnar.shard_files import is_unmodified
 from fastshard.columnar.write.connection import check_plain
 from fastshard.columnar.write.leftovers import left_files, left_in_root
 from fastshard.dataset.verify import Fault

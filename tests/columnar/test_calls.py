@@ -88,7 +88,9 @@ def test_a_reader_verifies_and_counts(root):
 def test_ids_are_a_list(root):
     with ShardedDatasetReader(root) as reader:
         for call in (reader.get_many, reader.columns):
-            with pytest.raises(TypeError, match=f"a list, not the str '{IDS[0]}'"):
+            with pytest.raises(
+                TypeError, match=f"a list of str, got the str '{IDS[0]}'"
+            ):
                 call(IDS[0])
         assert reader.columns(ids=IDS[:2], fields="x")["x"].shape == (2, 3)
 

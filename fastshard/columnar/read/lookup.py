@@ -1,46 +1,95 @@
-"""Single samples of an index whose rows were all read: no SQL is asked."""
+"""Lookup of samples by id: by SQL, or in memory once all rows are loaded."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
-from fastshard.columnar.schema import parse_metadata
-from fastshard.errors import FormatError
+from fastshard._core.columnar.rows import RowReader
+from fastshard._core.dataset.gather import resolve_positions
+from fastshard.columnar.connection import INDEX_ERRORS
+from fastshard.columnar.headers import needs_pickle
+from fastshard.columnar.read.samples import (
+    build_samples_from_rows,
+    load_image,
+    load_samples,
+)
+from fastshard.columnar.schema import parse_metadata, quote_name
+from fastshard.errors import FastshardError, FormatError, SampleNotFoundError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-    from fastshard._core.columnar.rows import ColumnSamples, Rows
+    from fastshard._core.columnar.rows import ColumnSamples
+    from fastshard.columnar.read.sequence import Arrays, ArraySequence
+    from fastshard.columnar.read.snapshot import Snapshot
 
-__all__ = ["Known"]
+__all__ = ["Metadata", "RowLookup", "SampleKeys"]
 
-Found = tuple[dict[str, "NDArray[Any]"], dict[str, Any]]
+Metadata: TypeAlias = dict[str, Any]
+# Ids, or positions in insertion order.
+SampleKeys: TypeAlias = (
+    "Iterable[str] | Iterable[SupportsIndex] | NDArray[np.integer[Any]]"
+)
+
+IDS_PER_QUERY = 1024
+MIN_LOOKUPS = 1000  # before all rows may be loaded
+# Loading all rows takes as long as looking up one in so many of them:
+IMAGE_RATIO = 32  # from a copy of the index
+SQL_RATIO = 8  # by SQL
 
 
-class Known:
-    """Some fields of samples by id; what is wrong with one is for others to say.
+class FieldReader:
+    """Reader of chosen fields, and the metadata, of single samples.
 
     Parameters
     ----------
-    samples : ColumnSamples
-        With their metadata.
-    columns : list of Rows
-        Of the fields.
+    fields : list of str
+    snapshot : Snapshot
+    samples : ColumnSamples or None
+        All rows, if they are loaded and `find` may answer from them.
     """
 
-    def __init__(self, samples: ColumnSamples, columns: list[Rows]) -> None:
-        self._samples = samples
-        self._read = samples.read
-        self._columns = columns
-        self._path: str = samples.owner.path
+    def __init__(
+        self, fields: list[str], snapshot: Snapshot, samples: ColumnSamples | None
+    ) -> None:
+        self.rows = RowReader(fields, snapshot.files.file, snapshot.path)
+        self.samples = samples
+        self._read: Any = None if samples is None else samples.read
+        self._columns = [] if samples is None else samples.columns_of(fields)
+        self._path = snapshot.path
+        columns = ", ".join(
+            quote_name(f"{field}_{what}")
+            for field in fields
+            for what in ("offset", "shard")
+        )
+        self._selected = f"{columns}, meta_json" if columns else "meta_json"
+        self.row_sql = f"SELECT {self._selected} FROM samples WHERE id = ?"
 
-    def one(self, sample_id: str, copy: bool) -> Found | None:
-        """Return a sample's arrays and metadata; None: look it up by SQL.
+    @property
+    def rows_sql(self) -> str:
+        """Query of a JSON array of ids; rows of ids that do not exist are all NULL.
+
+        The id is the last column. One such query takes less time than one for each id.
+        """
+        return (
+            f"SELECT {self._selected}, samples.id FROM json_each(?) AS wanted "
+            "LEFT JOIN samples ON samples.id = wanted.value"
+        )
+
+    def find(self, sample_id: str, copy: bool) -> tuple[Arrays, Metadata] | None:
+        """Return a sample from `samples`; None: look it up by SQL.
+
+        A bad row is left to SQL, whose errors name its fault.
 
         Raises
         ------
         FormatError
-            The metadata is no JSON.
+            The metadata is not JSON.
         OSError
             A shard cannot be read.
         """
@@ -52,10 +101,13 @@ class Known:
             return None
         return found[0], parse_metadata(found[1], sample_id, self._path)
 
-    def many(self, ids: list[str], copy: bool) -> list[Found] | None:
-        """Return the same of many; None: one of them has to be looked up by SQL."""
+    def find_many(
+        self, ids: list[str], copy: bool
+    ) -> list[tuple[Arrays, Metadata]] | None:
+        """Return several from `samples`; None: one has to be looked up by SQL."""
+        assert self.samples is not None
         try:
-            found = self._samples.read_many(ids, self._columns, copy)
+            found = self.samples.read_many(ids, self._columns, copy)
         except FormatError:
             return None
         if found is None:
@@ -66,3 +118,234 @@ class Known:
                 return None
             samples.append((arrays, parse_metadata(text, sample_id, self._path)))
         return samples
+
+
+class RowLookup:
+    """Lookup of samples by id in one state of a dataset, with a cache of all rows.
+
+    Single rows are selected by SQL. Once their number is worth it, all rows of the
+    index are loaded into memory, and lookups no longer query the index.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The state is its present `generation`. A thread in the middle of a call may
+        go on with the lookup of an older one.
+
+    Attributes
+    ----------
+    generation : int
+    samples : ColumnSamples or None
+        All rows, once loaded.
+    sequence : ArraySequence or None
+        The sequence of these samples, once the reader has made it.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.generation = snapshot.generation
+        self.samples: ColumnSamples | None = None
+        self.sequence: ArraySequence | None = None
+        self._snapshot = snapshot
+        self._readers: dict[tuple[str, ...] | None, FieldReader] = {}  # None: all
+        self._count: int | None = None
+        self._lookups = 0  # rows selected by their ids
+        self._load_at = MIN_LOOKUPS  # lookups from which on all rows may be loaded
+
+    def count(self) -> int:
+        """Return the number of samples."""
+        if self._count is None:
+            ((count,),) = self._snapshot.select("SELECT COUNT(*) FROM samples")
+            self._count = int(count)
+        return self._count
+
+    def load(self) -> ColumnSamples:
+        """Return all samples; loads all rows of the index at the first call."""
+        if self.samples is not None:
+            return self.samples
+        return self._keep(load_samples(self._snapshot))
+
+    def get(
+        self, sample_id: Any, fields: Iterable[str] | None, copy: bool
+    ) -> tuple[Arrays, Metadata]:
+        """Return a sample; see `ShardedDatasetReader.get_sample`."""
+        snapshot = self._snapshot
+        connection = snapshot.lookup_connection or snapshot.connect()
+        if type(sample_id) is not str:
+            sample_id = _as_id(sample_id)
+        reader = self._readers.get(None) if fields is None else None
+        if reader is None:
+            reader = self.reader_of(fields)
+        if reader.samples is not None:
+            try:
+                found = reader.find(sample_id, copy)
+            finally:
+                if not snapshot.keep_shards:
+                    snapshot.release_shards()
+            if found is not None:
+                return found
+        try:
+            with connection.lock:
+                row = connection.rows.execute(reader.row_sql, (sample_id,)).fetchone()
+        except UnicodeEncodeError:  # half a surrogate pair: no id has one
+            row = None
+        except INDEX_ERRORS as error:
+            raise snapshot.translate_error(error) from error
+        if row is None:
+            raise SampleNotFoundError(sample_id, snapshot.root)
+        arrays = self._read_row(reader, row, sample_id, copy)
+        snapshot.release_shards()
+        self._note_lookups(1)
+        return arrays, parse_metadata(row[-1], sample_id, snapshot.path)
+
+    def get_many(
+        self, sample_ids: Iterable[Any], fields: Iterable[str] | None, copy: bool
+    ) -> list[tuple[Arrays, Metadata]]:
+        """Return samples; see `ShardedDatasetReader.get_many`."""
+        snapshot = self._snapshot
+        reader = self.reader_of(fields)
+        ids = _as_ids(sample_ids)
+        if reader.samples is not None:
+            try:
+                found = reader.find_many(ids, copy)
+            finally:
+                snapshot.release_shards()
+            if found is not None:
+                return found
+        samples = []
+        for row, sample_id in zip(self._select_rows(reader, ids), ids, strict=True):
+            arrays = self._read_row(reader, row, sample_id, copy)
+            metadata = parse_metadata(row[-2], sample_id, snapshot.path)
+            samples.append((arrays, metadata))
+        snapshot.release_shards()
+        self._note_lookups(len(ids))
+        return samples
+
+    def locate(
+        self, keys: SampleKeys
+    ) -> tuple[ColumnSamples, array[int] | NDArray[np.int64]]:
+        """Return samples that include those of some keys, and the keys' positions.
+
+        Parameters
+        ----------
+        keys : iterable of str or of int
+            Ids, or positions in insertion order. For few ids only their rows are
+            selected; otherwise all rows are loaded.
+        """
+        if isinstance(keys, str):
+            raise TypeError(f"ids must be a list of str, got the str {keys!r:.80}")
+        items: Any = keys if hasattr(keys, "dtype") else list(keys)
+        if getattr(items, "ndim", 1) != 1:
+            raise ValueError(
+                f"ids or positions must have one dimension, got {items.ndim}"
+            )
+        if len(items) and type(items[0]).__name__ in ("bool", "bool_"):  # NumPy's too
+            raise TypeError(
+                "ids or positions must not be a mask: pass numpy.flatnonzero(mask)"
+            )
+        if not len(items) or not isinstance(items[0], str):
+            samples = self.load()
+            return samples, resolve_positions(items, len(samples))
+        ids = items if type(items) is list else _as_ids(items)
+        self._note_lookups(len(ids))
+        if self.samples is None and self._lookups * SQL_RATIO < self.count():
+            ids = _as_ids(ids)
+            rows = self._select_rows(self.reader_of(None), ids)
+            order = array("q", range(len(ids)))
+            return build_samples_from_rows(self._snapshot, rows, ids), order
+        samples = self.load()
+        return samples, samples.find_keys(ids)
+
+    def reader_of(self, fields: Iterable[str] | None) -> FieldReader:
+        """Return the reader of some fields, by default all; it is cached."""
+        readers = self._readers
+        names = None if fields is None else self._snapshot.resolve_fields(fields)
+        key = None if names is None else tuple(names)
+        reader = readers.get(key)
+        if reader is None:
+            if names is None:
+                names = self._snapshot.resolve_fields(None)
+            samples = self.samples
+            if samples is not None and not _can_answer(samples):
+                samples = None
+            reader = readers[key] = FieldReader(names, self._snapshot, samples)
+        return reader
+
+    def _keep(self, samples: ColumnSamples) -> ColumnSamples:
+        """Keep all samples; readers made from now on find theirs in them."""
+        self.samples = samples
+        self._readers = {}
+        return samples
+
+    def _note_lookups(self, count: int) -> None:
+        """Count lookups by SQL; load all rows when that is worth it.
+
+        Errors are dropped: the caller's own samples were found.
+        """
+        self._lookups += count
+        if self._lookups < self._load_at or self.samples is not None:
+            return
+        self._load_at = sys.maxsize  # one attempt
+        try:
+            enough = max(MIN_LOOKUPS, self.count() // IMAGE_RATIO)
+            if self._lookups < enough:
+                self._load_at = enough
+                return
+            samples = load_image(self._snapshot)
+        except (FastshardError, OSError):
+            return
+        if samples is not None:
+            self._keep(samples)
+
+    def _select_rows(self, reader: FieldReader, ids: list[str]) -> list[Any]:
+        """Return the rows of some ids; metadata and id are the last two columns."""
+        snapshot = self._snapshot
+        sql = reader.rows_sql
+        rows: list[tuple[Any, ...]] = []
+        for start in range(0, len(ids), IDS_PER_QUERY):
+            wanted = json.dumps(ids[start : start + IDS_PER_QUERY])
+            rows += snapshot.select(sql, (wanted,))
+        if len(rows) != len(ids):
+            raise FormatError("several samples have the same id", snapshot.path, 0)
+        for row, sample_id in zip(rows, ids, strict=True):
+            if row[-1] != sample_id:  # NULL
+                raise SampleNotFoundError(sample_id, snapshot.root)
+        return rows
+
+    def _read_row(
+        self, reader: FieldReader, row: tuple[Any, ...], sample_id: str, copy: bool
+    ) -> Arrays:
+        """Return the arrays of a row; unpickle arrays of objects if that is allowed."""
+        try:
+            return reader.rows.arrays(row, sample_id, copy)
+        except FormatError as error:
+            if self._snapshot.unpickle is not None:
+                from fastshard.columnar.read.objects import read_row_with_objects
+
+                return read_row_with_objects(reader.rows, row, sample_id, copy)
+            if needs_pickle(error.reason):
+                reason = (
+                    f"{error.reason}; allow_pickle=True reads it, and runs code from "
+                    "the data"
+                )
+                raise FormatError(
+                    reason, error.path, error.offset, error.member
+                ) from error
+            raise
+
+
+def _can_answer(samples: ColumnSamples) -> bool:
+    """Return whether loaded rows give the answers of SQL: with metadata, unique ids."""
+    return samples.has_metadata and not samples.names.has_duplicates
+
+
+def _as_ids(ids: Iterable[Any]) -> list[str]:
+    if isinstance(ids, str):
+        raise TypeError(f"ids must be a list of str, got the str {ids!r:.80}")
+    return [i if type(i) is str else _as_id(i) for i in ids]
+
+
+def _as_id(sample_id: Any) -> str:
+    """Return an id as a str and no subclass of it."""
+    if isinstance(sample_id, str):
+        return str.__str__(sample_id)
+    raise TypeError(f"a sample's id must be a str, got {type(sample_id).__name__}")

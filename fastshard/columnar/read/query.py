@@ -23,6 +23,7 @@ __all__ = [
     "MANY",
     "Params",
     "QueryAuthorizer",
+    "SQLValue",
     "ids_sql",
     "install_authorizer",
     "limit_value_size",
@@ -284,6 +285,8 @@ def limit_value_size(program: list[tuple[Any, ...]], grown: int = GROWN) -> int:
 
 
 Params: TypeAlias = Sequence[Any] | Mapping[str, Any]
+# The type of a column is not known before the query: any of these.
+SQLValue: TypeAlias = str | int | float | bytes | Any | None
 
 LONGEST = sqlite3.SQLITE_LIMIT_LENGTH
 FETCHED = 1000  # rows at once
@@ -347,7 +350,7 @@ def query(
     limit: SupportsIndex | None = None,
     *,
     timeout: float | None = 30.0,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, SQLValue]]:
     """Return columns of the samples that fulfil a condition, in order of insertion.
 
     Parameters

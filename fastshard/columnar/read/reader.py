@@ -2,604 +2,70 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from fastshard._core.columnar.rows import RowReader
-from fastshard._core.dataset.gather import resolve_positions
-from fastshard._core.io.page_ring import PageRing
 from fastshard._util.options import check_choice, named_options
 from fastshard._util.sizes import parse_size
-from fastshard.columnar.connection import (
-    INDEX_ERRORS,
-    ReaderConnection,
-    translate_error,
-)
 from fastshard.columnar.read.batch import scan_samples, stack_columns
-from fastshard.columnar.read.lookup import Known
-from fastshard.columnar.read.query import Params, query, query_ids
-from fastshard.columnar.read.samples import (
-    build_samples_from_rows,
-    load_image,
-    load_samples,
-)
-from fastshard.columnar.read.snapshot import Snapshot, row_sql, rows_sql
-from fastshard.columnar.schema import parse_metadata, quote_name
+from fastshard.columnar.read.lookup import Metadata, RowLookup, SampleKeys
+from fastshard.columnar.read.query import Params, SQLValue, query, query_ids
+from fastshard.columnar.read.sequence import Arrays, ArraySequence
+from fastshard.columnar.read.snapshot import Snapshot
+from fastshard.columnar.schema import quote_name
 from fastshard.dataset.shardset import Reading as Memory
-from fastshard.errors import (
-    ClosedError,
-    FastshardError,
-    FieldNotFoundError,
-    FormatError,
-    SampleNotFoundError,
-)
+from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastshard._core.columnar.rows import ColumnSamples
+    from fastshard.columnar.samples import Unpickle
     from fastshard.dataset.verify import Fault
 
-__all__ = [
-    "TIMEOUT",
-    "ArraySequence",
-    "Asking",
-    "Looking",
-    "Reading",
-    "ShardedDatasetReader",
-]
+__all__ = ["TIMEOUT", "ArraySequence", "ShardedDatasetReader"]
 
+TIMEOUT = 30.0  # seconds of a query
 
-Arrays = dict[str, "NDArray[Any]"]
 
-
-class ArraySequence(Sequence[Arrays]):
-    """The samples of a dataset, each as a dict from field to array, as they were added.
-
-    The arrays are views of the shards. `torch.utils.data.DataLoader` takes it as a
-    map-style dataset: its default collation stacks the arrays, which copies them.
-
-    Pickled, it takes the dataset's path along.
-    """
-
-    def __init__(self, samples: ColumnSamples, again: tuple[Any, ...]) -> None:
-        self._samples = samples
-        self._at = samples.arrays
-        self._again = again  # what a reader is made of
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    @overload
-    def __getitem__(self, i: int) -> Arrays: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[Arrays]: ...
-    def __getitem__(self, i: int | slice) -> Arrays | list[Arrays]:
-        """Return the arrays of a sample; those fields that it has.
-
-        Raises
-        ------
-        IndexError
-            There is no such position.
-        FormatError, OSError, ClosedError
-            An array cannot be read.
-        """
-        if type(i) is not int and isinstance(i, slice):
-            return [self._at(k) for k in range(*i.indices(len(self)))]
-        return self._at(i)
-
-    def __getitems__(self, positions: Iterable[int]) -> list[Arrays]:
-        """Return several: how torch's DataLoader asks for a batch.
-
-        Their bytes are brought together, and copied into one array a field, which
-        the arrays of each sample are rows of: they can be written to.
-        """
-        samples = self._samples
-        order = resolve_positions(positions, len(samples))
-        try:
-            stacks = stack_columns(samples, order, samples.columns, "list")
-        except FieldNotFoundError:  # not all of them have every field
-            return [samples.arrays(i, None, True) for i in order]
-        items: list[Arrays] = [{} for _ in order]
-        for field, stack in stacks.items():
-            ragged = isinstance(stack, list)
-            for k, item in enumerate(items):
-                item[field] = stack[k].copy() if ragged else stack[k, ...]
-        return items
-
-    def __repr__(self) -> str:
-        return f"<{len(self):,} samples of {self._samples.owner.path!r}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _samples_again, (self._again,)
-
-
-def _samples_again(args: tuple[Any, ...]) -> ArraySequence:
-
-    root, cache_tars, options = args
-    return ShardedDatasetReader(root, cache_tars, **options).samples
-
-
-TIMEOUT = 30.0  # seconds
-
-
-class Asking:
-    """A snapshot of a dataset, and what its index says; reads no arrays.
-
-    Parameters
-    ----------
-    root : str or path-like
-    mode : {"mmap", "private", "pread"}
-    allow_pickle : bool
-        As for `ShardedDatasetReader`.
-    ring : PageRing, optional
-        Bounds the resident pages of the shards.
-    """
-
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        mode: Mode,
-        allow_pickle: bool,
-        ring: PageRing | None = None,
-    ) -> None:
-        self._closed = True  # until all is well
-        self._allow_pickle = allow_pickle
-        self.root: str = os.fsdecode(root)
-        self._home = os.path.abspath(self.root)  # wherever the process goes
-        self._snapshot = Snapshot(self._home, mode, ring=ring)
-        self._count: int | None = None
-        self._generation = self._snapshot.generation
-        self._closed = False
-
-    def _forget(self) -> None:
-        """Let go of what was made of the snapshot."""
-        self._count = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        self._check_open()
-        if self._count is None:
-            ((count,),) = self._select("SELECT COUNT(*) FROM samples")
-            self._count = int(count)
-        return self._count
-
-    def list_fields(self) -> list[str]:
-        """Return the names of all fields, as they were added."""
-        self._check_open()
-        return list(self._snapshot.folders)
-
-    def shard_counts(self, field_name: str) -> dict[int, int]:
-        """Return how many samples each shard of a field holds, by its number.
-
-        Raises
-        ------
-        FieldNotFoundError
-            There is no such field.
-        """
-        self._check_field(field_name)
-        column = quote_name(f"{field_name}_shard")
-        return dict(
-            self._select(
-                f"SELECT {column}, COUNT(*) FROM samples WHERE {column} IS NOT NULL "
-                f"GROUP BY {column} ORDER BY {column}"
-            )
-        )
-
-    def query_ids(
-        self,
-        where: str | None = None,
-        params: Params = (),
-        limit: int | None = None,
-        *,
-        timeout: float | None = TIMEOUT,
-    ) -> list[str]:
-        """Return the ids of samples, as they were added.
-
-        Parameters
-        ----------
-        where : str, optional
-            An SQL expression over the columns of ``samples``: ``"forecast_offset IS
-            NOT NULL"``, ``"json_extract(meta_json, '$.length') > ?"``. It can read
-            this index and nothing else, and change nothing.
-        params : sequence or mapping
-            What stands for its ``?``, or ``:name``.
-        limit : int, optional
-        timeout : float, optional
-            Seconds; None: as long as it takes.
-
-        Raises
-        ------
-        QueryError
-            It is no such expression, or asks for what it may not.
-        QueryTimeoutError
-            It took longer.
-        """
-        connection = self._query_connection()
-        return query_ids(connection, where, params, limit, timeout=timeout)
-
-    def query(
-        self,
-        where: str | None = None,
-        params: Params = (),
-        columns: Sequence[str] = ("id", "meta_json"),
-        limit: int | None = None,
-        *,
-        timeout: float | None = TIMEOUT,
-    ) -> list[dict[str, Any]]:
-        """Return columns of the index of some samples, as they were added.
-
-        Parameters
-        ----------
-        where, params, limit, timeout
-            As for `query_ids`.
-        columns : sequence of str
-            Names of columns of ``samples``, such as one that
-            `ShardedDatasetWriter.add_metadata_column` made.
-
-        Returns
-        -------
-        list of dict
-            By column.
-        """
-        connection = self._query_connection()
-        return query(connection, where, params, columns, limit, timeout=timeout)
-
-    def stat(self, *, deep: bool = False) -> dict[str, Any]:
-        """Count what the dataset holds now; see `fastshard.columnar.stat`."""
-        from fastshard.columnar.stats import stat
-
-        self._check_open()
-        return stat(self._home, deep=deep)
-
-    def verify(self) -> list[Fault]:
-        """Look for faults in the dataset as it is now; see `columnar.verify`."""
-        from fastshard.columnar.verification import verify
-
-        self._check_open()
-        return verify(self._home, allow_pickle=self._allow_pickle)
-
-    def refresh(self) -> None:
-        """See the dataset as it is now."""
-        self._check_open()
-        try:
-            self._snapshot.renew()
-        finally:
-            self._generation = self._snapshot.generation
-            self._forget()
-
-    def close(self) -> None:
-        """Let go of the index and the shards. Arrays stay valid."""
-        if not self._closed:
-            self._closed = True
-            self._snapshot.close()
-
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"the reader of {self.root} is closed: open another")
-        if self._generation != self._snapshot.generation:  # this is a child of fork
-            self._generation = self._snapshot.generation
-            self._forget()
-
-    def _connection(self) -> ReaderConnection:
-        self._check_open()
-        return self._snapshot.connection()
-
-    def _query_connection(self) -> ReaderConnection:
-        self._check_open()
-        return self._snapshot.query_connection()
-
-    def _check_field(self, field: str) -> None:
-        self._check_open()
-        if field not in self._snapshot.folders:
-            known = ", ".join(self._snapshot.folders)
-            raise FieldNotFoundError(field, f"{self.root}, which has {known}")
-
-    def _fields(self, fields: str | Iterable[str] | None) -> list[str]:
-        """Return the fields that are meant, all of which there are."""
-        self._check_open()
-        if fields is None:
-            return list(self._snapshot.folders)
-        wanted = [fields] if isinstance(fields, str) else list(fields)
-        for field in wanted:
-            self._check_field(field)
-        return wanted
-
-    def _select(self, sql: str) -> list[tuple[Any, ...]]:
-        connection = self._connection()
-        try:
-            with connection.lock:
-                rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
-        except INDEX_ERRORS as error:
-            if self._closed:  # by another thread, meanwhile
-                raise ClosedError(
-                    f"the reader of {self.root} is closed: open another"
-                ) from error
-            raise translate_error(error, self._snapshot.path) from error
-        return rows
-
-
-AT_ONCE = 1024  # ids that are looked up by one query
-FEW = 1000  # look-ups before all rows may be read
-WORTH_IMAGE = 32  # all are, from a copy of the index, once so many parts make a whole
-WORTH_ALL = 8  # the same of columns, by SQL
-
-
-class Reading:
-    """How samples are read of which only some fields are wanted.
-
-    Attributes
-    ----------
-    sql : str
-        The query of the row of an id.
-    rows : RowReader
-    known : Known or None
-        What needs no query; None: not all rows were read.
-    """
-
-    def __init__(
-        self, fields: list[str], snapshot: Snapshot, known: Known | None
-    ) -> None:
-        self.sql = row_sql(fields)
-        self.rows = RowReader(fields, snapshot.files.file, snapshot.path)
-        self.known = known
-        self._many_sql: str | None = None
-
-    @property
-    def many_sql(self) -> str:
-        """The query of the rows of a JSON array of ids."""
-        if self._many_sql is None:
-            self._many_sql = rows_sql(self.rows.fields)
-        return self._many_sql
-
-
-class Looked:
-    """What was looked up of one state of a dataset.
-
-    Attributes
-    ----------
-    readings : dict
-        By the fields that are read; None: all.
-    samples : ColumnSamples or None
-        All of them, once they were read.
-    asked : int
-        Rows, by their ids.
-    enough : int
-        Rows that, once so many were asked for, all may be worth reading.
-    """
-
-    def __init__(self) -> None:
-        self.readings: dict[tuple[str, ...] | None, Reading] = {}
-        self.samples: ColumnSamples | None = None
-        self.asked = 0
-        self.enough = FEW
-
-    def keep(self, samples: ColumnSamples) -> ColumnSamples:
-        """Keep all samples: single ones need SQL no more."""
-        self.samples = samples
-        self.readings = {}
-        return samples
-
-
-class Looking(Asking):
-    """A snapshot of a dataset in which samples are looked up.
-
-    Parameters
-    ----------
-    root, mode, allow_pickle, ring
-        As for `Asking`.
-    cache_tars : bool
-        As for `ShardedDatasetReader`.
-    """
-
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        mode: Mode,
-        cache_tars: bool,
-        allow_pickle: bool,
-        ring: PageRing | None = None,
-    ) -> None:
-        super().__init__(root, mode, allow_pickle, ring)
-        self.cache_tars = cache_tars
-        if allow_pickle:
-            from fastshard.columnar.values import unpickle_array
-
-            self._snapshot.unpickle = unpickle_array
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._looked = Looked()  # as a whole: another thread may be at the old one
-
-    def _reading(self, fields: Iterable[str] | None) -> Reading:
-        self._check_open()
-        looked = self._looked
-        readings = looked.readings
-        key = None if fields is None else tuple(self._fields(fields))
-        found = readings.get(key)
-        if found is None:
-            wanted = self._fields(None) if key is None else list(key)
-            whole, known = looked.samples, None
-            if whole is not None and _answers(whole):
-                known = Known(whole, whole.columns_of(wanted))
-            found = readings[key] = Reading(wanted, self._snapshot, known)
-        return found
-
-    def _rows(self, reading: Reading, ids: list[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of some ids; in each the metadata and the id come last."""
-        connection = self._connection()
-        rows: list[tuple[Any, ...]] = []
-        for start in range(0, len(ids), AT_ONCE):
-            some = ids[start : start + AT_ONCE]
-            try:
-                with connection.lock:
-                    wanted = (json.dumps(some),)
-                    rows += connection.execute(reading.many_sql, wanted).fetchall()
-            except INDEX_ERRORS as error:
-                raise self._fault(error, "") from error
-        if len(rows) != len(ids):
-            raise FormatError("samples have the same id", self._snapshot.path, 0)
-        for row, sample_id in zip(rows, ids, strict=True):
-            if row[-1] != sample_id:  # NULL: there is none
-                raise SampleNotFoundError(sample_id, self.root)
-        return rows
-
-    def _ids(self, ids: Iterable[Any]) -> list[str]:
-        if isinstance(ids, str):
-            raise TypeError(f"ids are a list, not the str {ids!r:.80}")
-        return [i if type(i) is str else self._plain(i) for i in ids]
-
-    def _plain(self, sample_id: Any) -> str:
-        """Return an id as a str of no subclass."""
-        if isinstance(sample_id, str):
-            return str.__str__(sample_id)
-        self._check_open()
-        raise TypeError(f"an id is a str, not {type(sample_id).__name__}")
-
-    def _fault(self, error: Exception, sample_id: str) -> Exception:
-        """Return what is raised instead of an error of looking up an id."""
-        if isinstance(error, UnicodeEncodeError):  # half a surrogate pair
-            return SampleNotFoundError(sample_id, self.root)
-        if self._closed:
-            return ClosedError(f"the reader of {self.root} is closed: open another")
-        assert isinstance(error, INDEX_ERRORS)
-        return translate_error(error, self._snapshot.path)
-
-    def _with_objects(
-        self,
-        reading: Reading,
-        row: tuple[Any, ...],
-        sample_id: str,
-        copy: bool,
-        error: FormatError,
-    ) -> dict[str, NDArray[Any]]:
-        """Return arrays some of which are of objects, if that is allowed."""
-        from fastshard.columnar.headers import needs_pickle
-        from fastshard.columnar.values import arrays_with_objects
-
-        if self._allow_pickle:
-            return arrays_with_objects(reading.rows, row, sample_id, copy)
-        if needs_pickle(error.reason):
-            reason = f"{error.reason}: allow_pickle=True reads it, and runs its code"
-            raise FormatError(reason, error.path, error.offset, error.member)
-        raise error
-
-    def _let_go(self) -> None:
-        if not self.cache_tars:
-            self._snapshot.files.forget()
-
-    def _loaded(self) -> ColumnSamples:
-        """Return all samples; reads all rows of the index, once."""
-        self._check_open()
-        looked = self._looked
-        if looked.samples is not None:
-            return looked.samples
-        return looked.keep(load_samples(self._snapshot))
-
-    def _note_looked_up(self, count: int) -> None:
-        """Read all rows once that would have taken no longer than the look-ups.
-
-        What is wrong with others is not said to who has found what he looked for.
-        """
-        looked = self._looked
-        looked.asked += count
-        if looked.asked < looked.enough or looked.samples is not None:
-            return
-        looked.enough = sys.maxsize
-        try:
-            enough = max(FEW, len(self) // WORTH_IMAGE)
-            if looked.asked < enough:
-                looked.enough = enough
-                return
-            whole = load_image(self._snapshot)
-        except (FastshardError, OSError):
-            return
-        if whole is not None:
-            looked.keep(whole)
-
-    def _placed(self, wanted: Iterable[Any]) -> tuple[ColumnSamples, array[int]]:
-        """Return samples that have those wanted, and the positions of these."""
-        keys: Any = wanted if hasattr(wanted, "dtype") else list(wanted)
-        if getattr(keys, "ndim", 1) != 1:
-            raise ValueError("ids or positions have one dimension")
-        if isinstance(wanted, str):
-            raise TypeError(f"ids are a list, not the str {wanted!r:.80}")
-        if len(keys) and type(keys[0]).__name__ in ("bool", "bool_"):  # NumPy's too
-            raise TypeError("a mask selects by numpy.flatnonzero(mask)")
-        if not len(keys) or not isinstance(keys[0], str):
-            samples = self._loaded()
-            return samples, resolve_positions(keys, len(samples))
-        keys = keys if type(keys) is list else self._ids(keys)
-        looked = self._looked
-        self._note_looked_up(len(keys))
-        if looked.samples is None and looked.asked * WORTH_ALL < len(self):
-            keys = self._ids(keys)
-            rows = self._rows(self._reading(None), keys)
-            order = array("q", range(len(keys)))
-            return build_samples_from_rows(self._snapshot, rows, keys), order
-        samples = self._loaded()
-        return samples, samples.find_keys(keys)
-
-
-def _answers(samples: ColumnSamples) -> bool:
-    """Whether samples say what SQL would; of equal ids that one counts it finds."""
-    return samples.has_metadata and not samples.names.has_duplicates
-
-
-class ShardedDatasetReader(Looking):
-    """Read a columnar dataset: a snapshot of it, until `refresh`.
+class ShardedDatasetReader:
+    """Reader of a columnar dataset: a snapshot of it, until `refresh`.
 
     >>> reader = ShardedDatasetReader("my_dataset")
     >>> arrays, metadata = reader.get_sample("sample_000000000001")
 
-    Arrays are views of mapped shards: read-only, without a copy, valid for as long
-    as they are referenced. Any thread may use a reader; it survives fork and
-    pickles by its path. Datasets that other writers of the format made are read
-    without touching a file.
+    Arrays are read-only views of mapped shards, not copies, valid for as long as they
+    are referenced. A reader may be used by any thread; it survives fork and pickles by
+    its path. Datasets made by other writers of the format are read without touching a
+    file.
 
-    Once one id in 32 was asked for, all rows of the index are kept in memory, with
-    their metadata: some 200 bytes a sample. `samples` and `scan` keep them at once.
+    Once one id in 32 has been looked up, all rows of the index are kept in memory with
+    their metadata: about 200 bytes a sample. `samples` and `scan` keep them at once.
 
     Parameters
     ----------
     root : str or path-like
         The directory that holds ``index.sqlite``.
     cache_tars : bool
-        Keep shards open from call to call.
+        Keep shards open between calls.
     mode : {"mmap", "private", "pread"}
-        As for `fastshard.open_shard`: ``"private"`` makes arrays writable, in
-        memory only; ``"pread"`` copies.
+        As for `fastshard.open_shard`: ``"private"`` makes arrays writable, in memory
+        only; ``"pread"`` copies.
     max_memory : int or str, optional
-        Bytes of the shards that may be resident, however they are read.
+        Resident bytes of the shards, at most, by any way of reading.
     allow_pickle : bool
-        Read arrays of Python objects too. That runs code from the data: only of who
-        you trust.
+        Read arrays of Python objects too. That runs code from the data: use it only
+        for data from a trusted source.
 
     Raises
     ------
     FileNotFoundError
-        There is no such index.
+        The directory has no index.
     FormatError
-        It is not one of a columnar dataset.
+        The index is not that of a columnar dataset.
     OSError
-        It cannot be read.
+        The index cannot be read.
     """
 
     @named_options("ShardedDatasetReader")
@@ -613,79 +79,78 @@ class ShardedDatasetReader(Looking):
         allow_pickle: bool = False,
     ) -> None:
         check_choice("mode", mode, ("mmap", "private", "pread"))
-        most = None if max_memory is None else parse_size(max_memory)
-        self._memory = Memory(max_memory=most)
-        self._ring = self._memory.ring()
-        super().__init__(root, mode, cache_tars, allow_pickle, self._ring)
+        self.root: str = os.fsdecode(root)
         self._options: dict[str, Any] = {
             "mode": mode,
             "max_memory": max_memory,
             "allow_pickle": allow_pickle,
         }
-        self._forget()
+        limit = None if max_memory is None else parse_size(max_memory)
+        self._memory = Memory(max_memory=limit)
+        self._ring = self._memory.ring()
+        unpickle: Unpickle | None = None
+        if allow_pickle:
+            from fastshard.columnar.read.objects import unpickle_array
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._arrays: ArraySequence | None = None
+            unpickle = unpickle_array
+        self._snapshot = Snapshot(
+            self.root, mode, ring=self._ring, keep_shards=cache_tars, unpickle=unpickle
+        )
+        self._lookup = RowLookup(self._snapshot)
+
+    @property
+    def cache_tars(self) -> bool:
+        """Whether shards stay open between calls."""
+        return self._snapshot.keep_shards
+
+    @cache_tars.setter
+    def cache_tars(self, keep: bool) -> None:
+        self._snapshot.keep_shards = keep
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._snapshot.closed
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._current().count()
 
     def get_sample(
         self, sample_id: str, fields: Iterable[str] | None = None, *, copy: bool = False
-    ) -> tuple[Arrays, dict[str, Any]]:
-        """Return the arrays of a sample, and its metadata.
+    ) -> tuple[Arrays, Metadata]:
+        """Return the arrays and the metadata of a sample.
 
         Parameters
         ----------
         sample_id : str
         fields : iterable of str, optional
-            Those to read; all that the sample has without them.
+            Fields to read; by default all that the sample has.
         copy : bool
-            Return arrays of their own, which can be written to.
+            Return writable copies.
 
         Returns
         -------
         arrays : dict of str to ndarray
-            By field, of the shape and dtype that were stored. A field that the
-            sample lacks is not in it.
+            By field, in the stored shape and dtype, without fields that the sample
+            lacks.
         metadata : dict
 
         Raises
         ------
         SampleNotFoundError
-            There is no such sample (a `KeyError`).
+            No sample has this id (a `KeyError`).
         FieldNotFoundError
             The dataset has no such field (a `KeyError`).
         FormatError
-            What the index or a shard says cannot be.
+            The index or a shard is damaged.
         OSError
             A shard cannot be read.
         """
-        if type(sample_id) is not str:
-            sample_id = self._plain(sample_id)
-        connection = self._snapshot.open or self._connection()
-        reading = self._looked.readings.get(None) if fields is None else None
-        if reading is None or self._generation != self._snapshot.generation:
-            reading = self._reading(fields)
-        if reading.known is not None:
-            try:
-                found = reading.known.one(sample_id, copy)
-            finally:
-                self._let_go()
-            if found is not None:
-                return found
-        try:
-            with connection.lock:
-                row = connection.rows.execute(reading.sql, (sample_id,)).fetchone()
-        except (*INDEX_ERRORS, UnicodeEncodeError) as error:
-            raise self._fault(error, sample_id) from error
-        if row is None:
-            raise SampleNotFoundError(sample_id, self.root)
-        try:
-            arrays = reading.rows.arrays(row, sample_id, copy)
-        except FormatError as error:
-            arrays = self._with_objects(reading, row, sample_id, copy, error)
-        self._let_go()
-        self._note_looked_up(1)
-        return arrays, parse_metadata(row[-1], sample_id, self._snapshot.path)
+        lookup = self._lookup
+        if lookup.generation != self._snapshot.generation:
+            lookup = self._current()
+        return lookup.get(sample_id, fields, copy)
 
     def get_many(
         self,
@@ -693,34 +158,14 @@ class ShardedDatasetReader(Looking):
         fields: Iterable[str] | None = None,
         *,
         copy: bool = False,
-    ) -> list[tuple[Arrays, dict[str, Any]]]:
-        """Return what `get_sample` does, of many samples, in the order given."""
-        reading = self._reading(fields)
-        ids = self._ids(sample_ids)
-        if reading.known is not None:
-            try:
-                known = reading.known.many(ids, copy)
-            finally:
-                self._let_go()
-            if known is not None:
-                return known
-        path = self._snapshot.path
-        make = reading.rows.arrays
-        found = []
-        for row, sample_id in zip(self._rows(reading, ids), ids, strict=True):
-            try:
-                arrays = make(row, sample_id, copy)
-            except FormatError as error:
-                arrays = self._with_objects(reading, row, sample_id, copy, error)
-            found.append((arrays, parse_metadata(row[-2], sample_id, path)))
-        self._let_go()
-        self._note_looked_up(len(ids))
-        return found
+    ) -> list[tuple[Arrays, Metadata]]:
+        """Return the result of `get_sample` for many samples, in the order given."""
+        return self._current().get_many(sample_ids, fields, copy)
 
     @overload
     def columns(
         self,
-        ids: Iterable[Any],
+        ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
         ragged: Literal["error"] = "error",
@@ -728,53 +173,54 @@ class ShardedDatasetReader(Looking):
     @overload
     def columns(
         self,
-        ids: Iterable[Any],
+        ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
         ragged: Literal["error", "list"],
     ) -> dict[str, NDArray[Any] | list[NDArray[Any]]]: ...
     def columns(
         self,
-        ids: Iterable[Any],
+        ids: SampleKeys,
         fields: str | Iterable[str] | None = None,
         *,
         ragged: Literal["error", "list"] = "error",
     ) -> dict[str, Any]:
-        """Return fields of many samples, each as one array.
+        """Return fields of many samples, each field as one array.
 
         Parameters
         ----------
         ids : iterable of str or of int
-            Ids, or positions in the order that samples were added in.
+            Ids, or positions in insertion order.
         fields : str or iterable of str, optional
-            All of the dataset's without them.
+            By default all fields of the dataset.
         ragged : {"error", "list"}
-            What of a field whose shape or dtype is not the same in all samples: an
-            error; or a list of arrays, without a copy.
+            For a field whose shape or dtype differs among the samples: raise
+            RaggedError, or return a list of arrays, views of the shards.
 
         Returns
         -------
         dict of str to ndarray [ids, *shape]
-            Copies: they are the caller's own.
+            Copies, writable.
 
         Raises
         ------
         RaggedError
             A field is ragged; the error names the sample (a `ValueError`).
         FieldNotFoundError
-            The dataset, or one of the samples, has no such field.
+            The dataset, or one of the samples, lacks a field.
         SampleNotFoundError, IndexError
-            There is no such sample, no such position.
+            An id does not exist, or a position is out of range.
         FormatError, OSError
             As for `get_sample`.
         """
         if ragged not in ("error", "list"):
-            raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
-        wanted = self._fields(fields)
-        samples, order = self._placed(ids)
-        found = stack_columns(samples, order, samples.columns_of(wanted), ragged)
-        self._let_go()
-        return found
+            raise ValueError(f'ragged must be "error" or "list", got {ragged!r}')
+        lookup = self._current()
+        names = self._snapshot.resolve_fields(fields)
+        samples, order = lookup.locate(ids)
+        stacks = stack_columns(samples, order, samples.columns_of(names), ragged)
+        self._snapshot.release_shards()
+        return stacks
 
     def scan(
         self,
@@ -786,74 +232,225 @@ class ShardedDatasetReader(Looking):
         ragged: Literal["error", "list"] = "error",
         timeout: float | None = TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
-        """Iterate over samples in the order of their bytes, brought before their turn.
+        """Iterate over samples in file order, prefetching their bytes.
 
         Parameters
         ----------
         fields : str or iterable of str, optional
-            Those to read; all of the dataset's without them.
+            By default all fields of the dataset.
         where, params, timeout
-            Of which samples; as for `query_ids`.
+            Condition for the samples; as for `query_ids`.
         batch_size : int, optional
-            Stack so many samples at a time; the last batch may have fewer.
+            Samples to stack into each batch; the last batch may be smaller. By
+            default samples are not stacked.
         ragged : {"error", "list"}
-            As for `columns`, of a batch.
+            As for `columns`, for each batch.
 
         Returns
         -------
         iterator of dict
-            ``"__key__"`` is the sample's id, and each field that it has an array on
-            the shard. With `batch_size` ``"__key__"`` is a list of ids, and each
-            field an array ``[samples, *shape]`` of the caller's own.
+            Of each sample: its id as ``"__key__"``, and each field that it has as an
+            array, a view of the shard. Of each batch: a list of ids as ``"__key__"``,
+            and each field as a writable array ``[samples, *shape]``.
 
         Raises
         ------
         FormatError, OSError, RaggedError
-            As for `columns`, in the turn of the sample or batch; the iteration ends.
+            As for `columns`, when the iteration reaches the sample or batch, which
+            ends it.
         """
-        wanted = self._fields(fields)
-        if "__key__" in wanted:
+        lookup = self._current()
+        names = self._snapshot.resolve_fields(fields)
+        if "__key__" in names:
             raise FastshardError(
-                "a field is called '__key__', as the ids are: name other fields"
+                "the field '__key__' collides with the samples' ids: name other fields"
             )
         if batch_size is not None and batch_size < 1:
-            raise ValueError(f"a batch has at least 1 sample, not {batch_size}")
+            raise ValueError(
+                f"batch_size must be an int of at least 1, got {batch_size!r}"
+            )
         ids = None
         if where is not None:
             ids = self.query_ids(where, params, timeout=timeout)
-        samples = self._loaded()
-        chosen = None if ids is None else samples.find_keys(ids)
-        ahead = self._memory.window_bytes
+        samples = lookup.load()
+        positions = None if ids is None else samples.find_keys(ids)
+        window = self._memory.window_bytes
         return scan_samples(
-            samples, wanted, chosen, batch_size, ahead, self._ring, ragged
+            samples, names, positions, batch_size, window, self._ring, ragged
         )
 
     @property
     def samples(self) -> ArraySequence:
-        """All samples as a `Sequence` of dicts from field to array.
+        """All samples as a `Sequence` of dicts from field to array, in insertion order.
 
-        In the order they were added in. The first use reads all rows of the index.
+        The first use loads all rows of the index.
         """
-        arrays = self._arrays
-        same = self._snapshot.generation == self._generation
-        if arrays is not None and same and not self._closed:
-            return arrays
-        self._check_open()
-        if self._arrays is None:
-            again = (self._home, self.cache_tars, self._options)
-            self._arrays = ArraySequence(self._loaded(), again)
-        return self._arrays
+        lookup, snapshot = self._lookup, self._snapshot
+        sequence = lookup.sequence
+        is_current = lookup.generation == snapshot.generation and not snapshot.closed
+        if sequence is not None and is_current:
+            return sequence
+        lookup = self._current()
+        if lookup.sequence is None:
+            reduction = _restore_samples, (self._arguments(),)
+            lookup.sequence = ArraySequence(lookup.load(), reduction)
+        return lookup.sequence
+
+    def list_fields(self) -> list[str]:
+        """Return the names of all fields, in the order they were added."""
+        self._current()
+        return list(self._snapshot.folders)
+
+    def shard_counts(self, field_name: str) -> dict[int, int]:
+        """Return the number of samples in each shard of a field, by shard number.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The dataset has no such field.
+        """
+        self._current()
+        self._snapshot.resolve_fields([field_name])
+        shard = quote_name(f"{field_name}_shard")
+        return dict(
+            self._snapshot.select(
+                f"SELECT {shard}, COUNT(*) FROM samples WHERE {shard} IS NOT NULL "
+                f"GROUP BY {shard} ORDER BY {shard}"
+            )
+        )
+
+    def query_ids(
+        self,
+        where: str | None = None,
+        params: Params = (),
+        limit: int | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> list[str]:
+        """Return the ids of the samples that satisfy a condition, in insertion order.
+
+        Parameters
+        ----------
+        where : str, optional
+            An SQL expression over the columns of ``samples``: ``"forecast_offset IS
+            NOT NULL"``, ``"json_extract(meta_json, '$.length') > ?"``. It can read
+            this index alone, and change nothing.
+        params : sequence or mapping
+            Values of its ``?``, or ``:name``.
+        limit : int, optional
+            Number of ids, at most.
+        timeout : float, optional
+            Seconds; None: no limit.
+
+        Raises
+        ------
+        QueryError
+            `where` is not one valid expression, or not an allowed one.
+        QueryTimeoutError
+            The query took longer than `timeout`.
+        """
+        connection = self._snapshot.connect_query()
+        return query_ids(connection, where, params, limit, timeout=timeout)
+
+    def query(
+        self,
+        where: str | None = None,
+        params: Params = (),
+        columns: Sequence[str] = ("id", "meta_json"),
+        limit: int | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> list[dict[str, SQLValue]]:
+        """Return columns of the index for some samples, in insertion order.
+
+        Parameters
+        ----------
+        where, params, limit, timeout
+            As for `query_ids`.
+        columns : sequence of str
+            Columns of ``samples``, among them those made by
+            `ShardedDatasetWriter.add_metadata_column`, or SQL expressions.
+
+        Returns
+        -------
+        list of dict
+            A dict for each sample: value by column.
+        """
+        connection = self._snapshot.connect_query()
+        return query(connection, where, params, columns, limit, timeout=timeout)
+
+    def stat(self, *, deep: bool = False) -> dict[str, Any]:
+        """Count the dataset's samples and bytes; see `fastshard.columnar.stat`."""
+        from fastshard.columnar.stats import stat
+
+        self._current()
+        return stat(self._snapshot.home, deep=deep)
+
+    def verify(self) -> list[Fault]:
+        """Return the faults of the dataset; see `fastshard.columnar.verify`."""
+        from fastshard.columnar.verification import verify
+
+        self._current()
+        return verify(
+            self._snapshot.home, allow_pickle=self._snapshot.unpickle is not None
+        )
+
+    def refresh(self) -> None:
+        """Move to the present state of the dataset."""
+        try:
+            self._snapshot.refresh()
+        finally:
+            self._lookup = RowLookup(self._snapshot)
+
+    def close(self) -> None:
+        """Close the index and the shards. Arrays stay valid."""
+        if not self._snapshot.closed:
+            self._snapshot.close()
+
+    def _current(self) -> RowLookup:
+        """Return the lookup of the snapshot's state, a new one after a fork.
+
+        Raises
+        ------
+        ClosedError
+            The reader is closed.
+        """
+        self._snapshot.connect()
+        if self._lookup.generation != self._snapshot.generation:
+            self._lookup = RowLookup(self._snapshot)
+        return self._lookup
+
+    def _arguments(self) -> tuple[str, bool, dict[str, Any]]:
+        return self._snapshot.home, self.cache_tars, self._options
+
+    def __enter__(self) -> Self:
+        self._current()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else ", ".join(self._snapshot.folders)
+        state = "closed" if self.closed else ", ".join(self._snapshot.folders)
         return f"<ShardedDatasetReader {self.root!r}: {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check_open()
-        return _again, (self._home, self.cache_tars, self._options)
+        self._current()
+        return _restore_reader, self._arguments()
 
 
-def _again(
+def _restore_reader(
     root: str, cache_tars: bool, options: dict[str, Any]
 ) -> ShardedDatasetReader:
+    """Open a reader from its pickle."""
     return ShardedDatasetReader(root, cache_tars, **options)
+
+
+def _restore_samples(args: tuple[str, bool, dict[str, Any]]) -> ArraySequence:
+    """Open the samples of a reader from their pickle."""
+    return _restore_reader(*args).samples
+
+
+# The names in pickles of version 0.1.
+_again = _restore_reader
+_samples_again = _restore_samples

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["build_samples_from_rows", "load_image", "load_samples"]
 
-AT_ONCE = 4096  # rows
-MOST_BYTES = 1 << 29  # of an index that is copied to be read (twice, for a moment),
-# and of what it says of where arrays are
+ROWS_PER_FETCH = 4096
+# Size of an index that is copied into memory (for a moment twice), and of the table of
+# its rows.
+MAX_BYTES = 1 << 29
 TABLE = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = 'samples'"
 VIRTUAL = 2  # of PRAGMA table_xinfo: a generated column that is not stored
 
@@ -50,7 +51,7 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
     None where that takes too much memory, or where only SQL can tell what the index
     holds.
     """
-    connection = snapshot.connection()
+    connection = snapshot.connect()
     if not hasattr(connection, "serialize"):  # SQLite was built without it
         return None
     try:
@@ -59,13 +60,13 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
             roots = connection.execute(TABLE).fetchall()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             (size,) = connection.execute("PRAGMA page_size").fetchone()
-            if places is None or pages * size > MOST_BYTES:
+            if places is None or pages * size > MAX_BYTES:
                 return None
             image = connection.serialize()
         ((root,),) = roots if len(roots) == 1 else [(None,)]
         if type(root) is not int or not 0 < root <= pages:
             return None
-        return build_samples_from_image(image, root, places, snapshot, MOST_BYTES)
+        return build_samples_from_image(image, root, places, snapshot, MAX_BYTES)
     except (*INDEX_ERRORS, MemoryError):
         return None
 
@@ -106,11 +107,11 @@ def _has_plain_ids(connection: sqlite3.Connection) -> bool:
 
 
 def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
-    connection = snapshot.connection()
+    connection = snapshot.connect()
     try:
         with connection.lock:
             cursor = connection.execute(sql)
-            while rows := cursor.fetchmany(AT_ONCE):
+            while rows := cursor.fetchmany(ROWS_PER_FETCH):
                 yield rows
     except INDEX_ERRORS as error:
         raise translate_error(error, snapshot.path) from error

@@ -1,4 +1,4 @@
-"""One state of a columnar dataset: its index, and its shards where they are needed."""
+"""Snapshot of a columnar dataset: one state of its index, and its shard files."""
 
 from __future__ import annotations
 
@@ -18,72 +18,75 @@ from fastshard.columnar.connection import (
     translate_error,
 )
 from fastshard.columnar.read.leases import Lease, read_generation
-from fastshard.columnar.samples import REPLACED, ColumnFiles, Unpickle
-from fastshard.columnar.schema import (
-    INDEX_NAME,
-    parse_metadata,
-    quote_name,
-    read_fields,
-)
+from fastshard.columnar.samples import Unpickle
+from fastshard.columnar.schema import INDEX_NAME, parse_metadata, read_fields
+from fastshard.columnar.shard_files import REPLACED, ColumnFiles
 from fastshard.dataset.shardset import mapping_limit
-from fastshard.errors import ClosedError, SampleNotFoundError
+from fastshard.errors import ClosedError, FieldNotFoundError, SampleNotFoundError
 from fastshard.formats.tar import Mode
 
-__all__ = ["Snapshot", "row_sql", "rows_sql"]
+__all__ = ["Snapshot"]
 
-WORTH_ALL = 16  # shards that are asked about one by one
-CACHED = "PRAGMA cache_size = -65536"  # KiB: of a large index, most of its pages
-ALL_RECORDS = "SELECT field, shard, nbytes FROM fastshard_shards"
-RECORD = f"{ALL_RECORDS} WHERE field = ? AND shard = ?"
-HAS_RECORDS = (
+MAX_SIZE_QUERIES = 16  # shards whose recorded size is queried one by one
+CACHE_SIZE = "PRAGMA cache_size = -65536"  # KiB: most pages of a large index
+SIZES = "SELECT field, shard, nbytes FROM fastshard_shards"
+SIZE = f"{SIZES} WHERE field = ? AND shard = ?"
+HAS_SIZES = (
     "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'fastshard_shards'"
 )
 METADATA = "SELECT meta_json FROM samples WHERE id = ?"
-living: WeakSet[Snapshot] = WeakSet()
-inherited: list[ReaderConnection] = []  # of the process that this was forked from
+snapshots: WeakSet[Snapshot] = WeakSet()
+inherited_connections: list[ReaderConnection] = []  # the parent's; never closed
 
 
-def _leave_behind() -> None:
-    """In a child of fork: SQLite's locks are the parent's, and its connections too."""
-    for snapshot in list(living):
-        snapshot.leave_behind()
+def _reset_after_fork() -> None:
+    """Drop the parent's connections in a forked child: SQLite's locks are not ours."""
+    for snapshot in list(snapshots):
+        snapshot.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_behind)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class Snapshot:
-    """A dataset as it was when this was made, or renewed.
+    """State of a columnar dataset when it was opened or last refreshed.
 
-    A process that is forked from this one opens the index again, and sees it as it
-    is then.
+    A forked child opens the index again at its first use and sees the state of that
+    moment.
 
     Parameters
     ----------
     root : str
+        The dataset's directory. Error messages show it as given; files are opened
+        by its absolute path, so that a change of the working directory is harmless.
     mode : {"mmap", "private", "pread"}
     limit : int, optional
-        How many shards may be open; otherwise `mapping_limit`.
+        Number of shards that may be open; `mapping_limit` by default.
     ring : PageRing, optional
         Bounds the resident pages of the shards.
+    keep_shards : bool
+        Keep shards open between calls; see `release_shards`.
+    unpickle : callable, optional
+        Makes arrays of Python objects, for `Rows`. Without it they are refused.
 
     Attributes
     ----------
+    home : str
+        Absolute path of the dataset's directory.
     path : str
-        The index.
+        Absolute path of the index.
     folders : dict of str to str
-        Of each field, below `root`.
+        Folder of each field, below `root`, in the order the fields were added.
     files : ColumnFiles
-    open : ReaderConnection or None
-        To look up rows of this state by; None: closed, or not opened again after a
-        fork.
-    asking : ReaderConnection or None
-        The same for queries of users, which may take their time.
+    lookup_connection : ReaderConnection or None
+        For row lookups. None after `close`, and after a fork or a failed refresh
+        until the next `connect`.
+    query_connection : ReaderConnection or None
+        The same for user queries, which may hold its lock for long.
     generation : int
-        Another one means another state.
-    unpickle : callable or None
-        What `Rows` take, to make arrays of Python objects.
+        Number of the state; changed by a refresh and by a fork.
+    closed : bool
     """
 
     def __init__(
@@ -92,207 +95,258 @@ class Snapshot:
         mode: Mode,
         limit: int | None = None,
         ring: PageRing | None = None,
+        *,
+        keep_shards: bool = True,
+        unpickle: Unpickle | None = None,
     ) -> None:
         self.root = root
-        self.path = os.path.join(root, INDEX_NAME)
+        self.home = os.path.abspath(root)
+        self.path = os.path.join(self.home, INDEX_NAME)
+        self.keep_shards = keep_shards
+        self.unpickle = unpickle
         self.generation = 0
-        self.unpickle: Unpickle | None = None
-        recorded = WeakMethod(self._recorded)  # no cycle
+        size_method = WeakMethod(self._read_size)  # no reference cycle
         self.files = ColumnFiles(
-            root,
+            self.home,
             {},
             mode=mode,
             limit=limit or mapping_limit(),
-            recorded=lambda field, shard: _called(recorded, field, shard),
+            recorded=lambda field, shard: _call(size_method, field, shard),
             ring=ring,
         )
-        self.open: ReaderConnection | None = None
-        self.asking: ReaderConnection | None = None
-        self._records: dict[tuple[str, int], int] | None = None
+        self.lookup_connection: ReaderConnection | None = None
+        self.query_connection: ReaderConnection | None = None
         self.closed = False
+        self._sizes: dict[tuple[str, int], int] | None = None
         self._opening = Lock()
-        self._lease = Lease(root)
-        self._inherited: Lease | None = None  # of the process that was forked
-        self.connection()
-        living.add(self)
+        self._lease = Lease(self.home)
+        self._inherited_lease: Lease | None = None  # the parent's, after a fork
+        self.connect()
+        snapshots.add(self)
 
-    def leave_behind(self) -> None:
-        """Forget the connections of the process that this one was forked from."""
-        for connection in (self.open, self.asking):
+    def reset_after_fork(self) -> None:
+        """Drop the connections and the lock that belong to the parent process."""
+        for connection in (self.lookup_connection, self.query_connection):
             if connection is not None:
-                inherited.append(connection)  # closing it would let go of the locks
-        self.open = self.asking = None
+                # Closing it would drop the parent's locks.
+                inherited_connections.append(connection)
+        self.lookup_connection = self.query_connection = None
         self._opening = Lock()
-        if self._inherited is None:  # rows that were read before are still used
-            self._lease, self._inherited = Lease(self.root), self._lease
-        self.files.renew()
+        if self._inherited_lease is None:  # rows read before the fork are still used
+            self._lease, self._inherited_lease = Lease(self.home), self._lease
+        self.files.reset_after_fork()
         self.generation += 1
 
-    def _read(self, connection: ReaderConnection) -> None:
+    def _read_schema(self, connection: ReaderConnection) -> None:
         fields = read_fields(connection, self.path)
         self.folders = {field.name: field.folder for field in fields}
         self.files.folders = self.folders
-        self._records = None  # until shards are opened
-        self._has_records = True  # until they are asked for
-        self._asked = 0
+        self._sizes = None
+        self._has_sizes = True  # until a query finds no table
+        self._size_queries = 0
 
-    def connection(self) -> ReaderConnection:
-        """Return a connection to this state; hold its lock to use it."""
-        connection = self.open
+    def connect(self) -> ReaderConnection:
+        """Return the connection for row lookups; hold its lock to use it.
+
+        Raises
+        ------
+        ClosedError
+            The snapshot is closed.
+        FormatError, OSError
+            The index has to be opened again, and cannot be read.
+        """
+        connection = self.lookup_connection
         if connection is not None:
             return connection
         with self._opening:
             if self.closed:
-                raise ClosedError(f"the reader of {self.root} is closed: open another")
-            if self.open is None:
+                raise self.closed_error()
+            if self.lookup_connection is None:
                 self._lease.widen()
                 try:
-                    self.open, self.asking = self._connected()
+                    self.lookup_connection, self.query_connection = self._open_index()
                 except BaseException:
                     self._lease.close()
                     raise
-            return self.open
+            return self.lookup_connection
 
-    def _connected(self) -> tuple[ReaderConnection, ReaderConnection]:
-        """Open the index; the lease is narrowed to what is seen there."""
-        connection, asking = open_readers(self.path, 2)
+    def connect_query(self) -> ReaderConnection:
+        """Return the connection for user queries; see `connect`."""
+        self.connect()
+        connection = self.query_connection
+        if connection is None:  # another thread closed the snapshot
+            raise self.closed_error()
+        return connection
+
+    def _open_index(self) -> tuple[ReaderConnection, ReaderConnection]:
+        """Open both connections at one state; narrow the lease to that state."""
+        lookups, queries = open_readers(self.path, 2)
         try:
-            connection.execute(CACHED)
-            self._read(connection)
-            inherited = self._inherited
+            lookups.execute(CACHE_SIZE)
+            self._read_schema(lookups)
+            inherited = self._inherited_lease
             before = () if inherited is None else inherited.generations
-            self._lease.narrow(read_generation(connection), *before)
+            self._lease.narrow(read_generation(lookups), *before)
             if inherited is not None:
                 inherited.close()
-                self._inherited = None
+                self._inherited_lease = None
         except BaseException as error:
-            connection.close()
-            asking.close()
+            lookups.close()
+            queries.close()
             if isinstance(error, INDEX_ERRORS):
                 raise translate_error(error, self.path) from error
             raise
-        return connection, asking
+        return lookups, queries
 
-    def query_connection(self) -> ReaderConnection:
-        """Return a connection to this state for queries of users."""
-        self.connection()
-        asking = self.asking
-        if asking is None:
-            raise ClosedError(f"the reader of {self.root} is closed: open another")
-        return asking
+    def refresh(self) -> None:
+        """Move to the dataset's present state.
 
-    def renew(self) -> None:
-        """See the dataset as it is now."""
-        connection, asking = self.connection(), self.query_connection()
-        with connection.lock, asking.lock:
+        Raises
+        ------
+        FormatError, OSError
+            The index cannot be read. It is opened again at the next use.
+        """
+        lookups, queries = self.connect(), self.connect_query()
+        with lookups.lock, queries.lock:
             self.generation += 1
             try:
                 self._lease.widen()
-                begin(connection, asking)
-                self._read(connection)
-                self._lease.narrow(read_generation(connection))
-            except BaseException as error:  # then it is opened again when it is used
-                self.open = self.asking = None
-                connection.close()
-                asking.close()
+                begin(lookups, queries)
+                self._read_schema(lookups)
+                self._lease.narrow(read_generation(lookups))
+            except BaseException as error:
+                self.lookup_connection = self.query_connection = None
+                lookups.close()
+                queries.close()
                 self._lease.close()
                 if isinstance(error, INDEX_ERRORS):
                     raise translate_error(error, self.path) from error
                 raise
-        self.files.forget()  # those that are mapped may have grown
+        self.files.release()  # a mapped shard may have grown
 
-    def metadata(self, sample_id: str, text: str | None = None) -> Any:
-        """Return the metadata of a sample, whose text may be known."""
-        if text is not None:
-            return parse_metadata(text, sample_id, self.path)
-        connection = self.connection()
+    def resolve_fields(self, fields: str | Iterable[str] | None) -> list[str]:
+        """Return a list of field names; None stands for all fields.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The dataset has no such field.
+        """
+        folders = self.folders
+        if fields is None:
+            return list(folders)
+        names = [fields] if isinstance(fields, str) else list(fields)
+        for name in names:
+            if name not in folders:
+                raise FieldNotFoundError(
+                    name, f"{self.root}, which has {', '.join(folders)}"
+                )
+        return names
+
+    def select(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement, run on the connection for row lookups.
+
+        Raises
+        ------
+        ClosedError
+            The snapshot is closed, perhaps by another thread in the meantime.
+        FormatError, OSError
+            The index cannot be read.
+        """
+        connection = self.connect()
         try:
             with connection.lock:
-                row = connection.execute(METADATA, (sample_id,)).fetchone()
+                return connection.execute(sql, params).fetchall()
         except INDEX_ERRORS as error:
-            raise translate_error(error, self.path) from error
-        if row is None:
-            raise SampleNotFoundError(sample_id, self.root)
-        return parse_metadata(row[0], sample_id, self.path)
+            raise self.translate_error(error) from error
 
-    def _recorded(self, field: str, shard: int) -> int | None:
-        """Return the bytes of a shard that fastshard wrote; see `ColumnFiles`."""
-        self._asked += 1
-        if self._records is None and self._asked > WORTH_ALL:
-            self._records = {
+    def translate_error(self, error: Exception) -> Exception:
+        """Return the exception to raise for one of `INDEX_ERRORS`."""
+        if self.closed:  # by another thread, during the statement
+            return self.closed_error()
+        return translate_error(error, self.path)
+
+    def closed_error(self) -> ClosedError:
+        """Return the error of a use after `close`."""
+        return ClosedError(f"the reader of {self.root} is closed: open another")
+
+    def metadata(self, sample_id: str, text: str | None = None) -> Any:
+        """Return a sample's metadata, parsed from `text` or else from the index."""
+        if text is None:
+            rows = self.select(METADATA, (sample_id,))
+            if not rows:
+                raise SampleNotFoundError(sample_id, self.root)
+            text = rows[0][0]
+        return parse_metadata(text, sample_id, self.path)
+
+    def release_shards(self) -> None:
+        """Release the open shards at the end of a call, unless they are to be kept."""
+        if not self.keep_shards:
+            self.files.release()
+
+    def _read_size(self, field: str, shard: int) -> int | None:
+        """Return a shard's recorded size; see `ColumnFiles`."""
+        self._size_queries += 1
+        if self._sizes is None and self._size_queries > MAX_SIZE_QUERIES:
+            self._sizes = {
                 (name, number): nbytes
-                for name, number, nbytes in self._read_records(ALL_RECORDS)
+                for name, number, nbytes in self._select_sizes(SIZES)
             }
-        if self._records is not None:
-            found = self._records.get((field, shard))
+        if self._sizes is not None:
+            size = self._sizes.get((field, shard))
         else:
-            rows = self._read_records(RECORD, (field, shard))
-            found = rows[0][2] if rows else None
-        return found if type(found) is int and found >= REPLACED else None
+            rows = self._select_sizes(SIZE, (field, shard))
+            size = rows[0][2] if rows else None
+        return size if type(size) is int and size >= REPLACED else None
 
-    def _read_records(self, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
-        connection = self.connection()
-        if not self._has_records:
+    def _select_sizes(self, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
+        """Return rows of ``fastshard_shards``; none if other software made the index.
+
+        The table's absence is looked up only when a query fails.
+        """
+        connection = self.connect()
+        if not self._has_sizes:
             return []
         try:
             with connection.lock:
                 try:
                     return connection.execute(sql, params).fetchall()
                 except sqlite3.OperationalError:
-                    if connection.execute(HAS_RECORDS).fetchone() is not None:
+                    if connection.execute(HAS_SIZES).fetchone() is not None:
                         raise
-                    self._has_records = False
+                    self._has_sizes = False
                     return []
         except INDEX_ERRORS as error:
             raise translate_error(error, self.path) from error
 
     def close(self) -> None:
-        """Let go of the index and of all shards."""
+        """Close the index and release all shards; arrays stay valid."""
         self.closed = True
-        connections = (self.open, self.asking)
-        self.open = self.asking = None
+        connections = (self.lookup_connection, self.query_connection)
+        self.lookup_connection = self.query_connection = None
         self.files.close()
         for connection in connections:
             if connection is not None:
-                with connection.lock:  # a query goes on to its end
+                with connection.lock:  # waits for a running query
                     connection.close()
         self._lease.close()
-        if self._inherited is not None:
-            self._inherited.close()
+        if self._inherited_lease is not None:
+            self._inherited_lease.close()
 
     def __del__(self) -> None:
-        if getattr(self, "open", None) is not None:
+        if getattr(self, "lookup_connection", None) is not None:
             self.close()
 
 
-def row_sql(fields: Iterable[str]) -> str:
-    """Return the query of an id's row: offset and shard of fields, metadata."""
-    return f"SELECT {_columns(fields)} FROM samples WHERE id = ?"
+def _call(method: WeakMethod[Any], *args: Any) -> Any:
+    """Call a method of a snapshot.
 
-
-def rows_sql(fields: Iterable[str]) -> str:
-    """Return the same for a JSON array of ids; of one not there all is NULL.
-
-    The row's own id comes last. One query takes less than one for each id.
+    Raises
+    ------
+    ClosedError
+        The snapshot was garbage-collected.
     """
-    return (
-        f"SELECT {_columns(fields)}, samples.id FROM json_each(?) AS wanted "
-        "LEFT JOIN samples ON samples.id = wanted.value"
-    )
-
-
-def _columns(fields: Iterable[str]) -> str:
-    places = [
-        quote_name(f"{field}_{what}")
-        for field in fields
-        for what in ("offset", "shard")
-    ]
-    return ", ".join([*places, "meta_json"])
-
-
-def _called(method: WeakMethod[Any], *args: Any) -> Any:
-    """Call a method of a snapshot, which must be there."""
     bound = method()
     if bound is None:
-        raise ClosedError("the reader is gone")
+        raise ClosedError("the reader of these shards no longer exists")
     return bound(*args)

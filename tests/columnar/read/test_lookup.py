@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
-from fastshard.columnar.read import reader as looking
-from fastshard.columnar.read import samples as rows
+from fastshard.columnar.read import lookup as lookup_module
+from fastshard.columnar.read import samples as samples_module
+from fastshard.columnar.read.lookup import RowLookup
+from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.errors import (
     ClosedError,
     FieldNotFoundError,
@@ -56,16 +58,16 @@ def rebuild(root, id_column, place="a_shard INTEGER"):
 @pytest.fixture
 def asked(monkeypatch):
     """What SQL was asked for, by readers that read all rows after ten look-ups."""
-    monkeypatch.setattr(looking, "FEW", 10)
+    monkeypatch.setattr(lookup_module, "MIN_LOOKUPS", 10)
     asked = []
-    opened = rows.Snapshot.connection
+    original = Snapshot.connect
 
-    def connection(self):
-        found = opened(self)
+    def connect(self):
+        found = original(self)
         found.set_trace_callback(asked.append)
         return found
 
-    monkeypatch.setattr(rows.Snapshot, "connection", connection)
+    monkeypatch.setattr(Snapshot, "connect", connect)
     return asked
 
 
@@ -101,7 +103,7 @@ def test_get_many_counts_each_sample(root, asked):
 
 
 def test_a_large_dataset_is_asked_more(root, asked, monkeypatch):
-    monkeypatch.setattr(looking, "WORTH_IMAGE", 2)
+    monkeypatch.setattr(lookup_module, "IMAGE_RATIO", 2)
     with ShardedDatasetReader(root) as reader:
         for sample_id in list(PUT)[: COUNT // 2 - 1]:
             reader.get_sample(sample_id)
@@ -111,7 +113,7 @@ def test_a_large_dataset_is_asked_more(root, asked, monkeypatch):
 
 
 def test_an_index_that_is_too_large_is_asked_on(root, asked, monkeypatch):
-    monkeypatch.setattr(rows, "MOST_BYTES", 1000)
+    monkeypatch.setattr(samples_module, "MAX_BYTES", 1000)
     with ShardedDatasetReader(root) as reader:
         for _ in range(3):
             for i, sample_id in enumerate(PUT):
@@ -223,7 +225,7 @@ def test_arrays_of_objects(tmp_path, allow):
 def test_columns_of_other_types_are_left_to_sql(root, column):
     rebuild(root, "id TEXT PRIMARY KEY", place=column)
     with ShardedDatasetReader(root) as reader:
-        assert rows.load_image(reader._snapshot) is None
+        assert samples_module.load_image(reader._snapshot) is None
         assert len(reader.samples) == COUNT
         if column in ("a_shard", "a_shard INTEGER DEFAULT 0"):
             assert len(reader.samples[4]["a"]) == 4
@@ -253,7 +255,6 @@ def test_an_image_that_sqlite_does_not_give(root, monkeypatch):
     def refuse(self):
         raise sqlite3.OperationalError("unable to serialize 'main'")
 
-    monkeypatch.setattr(rows.Snapshot, "connection", rows.Snapshot.connection)
     monkeypatch.setattr(
         "fastshard.columnar.connection.ReaderConnection.serialize",
         refuse,
@@ -265,9 +266,9 @@ def test_an_image_that_sqlite_does_not_give(root, monkeypatch):
 
 
 def test_where_sqlite_cannot_give_an_image(root, monkeypatch):
-    monkeypatch.setattr(rows, "hasattr", lambda *_: False, raising=False)
+    monkeypatch.setattr(samples_module, "hasattr", lambda *_: False, raising=False)
     with ShardedDatasetReader(root) as reader:
-        assert rows.load_image(reader._snapshot) is None
+        assert samples_module.load_image(reader._snapshot) is None
         assert len(reader.samples) == COUNT
         assert reader.get_sample("s/é4")[1] == {"i": 4}
 
@@ -277,9 +278,9 @@ def test_rows_that_would_take_too_much_memory_are_looked_up(root, monkeypatch):
         writer.add_fields([f"later_{i}" for i in range(100)])
     size = (root / "index.sqlite").stat().st_size
     assert size < COUNT * 102 * 32
-    monkeypatch.setattr(rows, "MOST_BYTES", size)
+    monkeypatch.setattr(samples_module, "MAX_BYTES", size)
     with ShardedDatasetReader(root) as reader:
-        assert rows.load_image(reader._snapshot) is None
+        assert samples_module.load_image(reader._snapshot) is None
         for i, sample_id in enumerate(PUT):
             assert len(reader.get_sample(sample_id)[0]["a"]) == i
 
@@ -290,7 +291,7 @@ def test_a_fault_of_other_rows_is_not_said_of_one_that_was_found(
     def damaged(self):
         raise FormatError("not an index", "index.sqlite", 0)
 
-    monkeypatch.setattr(ShardedDatasetReader, "__len__", damaged)
+    monkeypatch.setattr(RowLookup, "count", damaged)
     with ShardedDatasetReader(root) as reader:
         for _ in range(2):
             for sample_id in PUT:
@@ -324,11 +325,11 @@ def test_ids_whose_case_does_not_count(root, known):
 def test_equal_ids_under_an_index_that_does_not_know(root):
     """What the index of ids says of the two is not looked at: they are in the table."""
     with ShardedDatasetReader(root) as reader:
-        assert not reader._looked.samples
+        assert not reader._lookup.samples
         reader.samples  # noqa: B018
-        assert reader._looked.samples.has_metadata
-        assert not reader._looked.samples.names.has_duplicates
-        assert reader._reading(None).known is not None
+        assert reader._lookup.samples.has_metadata
+        assert not reader._lookup.samples.names.has_duplicates
+        assert reader._lookup.reader_of(None).samples is not None
     data = (root / "index.sqlite").read_bytes()
     assert data.count("s/é14".encode()) == 2  # of the table, and of its index
     at = data.index("s/é14".encode())
@@ -337,9 +338,9 @@ def test_equal_ids_under_an_index_that_does_not_know(root):
     )
     with ShardedDatasetReader(root) as reader:
         reader.samples  # noqa: B018
-        if reader._looked.samples.has_metadata:
-            assert reader._looked.samples.names.has_duplicates
-        assert reader._reading(None).known is None
+        if reader._lookup.samples.has_metadata:
+            assert reader._lookup.samples.names.has_duplicates
+        assert reader._lookup.reader_of(None).samples is None
 
 
 def test_a_column_that_only_unicode_takes_for_another(root):
@@ -373,7 +374,7 @@ def test_no_shard_stays_open_after_an_error(root):
 
 def test_a_state_that_is_over_is_not_put_back(root, monkeypatch):
     """Another thread refreshes while all rows are read."""
-    load = looking.load_samples
+    load = lookup_module.load_samples
 
     def slow(snapshot):
         samples = load(snapshot)
@@ -383,7 +384,7 @@ def test_a_state_that_is_over_is_not_put_back(root, monkeypatch):
         return samples
 
     with ShardedDatasetReader(root) as reader:
-        monkeypatch.setattr(looking, "load_samples", slow)
+        monkeypatch.setattr(lookup_module, "load_samples", slow)
         reader.samples  # noqa: B018
         monkeypatch.undo()
         assert reader.get_sample("s/é4")[1] == {"new": True}

@@ -1,0 +1,90 @@
+"""Sequence of the samples of a columnar dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
+
+from fastshard._core.dataset.gather import resolve_positions
+from fastshard.columnar.read.batch import stack_columns
+from fastshard.errors import FieldNotFoundError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastshard._core.columnar.rows import ColumnSamples
+
+__all__ = ["ArraySequence", "Arrays"]
+
+Arrays: TypeAlias = dict[str, "NDArray[Any]"]  # by field
+
+
+class ArraySequence(Sequence[Arrays]):
+    """All samples of a dataset, each a dict from field to array, in insertion order.
+
+    The arrays are views of the shards. `torch.utils.data.DataLoader` takes the
+    sequence as a map-style dataset; its default collation stacks the arrays, which
+    copies them.
+
+    Parameters
+    ----------
+    samples : ColumnSamples
+    reduction : tuple
+        The result of `__reduce__`: a function and arguments that open the dataset
+        again, by its path.
+    """
+
+    def __init__(
+        self,
+        samples: ColumnSamples,
+        reduction: tuple[Callable[..., ArraySequence], tuple[Any, ...]],
+    ) -> None:
+        self._samples = samples
+        self._read = samples.arrays
+        self._reduction = reduction
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @overload
+    def __getitem__(self, i: SupportsIndex) -> Arrays: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Arrays]: ...
+    def __getitem__(self, i: SupportsIndex | slice) -> Arrays | list[Arrays]:
+        """Return the arrays of a sample; fields that it lacks are left out.
+
+        Raises
+        ------
+        IndexError
+            The position is out of range.
+        FormatError, OSError, ClosedError
+            An array cannot be read.
+        """
+        if type(i) is not int and isinstance(i, slice):
+            return [self._read(k) for k in range(*i.indices(len(self)))]
+        return self._read(i)  # type: ignore[arg-type]  # takes any integer
+
+    def __getitems__(self, positions: Iterable[int]) -> list[Arrays]:
+        """Return several samples: torch's DataLoader fetches a batch by this method.
+
+        Their bytes are prefetched together and copied into one array a field; the
+        arrays of a sample are rows of it, and writable.
+        """
+        samples = self._samples
+        order = resolve_positions(positions, len(samples))
+        try:
+            stacks = stack_columns(samples, order, samples.columns, "list")
+        except FieldNotFoundError:  # a sample lacks a field
+            return [samples.arrays(i, None, True) for i in order]
+        items: list[Arrays] = [{} for _ in order]
+        for field, stack in stacks.items():
+            is_ragged = isinstance(stack, list)
+            for k, item in enumerate(items):
+                item[field] = stack[k].copy() if is_ragged else stack[k, ...]
+        return items
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} samples of {self._samples.owner.path!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._reduction

@@ -1,0 +1,179 @@
+"""Open shards of a columnar dataset: a bounded cache, by field and number."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from threading import Lock
+
+from fastshard._core.columnar.rows import ColumnFile, open_column
+from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.source import LocalFile, Source
+from fastshard._core.parse.tar import scan_sound
+from fastshard._core.table.extents import ExtentTable
+from fastshard.columnar.schema import shard_name
+from fastshard.errors import ClosedError, FormatError
+from fastshard.formats.tar import Mode
+from fastshard.formats.tar_writer import BLOCK, END, is_marked
+
+__all__ = ["REPLACED", "ColumnFiles", "is_unmodified"]
+
+REPLACED = -1  # recorded size of a shard that a compaction has replaced
+
+
+def is_unmodified(file: LocalFile, recorded: int) -> bool:
+    """Return whether only fastshard's writer has appended to a shard.
+
+    The file of another writer never ends where the archive's own end block does.
+
+    Parameters
+    ----------
+    file : LocalFile
+    recorded : int
+        Size in the index, in bytes, without the archive's end. The writer may be
+        past it: members that are appended but not yet committed.
+    """
+    if file.nbytes == recorded + len(END) or file.nbytes < recorded + BLOCK:
+        return True
+    (block,) = file.read_many([(recorded, BLOCK)])
+    return len(block) < BLOCK or is_marked(block)  # short: a writer has truncated it
+
+
+def _size_of_replaced(path: str) -> int | None:
+    """Return the size of a replaced shard without its end; None: of another writer.
+
+    It was complete when it was replaced, and members that other writers had appended
+    were registered by then.
+    """
+    with LocalFile(path) as file:
+        (first,) = file.read_many([(0, BLOCK)])
+        is_ours = is_marked(first) and any(first)
+        return max(file.nbytes - len(END), 0) if is_ours else None
+
+
+def _scan(path: str) -> tuple[ExtentTable, FormatError | None]:
+    """Return a tar's sound members, and the error that ended the scan, if any."""
+    with LocalFile(path) as file:
+        table, _, fault = scan_sound(file)
+        return table, fault
+
+
+class ColumnFiles:
+    """Cache of open shards, by field and shard number.
+
+    A shard is opened at its first use. At the limit the shard opened first is
+    released; readers in the middle of a call, and arrays, keep its mapping.
+
+    Parameters
+    ----------
+    root : str
+        The dataset's directory.
+    folders : mapping of str to str
+        Folder of each field, below `root`.
+    mode : {"mmap", "private", "pread"}
+    limit : int
+        Number of shards that may be open.
+    recorded : callable
+        ``recorded(field, shard)`` returns a shard's size in the index, in bytes, up to
+        which the index has true offsets; None if it has no size; `REPLACED` for a
+        replaced shard, which a forked process may still use after its parent read
+        the rows.
+    ring : PageRing, optional
+        Bounds the resident pages of all shards.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        folders: Mapping[str, str],
+        *,
+        mode: Mode,
+        limit: int,
+        recorded: Callable[[str, int], int | None],
+        ring: PageRing | None = None,
+    ) -> None:
+        self.root = root
+        self.folders = dict(folders)
+        self.mode = mode
+        self.limit = max(1, limit)
+        self.closed = False
+        self.ring = ring
+        self._recorded = recorded
+        self._files: dict[tuple[str, int], ColumnFile] = {}  # oldest first
+        self._lock = Lock()
+
+    def path_of(self, field: str, shard: int) -> str:
+        """Return the path of a shard."""
+        return os.sep.join((self.root, self.folders[field], shard_name(shard)))
+
+    def file(self, field: str, shard: int) -> ColumnFile:
+        """Return an open shard.
+
+        Raises
+        ------
+        FileNotFoundError
+            The file does not exist. After a compaction `refresh` finds the new one.
+        FormatError, OSError
+            As for `open_column`.
+        ClosedError
+            The cache is closed.
+        """
+        file = self._files.get((field, shard))
+        if file is not None:
+            return file
+        with self._lock:
+            file = self._files.get((field, shard))
+            if file is not None:
+                return file
+            if self.closed:
+                raise ClosedError(f"the dataset {self.root} is closed")
+            file = self._open_shard(field, shard)
+            while len(self._files) >= self.limit:
+                self._files.pop(next(iter(self._files))).release()
+            self._files[field, shard] = file
+        return file
+
+    def _open_shard(self, field: str, shard: int) -> ColumnFile:
+        path = self.path_of(field, shard)
+        recorded = self._recorded(field, shard)
+        try:
+            if recorded == REPLACED:
+                recorded = _size_of_replaced(path)
+            return open_column(
+                path, shard, self.mode, recorded, is_unmodified, _scan, self.ring
+            )
+        except FileNotFoundError:
+            reason = (
+                "the index names a shard that does not exist; if the dataset was "
+                "compacted, call refresh()"
+            )
+            raise FileNotFoundError(errno.ENOENT, reason, path) from None
+
+    def opener(self, field: str) -> Callable[[int], ColumnFile]:
+        """Return a function that opens the shards of a field by number."""
+        return partial(self.file, field)
+
+    def sources(self) -> list[Source]:
+        """Return the sources of the open shards."""
+        with self._lock:
+            return [file.source for file in self._files.values()]
+
+    def release(self) -> None:
+        """Release all shards. Calls under way finish, and arrays stay valid."""
+        with self._lock:
+            files = list(self._files.values())
+            self._files.clear()
+        for file in files:
+            file.release()
+
+    def reset_after_fork(self) -> None:
+        """Release all shards, with a new lock: a thread may have held the old one."""
+        self._lock = Lock()
+        self.release()
+
+    def close(self) -> None:
+        """Release all shards and refuse to open more."""
+        self.closed = True
+        self.release()
