@@ -17,7 +17,7 @@ from fastshard.dataset.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import Format, find_format
-from fastshard.formats.tar import Progress, TarShard, open_tar
+from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
 from fastshard.index.sidecar import sidecar_path
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
 from fastshard.remote.urls import is_remote, url_basename
@@ -197,7 +197,7 @@ def opened(path: str, remote: Settings | None) -> TarShard:
     """Open a shard, with a bar where it has to be scanned."""
     if is_remote(path):
         with progress_of(path) as progress:
-            return open_tar(path, progress=progress, remote=remote)
+            return open_tar(path, TarOptions(remote=remote), progress=progress)
     if os.path.exists(sidecar_path(path, "fsi")):
         return open_tar(path)
     with progress_of(path) as progress:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 
 from fastshard.errors import FormatError, RemoteError
-from fastshard.formats.tar import open_tar
+from fastshard.formats.tar import TarOptions, open_tar
 from fastshard.index.remote_sidecar import remote_sidecar_path
 from fastshard.remote.cache.store import CacheEntry
 from fastshard.remote.file import (
@@ -65,7 +65,7 @@ def download_shard(
     if not entry.is_whole():
         raise RemoteError("it could not be kept whole", file.path)
     _check_hash(file, entry)
-    open_tar(url, remote=settings).close()  # which keeps its index
+    open_tar(url, TarOptions(remote=settings)).close()  # which keeps its index
     return asked
 
 

@@ -13,7 +13,7 @@ from fastshard.dataset.listing import Source, list_shards, parse_source
 from fastshard.dataset.tarset import TarSet, common_root
 from fastshard.dataset.views import build_key_table
 from fastshard.errors import FastshardError, FormatError
-from fastshard.formats.tar import IndexFormat, KeyRule, Progress, open_tar
+from fastshard.formats.tar import IndexFormat, KeyRule, Progress, TarOptions, open_tar
 from fastshard.index.binary import read_header
 from fastshard.index.contents import NO_IDENTITY
 from fastshard.index.dataset_file import (
@@ -242,9 +242,7 @@ def _build(job: Job, shard: str, meter: _Meter, k: int) -> str:
         return where
     with open_tar(
         shard,
-        index="none",
-        key=job.key,
-        remote=job.remote,
+        TarOptions("none", key=job.key, remote=job.remote),
         progress=meter.of(k, counts=not job.hashes),
     ) as opened:
         try:

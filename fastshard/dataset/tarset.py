@@ -19,6 +19,7 @@ from fastshard.formats.sample import Samples
 from fastshard.formats.tar import (
     KeyRule,
     Mode,
+    TarOptions,
     TarShard,
     open_local_tar,
     open_remote_tar,
@@ -127,10 +128,9 @@ class TarSet(ShardSet):
         open_tar = open_local_tar if self.remote is None else open_remote_tar
         shard = open_tar(
             path,
-            index=self.index_option(k),
+            TarOptions(self.index_option(k), **self.options),
             progress=self._go_on,
             ring=self.ring,
-            **self.options,
         )
         samples = shard.samples
         if self.known is not None:

@@ -13,7 +13,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
 from fastshard.dataset.tarset import TarSet, common_root
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
-from fastshard.formats.tar import Progress, TarShard, open_tar
+from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
 from fastshard.index.contents import Contents
 from fastshard.index.dataset_file import DatasetIndex
 from fastshard.index.dataset_lookup import (
@@ -254,7 +254,7 @@ def verify_shard(
     """
     try:
         again = "none" if remote is None else "rebuild"  # none that was kept
-        shard = open_tar(path, index=again, progress=progress, remote=remote)
+        shard = open_tar(path, TarOptions(again, remote=remote), progress=progress)
     except FormatError as error:
         return None, [Fault(error.path, error.offset, error.member, error.reason)]
     faults = [

@@ -1,11 +1,11 @@
-"""Tar shards: opening them, and what is particular to tar."""
+"""Tar shards, and their opening: index or scan, mapping, sample grouping."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Unpack
 
 from fastshard._core.dataset.shard import Shard, register_functions
 from fastshard._core.io.source import (
@@ -44,6 +44,7 @@ __all__ = [
     "KeyRule",
     "Mode",
     "Progress",
+    "TarOptions",
     "TarShard",
     "open_local_tar",
     "open_remote_tar",
@@ -57,13 +58,41 @@ KeyRule = Literal["first", "last"]
 IndexFormat = Literal["fsi", "json", "idx", "tar.idx"]
 Progress = Callable[[int], object]
 
-COMPRESSED = {  # what a file that is no tar may begin with
+COMPRESSED = {  # first bytes of compressed files
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"\x04\x22\x4d\x18": "lz4",
 }
+
+
+class TarOptions(NamedTuple):
+    """Options of a tar shard; see `fastshard.open_shard`.
+
+    Attributes
+    ----------
+    index_source : str
+        The ``index=`` of `open_shard`.
+    mode : {"mmap", "private", "pread"}
+    key : {"first", "last"}
+    lower : bool
+    prefetch : bool
+    check_size : bool
+    remote : Settings, optional
+        How to read URLs: the shard's own, or its index's.
+    """
+
+    index_source: str = "auto"
+    mode: Mode = "mmap"
+    key: KeyRule = "first"
+    lower: bool = True
+    prefetch: bool = True
+    check_size: bool = False
+    remote: Settings | None = None
+
+
+DEFAULTS = TarOptions()
 
 
 def _load_function(name: str) -> Callable[..., Any] | None:
@@ -90,18 +119,26 @@ class TarShard(Shard):
     Attributes
     ----------
     index : str or None
-        The index that was used; None where the headers were scanned.
+        Path of the index in use, or None if the headers were scanned.
     skipped : Mapping of str to int, or None
-        How many of each kind the file stores that are no members: ``directory``,
-        ``symbolic link``, ``hard link``, ``metadata`` and so on. None where the
-        index does not say.
+        Number of archive entries that are not members, by kind: ``directory``,
+        ``symbolic link``, ``hard link``, ``metadata`` and so on. None if the index
+        does not record it.
     end : int or None
-        Where the archive ends, in bytes from the start of the file. What follows
-        is padding, or another archive, which no reader of tars sees. None where
-        the index does not say.
+        End of the archive, in bytes from the start of the file. Padding may follow
+        it, or another archive, which tar readers ignore. None if the index does not
+        record it.
     """
 
-    __slots__ = ("_contents", "_grouping", "_identity", "_options", "_remote")
+    __slots__ = (
+        "_contents",
+        "_grouping",
+        "_identity",
+        "_index",
+        "_location",
+        "_options",
+        "_remote",
+    )
 
     def __init__(
         self,
@@ -110,16 +147,20 @@ class TarShard(Shard):
         path: str,
         mode: ShardMode,
         *,
+        location: str,
+        index: str,
         contents: Contents,
         grouping: Grouping,
         identity: tuple[int, FileIdentity],
-        options: dict[str, Any],
+        options: TarOptions,
         remote: RemoteFile | None = None,
     ) -> None:
+        self._location = location  # absolute path, or URL with its query
+        self._index = index  # for opening the shard again, as the options
         self._remote = remote
         self._contents = contents
         self._grouping = grouping
-        self._identity = identity  # of the file: bytes, and what no copy keeps
+        self._identity = identity  # of the opened file: size in bytes, identity
         self._options = options
 
     @property
@@ -136,24 +177,24 @@ class TarShard(Shard):
 
     @property
     def fingerprint(self) -> bytes | None:
-        """Fingerprint of the shard, where its own index records one."""
+        """Fingerprint of the shard, if its binary index records one."""
         return self._contents.fingerprint
 
     @property
     def samples(self) -> Samples:
-        """The members grouped into samples, by position or key.
+        """The shard's samples: its members grouped by key.
 
         A key is a name up to the first dot of its last part, without a leading
-        ``./``; the field is what follows, lower-cased. Names without a dot there,
-        or whose last part begins with one, and those below ``__x__`` belong to no
-        sample.
+        ``./``; the rest of the name is the field, lower-cased. Names without a dot in
+        the last part, names whose last part begins with a dot, and names below
+        ``__x__`` belong to no sample.
         """
         return Samples(self, self._grouping, Sample)
 
     def info(self, key: int | str) -> dict[str, Any]:
-        """Return what the index says of a member beyond its extent.
+        """Return the metadata that the index records of a member.
 
-        Captions, width and height, sha256, whatever its maker put there.
+        Captions, width and height, sha256: whatever the index has beside the extent.
 
         Parameters
         ----------
@@ -163,12 +204,12 @@ class TarShard(Shard):
         Returns
         -------
         dict
-            Parsed anew each time; empty where there is nothing.
+            A new dict on each call; empty if the index has no metadata.
 
         Raises
         ------
         FormatError
-            What the index has is no JSON object.
+            The metadata is not a JSON object.
         MemberNotFoundError, IndexError, ClosedError
             As for ``shard[key]``.
         """
@@ -181,7 +222,7 @@ class TarShard(Shard):
             return parse_info(text)
         except ValueError as error:
             path = self.index or self.path
-            reason = f"its info is no JSON object: {error}"
+            reason = f"its info is not a JSON object: {error}"
             raise FormatError(reason, path, 0, table.name_of(i)) from error
 
     def save_index(
@@ -192,43 +233,46 @@ class TarShard(Shard):
         hashes: bool = False,
         progress: Progress | None = None,
     ) -> str:
-        """Write an index of this shard; it appears whole.
+        """Write an index of this shard, atomically.
 
         Parameters
         ----------
         path : str or path-like, optional
-            Otherwise beside the shard, with the format's suffix.
+            By default beside the shard, with the format's suffix.
         format : {"fsi", "json", "idx", "tar.idx"}, optional
-            Otherwise what the suffix of `path` says; without a path, ``"fsi"``.
+            By default inferred from the suffix of `path`; ``"fsi"`` without a path.
         hashes : bool
-            Record checksums too, which reads the whole shard.
+            Record checksums too, for which the whole shard is read.
         progress : callable, optional
-            Called for each MiB that is hashed, with how many of the shard's bytes
-            are done.
+            Called after each hashed MiB with the number of the shard's bytes done.
 
         Returns
         -------
         str
-            Where it was written.
+            Path of the index.
 
         Raises
         ------
         StaleIndexError
             The shard was written to after it was opened.
         FastshardError
-            The format cannot carry something that the shard has.
+            The format cannot represent the shard.
         ValueError
-            There is no such format.
+            `format` is not one of the above.
         OSError
-            It cannot be written.
+            The index cannot be written.
         """
-        self.parts()  # a closed shard does not tell
-        shard = self._options["path"]
-        where = (
-            sidecar_path(shard, format or "fsi") if path is None else os.fspath(path)
-        )
+        self.parts()  # raises ClosedError
+        shard = self._location
+        if path is None:
+            where = sidecar_path(shard, format or "fsi")
+        else:
+            where = os.fspath(path)
         if self._remote is not None and (path is None or is_remote(where)):
-            raise FastshardError(f"an index of {self.path} needs a path on this disk")
+            raise FastshardError(
+                f"the index of a remote shard needs a local path: give one to "
+                f"save_index of {self.path}"
+            )
         with self.file() as file:
             if (file.nbytes, identify_file(file)) != self._identity:
                 raise StaleIndexError("written to after it was opened", shard, 0)
@@ -238,18 +282,20 @@ class TarShard(Shard):
                 where,
                 format,
                 grouping=self._grouping,
-                hashes=self._hashes(file, progress) if hashes else None,
+                hashes=self._compute_hashes(file, progress) if hashes else None,
                 progress=progress,
             )
         return where
 
-    def _hashes(
+    def _compute_hashes(
         self, file: LocalFile | RemoteFile, progress: Progress | None
     ) -> Hashes:
         from fastshard.index.freshness import compute_hashes
 
         if not isinstance(file, LocalFile):
-            raise FastshardError("checksums are made of local shards")
+            raise FastshardError(
+                f"hashes=True needs a local shard, got {self.path}: download it first"
+            )
         return compute_hashes(file, self._contents.table, progress)
 
     def __copy__(self) -> TarShard:
@@ -257,12 +303,14 @@ class TarShard(Shard):
         return self.with_source(self.parts()[0])
 
     def with_source(self, source: Source) -> TarShard:
-        """Return a handle that finds the same bytes in another source."""
+        """Return a handle that reads the same bytes from another source."""
         return TarShard(
             source,
             self.parts()[1],
             self.path,
             self.mode,
+            location=self._location,
+            index=self._index,
             contents=self._contents,
             grouping=self._grouping,
             identity=self._identity,
@@ -271,16 +319,20 @@ class TarShard(Shard):
         )
 
     def file(self) -> LocalFile | RemoteFile:
-        """Open the file that the shard is, without its members."""
-        return self._remote or LocalFile(self._options["path"])
+        """Open the shard's file alone, without its members."""
+        return self._remote or LocalFile(self._location)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self.parts()  # a closed shard does not pickle
-        return _reopen, (self._options,)
+        self.parts()  # raises ClosedError
+        options = self._options._asdict()
+        del options["index_source"]
+        return _reopen, ({"path": self._location, "index": self._index, **options},)
 
 
 def _reopen(options: dict[str, Any]) -> TarShard:
-    return open_tar(**options)
+    """Open a pickled shard; pickles of version 0.1 have fewer options."""
+    others = {name: options[name] for name in options.keys() - {"path", "index"}}
+    return open_tar(options["path"], TarOptions(options["index"], **others))
 
 
 def open_shard(
@@ -294,52 +346,52 @@ def open_shard(
     check_size: bool = False,
     **remote: Unpack[RemoteOptions],
 ) -> TarShard:
-    """Open a tar shard: find its members, and map it if it is on this machine.
+    """Open a tar shard: find its members, and map it if it is local.
 
     Parameters
     ----------
     path : str or path-like
-        A tar file, not compressed: v7, ustar, GNU or pax; or the URL of one.
+        An uncompressed tar file (v7, ustar, GNU or pax), or the URL of one.
     index : {"auto", "none", "rebuild"} or path-like
-        Where its members are listed.
+        Where to find the members.
 
         ``"auto"``
-            A fresh index beside it is used: ``.fsi``, else ``.json``. A stale or
-            broken one is passed over with a `StaleIndexWarning`. Without one the
-            headers are scanned.
+            Use a fresh index beside the shard: ``.fsi``, else ``.json``. Ignore a
+            stale or damaged one with a `StaleIndexWarning`. Without an index, scan
+            the headers.
         ``"none"``
-            The headers are scanned; no index is looked for.
+            Scan the headers, and look for no index.
         ``"rebuild"``
-            The headers are scanned, and an ``.fsi`` is written beside it.
+            Scan the headers, and write an ``.fsi`` beside the shard.
         a path
-            That index (``.fsi``, ``.json``, ``.idx``, ``.tar.idx``), which must
-            be fresh; or a directory to look for one in.
+            Use that index (``.fsi``, ``.json``, ``.idx``, ``.tar.idx``), which must
+            be fresh; or look for one in that directory.
     mode : {"mmap", "private", "pread"}
-        How its bytes are read.
+        How to read the file.
 
         ``"mmap"``
-            Mapped and read-only. Nothing is copied. No other process may
-            truncate the file: touching what is gone kills this one (SIGBUS).
+            Mapped and read-only, without copies. No other process may truncate the
+            file: access beyond its new end kills this process (SIGBUS).
         ``"private"``
-            Mapped copy-on-write: views and arrays are writable, and the file
-            never changes. What in-place operations of NumPy and torch need.
+            Mapped copy-on-write: views and arrays are writable, and the file never
+            changes. Needed by in-place operations of NumPy and torch.
         ``"pread"``
-            Never mapped: each view is a copy of its own, and a file that was
-            written to, but for what was appended, gives a `FormatError`. Keeps
-            one descriptor open.
+            Not mapped: each view is a copy, and a file that was written to raises a
+            `FormatError`, unless bytes were only appended. Keeps one file descriptor
+            open.
     key : {"first", "last"}
-        At which dot of a name's last part a sample's key ends.
+        The dot of a name's last part at which the sample's key ends.
     lower : bool
         Lower-case the fields of samples, as WebDataset does.
     prefetch : bool
-        Whether a member that is not in memory is brought, without the GIL, before a
-        view of it is returned; of a large one the first 16 MiB.
+        Read a member that is not in memory, without the GIL, before a view of it is
+        returned; of a large member the first 16 MiB.
     check_size : bool
-        Where it is mapped: keep a descriptor, and raise a `FormatError` at every
-        read after the file became shorter.
+        For a mapped file: keep a file descriptor, and raise a `FormatError` at each
+        read once the file has become shorter.
     **remote
-        How a URL is read: see `RemoteOptions`. `mode`, `prefetch` and `check_size`
-        are for files.
+        Options for URLs, see `RemoteOptions`. `mode`, `prefetch` and `check_size`
+        apply to local files.
 
     Returns
     -------
@@ -350,111 +402,105 @@ def open_shard(
     Raises
     ------
     FormatError
-        The file is no tar, is cut or damaged, is compressed, is a directory or
-        a device, or holds members that are not stored as they are (sparse,
-        multi-volume, incremental). The error names the byte. Or an index that
-        was named is broken.
+        The file is not a tar, is truncated, damaged or compressed, is a directory or
+        a device, or has members that are not stored contiguously (sparse,
+        multi-volume, incremental); the error names the byte. Or `index` names a
+        damaged index.
     StaleIndexError
-        An index that was named is of another shard, or of an earlier state.
+        `index` names an index of another shard, or of an earlier state of this one.
     OSError
         The file cannot be opened, read or mapped.
     RemoteError
-        A URL cannot be read.
+        The URL cannot be read.
     """
-    known = (*(open_shard.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
-    check_names("open_shard", remote, known)
+    if remote:
+        known = (*(open_shard.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+        check_names("open_shard", remote, known)
     name = os.fspath(path)
-    place = parse_path_or_url(name) if isinstance(name, str) else path
+    location = parse_path_or_url(name) if isinstance(name, str) else path
+    settings = make_settings(remote, [location]) if isinstance(location, Url) else None
+    where = os.fspath(index)
     return open_tar(
-        place,
-        index=index,
-        mode=mode,
-        key=key,
-        lower=lower,
-        prefetch=prefetch,
-        check_size=check_size,
-        remote=make_settings(remote, [place]) if isinstance(place, Url) else None,
+        location,
+        TarOptions(where, mode, key, lower, prefetch, check_size, settings),
     )
 
 
 def open_tar(
     path: str | os.PathLike[str] | Url,
+    options: TarOptions = DEFAULTS,
     *,
-    index: str | os.PathLike[str] = "auto",
-    mode: Mode = "mmap",
-    key: KeyRule = "first",
-    lower: bool = True,
-    prefetch: bool = True,
-    check_size: bool = False,
     progress: Progress | None = None,
-    remote: Settings | None = None,
     ring: PageRing | None = None,
 ) -> TarShard:
-    """Open a tar shard; see `fastshard.open_shard`.
+    """Open a tar shard, local or remote, after checking its options.
 
     Parameters
     ----------
-    remote : Settings, optional
-        How a URL is read, the shard's or its index's.
+    path : str, path-like or Url
+    options : TarOptions
+    progress : callable, optional
+        Called with the offset that a scan has reached.
+    ring : PageRing, optional
+        The pages of private mappings that count against a memory limit.
+
+    Raises
+    ------
+    TypeError
+        `path` is not a str.
+    ValueError
+        An option has none of its values.
+    FormatError, StaleIndexError, OSError, RemoteError
+        As for `fastshard.open_shard`.
     """
-    check_choice("mode", mode, ("mmap", "private", "pread"))
-    check_choice("key", key, ("first", "last"))
-    place = path
+    check_choice("mode", options.mode, ("mmap", "private", "pread"))
+    check_choice("key", options.key, ("first", "last"))
+    location = path
     if not isinstance(path, Url):
         name = os.fspath(path)
         if not isinstance(name, str):
             kind = type(path).__name__
-            raise TypeError(f"a path is str or os.PathLike[str], not {kind}")
-        place = parse_path_or_url(name)
-    index = os.fspath(index)
-    check_index(index)
-    opening: Any = open_remote_tar if isinstance(place, Url) else open_local_tar
-    shard: TarShard = opening(
-        place,
-        index=index,
-        mode=mode,
-        key=key,
-        lower=lower,
-        prefetch=prefetch,
-        check_size=check_size,
-        progress=progress,
-        remote=remote,
-        ring=ring,
-    )
-    return shard
+            raise TypeError(f"path must be a str or os.PathLike[str], got {kind}")
+        location = parse_path_or_url(name)
+    check_index(options.index_source)
+    if isinstance(location, Url):
+        return open_remote_tar(location, options, progress=progress, ring=ring)
+    return open_local_tar(os.fspath(location), options, progress=progress, ring=ring)
 
 
 def open_local_tar(
     name: str,
+    options: TarOptions,
     *,
-    index: str,
-    mode: Mode,
-    key: KeyRule,
-    lower: bool,
-    prefetch: bool,
-    check_size: bool,
     progress: Progress | None = None,
-    remote: Settings | None = None,
     ring: PageRing | None = None,
 ) -> TarShard:
-    """Open a tar shard on this machine; `remote` is for its index alone."""
-    rule = {"last_dot": key == "last", "lower": lower}
-    place = index if index == "auto" else parse_path_or_url(index)
+    """Open a local tar shard; `options.remote` is for its index. See `open_tar`."""
+    mode = options.mode
+    rule = {"last_dot": options.key == "last", "lower": options.lower}
+    index: str | Url = options.index_source
+    if isinstance(index, str) and index != "auto":
+        index = parse_path_or_url(index)
     file = LocalFile(name)
     try:
-        if isinstance(place, Url):
-            contents = _contents_from(place, file, rule, remote)
+        if isinstance(index, Url):
+            contents = _read_contents(index, file, rule, options.remote)
         else:
-            contents = _contents_of(file, index, rule, mode == "pread", progress)
+            contents = _find_contents(index, file, rule, mode == "pread", progress)
         grouping = contents.grouping or Grouping(contents.table, **rule)
         if index == "rebuild":
-            save_index(contents, file, sidecar_path(name, "fsi"), grouping=grouping)
+            path = sidecar_path(name, "fsi")
+            save_index(contents, file, path, grouping=grouping)
         table = contents.table
         source = source_of(
-            file, mode, prefetch=prefetch, check_size=check_size, ring=ring
+            file,
+            mode,
+            prefetch=options.prefetch,
+            check_size=options.check_size,
+            ring=ring,
         )
         if mode == "pread":
-            file.watch(lambda file: _is_longer(file, table))
+            file.watch(lambda file: _has_only_grown(file, table))
     except BaseException:
         file.close()
         raise
@@ -465,71 +511,56 @@ def open_local_tar(
         contents.table,
         name,
         mode,
+        location=os.path.abspath(name),  # a worker may have another directory
+        index=_index_for_reopening(index),
         contents=contents,
         grouping=grouping,
         identity=(file.nbytes, identify_file(file)),
-        options={
-            "path": os.path.abspath(name),  # a worker may start elsewhere
-            "index": _index_again(place),
-            "mode": mode,
-            "key": key,
-            "lower": lower,
-            "prefetch": prefetch,
-            "check_size": check_size,
-            **({"remote": remote} if isinstance(place, Url) else {}),
-        },
+        options=options,
     )
 
 
 def open_remote_tar(
     url: str | Url,
+    options: TarOptions,
     *,
-    index: str,
-    mode: Mode,
-    key: KeyRule,
-    lower: bool,
-    prefetch: bool,
-    check_size: bool,
     progress: Progress | None = None,
-    remote: Settings | None = None,
     ring: PageRing | None = None,
 ) -> TarShard:
-    """Open a tar shard that is read by ranges.
+    """Open a remote tar shard, which is read by ranges; see `open_tar`.
 
-    `mode`, `prefetch` and `check_size` are for files: a shard that is kept whole on
-    this machine is mapped.
+    A shard of which the cache holds all bytes is mapped. `mode`, `prefetch` and
+    `check_size` are ignored.
     """
     from fastshard.index.remote_sidecar import find_contents
     from fastshard.remote.file import open_remote
 
-    rule = {"last_dot": key == "last", "lower": lower}
     url = parse_url(url)
-    settings = remote or make_settings({}, [url])
-    place = index if index in ("auto", "none", "rebuild") else parse_path_or_url(index)
+    settings = options.remote or make_settings({}, [url])
+    index: str | Url = options.index_source
+    if isinstance(index, str) and index not in ("auto", "none", "rebuild"):
+        index = parse_path_or_url(index)
     file = open_remote(url, settings)
-    contents = find_contents(file, place, progress, **rule)
-    source = _kept_whole(file, ring) or RemoteSource(file)
+    rule = {"last_dot": options.key == "last", "lower": options.lower}
+    contents = find_contents(file, index, progress, **rule)
+    source = _map_cached_file(file, ring) or RemoteSource(file)
     return TarShard(
         source,
         contents.table,
         file.path,
         "remote" if isinstance(source, RemoteSource) else "mmap",
+        location=url.text,
+        index=_index_for_reopening(index),
         contents=contents,
         grouping=contents.grouping or Grouping(contents.table, **rule),
         identity=(file.nbytes, identify_file(file)),
         remote=file,
-        options={
-            "path": url.text,
-            "index": _index_again(place),
-            "key": key,
-            "lower": lower,
-            "remote": settings,
-        },
+        options=options._replace(remote=settings),
     )
 
 
-def _kept_whole(file: RemoteFile, ring: PageRing | None) -> MappedSource | None:
-    """Map what is kept of a remote shard, if that is all of it."""
+def _map_cached_file(file: RemoteFile, ring: PageRing | None) -> MappedSource | None:
+    """Map the cached copy of a remote shard, if it is complete."""
     if file.entry is None or not file.nbytes:
         return None
     try:
@@ -537,7 +568,7 @@ def _kept_whole(file: RemoteFile, ring: PageRing | None) -> MappedSource | None:
             if local.nbytes != file.nbytes:
                 return None
             mapped = MappedFile(local.fd, local.nbytes, file.path, ring=ring)
-            if not file.entry.is_whole():  # asked last: it is of what is mapped
+            if not file.entry.is_whole():  # last, so that it holds for the mapping
                 return None
             identity = (local.device, local.inode, local.owner)
         return MappedSource(mapped, Residency(mapped, *identity, fd=-1))
@@ -545,14 +576,14 @@ def _kept_whole(file: RemoteFile, ring: PageRing | None) -> MappedSource | None:
         return None
 
 
-def _contents_of(
-    file: LocalFile,
+def _find_contents(
     index: str,
+    file: LocalFile,
     rule: dict[str, bool],
     copied: bool,
     progress: Progress | None,
 ) -> Contents:
-    """Find out what a shard holds: from an index, or by a scan."""
+    """Return the contents of a local shard, from a local index or from a scan."""
     if index not in ("none", "rebuild"):
         if index == "auto" or os.path.isdir(index):
             folder = None if index == "auto" else index
@@ -572,27 +603,27 @@ def _contents_of(
     return Contents(table, end=end, skipped=MappingProxyType(skipped))
 
 
-def _contents_from(
+def _read_contents(
     url: Url, file: LocalFile, rule: dict[str, bool], settings: Settings | None
 ) -> Contents:
-    """Read the remote index of a shard that is here."""
+    """Return the contents of a local shard from a remote index."""
     from fastshard.index.remote_sidecar import read_remote_index
 
     settings = settings or make_settings({}, [url])
     return read_remote_index(url, file, settings=settings, **rule)
 
 
-def _index_again(place: str | Url) -> str:
-    """Say which index a pickled shard opens with: none is built twice."""
-    if isinstance(place, Url):
-        return place.text
-    if place == "rebuild":
+def _index_for_reopening(index: str | Url) -> str:
+    """Return the ``index=`` of a pickled shard, which builds no index again."""
+    if isinstance(index, Url):
+        return index.text
+    if index == "rebuild":
         return "auto"
-    return place if place in ("auto", "none") else os.path.abspath(place)
+    return index if index in ("auto", "none") else os.path.abspath(index)
 
 
-def _is_longer(file: LocalFile, table: ExtentTable) -> bool:
-    """Say whether a shard that grew has its members where they were."""
+def _has_only_grown(file: LocalFile, table: ExtentTable) -> bool:
+    """Return whether a longer file still has the members of a table."""
     return find_first_changed(file, table, spread_positions(len(table))) < 0
 
 
@@ -605,16 +636,17 @@ def _scan(
         return scan_tar(file, progress)
     except FormatError as error:
         if error.offset == 0:
-            _refuse_compressed(file)
+            _check_uncompressed(file)
         raise
 
 
-def _refuse_compressed(file: LocalFile) -> None:
+def _check_uncompressed(file: LocalFile) -> None:
+    """Raise FormatError if the file begins as a compressed one."""
     head = PreadSource(file).read(0, min(file.nbytes, 8))
     for magic, name in COMPRESSED.items():
         if head.startswith(magic):
             raise FormatError(
-                f"a file compressed with {name}: mapping needs it unpacked",
+                f"compressed with {name}; decompress the tar, for it is mapped",
                 file.path,
                 0,
             )
