@@ -1,4 +1,4 @@
-"""What the tests of the cache share: an object, and reading it through an entry."""
+"""Helpers for tests of the cache: an object, and reads of it through an entry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reopened(folder):
 
 
 def read(entry, offset, size):
-    """What is read, None if it is not here."""
+    """Return the bytes of a range, or None if the cache does not have it."""
     data = bytearray(b"?" * size)
     return bytes(data) if entry.read_into(offset, memoryview(data)) else None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 
 def evict(*paths: Path) -> None:
-    """Take files that nobody has mapped out of the page cache."""
+    """Evict files that are not mapped from the page cache."""
     for path in paths:
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -25,7 +25,7 @@ def evict(*paths: Path) -> None:
 
 
 def cached(path: Path, offset: int = 0, size: int | None = None) -> int:
-    """How many bytes of a file, in whole pages, the page cache has."""
+    """Return the bytes of a file that the page cache has, in whole pages."""
     with open(path, "rb") as file:
         whole = os.fstat(file.fileno()).st_size
         if whole == 0 or size == 0:
@@ -43,7 +43,7 @@ def cached(path: Path, offset: int = 0, size: int | None = None) -> int:
 
 
 def is_cached(path: Path, offset: int, size: int) -> bool:
-    """Whether the page cache has all of an extent."""
+    """Say whether the page cache has all of an extent."""
     first = offset // mmap.PAGESIZE
     return cached(path, offset, size) == mmap.PAGESIZE * (
         -(-(offset + size) // mmap.PAGESIZE) - first if size else 0
@@ -51,7 +51,7 @@ def is_cached(path: Path, offset: int, size: int) -> bool:
 
 
 def resident(path: Path) -> int:
-    """How many bytes of a file are in this process's memory."""
+    """Return the resident bytes of a file's mappings in this process."""
     found, counts = 0, False
     with open("/proc/self/smaps") as smaps:
         for line in smaps:
@@ -63,6 +63,6 @@ def resident(path: Path) -> int:
 
 
 def mappings_of(path: Path) -> int:
-    """How often a file is mapped into this process."""
+    """Count the mappings of a file in this process."""
     with open("/proc/self/maps") as maps:
         return sum(str(path) in line for line in maps)

@@ -1,4 +1,4 @@
-"""Reads all of a dataset in each way, and says how much memory each took at its peak.
+"""Peak memory of each way to read a dataset, measured in a process of its own.
 
 Run in a process of its own: ``python -m support.memory_peaks KIND FOLDER MODE BOUND
 WAY...`` prints a JSON object from way to bytes above what the process had before.
@@ -20,7 +20,7 @@ STRIDE = 4096
 
 
 def in_memory() -> int:
-    """Resident bytes of this process: of files and its own."""
+    """Return the resident bytes of this process: mapped files, anonymous memory."""
     with open("/proc/self/status") as status:
         return sum(
             int(line.split()[1]) << 10
@@ -56,7 +56,7 @@ def single(ds, look):
 
 
 def kept(ds, look):
-    """The last few views stay alive."""
+    """Iterate with the last few views kept alive."""
     last = deque(maxlen=20)
     for i in shuffled(len(ds)):
         last.append(ds[i]["bin"])
@@ -98,7 +98,7 @@ def get_many(ds, look):
 
 
 def many_larger(ds, look):
-    """Batches larger than the bound are there whole, and do not add up."""
+    """Read batches larger than the bound: one at a time is resident."""
     order = shuffled(len(ds))
     for part in parts(order, len(ds) // 4):
         views = [sample["bin"] for sample in ds.get_many(part)]
@@ -137,7 +137,7 @@ def read_into(ds, look):
 
 
 def into_all(ds, look):
-    """One call that copies more than the bound."""
+    """Copy more than the bound in one call."""
     out = np.ones(len(ds) // 2 * len(ds[0]["bin"]), "u1")
     start, done = in_memory(), threading.Event()
     most = 0
@@ -170,7 +170,7 @@ def scan(ds, look):
 
 
 def of_shard(ds, look):
-    """Shards that are opened by themselves: the bound is the scan's."""
+    """Scan single shards: the bound is that of the scan."""
     for path in [shard.path for shard in ds.shards]:
         with fastshard.open_shard(path) as shard:
             for view in shard.scan(shuffled(len(shard)), max_memory=BOUND):

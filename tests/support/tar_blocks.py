@@ -1,8 +1,8 @@
-"""Tar headers built by hand, for what no program would write."""
+"""Tar headers built by hand, for headers that no program writes."""
 
 
 def header(name=b"m.bin", kind=b"0", size=b"%011o\0" % 3, **fields):
-    """Build a header by hand; the checksum is right unless it is given."""
+    """Build a header block; without `checksum` the right one is computed."""
     block = bytearray(512)
     block[: len(name)] = name
     block[124 : 124 + len(size)] = size
@@ -25,7 +25,7 @@ def extension(kind, data, **fields):
 
 
 def record(key, value):
-    """A pax record: its length counts its own digits."""
+    """Build a pax record; its length counts its own digits."""
     body = b" " + key + b"=" + value + b"\n"
     length = len(body) + len(str(len(body)))
     length = len(body) + len(str(length))

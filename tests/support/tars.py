@@ -1,4 +1,4 @@
-"""Tar shards by the standard library, and their members by two readers."""
+"""Tar shards written by `tarfile`, and their members by fastshard and `tarfile`."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def write_tar(
 
 
 def listed(path: Path, **options: object) -> list[tuple[str, int, int]]:
-    """What fastshard says a shard holds: names, offsets, sizes."""
+    """Return (name, offset, size) of a shard's members, by fastshard."""
     with fastshard.open_shard(path, **options) as shard:
         columns = shard.names, shard.offsets.tolist(), shard.sizes.tolist()
         return list(zip(*columns, strict=True))
 
 
 def listed_by_tarfile(path: Path) -> list[tuple[str, int, int]]:
-    """The same by the standard library."""
+    """Return (name, offset, size) of a shard's members, by `tarfile`."""
     with tarfile.open(path, "r:") as tar:
         return [(m.name, m.offset_data, m.size) for m in tar if m.isreg()]
 
 
 def write_numbers(folder: Path, count: int, *, first: int = 0, per: int = 10) -> Path:
-    """Write samples ``txt`` (their number), ``npy`` and ``cls``; return the folder."""
+    """Write samples of ``txt`` (the position), ``npy`` and ``cls``; return the folder."""
     import numpy as np
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the tests of writing share."""
+"""Helpers for tests of the tar writer."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def numbered(i, **fields):
 
 
 def read_back(path, **options):
-    """Keys, and the fields of each with their bytes."""
+    """Return the keys, and for each the bytes of its fields."""
     with fastshard.open_shard(path, **options) as shard:
         return [(s.key, {f: bytes(s[f]) for f in s.keys()}) for s in shard.samples]  # noqa: SIM118
 
@@ -39,7 +39,7 @@ def names_in(folder):
 
 
 def refused(tmp_path, sample, error, match, **options):
-    """Check that a refusal leaves the shard, and what comes after, untouched."""
+    """Check that a refused sample changes neither the shard nor later samples."""
     good = [numbered(1), numbered(2)]
     expected = write_one(tmp_path / "good.tar", *good, **options)
     with ShardWriter(tmp_path / "s.tar", index=None, **options) as writer:

@@ -1,4 +1,4 @@
-"""What tests of columnar datasets compare, and what they look up by other means."""
+"""Assertions on columnar datasets, and readings of them by other means."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def sql(root: Path, statement: str, *params: Any) -> list[tuple[Any, ...]]:
 
 
 def rename_base_dirs(root: Path, pattern: str) -> None:
-    """Let every `base_dir` say what another machine would: ``{}`` is the folder."""
+    """Rewrite every `base_dir` as another machine would have it: ``{}`` is the folder."""
     for name, base_dir in sql(root, "SELECT name, base_dir FROM fields"):
         said = pattern.format(Path(base_dir).name)
         sql(root, "UPDATE fields SET base_dir = ? WHERE name = ?", said, name)
 
 
 def members_in(path: Path) -> list[tuple[str, int]]:
-    """Names and data offsets of a shard's members, in file order, by `tarfile`."""
+    """Return (name, data offset) of a shard's members, in file order, by `tarfile`."""
     with tarfile.open(path) as tar:
         return [(member.name, member.offset_data) for member in tar]
 
 
 def snapshot(root: str | Path) -> dict[str, Any]:
-    """What lies below a folder: sizes, times and hashes by name.
+    """Return sizes, times and hashes of the files below a folder, by name.
 
     While a WAL holds transactions, SQLite's shared memory beside it is a cache that
     any connection may make or fill; then it is left out.
@@ -62,7 +62,7 @@ def snapshot(root: str | Path) -> dict[str, Any]:
 
 
 def assert_same_array(found: Any, put: Any) -> None:
-    """Assert that an array is the one that was put in: type, shape, order, values."""
+    """Assert that an array equals the one written: dtype, shape, order, values."""
     put = np.asarray(put)
     assert isinstance(found, np.ndarray)
     assert (found.dtype, found.shape) == (put.dtype, put.shape)
@@ -77,14 +77,14 @@ def assert_same_array(found: Any, put: Any) -> None:
 
 
 def assert_same_arrays(found: Arrays, put: Arrays) -> None:
-    """Assert that a sample has the fields that were put in, and their arrays."""
+    """Assert that a sample has the fields that were written, and their arrays."""
     assert set(found) == set(put)
     for field, array in put.items():
         assert_same_array(found[field], array)
 
 
 def assert_original_reads(root: Path, put: Mapping[str, Arrays]) -> None:
-    """Assert that the original's algorithm reads back what was put in."""
+    """Assert that the original's algorithm reads back what was written."""
     with OriginalReader(root) as reader:
         assert len(reader) == len(put)
         assert sorted(reader.query_ids()) == sorted(put)
@@ -93,7 +93,7 @@ def assert_original_reads(root: Path, put: Mapping[str, Arrays]) -> None:
 
 
 def assert_reads(root: str | Path, put: Mapping[str, Arrays], **options: Any) -> None:
-    """Assert that each way to read gives what was put in, and changes no file."""
+    """Assert that each way to read returns what was written, and changes no file."""
     before = snapshot(root)
     with ShardedDatasetReader(root, **options) as reader:
         ids = list(put)
@@ -128,7 +128,7 @@ def assert_true_offsets(root: Path, field: str) -> None:
 
 
 def rewrite(root: Path, *statements: str) -> None:
-    """Change an index by hand, whatever SQLite thinks of it."""
+    """Change the schema of an index by hand, with SQLite's checks off."""
     connection = sqlite3.connect(root / "index.sqlite", isolation_level=None)
     for statement in statements:
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""What is in a columnar dataset, read without fastshard; and the same by fastshard."""
+"""Contents of a columnar dataset, read without fastshard, and with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCKS = {"writer.lock", "readers.lock"}  # which stay
 
 
 class Broken(AssertionError):  # noqa: N818
-    """What is there is nothing that should be."""
+    """The dataset on disk is not one that may be there."""
 
 
 def need(truth: object, reason: str) -> None:
@@ -29,7 +29,7 @@ def need(truth: object, reason: str) -> None:
 
 
 class Found(NamedTuple):
-    """What an independent reading sees."""
+    """Contents of a dataset as an independent reader sees them."""
 
     fields: tuple[str, ...]
     rows: dict[str, tuple[str, dict[str, str]]]  # metadata, digest of each array
@@ -78,7 +78,7 @@ def read(root: Path, *, whole: bool = False) -> Found:
 
 
 def check_nothing(root: Path) -> None:
-    """Check that what a crash left before there was an index are no data."""
+    """Check that files left by a crash before the index existed hold no data."""
     if root.exists():
         names = {path.name for path in root.iterdir()}
         begun = {f".index.sqlite.new{end}" for end in ("", "-wal", "-shm", "-journal")}
@@ -104,7 +104,7 @@ def check_debris(root: Path) -> None:
 
 
 def check_records(field: str, count: int, records: list, shards: dict) -> None:
-    """Check what the writer keeps of shards, and that its shards are whole tars."""
+    """Check the writer's record of its shards, and that the shards are whole tars."""
     unnamed = shards.keys() - {shard for shard, _, _ in records}
     need(not unnamed, f"shards {sorted(unnamed)} of {field} are left over")
     for shard, size, members in records:
@@ -134,7 +134,7 @@ def list_shards(folder: Path, whole: bool) -> dict[int, Members]:
 
 
 def list_members(path: Path) -> Members:
-    """List a tar, as far as it is one."""
+    """List the members of a tar, up to the first damaged header."""
     data = path.read_bytes()
     found: dict[int, tuple[str, int]] = {}
     end = 0
@@ -147,7 +147,7 @@ def list_members(path: Path) -> Members:
 
 
 class Members(NamedTuple):
-    """A shard's bytes and what tarfile lists of it."""
+    """A shard's bytes, and its members by `tarfile`."""
 
     data: bytes
     found: dict[int, tuple[str, int]]  # by offset of the data: name, size
@@ -155,7 +155,7 @@ class Members(NamedTuple):
 
 
 def load(where: str, name: str, offset: int, members: Members) -> str:
-    """Return the digest of the array that lies there."""
+    """Return the digest of the array at an offset."""
     there, size = members.found.get(offset, (None, 0))
     need(there == name, f"{where}: {there} is there")
     data = members.data[offset : offset + size]
@@ -191,7 +191,7 @@ def read_with_fastshard(root: Path) -> Found:
 
 
 def read_by(reader, in_order=False) -> Found:
-    """Read all that an open reader sees; `in_order` has `scan` bring the arrays."""
+    """Read all samples by an open reader; `in_order` reads arrays through `scan`."""
     ids = reader.query_ids()
     need(len(reader) == len(ids), f"{len(reader)} is the length of {ids}")
     rows = reader.get_many(ids)

@@ -1,4 +1,4 @@
-"""Random work on a columnar dataset, and what it should leave there.
+"""Random operations on a columnar dataset, and the state each should leave.
 
 An operation is a list that JSON can hold. `Work.perform` does it by the writer,
 `apply` does it to a `State`. What is there must be the state after one of the
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     versions: tuple[tuple[str, int], ...]  # of each field that the sample has
 
     def but(self, **versions: int | None) -> Row:
-        """Return it with other versions; None takes a field away."""
+        """Return a copy with other versions; None removes a field."""
         found = {**dict(self.versions), **versions}
         kept = ((k, v) for k, v in sorted(found.items()) if v is not None)
         return self._replace(versions=tuple(kept))
@@ -88,7 +88,7 @@ def apply(state: State, op: list) -> State:
 
 
 class Abandoned(Exception):  # noqa: N818
-    """What a block of open_shard is left by."""
+    """Exception that leaves an `open_shard` block."""
 
 
 class Work:
@@ -152,7 +152,7 @@ class Work:
         return ["register", ids, [self.meta() for _ in ids]]
 
     def _shard(self, kind: str = "shard") -> list:
-        """Write a new shard, or one that is there over again."""
+        """Write a new shard, or replace an existing one."""
         field = self.rng.choice(self.state.fields)
         query = f'SELECT id, "{field}_shard" FROM samples WHERE "{field}_shard" >= 0'
         there = list(self.writer.conn.execute(query))
@@ -182,7 +182,7 @@ class Work:
         return ["bad", self.rng.choice(list(self.state.rows))]
 
     def perform(self, op: list) -> tuple[list, bool]:
-        """Do it; return it with the id that was made, and whether all is now stored."""
+        """Run an operation; return it with the new id, and whether all is now stored."""
         kind, *rest = op
         done = getattr(self, f"_do_{kind}", None)
         if done is None:
@@ -239,7 +239,7 @@ class Work:
             raise Abandoned
 
     def _do_look(self, op) -> None:
-        """Read all by a reader that stays open: the same again, until refresh()."""
+        """Read all by an open reader: the same again, until `refresh`."""
         from fastshard.columnar import ShardedDatasetReader
 
         if self.reader is not None and self.rng.random() < 0.2:
@@ -264,7 +264,7 @@ class Work:
         return True
 
     def _do_bad(self, op, sample) -> None:
-        """Ask for what is refused: nothing may come of it."""
+        """Try operations that must be refused, and check that nothing changed."""
         field = self.state.fields[0]
         for given in (sample, "another"):
             arrays = {field: np.arange(3)}
@@ -290,7 +290,7 @@ class Work:
 
 
 def differences(state: State, found: Found) -> list[str]:
-    """Say what differs; nothing where it is the same."""
+    """Describe the differences of two states; empty if they are equal."""
     said = []
     if state.fields != found.fields:
         said.append(f"fields {found.fields}, not {state.fields}")
@@ -312,7 +312,7 @@ def differences(state: State, found: Found) -> list[str]:
 
 
 def which(states: list[State], found: Found) -> State:
-    """Return which of the possible states is there."""
+    """Return the one of the possible states that is on disk."""
     nearest: list[str] | None = None
     for state in reversed(states):
         said = differences(state, found)

@@ -1,4 +1,4 @@
-"""Columnar datasets as the original package writes and reads them, faults and all.
+"""Columnar datasets as the original package writes and reads them, with its faults.
 
 Made after the description of the format, with the standard library and NumPy, so
 that what fastshard reads and writes is compared with something that is not its own.
@@ -30,7 +30,7 @@ TABLES = (
 
 
 def npy(array: Any) -> bytes:
-    """The bytes of `np.save`."""
+    """Return the bytes that `np.save` writes."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
@@ -41,7 +41,7 @@ def shard_path(folder: Path, shard: int) -> Path:
 
 
 class _Tar:
-    """A shard that grows, and how many payload bytes went into it since it was opened.
+    """A shard open for appending, and its payload bytes since it was opened.
 
     The sum is what the original calls an offset: it leaves out headers and padding,
     and whatever the file held before (fault 1).
@@ -62,7 +62,7 @@ class _Tar:
 
 
 class OriginalShard:
-    """What `open_shard` gives: a shard that is made anew, whatever was there."""
+    """The handle of `open_shard`: a shard written anew over an existing one."""
 
     def __init__(self, writer: OriginalWriter, field: str, shard: int) -> None:
         self._writer = writer
@@ -145,7 +145,7 @@ class OriginalWriter:
         self.conn.commit()
 
     def folder(self, field: str) -> Path:
-        """Where a field's shards are written: as `fields` says, absolute or not."""
+        """Return the folder of a field's shards, as `fields` gives it, absolute or not."""
         sql = "SELECT base_dir FROM fields WHERE name = ?"
         row = self.conn.execute(sql, (field,)).fetchone()
         if row is None:
@@ -226,7 +226,7 @@ class OriginalWriter:
             self._uncommitted = 0
 
     def _place(self, field: str) -> int:
-        """Count one sample more; return the shard it goes to, which is open then."""
+        """Count a sample; return its shard, which is open then."""
         shard, count = self._current.get(field, (0, 0))
         if count >= self.samples_per_shard:
             full = self._open.pop((field, shard), None)
@@ -269,7 +269,7 @@ class OriginalWriter:
 
 
 class OriginalReader:
-    """Read a dataset by the original's algorithm: offsets are not looked at.
+    """Read a dataset by the original's algorithm, which ignores offsets.
 
     A member is found by its name in the shard that the row says; of several of one
     name the last counts. Of `base_dir` only the last part is used, below `root`.
@@ -346,6 +346,6 @@ FIELDS = ["history", "target"]
 
 
 def arrays_of(i: int, version: int = 0) -> dict[str, np.ndarray]:
-    """Arrays of a sample; lengths differ, so that sums of payloads do."""
+    """Make the arrays of a sample; lengths differ, so that sums of payloads do."""
     history = np.arange(3 + i % 5, dtype=np.float32) + 100 * i + version / 10
     return {"history": history, "target": np.array([[i, version]], np.int64)}

@@ -1,4 +1,4 @@
-"""What a power loss may leave of files, by a journal that watched.so wrote.
+"""Files after a simulated power loss, from a journal that watched.so wrote.
 
 A disk here keeps what was synced: bytes of a file by fsync of the file, names by fsync
 of their directory. What came after may be there, or not, or in part, each change for
@@ -50,7 +50,7 @@ def records(journal: bytes) -> Iterator[Record]:
 
 
 class File:
-    """Bytes that are on the disk, and changes of which it is not known."""
+    """A file's synced bytes, and its writes that may or may not be on the disk."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.safe = bytearray(data)
@@ -60,7 +60,7 @@ class File:
         self.changes.append([offset, data, OPEN])
 
     def sync(self, *, fails: bool = False) -> None:
-        """Make sure of what no failed fsync has let go."""
+        """Mark writes as synced, except those that a failed fsync dropped."""
         for item in self.changes:
             if item[2] == OPEN:
                 item[2] = DROPPED if fails else SURE
@@ -68,7 +68,7 @@ class File:
             change(self.safe, *self.changes.pop(0)[:2])
 
     def content(self, style: str, rng: random.Random) -> bytes:
-        """Return what a power loss leaves."""
+        """Return the bytes that a power loss leaves."""
         found = bytearray(self.safe)
         keep = rng.randrange(len(self.changes) + 1)
         for i, (offset, data, state) in enumerate(self.changes):
@@ -89,7 +89,7 @@ class File:
 
 
 def change(found: bytearray, offset: int, data: bytes | None) -> None:
-    """Write, or set the size; what lies between the old end and the new is zeros."""
+    """Write, or set the size; fill between the old end and the new with zeros."""
     end = offset + (0 if data is None else len(data))
     if data is None:
         del found[offset:]
@@ -102,7 +102,7 @@ def change(found: bytearray, offset: int, data: bytes | None) -> None:
 def damage(
     found: bytearray, offset: int, data: bytes, how: str, rng: random.Random
 ) -> None:
-    """Write only some sectors: the first, or any; for the others zeros, or nothing."""
+    """Write only some sectors, the first or any; zero the others, or leave them."""
     end = offset + len(data)
     size = len(found)
     edges = [offset, *range(-(-(offset + 1) // SECTOR) * SECTOR, end, SECTOR), end]
@@ -118,7 +118,7 @@ def damage(
 
 
 class Folder:
-    """Names that are on the disk, and changes of names since."""
+    """A directory's synced names, and the changes since."""
 
     def __init__(self) -> None:
         self.names: dict[str, File | Folder] = {}
@@ -126,7 +126,7 @@ class Folder:
         self.changes: list[dict[str, File | Folder | None]] = []
 
     def set(self, changes: dict[str, File | Folder | None]) -> None:
-        """Change names, all at once; None takes one away."""
+        """Change several names atomically; None removes a name."""
         self.changes.append(changes)
         apply(self.names, changes)
 
@@ -153,7 +153,7 @@ def apply(names: dict, changes: dict) -> None:
 
 
 class Disk:
-    """Files below a directory, followed by a journal; all synced at the start."""
+    """Files below a directory, replayed from a journal; all synced at the start."""
 
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
@@ -184,7 +184,7 @@ class Disk:
         return self._folder(os.path.dirname(path)), os.path.basename(path)
 
     def follow(self, record: Record) -> None:
-        """Do what a record says."""
+        """Apply a record of the journal."""
         kind, paths = record.kind, record.paths
         if kind in "wtse":
             self._bytes(record)

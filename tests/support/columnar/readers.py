@@ -30,7 +30,7 @@ def arrays(number: int, version: int) -> dict[str, np.ndarray]:
 
 
 def write(root: Path, rng: random.Random) -> None:
-    """Add and update until the readers are done."""
+    """Add and update samples until the readers are done."""
     from fastshard.columnar import ShardedDatasetWriter
 
     writer = ShardedDatasetWriter(root, samples_per_shard=20)
@@ -93,7 +93,7 @@ def look(reader, rng: random.Random) -> dict[int, int]:
 
 
 def read(root: Path, rng: random.Random) -> None:
-    """Read until the time is over and the dataset was seen to change."""
+    """Read until the time is over and the dataset has changed."""
     from fastshard.columnar import ShardedDatasetReader
 
     last: dict[int, int] = {}
@@ -115,7 +115,7 @@ def read(root: Path, rng: random.Random) -> None:
 
 
 def forked(work, *args) -> int:
-    """Start a child that works; return its id."""
+    """Start a child process for a task; return its id."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -130,12 +130,12 @@ def forked(work, *args) -> int:
 
 
 def code_of(child: int) -> int:
-    """Wait for a child; return its exit code, negative where a signal ended it."""
+    """Wait for a child; return its exit code, negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def reading(rng: random.Random, folder: Path, done: Counter[str]) -> None:
-    """Let eight processes read what one writes."""
+    """Read in eight processes while one writes."""
     from fastshard.columnar import ShardedDatasetWriter
 
     root = folder / "data"

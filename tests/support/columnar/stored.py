@@ -1,4 +1,4 @@
-"""What a columnar dataset has on disk, read with the standard library and NumPy."""
+"""Rows and shards of a columnar dataset, read with sqlite3, tarfile and NumPy."""
 
 import io
 import json
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def sql(root, text, *params):
-    """Ask an index with a connection of its own."""
+    """Query an index over a connection of its own."""
     conn = sqlite3.connect(root / "index.sqlite")
     try:
         return conn.execute(text, params).fetchall()
@@ -18,13 +18,13 @@ def sql(root, text, *params):
 
 
 def members_of(path):
-    """Read a shard with the standard library: name, data's offset, data."""
+    """Return (name, data offset, data) of a shard's members, by `tarfile`."""
     with tarfile.open(path) as tar:
         return [(m.name, m.offset_data, tar.extractfile(m).read()) for m in tar]
 
 
 def read_all(root, *, ended=True, whole=True):
-    """Read a dataset by its rows: id to (metadata, arrays); checks all it meets.
+    """Read a dataset by its rows, id to (metadata, arrays), and check each of them.
 
     With `ended` shards must have an end, which is lost when a disk is full; with
     `whole` also nothing that was never acknowledged.

@@ -1,4 +1,4 @@
-"""What a server may do wrong or in an unusual way, by name.
+"""Faults and unusual answers of a server, by name.
 
 A behaviour answers an exchange itself, or returns what to answer. It holds for
 each request that it meets, so a retry meets it again. Those about ranges leave
@@ -46,7 +46,7 @@ def broken(behaviour: Behaviour) -> Behaviour:
 
 
 def of_ranges(edit: Callable[[Answer, int, int, int], Answer]) -> Behaviour:
-    """A behaviour from what it does to a 206 of bytes first to last of total."""
+    """Make a behaviour of a function on the 206 response of (first, last, total)."""
 
     @functools.wraps(edit)
     def behaviour(exchange: Exchange) -> Answer:
@@ -63,7 +63,7 @@ def of_ranges(edit: Callable[[Answer, int, int, int], Answer]) -> Behaviour:
 
 
 def of_bodies(send: Callable[[Exchange, Answer], Answer | None]) -> Behaviour:
-    """A behaviour from what it does when there is a body of the file to send."""
+    """Make a behaviour of a function that runs when a body is to be sent."""
 
     @functools.wraps(send)
     def behaviour(exchange: Exchange) -> Answer | None:

@@ -70,7 +70,7 @@ def lf_only(exchange):
 
 @doubtful
 def header_folding(exchange):
-    """Go on with a header in the next line, as once was allowed."""
+    """Fold a header over two lines, as HTTP once allowed."""
     right = exchange.right
     send_with_head(exchange, right.add("X-Folded", "one\r\n two").head())
 
@@ -132,7 +132,7 @@ def last_modified_changes(exchange):
 
 @doubtful
 def contents_change(exchange):
-    """From the second request on, serve another version, honestly."""
+    """Serve another version, with its own ETag, from the second request on."""
     right = exchange.server.answer(exchange.request.without("range", "if-match"))
     if right.status != 200 or exchange.nth == 1:
         return exchange.right
@@ -179,7 +179,7 @@ def status_416_star(exchange):
 
 @broken
 def login_page(exchange):
-    """Answer 200 with a page to log in, as networks of hotels do."""
+    """Answer 200 with a login page, as captive portals do."""
     page = plain(200, "<html><body>Please log in</body></html>")
     return page.set("Content-Type", "text/html")
 
@@ -188,7 +188,7 @@ def login_page(exchange):
 
 
 def redirect_to(location: str | None, status: int = 302) -> Behaviour:
-    """Redirect to an address, as it is given; None: to none."""
+    """Redirect to a URL, sent as given; None: without a Location."""
 
     def behaviour(exchange: Exchange) -> Answer:
         answer = plain(status)
@@ -208,7 +208,7 @@ named(BROKEN, "redirect_nowhere", redirect_to(None))
 
 @harmless
 def redirect_once(exchange):
-    """Redirect to another address of the same file."""
+    """Redirect to another URL of the same file."""
     location = exchange.server.url + ELSEWHERE[0] + exchange.request.target
     return moved(exchange, location)
 

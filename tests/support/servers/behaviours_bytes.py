@@ -31,35 +31,35 @@ def with_range(answer: Answer, first: int, last: int, total: object) -> Answer:
 @broken
 @of_ranges
 def wrong_content_range_start(right, first, last, total):
-    """Say that the bytes start one later."""
+    """Send a Content-Range that starts one byte later."""
     return with_range(right, first + 1, last, total)
 
 
 @broken
 @of_ranges
 def wrong_content_range_end(right, first, last, total):
-    """Say that the bytes end one later."""
+    """Send a Content-Range that ends one byte later."""
     return with_range(right, first, last + 1, total)
 
 
 @broken
 @of_ranges
 def wrong_content_range_both(right, first, last, total):
-    """Say that the bytes are as many from one later on."""
+    """Send a Content-Range of the right length, one byte later."""
     return with_range(right, first + 1, last + 1, total)
 
 
 @doubtful
 @of_ranges
 def wrong_content_range_total(right, first, last, total):
-    """Say that the file is longer."""
+    """Send a Content-Range with a larger total."""
     return with_range(right, first, last, total + 1)
 
 
 @broken
 @of_ranges
 def content_range_garbage(right, first, last, total):
-    """Send a Content-Range of no sense."""
+    """Send a Content-Range that cannot be parsed."""
     return right.set("Content-Range", "bytes -1-0x10/many")
 
 
@@ -73,19 +73,19 @@ def no_content_range(right, first, last, total):
 @doubtful
 @of_ranges
 def star_total(right, first, last, total):
-    """Do not say how long the file is."""
+    """Send a Content-Range without a total."""
     return with_range(right, first, last, "*")
 
 
 @doubtful
 def ok_for_range(exchange):
-    """Answer 200 with the whole, as servers without ranges do."""
+    """Answer 200 with the whole file, as servers without ranges do."""
     return exchange.server.answer(exchange.request.without("range"))
 
 
 @doubtful
 def ok_for_range_chunked(exchange):
-    """Answer 200 with the whole, in chunks."""
+    """Answer 200 with the whole file, in chunks."""
     send_chunked(exchange, ok_for_range(exchange))
 
 
@@ -121,14 +121,14 @@ def short_length(exchange, right):
 @doubtful
 @of_bodies
 def long_body(exchange, right):
-    """Send more than was asked, with the length of that."""
+    """Send more than was asked, with a Content-Length of all of it."""
     return right.with_body(right.body + b"more" * 100)
 
 
 @doubtful
 @of_bodies
 def long_body_silent(exchange, right):
-    """Send more than was asked, without saying so."""
+    """Send more than was asked, with the Content-Length that was asked."""
     exchange.send(right.head(), right.body + b"more" * 100)
 
 
@@ -257,14 +257,14 @@ def slow_headers(exchange):
 @broken
 @of_bodies
 def stall(exchange, right):
-    """Say nothing more after half of the body."""
+    """Stall after half of the body."""
     exchange.send(right.head(), half(right.body))
     exchange.hang()
 
 
 @broken
 def never_answer(exchange):
-    """Say nothing."""
+    """Accept the request and send nothing."""
     exchange.hang()
 
 

@@ -1,4 +1,4 @@
-"""Simple clients of HTTP, by the standard library."""
+"""Plain HTTP clients of the standard library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def connect(url, timeout=5):
 
 
 def fetch(url, headers=(), method="GET", timeout=5):
-    """Return an answer's status, headers and body, by http.client."""
+    """Return a response's status, headers and body, by http.client."""
     connection = connect(url, timeout)
     parts = urlsplit(url)
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -25,7 +25,7 @@ def fetch(url, headers=(), method="GET", timeout=5):
 
 
 def follow(url, headers=(), hops=25):
-    """Fetch, through redirects on this machine."""
+    """Fetch a URL, following redirects on this machine."""
     for _ in range(hops):
         status, known, body = fetch(url, headers)
         if status != 302:

@@ -1,4 +1,4 @@
-"""An HTTP server that tests start, with files in memory, good or bad on demand."""
+"""HTTP server for tests, with files in memory and faults on demand."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ NEW_YEAR_2024 = 1_704_067_200  # seconds since the epoch
 
 
 class StoppedError(Exception):
-    """The server stops, and so does what waits in it."""
+    """The server stops, and with it the handlers that wait."""
 
 
 @dataclass
 class Exchange:
-    """A request on its connection, for a behaviour to answer."""
+    """A request and its connection, as a behaviour gets them."""
 
     server: Server
     request: Request
@@ -66,7 +66,7 @@ class Exchange:
 
     @property
     def right(self) -> Answer:
-        """What a correct server says."""
+        """Return the response of a correct server."""
         target = self.request.target
         for prefix in map(quote, ELSEWHERE):
             target = target.removeprefix(prefix)
@@ -74,7 +74,7 @@ class Exchange:
         return self.server.answer(replace(self.request, target=target))
 
     def send(self, head: bytes, body: bytes | memoryview = b"") -> None:
-        """Send bytes; those of a body are counted, before they go."""
+        """Send bytes; count those of a body before they are sent."""
         view = memoryview(body)
         first, rest = view[:PIECE], view[PIECE:]
         self.server.count(len(first))
@@ -107,13 +107,13 @@ class Exchange:
             raise StoppedError
 
     def hang(self) -> None:
-        """Say nothing until the client goes or the server stops."""
+        """Send nothing until the client leaves or the server stops."""
         self.keep = False
         while self.sock.recv(65536):
             pass
 
     def reset(self) -> None:
-        """Have the connection reset, not ended."""
+        """Reset the connection instead of closing it."""
         linger = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.keep = False
@@ -124,7 +124,7 @@ Behaviour = Callable[[Exchange], Answer | None]
 
 @dataclass
 class Rule:
-    """A behaviour for a path, or for all, and for how many requests more."""
+    """Rule that gives a path, or all paths, a behaviour for a number of requests."""
 
     path: str | None
     behaviour: Behaviour
@@ -132,7 +132,7 @@ class Rule:
     met: dict[str, int] = field(default_factory=dict)
 
     def take(self, path: str) -> int:
-        """Count a request that falls under this rule; 0 for one that does not."""
+        """Count a request that this rule covers; return 0 for another."""
         if self.left <= 0 or self.path not in (None, path):
             return 0
         self.left -= 1
@@ -180,7 +180,7 @@ class Server:
         self.acceptor.start()
 
     def leave(self) -> None:
-        """End all connections, and refuse others."""
+        """Close all connections, and refuse new ones."""
         self.__exit__()
 
     def come_back(self) -> None:
@@ -189,7 +189,7 @@ class Server:
         self.listen(self.port)
 
     def leave_for(self, seconds: float) -> threading.Timer:
-        """Leave, and come back after some seconds."""
+        """Stop, and start again after some seconds."""
         self.leave()
         timer = threading.Timer(seconds, self.come_back)
         timer.start()
@@ -211,7 +211,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The start of all addresses, without a slash at its end."""
+        """Base URL of all paths, without a slash at its end."""
         if self.context is not None:
             return f"https://localhost:{self.port}"
         return f"http://127.0.0.1:{self.port}"
@@ -222,7 +222,7 @@ class Server:
             return len(self.open)
 
     def at(self, path: str) -> str:
-        """The address of a path."""
+        """Return the URL of a path."""
         return self.url + quote(slashed(path))
 
     def behave(
@@ -231,7 +231,7 @@ class Server:
         behaviour: str | Behaviour,
         times: int | None = None,
     ) -> None:
-        """Have requests for a path (None: all) meet a behaviour.
+        """Give requests for a path (None: all) a behaviour.
 
         Behaviours for a path take turns: the first for its number of times,
         then the second; after the last all is right again.
@@ -243,26 +243,26 @@ class Server:
             self.rules.append(Rule(path and slashed(path), behaviour, left))
 
     def behave_well(self) -> None:
-        """Forget all behaviours."""
+        """Remove all behaviours."""
         with self.lock:
             self.rules.clear()
 
     def forget(self) -> None:
-        """Start the counts anew, and the list of requests."""
+        """Reset the counts and the list of requests."""
         with self.lock:
             self.requests = []
             self.bytes_sent = self.connections = 0
             self.peak = self.in_progress
 
     def answer(self, request: Request) -> Answer:
-        """The right answer to a request."""
+        """Return the correct response to a request."""
         if request.method not in ("GET", "HEAD"):
             return plain(405).add("Allow", "GET, HEAD")
         data = self.files.get(request.path, self.files.get(request.path[1:]))
         return plain(404) if data is None else self.answer_file(request, data)
 
     def answer_file(self, request: Request, data: bytes) -> Answer:
-        """The right answer to a request for these contents."""
+        """Return the correct response to a request for these contents."""
         etag = self.etag(request.path, data)
         modified = formatdate(NEW_YEAR_2024 + zlib.adler32(data) % YEAR, usegmt=True)
         matches = request.headers.get("if-match", "*")
@@ -287,7 +287,7 @@ class Server:
             self.bytes_sent += nbytes
 
     def entered(self, request: Request) -> tuple[Behaviour | None, int]:
-        """Record a request; return the behaviour it meets, and how often it did."""
+        """Record a request; return its behaviour, and how often that was used."""
         with self.lock:
             self.requests.append(request)
             self.in_progress += 1
@@ -319,7 +319,7 @@ class Server:
             thread.start()
 
     def serve(self, sock: socket.socket) -> None:
-        """Answer what comes on a connection, until either side has enough."""
+        """Answer the requests of a connection until either side closes it."""
         rest = bytearray()
         try:
             if isinstance(sock, ssl.SSLSocket):
@@ -335,7 +335,7 @@ class Server:
                 sock.close()
 
     def exchange(self, request: Request, sock: socket.socket) -> bool:
-        """Answer a request; whether the connection stays."""
+        """Answer a request; return whether the connection stays open."""
         behaviour, nth = self.entered(request)
         exchange = Exchange(self, request, sock, nth, keeps(request))
         try:
@@ -350,7 +350,7 @@ class Server:
 
 @functools.cache
 def make_certificate() -> tuple[str, ssl.SSLContext]:
-    """Make a certificate for localhost; return it as PEM, and a server's context."""
+    """Make a certificate for localhost; return its PEM and a server's SSL context."""
     with tempfile.TemporaryDirectory() as folder:
         key, pem = Path(folder, "key.pem"), Path(folder, "cert.pem")
         command = (

@@ -1,4 +1,4 @@
-"""A fake of the Hugging Face hub on this machine: datasets in memory."""
+"""Fake of the Hugging Face hub on this machine, with datasets in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESTRICTED = "Access to dataset {} is restricted"
 
 
 class HubError(Exception):
-    """What the hub refuses: a status, a code for machines, a message."""
+    """Refusal by the hub: status, error code, message."""
 
     def answer(self) -> Answer:
         status, code, message = self.args
@@ -46,14 +46,14 @@ class Asked(NamedTuple):
 
 
 class Cdn(Server):
-    """Where large files are; an address works until it expires."""
+    """Store of large files; its URLs expire."""
 
     def __init__(self, **options: object) -> None:
         super().__init__({}, **options)
         self.deadlines: dict[str, float] = {}  # of signatures, on the system's clock
 
     def sign(self, path: str, lifetime: float) -> str:
-        """Return an address of a path that works for some seconds."""
+        """Return a URL of a path that works for some seconds."""
         signature = secrets.token_hex(16)
         self.deadlines[signature] = deadline = time.time() + lifetime
         query = f"Expires={int(deadline)}&Signature={signature}&Key-Pair-Id=K1"
@@ -109,7 +109,7 @@ class FakeHub(Server):
         self.cdn.__exit__(*error)
 
     def expire(self) -> None:
-        """Make all addresses at the CDN that were given out so far expire."""
+        """Expire all URLs of the CDN given out so far."""
         self.cdn.deadlines.clear()
 
     def resolve_url(self, repo: str, path: str, revision: str = "main") -> str:
@@ -158,7 +158,7 @@ class FakeHub(Server):
         return answer.add("X-Repo-Commit", asked.commit)
 
     def redirect(self, asked: Asked, data: bytes) -> Answer:
-        """Send a client to where a large file is."""
+        """Redirect a client to the store of a large file."""
         etag = sha256_of(data)
         where = f"/repos/{asked.repo}/{etag}"
         self.cdn.files[where] = data
@@ -169,19 +169,19 @@ class FakeHub(Server):
         return answer.add("X-Linked-ETag", f'"{etag}"')
 
     def split(self, parts: list[str]) -> tuple[str, list[str]]:
-        """Part a dataset's name, of one word or two, from what follows."""
+        """Split a dataset's name, of one word or two, from the path after it."""
         for count in (2, 1):
             if "/".join(parts[:count]) in self.repos:
                 return "/".join(parts[:count]), parts[count:]
         return "/".join(parts[:2]), parts[2:]
 
     def knows(self, request: Request) -> bool:
-        """Whether a request carries the right token."""
+        """Say whether a request carries the right token."""
         expected = f"Bearer {self.token}"
         return self.token is not None and authorization(request) == expected
 
     def check_visible(self, request: Request, repo: str) -> None:
-        """Refuse what is private as if it were missing, as the hub does."""
+        """Answer for private datasets as for missing ones, as the hub does."""
         if repo in self.repos and (repo not in self.private or self.knows(request)):
             return
         if authorization(request) is None:
@@ -261,7 +261,7 @@ def in_json(what: object, status: int = 200) -> Answer:
 
 @functools.lru_cache(1000)  # a test may ask often about a large file
 def blob_of(data: bytes) -> str:
-    """The name that git gives to contents."""
+    """Return the hash that git gives to contents."""
     return hashlib.sha1(b"blob %d\0%b" % (len(data), data)).hexdigest()
 
 
@@ -271,7 +271,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def pointer_of(data: bytes) -> bytes:
-    """What git holds of a large file."""
+    """Return the git pointer of a large file."""
     digest = sha256_of(data)
     return (
         "version https://git-lfs.github.com/spec/v1\n"
@@ -280,7 +280,7 @@ def pointer_of(data: bytes) -> bytes:
 
 
 def commit_of(repo: str, files: Files) -> str:
-    """A hash that changes with the files."""
+    """Return a commit hash that changes with the files."""
     known = hashlib.sha1(repo.encode())
     for path, data in sorted(files.items()):
         known.update(f"{blob_of(data)} {path}\n".encode())
@@ -288,7 +288,7 @@ def commit_of(repo: str, files: Files) -> str:
 
 
 def sibling(path: str, data: bytes) -> dict[str, object]:
-    """A file as ``blobs=true`` tells it: not the names that trees use."""
+    """Describe a file as ``blobs=true`` does; trees use other names."""
     entry = file_entry(path, data)
     known = {"rfilename": path, "blobId": entry["oid"], "size": entry["size"]}
     if "lfs" in entry:
@@ -308,7 +308,7 @@ def file_entry(path: str, data: bytes) -> dict[str, object]:
 
 
 def entries_of(files: Files, folder: str, deep: bool) -> list[dict[str, object]]:
-    """The files and folders in a folder, in the order of their paths."""
+    """Return the files and folders in a folder, in the order of their paths."""
     start = f"{folder}/" if folder else ""
     entries = {}
     for path, data in files.items():

@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP, for the servers that tests start."""
+"""HTTP requests and responses, for the servers that tests start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_HEAD = 1 << 20  # bytes of a request before its body
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked for."""
+    """A client's request."""
 
     method: str
     target: str  # as it came, with the query
@@ -23,7 +23,7 @@ class Request:
 
     @property
     def path(self) -> str:
-        """The target without its query, decoded; it starts with a slash."""
+        """Path of the target, decoded, without its query; it starts with a slash."""
         return unquote(self.target.partition("?")[0])
 
     @property
@@ -32,21 +32,21 @@ class Request:
 
     @property
     def range(self) -> tuple[int | None, int | None] | None:
-        """First and last byte as asked: (a, b), (a, None) or (None, how many)."""
+        """First and last byte of the range: (a, b), (a, None) or (None, count)."""
         found = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("range", ""))
         if found is None or found[0] == "bytes=-":
             return None
         return tuple(int(number) if number else None for number in found.groups())
 
     def without(self, *names: str) -> Request:
-        """The same request without some headers."""
+        """Return the request without some headers."""
         kept = {k: v for k, v in self.headers.items() if k not in names}
         return replace(self, headers=kept)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server says; the methods return changed copies."""
+    """A server's response; its methods return changed copies."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -69,7 +69,7 @@ class Answer:
         return replace(self, body=body).set("Content-Length", len(body))
 
     def head(self, end: bytes = b"\r\n") -> bytes:
-        """The status line and the headers, with the empty line after them."""
+        """Return the status line and the headers, with the empty line after them."""
         try:
             phrase = HTTPStatus(self.status).phrase
         except ValueError:
@@ -86,13 +86,13 @@ def slashed(path: str) -> str:
 
 
 def plain(status: int, text: str = "") -> Answer:
-    """An answer of a line of text."""
+    """Build a response of one line of text."""
     answer = Answer(status, (("Content-Type", "text/plain"),))
     return answer.with_body((text or f"{status}\n").encode())
 
 
 def part_of(whole: Answer, data: bytes, first: int | None, last: int | None) -> Answer:
-    """The answer to a range of contents."""
+    """Build the response to a request for a range."""
     total = len(data)
     if first is not None and last is not None and last < first:
         return whole.with_body(data)  # not a range: as if there were none
@@ -112,7 +112,7 @@ def keeps(request: Request) -> bool:
 
 
 def read_request(sock: socket.socket, rest: bytearray) -> Request | None:
-    """Read the next request; ``rest`` holds what came after the last one."""
+    """Read the next request; ``rest`` holds the bytes after the last one."""
     while (end := rest.find(b"\r\n\r\n")) < 0:
         data = sock.recv(65536)
         if not data or len(rest) > LARGEST_HEAD:

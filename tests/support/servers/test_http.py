@@ -1,4 +1,4 @@
-"""The servers of the tests do what they say."""
+"""Tests of the tests' HTTP server: each behaviour does what its name says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server():
 
 
 def exchange_bytes(server, request):
-    """Send bytes; return all that comes until the connection ends."""
+    """Send bytes; return all that is received until the connection ends."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as sock:
         sock.sendall(request)
         return b"".join(iter(lambda: sock.recv(65536), b""))

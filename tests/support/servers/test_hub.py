@@ -1,4 +1,4 @@
-"""The fake of the hub answers as the hub does."""
+"""Tests of the fake hub: its answers are those of the hub."""
 
 from __future__ import annotations
 

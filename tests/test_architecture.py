@@ -1,4 +1,4 @@
-"""The structure of the package: floors, folders of a size to read, no circles."""
+"""The structure of the package: floors, no circles, sizes, names that occur once."""
 
 import ast
 import re
@@ -31,6 +31,11 @@ ABOVE_ALL = {"", "__main__", "_moved"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
 MOST_FLOORS = 9
 FACE_LINES = 60
+FILE_LINES = 1000  # a longer file says in its docstring why it is one file
+# Classes that two packages have under one name, on purpose: public ones.
+SAME_NAME: set[str] = set()
+# Bases with one subclass here: others, and the tests, subclass them too.
+OPEN_BASES = {"FormatError", "QueryError", "Format"}
 
 
 def module_of(path):
@@ -132,6 +137,43 @@ def test_folders_are_of_a_size_to_read(root):
     assert not large, f"folders of more than {MOST_FILES} files: {large}"
 
 
+def classes():
+    """Yield the module, the name and the names of the bases of each class."""
+    for path in SOURCES:
+        if path.suffix == ".pxd":
+            continue
+        pattern = r"^(?:cdef |@\w+ )?class (\w+)(?:\[[^\]]*\])?(?:\(([^)]*)\))?:"
+        for name, bases in re.findall(pattern, path.read_text(), re.M):
+            yield module_of(path), name, re.findall(r"\b([A-Z_]\w+)\b", bases)
+
+
+def test_a_class_name_occurs_once():
+    modules = defaultdict(list)
+    for module, name, _ in classes():
+        modules[name].append(module)
+    twice = {n: m for n, m in modules.items() if len(m) > 1 and n not in SAME_NAME}
+    assert not twice
+
+
+def test_a_base_class_has_two_subclasses():
+    subclasses = defaultdict(list)
+    names = set()
+    for _, name, bases in classes():
+        names.add(name)
+        for base in bases:
+            subclasses[base].append(name)
+    single = {b: s for b, s in subclasses.items() if b in names and len(s) == 1}
+    assert single.keys() <= OPEN_BASES, single
+
+
+def test_long_files_say_why():
+    for path in SOURCES:
+        text = path.read_text()
+        if text.count("\n") > FILE_LINES:
+            docstring = text.split('"""')[1]
+            assert "one file" in docstring.lower().replace("\n", " "), path
+
+
 @pytest.mark.parametrize("path", [p for p in SOURCES if is_face(p)], ids=module_of)
 def test_faces_are_short(path):
     assert len(path.read_text().splitlines()) <= FACE_LINES
@@ -150,8 +192,19 @@ def test_only_headers_know_of_operating_systems():
 
 
 @pytest.mark.skipif(not (TREE / "docs").is_dir(), reason="no source tree")
+def test_the_picture_shows_all_floors():
+    text = (TREE / "docs" / "floors.svg").read_text()
+    names = re.findall(r'<text class="name" x="\d+" y="(\d+)">([^<]*)<', text)
+    floors = defaultdict(set)
+    for y, folders in names:
+        floors[-int(y)] |= set(folders.split(", "))
+    shown = [floors[y] for y in sorted(floors)]
+    assert shown == [*FLOORS, {"fastshard"}]
+
+
+@pytest.mark.skipif(not (TREE / "docs").is_dir(), reason="no source tree")
 def test_the_map_names_files_that_there_are():
-    text = (TREE / "docs" / "house.md").read_text()
+    text = (TREE / "docs" / "architecture.md").read_text()
     paths = re.findall(r"`((?:fastshard|tests|bench)/[\w./]*)`", text)
     assert len(paths) > 10
     assert [path for path in paths if not (TREE / path).exists()] == []
