@@ -9,7 +9,7 @@ stored. Then what is on the disk is read without fastshard and with it: it must 
 was stored last, or what a later operation makes, and the dataset must go on.
 Readers look on: in the child, where compactions come between, and beside it. When a
 writer has then been opened and closed no file is left that no row needs. Where it
-ends well it says what it did. It needs Linux and a C compiler.
+prints what it did when it passes. It needs Linux and a C compiler.
 """
 
 from __future__ import annotations

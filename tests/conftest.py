@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and the skips that are allowed."""
+"""Fixtures of all tests, and the reasons for which a test may be skipped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALLOWED_SKIPS = (
     "needs openssl",
 )
 
-os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's
+os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's cache
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,10 +1,10 @@
-"""Everything at once, for some minutes: threads that scan, gather, look up, close and
-fork on the same datasets, while pages are taken away from under them.
+"""Stress test: threads that scan, gather, look up, close and
+fork on the same datasets for some minutes, while their pages are evicted.
 
     python tests/stress.py [MINUTES] [SEED]
 
-Every byte is compared. It fails with the first difference, hang or leak; where it
-ends well it says what it did.
+Every byte is compared. The run fails at the first difference, hang or leak, and
+prints what it did when it passes.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""What the package as a whole promises: names, layers, types, imports."""
+"""Public names, stubs, and the imports that the package avoids."""
 
 import importlib
 import importlib.util
@@ -17,7 +17,7 @@ from support.marks import not_sanitized
 
 ROOT = Path(fastshard.__file__).parent
 
-# A module imports from layers below its own, and sideways inside its folder.
+
 # Adapters to libraries that are not here.
 MISSING = {
     f"fastshard.adapters.{name}"

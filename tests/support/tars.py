@@ -44,7 +44,7 @@ def listed_by_tarfile(path: Path) -> list[tuple[str, int, int]]:
 
 
 def write_numbers(folder: Path, count: int, *, first: int = 0, per: int = 10) -> Path:
-    """Write samples of ``txt`` (the position), ``npy`` and ``cls``; return the folder."""
+    """Write samples of ``txt`` (position), ``npy``, ``cls``; return the folder."""
     import numpy as np
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ def sql(root: Path, statement: str, *params: Any) -> list[tuple[Any, ...]]:
 
 
 def rename_base_dirs(root: Path, pattern: str) -> None:
-    """Rewrite every `base_dir` as another machine would have it: ``{}`` is the folder."""
+    """Rewrite every `base_dir` as on another machine: ``{}`` is the folder."""
     for name, base_dir in sql(root, "SELECT name, base_dir FROM fields"):
         said = pattern.format(Path(base_dir).name)
         sql(root, "UPDATE fields SET base_dir = ? WHERE name = ?", said, name)

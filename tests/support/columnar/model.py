@@ -182,7 +182,7 @@ class Work:
         return ["bad", self.rng.choice(list(self.state.rows))]
 
     def perform(self, op: list) -> tuple[list, bool]:
-        """Run an operation; return it with the new id, and whether all is now stored."""
+        """Run an operation; return it with the new id, and whether all is stored."""
         kind, *rest = op
         done = getattr(self, f"_do_{kind}", None)
         if done is None:

@@ -145,7 +145,7 @@ class OriginalWriter:
         self.conn.commit()
 
     def folder(self, field: str) -> Path:
-        """Return the folder of a field's shards, as `fields` gives it, absolute or not."""
+        """Return the folder of a field's shards, as `fields` has it."""
         sql = "SELECT base_dir FROM fields WHERE name = ?"
         row = self.conn.execute(sql, (field,)).fetchone()
         if row is None:
