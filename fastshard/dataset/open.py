@@ -1,4 +1,4 @@
-"""Opening datasets: which shards, in what order, with which index."""
+"""Function `open`: from a source to a dataset, through its format and indexes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fastshard.index.dataset_lookup import (
     find_remote_dataset_index,
 )
 from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import Url, is_folder
+from fastshard.remote.urls import Url, is_folder, redact
 
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
@@ -47,47 +47,47 @@ def open(  # noqa: A001
     check_size: bool = False,
     **remote: Unpack[RemoteOptions],
 ) -> Dataset:
-    """Open a dataset of tar shards, on this machine or elsewhere.
+    """Open a dataset of tar shards, local or remote.
 
     Parameters
     ----------
     source : str, path-like or sequence of them
         A tar; a directory, for the shards in it (``directory/**``: also below
         it); a glob; a brace list, ``train-{000..099}.tar``; a list of these; or
-        a wids index. Shards of directories and globs are ordered naturally, 2
+        a wids index. Shards of directories and globs are in natural order, 2
         before 10; lists keep their order. Or URLs of these: ``http(s)://``,
         ``hf://datasets/owner/name``, ``s3://``, ``gs://``, ``az://``. HTTP lists no
-        directories: the ``dataset.fsi`` there says what is in it.
+        directories: a folder needs a ``dataset.fsi``.
     index : {"auto", "none", "rebuild"} or path-like
-        As for `open_shard`, for each shard; and ``"auto"`` uses a fresh
-        ``dataset.fsi`` of the shards' directory, with which no shard is touched
-        to count samples. ``"rebuild"`` makes all of them first. A directory
-        holds indexes that were made with ``out=``.
+        As for `open_shard`, for each shard. ``"auto"`` also uses a fresh
+        ``dataset.fsi`` in the shards' directory, with which samples are counted
+        without opening shards. ``"rebuild"`` makes all indexes first. A directory,
+        or the URL of one, holds indexes that were made with ``out=``.
     key : {"first", "last"}
-        At which dot of a name's last part a sample's key ends.
+        The dot of a name's last part at which a sample's key ends.
     lower : bool
         Lower-case the fields of samples, as WebDataset does.
     decoders : Mapping of str to callable, optional
         ``fn(view) -> value`` by suffix of the field, for `Sample.decode`; they
-        come before those that are built in. With
-        `fastshard.formats.decoders.NpzDecoder` the memory of an ``.npz`` field has a
-        limit.
+        take precedence over the built-in ones.
+        `fastshard.formats.decoders.NpzDecoder` limits the memory of an ``.npz``
+        field.
     mode : {"mmap", "private", "pread"}
         As for `open_shard`.
     max_mapped : int, optional
-        How many shards may be mapped at a time; otherwise a quarter of what the
-        system allows (``vm.max_map_count``), at most 16,384.
+        Shards that may be mapped at a time; by default a quarter of the system's
+        limit (``vm.max_map_count``), at most 16,384.
     max_memory : int or str, optional
-        How much of the mapped shards may be resident in this process: bytes, or
-        ``"1GiB"``. Pages that were read longest ago are released, however they were
-        read; views of them stay valid, and fault their bytes in again. Pages that
-        were written to in ``mode="private"`` stay.
+        Limit of the mapped shards' resident memory in this process: bytes, or
+        ``"1GiB"``. The least recently read pages are released, by whatever call
+        they were read; views of them stay valid and fault their bytes in again.
+        Pages that were written to in ``mode="private"`` stay.
     keep_cache : bool
-        Whether what was read stays in the page cache. False is for datasets that
-        are larger than memory and read once.
+        Leave pages that were read in the page cache. False is for datasets larger
+        than memory that are read once.
     prefetch : bool
-        Whether bytes that are not in memory are brought before they are handed out,
-        without the GIL, and ahead of iterations.
+        Bring bytes into memory, without the GIL, before a view of them is returned,
+        and ahead of iterations.
     check_size : bool
         As for `open_shard`.
     **remote
@@ -96,113 +96,128 @@ def open(  # noqa: A001
     Returns
     -------
     Dataset
-        A sequence of samples. Shards are opened when they are first needed.
+        A sequence of samples. Each shard is opened on first use.
 
     Raises
     ------
     FileNotFoundError
-        A shard is not there.
+        A shard does not exist.
     FastshardError
         There are no shards, or not all of one format.
     RemoteError
-        What is remote cannot be read.
+        A URL cannot be read.
     """
     check_choice("mode", mode, ("mmap", "private", "pread"))
     check_choice("key", key, ("first", "last"))
     if max_mapped is not None and max_mapped < 1:
-        raise ValueError(f"max_mapped is at least 1, not {max_mapped}")
+        raise ValueError(f"max_mapped must be at least 1, got {max_mapped}")
     guard_collation()
-    where = os.fspath(index)
-    check_index(where)
-    most = None if max_memory is None else parse_size(max_memory)
-    reading = ReadOptions(prefetch, most, keep_cache)
-    given = {"index": where, "key": key, "lower": lower, "check_size": check_size}
+    index = os.fspath(index)
+    check_index(index)
+    limit = None if max_memory is None else parse_size(max_memory)
+    reading = ReadOptions(prefetch, limit, keep_cache)
+    own = {"index": index, "key": key, "lower": lower, "check_size": check_size}
     location = parse_source(source)
-    found = _format_of(location, remote)
+    found = _find_format(location, remote)
     if found is not None:
-        shards = _open_format(found, location, given, remote, mode, max_mapped, reading)
+        shards = _open_format(found, location, own, remote, mode, max_mapped, reading)
         return Dataset(shards, decoders=decoders)
-    known = (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
-    check_names("open", remote, known)
+    check_names("open", remote, _option_names())
     settings = location.settings(remote)
     listing = list_shards(location, remote=settings)
-    if listing.is_remote and where == "rebuild":
-        raise FastshardError('index="rebuild" is for local shards')
-    if where == "rebuild":
+    if index == "rebuild":
+        if listing.is_remote:
+            raise FastshardError(
+                'index="rebuild" is for local shards; index remote shards by '
+                "build_index(..., out=DIRECTORY)"
+            )
         from fastshard.dataset.build_index import build_index
 
         build_index(source, key=key, again=True)
-        where = "auto"
-    if os.path.basename(where) == NAME:
-        where = os.path.dirname(where) or "."
-    folder = where if where not in ("auto", "none") and is_folder(where) else None
-    if where not in ("auto", "none") and folder is None and len(listing.paths) > 1:
-        raise ValueError(f"one index, {where}, for {len(listing.paths):,} shards")
-    shards = make_tar_set(
-        listing.paths,
-        where,
-        folder=folder,
-        whole=location.is_whole,
-        mode=mode,
-        key=key,
-        lower=lower,
-        limit=max_mapped,
-        reading=reading,
-        check_size=check_size,
-        remote=settings if listing.is_remote else None,
+        index = "auto"
+    if os.path.basename(index) == NAME:
+        index = os.path.dirname(index) or "."
+    folder = index if index not in ("auto", "none") and is_folder(index) else None
+    if index not in ("auto", "none") and folder is None and len(listing.paths) > 1:
+        raise ValueError(
+            f"expected a directory of indexes for {len(listing.paths):,} shards, "
+            f"got one index, {redact(index)}"
+        )
+    return Dataset(
+        make_tar_set(
+            listing.paths,
+            index,
+            folder=folder,
+            whole=location.is_whole,
+            mode=mode,
+            key=key,
+            lower=lower,
+            limit=max_mapped,
+            reading=reading,
+            check_size=check_size,
+            remote=settings if listing.is_remote else None,
+        ),
+        decoders=decoders,
     )
-    return Dataset(shards, decoders=decoders)
 
 
-def _format_of(location: Location, remote: RemoteOptions) -> Format | None:
-    """Return the format of a directory; None: the source is tars."""
-    (place, *others) = location.parts
+def _option_names() -> tuple[str, ...]:
+    """Return the names of the options that every format takes."""
+    return (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+
+
+def _find_format(location: Location, options: RemoteOptions) -> Format | None:
+    """Return the format of a directory, or None for a source of tars."""
+    (first, *others) = location.parts
     if location.kind == "folder":
-        return find_format(LocalFolder(str(place)))
+        return find_format(LocalFolder(str(first)))
     if location.kind == "url" and not others and any(it.is_remote for it in formats()):
-        assert isinstance(place, Url)
-        settings = location.settings(_common(remote))
-        return find_format(RemoteFolder(place.text, settings))
+        assert isinstance(first, Url)
+        settings = location.settings(_select_remote(options))
+        return find_format(RemoteFolder(first.text, settings))
     return None
 
 
-def _common(options: Mapping[str, Any]) -> RemoteOptions:
-    """Return the options that every URL takes, without those of a format."""
-    known = RemoteOptions.__optional_keys__
-    kept = {name: value for name, value in options.items() if name in known}
-    return cast(RemoteOptions, kept)
+def _select_remote(options: Mapping[str, Any]) -> RemoteOptions:
+    """Return the options that apply to every URL, without those of a format."""
+    names = RemoteOptions.__optional_keys__
+    selected = {name: value for name, value in options.items() if name in names}
+    return cast(RemoteOptions, selected)
 
 
 def _open_format(
     found: Format,
     location: Location,
-    given: dict[str, Any],
+    own: dict[str, Any],
     options: Mapping[str, Any],
     mode: Mode,
     limit: int | None,
     reading: ReadOptions,
 ) -> ShardSet:
-    """Open the shards of a dataset with the options that its format takes."""
-    known = (
-        *(open.__kwdefaults__ or ()),
-        *RemoteOptions.__optional_keys__,
-        *found.options,
-    )
-    check_names("open", options, known)
-    plain = {"index": "auto", "key": "first", "lower": True, "check_size": False}
-    changed = {name for name in plain if given[name] != plain[name]}
+    """Open a dataset's shards with the options that its format takes.
+
+    Parameters
+    ----------
+    own : dict
+        Values of the arguments of `open` that only some formats take.
+    options : Mapping
+        The remaining keyword arguments of `open`.
+    """
+    check_names("open", options, (*_option_names(), *found.options))
+    defaults = {"index": "auto", "key": "first", "lower": True, "check_size": False}
+    changed = {name for name in defaults if own[name] != defaults[name]}
     if changed - found.options:
-        lacking = ", ".join(name for name in plain if name not in found.options)
-        raise ValueError(f"a {found.name} dataset takes no {lacking}")
-    settings = location.settings(_common(options))
-    own = {name: value for name, value in options.items() if name in found.options}
-    own |= {name: given[name] for name in changed}
+        lacking = ", ".join(name for name in defaults if name not in found.options)
+        raise ValueError(f"a {found.name} dataset does not take {lacking}")
+    settings = location.settings(_select_remote(options))
+    taken = {name: value for name, value in options.items() if name in found.options}
+    taken |= {name: own[name] for name in changed}
     if found.is_remote:
-        own["remote"] = settings if location.kind == "url" else None
-    (place,) = location.parts
-    root = place.text if isinstance(place, Url) else place
+        taken["remote"] = settings if location.kind == "url" else None
+    (part,) = location.parts
+    root = part.text if isinstance(part, Url) else part
     shards: ShardSet = found.open_set(
-        root, mode=mode, limit=limit, reading=reading, **own
+        root, mode=mode, limit=limit, reading=reading, **taken
     )
     return shards
 
@@ -221,32 +236,32 @@ def make_tar_set(
     check_size: bool = False,
     remote: Settings | None = None,
 ) -> TarSet:
-    """Return the shards of a dataset, with what its ``dataset.fsi`` says of them.
+    """Return a tar set, with its entries of a ``dataset.fsi`` if there is one.
 
     Parameters
     ----------
     paths, index
         As for `TarSet`.
     folder : str, optional
-        The index, if that is a directory or the URL of a folder.
+        The index, if it is a directory or the URL of a folder.
     whole : bool
-        They are all that their directory has.
+        `paths` are all shards of their directory.
     mode, key, lower, limit, reading, check_size, remote
         As for `TarSet`.
     """
     root = common_root(paths)
-    known: DatasetIndexView | None = None
+    last_dot = key == "last"
+    view: DatasetIndexView | None = None
     if remote is not None and (folder is not None or index == "auto"):
-        last_dot = key == "last"
-        known = find_remote_dataset_index(
+        view = find_remote_dataset_index(
             paths, root, folder=folder, last_dot=last_dot, whole=whole, settings=remote
         )
     elif folder is not None or index == "auto":
-        known = find_dataset_index(
+        view = find_dataset_index(
             paths,
             root,
             folder=folder,
-            last_dot=key == "last",
+            last_dot=last_dot,
             whole=whole,
             copied=mode == "pread",
         )
@@ -258,7 +273,7 @@ def make_tar_set(
         key=key,
         lower=lower,
         limit=limit,
-        known=known,
+        index_view=view,
         reading=reading,
         check_size=check_size,
         remote=remote,

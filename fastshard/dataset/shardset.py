@@ -1,4 +1,4 @@
-"""The ordered shards of a dataset: opened on first use, evicted, bounded in memory."""
+"""Shard sets: the ordered shards of a dataset, opened on first use and evicted."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ __all__ = [
     "memory_info",
 ]
 
-WINDOW = 32  # items ahead of an iteration
-MOST_AHEAD = 64 << 20  # bytes ahead of it
-MOST_MAPPED = 16_384  # shards
+WINDOW = 32  # items prefetched ahead of an iteration
+MAX_WINDOW_BYTES = 64 << 20
+MAX_MAPPED = 16_384  # shards
 
 
 class ReadOptions(NamedTuple):
-    """What `fastshard.open` was told about memory.
+    """The options of `fastshard.open` for memory and prefetch.
 
     Attributes
     ----------
     prefetch : bool
-        Bring bytes before they are touched.
+        Bring bytes into memory before they are touched.
     max_memory : int or None
-        Bytes of mapped shards that may be resident; None: no bound.
+        Bytes of mapped shards that may be resident; None: no limit.
     keep_cache : bool
-        Leave in the page cache what was read.
+        Leave pages that were read in the page cache.
     """
 
     prefetch: bool = True
@@ -54,56 +54,57 @@ class ReadOptions(NamedTuple):
 
     @property
     def window_bytes(self) -> int:
-        """Bytes ahead of an iteration."""
+        """Bytes prefetched ahead of an iteration."""
         if self.max_memory is None:
-            return MOST_AHEAD
-        return max(1, min(MOST_AHEAD, self.max_memory // 4))
+            return MAX_WINDOW_BYTES
+        return max(1, min(MAX_WINDOW_BYTES, self.max_memory // 4))
 
-    def ring(self) -> PageRing | None:
-        """Return what releases the pages of mapped shards; None: they stay.
+    def make_ring(self) -> PageRing | None:
+        """Return the ring that releases pages of mapped shards, or None for no limit.
 
-        It keeps half of the bound: the window ahead of an iteration, and as much
-        behind it. The rest is left to what cannot be counted: a batch that is larger
-        than a quarter of it, readers in other threads.
+        The ring holds half of `max_memory`: the window ahead of an iteration and as
+        much behind it. The other half is a reserve for uncounted pages: batches
+        above a quarter of the limit, and reads by other threads.
         """
         if self.max_memory is None and self.keep_cache:
             return None
-        most = 4 * MOST_AHEAD if self.max_memory is None else self.max_memory
-        return PageRing(most // 2, forgets=not self.keep_cache)
+        limit = 4 * MAX_WINDOW_BYTES if self.max_memory is None else self.max_memory
+        return PageRing(limit // 2, forgets=not self.keep_cache)
 
 
 Reading = ReadOptions  # the name in pickles of version 0.1
 
 
 def memory_info(shards: ShardSet) -> dict[str, int | None]:
-    """Return bytes that are mapped, resident and buffered."""
+    """Return the mapped, resident and buffered bytes of a shard set."""
     ranges = shards.mapped_ranges()
+    buffered = sum(iterator.buffered for iterator in shards.active_iterations())
     return {
         "mapped": sum(size for _, size in ranges),
-        "resident": _resident(ranges),
-        "buffered": sum(ahead.buffered for ahead in shards.active_iterations()),
+        "resident": _resident_bytes(ranges),
+        "buffered": buffered,
     }
 
 
-def _resident(ranges: list[tuple[int, int]]) -> int | None:
-    """Add up what Linux says of mappings that begin where ours do."""
+def _resident_bytes(ranges: list[tuple[int, int]]) -> int | None:
+    """Add up the resident bytes of mappings, by start address; None: not Linux."""
     starts = {address for address, _ in ranges}
-    resident, counts = 0, False
+    resident, is_ours = 0, False
     try:
         with open("/proc/self/smaps", "rb") as file:
             for line in file:
                 if line[:1].isalpha() and line[:1].isupper():
-                    if counts and line.startswith(b"Rss:"):
+                    if is_ours and line.startswith(b"Rss:"):
                         resident += int(line.split()[1]) << 10
                 else:
-                    counts = int(line.split(b"-")[0], 16) in starts
-    except OSError:  # not Linux
+                    is_ours = int(line.split(b"-")[0], 16) in starts
+    except OSError:
         return None
     return resident
 
 
 class Counts(NamedTuple):
-    """How much a shard holds."""
+    """The numbers of samples and members of a shard."""
 
     samples: int
     members: int
@@ -111,50 +112,50 @@ class Counts(NamedTuple):
 
 @cache
 def mapping_limit() -> int:
-    """Return how many shards may be mapped at a time.
+    """Return the number of shards that may be mapped at a time.
 
-    A process may have ``vm.max_map_count`` mappings, of which a shard with its
-    index takes two, and others want some too.
+    A shard and its index take two of the process's ``vm.max_map_count`` mappings;
+    half of them are left to other libraries.
     """
     try:
         with open("/proc/sys/vm/max_map_count") as file:
-            return max(1, min(MOST_MAPPED, int(file.read()) // 4))
+            return max(1, min(MAX_MAPPED, int(file.read()) // 4))
     except (OSError, ValueError):  # not Linux
-        return MOST_MAPPED
+        return MAX_MAPPED
 
 
 class ShardSet(ABC):
-    """Shards of one dataset, in order; positions of samples run through them.
+    """The shards of one dataset, in order; positions of samples run through them.
 
-    A format's set opens a shard and counts what it holds. This class keeps those that
-    are open, and evicts the ones that were not used for longest when there are too
-    many (clock replacement). Views keep theirs mapped.
+    Subclasses open and count the shards of a format. This class keeps the open ones
+    and evicts by the clock algorithm beyond `limit`. Views keep an evicted shard
+    mapped.
 
     Parameters
     ----------
     count : int
-        Shards, as far as positions are concerned: a format whose samples lie across
-        its shards has one.
+        Shards by which positions are divided: 1 for a format whose samples span all
+        of its shards.
     root : str
-        The directory that all of it lies below; of URLs the folder.
+        The directory above all shards, or the URL of the folder.
     mode : {"mmap", "private", "pread"}
     limit : int, optional
-        How many shards may be mapped at a time; otherwise `mapping_limit`.
-    reading : Reading
+        Shards that may be mapped at a time; by default `mapping_limit`.
+    reading : ReadOptions
     remote : Settings, optional
-        How shards are read that are not here.
+        How remote shards are read.
 
     Attributes
     ----------
     format : str
-        The format's name.
+        The name of the format.
     paths : list of str
-        Of its shards.
+        The shards' paths or URLs.
     """
 
     format: ClassVar[str]
     paths: list[str]
-    known: DatasetIndexView | None = None  # what one index says of all shards
+    index_view: DatasetIndexView | None = None  # the index of all shards, if any
 
     def __init__(
         self,
@@ -168,20 +169,18 @@ class ShardSet(ABC):
     ) -> None:
         self.root = root
         self.mode: Mode = mode
-        self.remote = remote  # None: the shards are here
+        self.remote = remote  # None: local shards
         self.reading = reading
-        self.ring = reading.ring()  # of all shards; None: their pages stay
+        self.ring = reading.make_ring()  # shared by all shards; None: no limit
         self.iterations: WeakSet[PrefetchIterator | RemotePrefetchIterator] = WeakSet()
         self.limit = limit or mapping_limit()
         self.closed = False
-        self.identity: Identity | None = None  # once a state asked for it
-        self.open_samples: list[Any] = [
-            None
-        ] * count  # samples of the shards that are open
-        self.used: bytearray | None = None  # marks of the clock
+        self.identity: Identity | None = None  # computed for the first state
+        self.open_samples: list[Any] = [None] * count  # None: a closed shard
+        self.used: bytearray | None = None  # the clock's reference bits
         if count > self.limit:
             self.used = bytearray(count)
-        self._hand = 0
+        self._clock_hand = 0
         self.open_count = 0
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
@@ -203,38 +202,38 @@ class ShardSet(ABC):
 
     @abstractmethod
     def counts(self) -> list[Counts]:
-        """Return what each shard holds."""
+        """Return the counts of each shard."""
 
     @abstractmethod
     def is_counted(self) -> bool:
-        """Say whether it is known how much each shard holds."""
+        """Return whether the counts are known without opening shards."""
 
     @abstractmethod
     def data_bytes(self) -> int:
-        """Return the sum of the sizes of all that samples hold."""
+        """Return the bytes of all samples' fields."""
 
     @abstractmethod
     def mapped_ranges(self) -> list[tuple[int, int]]:
-        """Return the address and the bytes of each shard that is mapped."""
+        """Return the address and length in bytes of each mapped shard."""
 
     @abstractmethod
     def identify(self) -> Identity:
-        """Return the identity of the dataset, the same wherever it lies."""
+        """Return the identity of the dataset; it does not depend on the root."""
 
     def file_count(self) -> int:
-        """Return how many files the shards are."""
+        """Return the number of files."""
         return len(self)
 
     def find_key(self, key: str) -> list[int] | None:
-        """Return the positions of samples of a key; None: a table must be asked."""
+        """Return the positions of samples with a key, or None without a key index."""
         return None
 
     def verify(self) -> list[Any] | None:
-        """Return the faults of a format that checks itself; None: it has tars."""
+        """Return the faults that a format's own check finds, or None if it has none."""
         return None
 
     def samples(self, k: int) -> Any:
-        """Return the samples of shard `k`, which is opened if it is not."""
+        """Return the samples of shard `k`; open it if needed."""
         samples = self.open_samples[k]
         if samples is None:
             samples = self.open_shard(k)
@@ -243,11 +242,15 @@ class ShardSet(ABC):
         return samples
 
     def keep(self, k: int, samples: Any) -> Any:
-        """Keep the samples of a shard that was opened; return those that are kept."""
+        """Register the samples of an opened shard; return the registered ones.
+
+        Samples that another thread registered first win: they may be private pages
+        that were written to.
+        """
         self.evict()
-        faster = self.open_samples[k]  # of another thread: it may have been written to
-        if faster is not None:
-            return faster
+        first = self.open_samples[k]
+        if first is not None:
+            return first
         self.open_count += 1
         self.open_samples[k] = samples
         return samples
@@ -259,8 +262,8 @@ class ShardSet(ABC):
         for _ in range(2 * len(self.open_samples)):  # the second round finds one
             if self.open_count < self.limit:
                 return
-            k = self._hand
-            self._hand = (k + 1) % len(self.open_samples)
+            k = self._clock_hand
+            self._clock_hand = (k + 1) % len(self.open_samples)
             if self.open_samples[k] is None:
                 continue
             if self.used[k]:
@@ -271,30 +274,36 @@ class ShardSet(ABC):
         self.open_count = sum(samples is not None for samples in self.open_samples)
 
     def sizes(self) -> list[int | None]:
-        """Return how many samples each shard has, or Nones if that is not known."""
+        """Return each shard's number of samples, or Nones before they are counted."""
         if not self.is_counted():
             return [None] * len(self)
         return [count.samples for count in self.counts()]
 
-    def map_shards(self, task: Callable[[int], Any], doing: str) -> Iterable[Any]:
-        """Do something to each shard; yield the results in order."""
+    def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
+        """Call a task with each shard's number; yield the results in order.
+
+        Parameters
+        ----------
+        label : str
+            For the progress bar.
+        """
         return map(task, range(len(self)))
 
     def starts(self) -> list[int]:
-        """Return where each shard's samples begin; and, last, how many there are."""
+        """Return the position of each shard's first sample, then the total."""
         if self._starts is None or self.closed:
             sizes = (count.samples for count in self.counts())
             self._starts = list(accumulate(sizes, initial=0))
         return self._starts
 
     def locator(self) -> SampleLocator:
-        """Return what finds samples by position. It refers to this, not this to it."""
+        """Return a locator of samples by position; the set keeps no reference to it."""
         return SampleLocator(
             self.starts(), self.open_samples, self.used, self.open_shard
         )
 
     def member_starts(self) -> list[int]:
-        """Return where each shard's members begin; and, last, how many there are."""
+        """Return the position of each shard's first member, then the total."""
         if self._member_starts is None:
             sizes = (count.members for count in self.counts())
             self._member_starts = list(accumulate(sizes, initial=0))
@@ -303,14 +312,14 @@ class ShardSet(ABC):
     def close(self) -> None:
         """Close all shards; views stay valid, iterations raise."""
         self.closed = True
-        for ahead in self.active_iterations():
-            ahead.invalidate()
+        for iterator in self.active_iterations():
+            iterator.invalidate()
         # In place: locators refer to this list.
         self.open_samples[:] = [None] * len(self.open_samples)
 
     def iterate(
         self,
-        feed: ItemStream,
+        stream: ItemStream,
         window: int,
         make: Callable[[Any], Any] | None = None,
         describe: Callable[[int, int], dict[str, Any]] | None = None,
@@ -318,37 +327,35 @@ class ShardSet(ABC):
         on_error: Callable[[Exception, int], bool] | None = None,
         skipped: int = 0,
     ) -> PrefetchIterator | RemotePrefetchIterator:
-        """Return an iterator that prefetches the items of a stream."""
-        reading = self.reading
-        if self.remote is not None:
-            fetched = RemotePrefetchIterator(
-                feed,
-                window if reading.prefetch else 0,
-                reading.window_bytes,
-                make=make,
-                describe=describe,
-                on_error=on_error,
-                skipped=skipped,
-            )
-            self.iterations.add(fetched)
-            return fetched
-        ahead = PrefetchIterator(
-            feed,
-            window if reading.prefetch else 0,
-            reading.window_bytes,
-            ring=self.ring,
-            make=make,
-            describe=describe,
-            on_error=on_error,
-            skipped=skipped,
-        )
-        self.iterations.add(ahead)
-        return ahead
+        """Return an iterator that prefetches the items of a stream.
+
+        Parameters
+        ----------
+        window : int
+            Items ahead.
+        make, describe, on_error, skipped
+            As for `PrefetchIterator`.
+        """
+        iterator: PrefetchIterator | RemotePrefetchIterator
+        options: dict[str, Any] = {
+            "make": make,
+            "describe": describe,
+            "on_error": on_error,
+            "skipped": skipped,
+        }
+        ahead = window if self.reading.prefetch else 0
+        most = self.reading.window_bytes
+        if self.remote is None:
+            iterator = PrefetchIterator(stream, ahead, most, ring=self.ring, **options)
+        else:
+            iterator = RemotePrefetchIterator(stream, ahead, most, **options)
+        self.iterations.add(iterator)
+        return iterator
 
     def active_iterations(self) -> list[PrefetchIterator | RemotePrefetchIterator]:
-        """Return the iterations that there are."""
+        """Return the iterators that are alive."""
         while True:
             try:
                 return list(self.iterations)
-            except RuntimeError:  # another thread began one meanwhile
+            except RuntimeError:  # another thread added one meanwhile
                 continue

@@ -1,4 +1,4 @@
-"""The tar shards of a dataset, and what its indexes say of them."""
+"""Tar shard sets: opened through their indexes, counted, identified, pickled."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
+from urllib.parse import quote
 
 from fastshard._core.io.source import LocalFile, MappedSource
 from fastshard._util.progress import iterate_with_bar
@@ -29,6 +30,7 @@ from fastshard.index.sidecar import peek_counts
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
+    HTTP,
     Url,
     base_of,
     common_folder,
@@ -42,27 +44,25 @@ from fastshard.remote.urls import (
 
 __all__ = ["TarSet", "common_root", "require_tars"]
 
-HEAD = 4096  # bytes of a shard that are looked at
-THREADS = 16  # that scan headers, which waits for disks
+HEAD_BYTES = 4096  # of a shard, hashed for its identity
+THREADS = 16  # scan headers, which waits for disks
 
 
 class TarSet(ShardSet):
-    """Tar shards in order; positions of samples and members that run through them.
+    """The tar shards of a dataset, in order.
 
     Parameters
     ----------
     paths : sequence of str
     index : str
-        As for `open_shard`; a directory holds the indexes as the shards lie
-        below `root`.
+        As for `open_shard`; or a directory of indexes, or the URL of one, laid out
+        as the shards are below `root`.
     root, mode, limit, reading, remote
         As for `ShardSet`.
-    key, lower
+    key, lower, check_size
         As for `open_shard`.
-    known : DatasetIndexView, optional
-        What ``dataset.fsi`` says of exactly these shards.
-    check_size : bool
-        As for `open_shard`.
+    index_view : DatasetIndexView, optional
+        The ``dataset.fsi`` entries of exactly these shards.
     """
 
     format = "tar"
@@ -77,7 +77,7 @@ class TarSet(ShardSet):
         key: KeyRule,
         lower: bool,
         limit: int | None = None,
-        known: DatasetIndexView | None = None,
+        index_view: DatasetIndexView | None = None,
         reading: ReadOptions = ReadOptions(),  # noqa: B008 - immutable
         check_size: bool = False,
         remote: Settings | None = None,
@@ -92,20 +92,20 @@ class TarSet(ShardSet):
         )
         self.paths = list(paths)
         self.index = index
-        self._indexes: str | Url | None = None  # the folder that `index` names
+        self._index_folder: str | Url | None = None
         if index not in ("auto", "none") and is_folder(index):
-            self._indexes = parse_path_or_url(index)
+            self._index_folder = parse_path_or_url(index)
         self.options: dict[str, Any] = {"mode": mode, "key": key, "lower": lower}
         self.options |= {"prefetch": reading.prefetch, "check_size": check_size}
         self.options |= {"remote": remote}
-        self.known = known
-        self._given_up = False
+        self.index_view = index_view
+        self._is_cancelled = False
         self._counts: list[Counts] | None = None
-        if known is not None:
-            self._counts = [Counts(*counts) for counts in known.counts()]
+        if index_view is not None:
+            self._counts = [Counts(*counts) for counts in index_view.counts()]
 
     def shard(self, k: int) -> TarShard:
-        """Return shard `k`, which is opened if it is not."""
+        """Return shard `k`; open it if needed."""
         shard = self.samples(k).shard
         assert isinstance(shard, TarShard)
         return shard
@@ -116,7 +116,7 @@ class TarSet(ShardSet):
         Raises
         ------
         StaleIndexError
-            It is not what ``dataset.fsi`` says.
+            The shard differs from its entry in ``dataset.fsi``.
         ClosedError
             The dataset is closed.
         FormatError, OSError
@@ -129,20 +129,21 @@ class TarSet(ShardSet):
         shard = open_tar(
             path,
             TarOptions(self.index_option(k), **self.options),
-            progress=self._go_on,
+            progress=self._check_cancelled,
             ring=self.ring,
         )
         samples = shard.samples
-        if self.known is not None:
+        if self.index_view is not None:
             with shard.file() as file:
                 table, mark = shard.parts()[1], shard.fingerprint
-                self.known.check(k, path, len(samples), table, file, mark)
+                self.index_view.check(k, path, len(samples), table, file, mark)
         elif self._counts is not None and self._counts[k] != (
             found := Counts(len(samples), len(shard))
         ):
+            before = self._counts[k]
             raise StaleIndexError(
-                f"it has {found.samples:,} samples and {found.members:,} members, and "
-                f"had {self._counts[k].samples:,} and {self._counts[k].members:,}",
+                f"expected {before.samples:,} samples and {before.members:,} members, "
+                f"as counted before, got {found.samples:,} and {found.members:,}",
                 path,
                 0,
             )
@@ -150,28 +151,33 @@ class TarSet(ShardSet):
         return kept
 
     def index_option(self, k: int) -> str:
-        """Return the ``index=`` that shard `k` is opened with."""
-        folder = self._indexes
+        """Return the ``index=`` argument for opening shard `k`."""
+        folder = self._index_folder
         if folder is None:
             return self.index
-        if self.remote is None:
-            below = os.path.relpath(os.path.dirname(self.paths[k]), self.root)
-        else:
-            below = relative_path(folder_of(self.paths[k]) + "/", self.root)
-            if isinstance(folder, Url):
-                return join_url(folder.text, below)
-        return os.path.normpath(os.path.join(self.index, below))
+        below = self._folder_below_root(k)
+        if isinstance(folder, Url):
+            if self.remote is None and folder.scheme in HTTP:
+                below = quote(below)  # a path, not part of a URL yet
+            return join_url(folder.text, below) if below else folder.text
+        return os.path.normpath(os.path.join(folder, below))
 
-    def without(self, gone: Collection[int]) -> TarSet:
-        """Return the set without some shards; opens its own."""
-        kept = [k for k in range(len(self)) if k not in gone]
-        known = self.known
-        if known is not None:
-            known = known.some(kept)
+    def _folder_below_root(self, k: int) -> str:
+        """Return the folder of shard `k` relative to the root; "" for the root."""
+        if self.remote is not None:
+            return relative_path(folder_of(self.paths[k]) + "/", self.root).rstrip("/")
+        folder = os.path.dirname(os.path.abspath(self.paths[k]))
+        below = os.path.relpath(folder, self.root)
+        return "" if below == os.curdir else below.replace(os.sep, "/")
+
+    def without(self, dropped: Collection[int]) -> TarSet:
+        """Return a set without some shards; it opens its own handles."""
+        kept = [k for k in range(len(self)) if k not in dropped]
+        view = self.index_view
         shards = TarSet(
             [self.paths[k] for k in kept],
             root=self.root,
-            known=known,
+            index_view=None if view is None else view.some(kept),
             **(self.state() | {"index": self.index}),
         )
         if self._counts is not None:
@@ -180,56 +186,62 @@ class TarSet(ShardSet):
         return shards
 
     def is_counted(self) -> bool:
-        """Say whether it is known how much each shard holds."""
+        """Return whether the counts are known without opening shards."""
         return self._counts is not None
 
     def counts(self) -> list[Counts]:
-        """Return what each shard holds; looks for what no index says, in parallel."""
-        if self.closed:
-            raise ClosedError("the dataset is closed")
+        """Return the counts of each shard; open those without an index in threads."""
+        self._check_open()
         if self._counts is None:
             self._counts = list(self.map_shards(self.count, "counting"))
         return self._counts
 
     def count(self, k: int) -> Counts:
+        """Return the counts of shard `k`, from the header of a fresh index if any."""
         samples = self.open_samples[k]
         if samples is None and self.remote is None:
             index = self.index_option(k)
             if index == "auto" or os.path.isdir(index):
                 folder = None if index == "auto" else index
-                found = peek_counts(
-                    self.paths[k], folder, self.options["key"] == "last"
-                )
+                last_dot = self.options["key"] == "last"
+                found = peek_counts(self.paths[k], folder, last_dot)
                 if found is not None:
                     return Counts(*found)
         if samples is None:
             samples = self.samples(k)
         return Counts(len(samples), len(samples.shard))
 
-    def map_shards(self, task: Callable[[int], Any], doing: str) -> Iterable[Any]:
-        """Do something to each shard in threads; yield the results in order."""
-        if self.closed:
-            raise ClosedError("the dataset is closed")
+    def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
+        """Call a task with each shard's number, in threads; yield results in order.
+
+        An error or an early end cancels the tasks that have not begun, and the scans
+        that run.
+        """
+        self._check_open()
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(THREADS) as pool:
             try:
                 results = pool.map(task, range(len(self)))
-                yield from iterate_with_bar(results, len(self), doing)
+                yield from iterate_with_bar(results, len(self), label)
             except BaseException:
-                self._given_up = True
+                self._is_cancelled = True
                 pool.shutdown(cancel_futures=True)
                 raise
             finally:
-                self._given_up = False
+                self._is_cancelled = False
 
-    def _go_on(self, _: int) -> None:
-        """End the scan of a shard that nobody waits for any more."""
-        if self._given_up:
-            raise ClosedError("nobody waits for this shard")
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the dataset is closed: open it again")
+
+    def _check_cancelled(self, _: int) -> None:
+        """End a scan that `map_shards` cancelled; called with its progress."""
+        if self._is_cancelled:
+            raise ClosedError("opening was cancelled")
 
     def mapped_ranges(self) -> list[tuple[int, int]]:
-        """Return the address and the bytes of each shard that is mapped."""
+        """Return the address and length in bytes of each mapped shard."""
         ranges = []
         for samples in self.open_samples:
             if samples is not None and not samples.shard.closed:
@@ -239,9 +251,10 @@ class TarSet(ShardSet):
         return ranges
 
     def identify(self) -> Identity:
-        """Return the identity of the shards, the same wherever they lie.
+        """Return the identity of the shards; it does not depend on the root.
 
-        Of the first and the last shard the sizes and the first 4 KiB are looked at.
+        It is a hash of their names, key rule and sample counts, and of the size and
+        first 4 KiB of the first and the last shard.
         """
         paths = self.paths
         if self.remote is not None:
@@ -249,43 +262,44 @@ class TarSet(ShardSet):
         starts = array("q", self.starts())
         samples = starts[-1]
         ends = [min(paths), max(paths)] if paths else [""]
-        common = os.path.commonprefix(ends)  # noqa: RUF071 - of folders, after this
-        below = common.replace(os.sep, "/").rfind("/") + 1
-        names = "\n".join([path[below:] for path in paths]).replace(os.sep, "/")
+        prefix = os.path.commonprefix(ends)  # noqa: RUF071 - cut at a folder below
+        start = prefix.replace(os.sep, "/").rfind("/") + 1
+        names = "\n".join([path[start:] for path in paths]).replace(os.sep, "/")
         digest = blake2b(names.encode("utf-8", "surrogateescape"), digest_size=8)
         digest.update(f"\n{self.options['key']}\n".encode())
-        digest.update(
-            starts.tobytes() if sys.byteorder == "little" else _swapped(starts)
-        )
+        if sys.byteorder == "big":
+            starts.byteswap()  # the hash is of little-endian numbers
+        digest.update(starts.tobytes())
         for path in dict.fromkeys(self.paths[:1] + self.paths[-1:]):
-            with self._file(path) as file:
+            with self._open_file(path) as file:
                 digest.update(f"\n{file.nbytes}\n".encode())
-                digest.update(file.read_many([(0, min(HEAD, file.nbytes))])[0])
+                digest.update(file.read_many([(0, min(HEAD_BYTES, file.nbytes))])[0])
         name = os.path.basename(self.root) or "".join(map(os.path.basename, paths[:1]))
         return Identity(name, samples, digest.hexdigest())
 
-    def _file(self, path: str) -> LocalFile | RemoteFile:
+    def _open_file(self, path: str) -> LocalFile | RemoteFile:
         if self.remote is None:
             return LocalFile(path)
         return open_remote(path, self.remote)
 
     def data_bytes(self) -> int:
-        """Return the sum of all members' sizes; opens shards that no index counts."""
-        if self.known is not None:
-            return self.known.data_bytes()
-        sums = self.map_shards(
-            lambda k: self.shard(k).parts()[1].data_bytes, "adding up sizes"
+        """Return the bytes of all members; open shards without an index of all."""
+        if self.index_view is not None:
+            return self.index_view.data_bytes()
+        return sum(
+            self.map_shards(
+                lambda k: self.shard(k).parts()[1].data_bytes, "adding up sizes"
+            )
         )
-        return sum(sums)
 
     def member(self, i: int) -> tuple[TarShard, int]:
-        """Return the shard that holds member `i` of all, and its position there."""
+        """Return the shard of member `i` of the dataset, and the position in it."""
         starts = self.member_starts()
         k = bisect_right(starts, i) - 1
         return self.shard(k), i - starts[k]
 
     def state(self) -> dict[str, Any]:
-        """Return the options that make the same set of the same paths."""
+        """Return the options that open an equal set of the same paths."""
         index = self.index
         if index not in ("auto", "none") and not is_remote(index):
             index = os.path.abspath(index)
@@ -298,41 +312,42 @@ class TarSet(ShardSet):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.closed:
-            raise ClosedError("the dataset is closed")
+        self._check_open()
         root = self.root
-        state = self.state()
-        below, counts = None, None
+        view = self.index_view
+        names, counts = None, None
         if self.remote is not None:
-            below = self.paths
-        elif self.known is None or self.known.numbers is not None:
+            names = self.paths
+        elif view is None or view.numbers is not None:
             root = os.path.abspath(root)
-            whole = map(os.path.abspath, self.paths)
-            below = [os.path.relpath(path, root) for path in whole]
-        if self.known is None and self._counts is not None:
+            names = [os.path.relpath(os.path.abspath(p), root) for p in self.paths]
+        if view is None and self._counts is not None:
             counts = [tuple(count) for count in self._counts]
-        return _again, (root, below, state, counts, self.known)
+        return _reopen, (root, names, self.state(), counts, view)
 
 
-def _again(
+def _reopen(
     root: str,
-    below: list[str] | None,
+    names: list[str] | None,
     state: dict[str, Any],
     counts: list[tuple[int, int]] | None,
-    known: DatasetIndexView | None,
+    view: DatasetIndexView | None,
 ) -> TarSet:
-    """Make a set of what one pickled: what ``dataset.fsi`` says is left to it."""
-    if below is None:
-        assert known is not None
-        below = [shard.name for shard in known.file.shards]
+    """Return an unpickled set; without names, ``dataset.fsi`` lists the shards."""
+    if names is None:
+        assert view is not None
+        names = [shard.name for shard in view.file.shards]
     if state["remote"] is not None:
-        paths = below
+        paths = names
     else:
-        paths = [os.path.join(root, path) for path in below]
-    shards = TarSet(paths, root=root, known=known, **state)
+        paths = [os.path.join(root, name) for name in names]
+    shards = TarSet(paths, root=root, index_view=view, **state)
     if counts is not None:
         shards._counts = [Counts(*count) for count in counts]
     return shards
+
+
+_again = _reopen  # the name in pickles of version 0.1
 
 
 def require_tars(shards: ShardSet) -> TarSet:
@@ -341,12 +356,12 @@ def require_tars(shards: ShardSet) -> TarSet:
     Raises
     ------
     FastshardError
-        It is of another format.
+        The dataset is of another format.
     """
     if not isinstance(shards, TarSet):
         raise FastshardError(
-            f"{shards.root} is a {shards.format} dataset: its samples' fields lie in "
-            "shards of their own, which have no samples"
+            f"expected a dataset of tar shards, got a {shards.format} dataset: "
+            f"{shards.root}; its shards hold fields, not samples"
         )
     return shards
 
@@ -356,9 +371,3 @@ def common_root(paths: Sequence[str]) -> str:
     if is_remote(paths[0]):
         return common_folder(list(paths))
     return os.path.commonpath([os.path.dirname(os.path.abspath(p)) for p in paths])
-
-
-def _swapped(numbers: array[int]) -> bytes:
-    """Return the bytes that a little-endian machine has."""
-    numbers.byteswap()
-    return numbers.tobytes()

@@ -167,7 +167,7 @@ def _wrong_hashes(
 
 def verify_shards_listed(shards: TarSet) -> Iterator[FaultTuple]:
     """Say what a ``dataset.fsi`` has that its shards have not."""
-    known = shards.known
+    known = shards.index_view
     assert known is not None
     if known.file.has_damaged_rows():
         yield known.path, 76, None, "the checksum of its table of keys is wrong"
@@ -185,7 +185,7 @@ def _wrong_rows(shards: TarSet) -> Iterator[FaultTuple]:
     """Compare a table of keys with one made of the keys."""
     from fastshard.dataset.views import build_key_table
 
-    known = shards.known
+    known = shards.index_view
     assert known is not None
     if not known.has_keys:
         return
@@ -301,7 +301,7 @@ def verify_dataset(shards: TarSet, *, hashes: bool = False) -> list[Fault]:
     faults = [
         fault for found in shards.map_shards(verify, "verifying") for fault in found
     ]
-    if shards.known is not None:
+    if shards.index_view is not None:
         faults.extend(_known_faults(shards))
     return faults
 
@@ -327,7 +327,7 @@ def verify_dataset_index(
         mode="mmap",
         key="last" if index.last_dot else "first",
         lower=True,
-        known=known,
+        index_view=known,
         remote=remote,
     )
     return _known_faults(shards)

@@ -254,7 +254,7 @@ class DatasetKeys(Sequence[str]):
     def _candidates(self, key: str) -> list[int]:
         from fastshard.index.dataset_file import candidates
 
-        known = self._set.known
+        known = self._set.index_view
         if known is not None and known.has_keys:
             found = known.candidates(key)
             total = self._set.starts()[-1]

@@ -136,7 +136,7 @@ def test_older_tables_of_keys_deny_none(folder):
     fastshard.build_index(folder)
     older_dataset_index(folder)
     ds = fastshard.open(folder)
-    assert ds._set.known is not None
+    assert ds._set.index_view is not None
     for key in [*KEYS, "plain", "odd"]:
         for asked in (key, f"./{key}"):
             assert ds[asked].key == key

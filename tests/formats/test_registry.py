@@ -86,7 +86,7 @@ def test_a_directory_is_opened_by_its_mark_and_its_options(folder):
 
 @pytest.mark.usefixtures("toy")
 def test_options_that_a_format_lacks_are_refused(folder):
-    with pytest.raises(ValueError, match="a toy dataset takes no index, lower"):
+    with pytest.raises(ValueError, match="a toy dataset does not take index, lower"):
         fastshard.open(folder, lower=False)
     with pytest.raises(TypeError, match=r"no argument parts=.*part="):
         fastshard.open(folder, parts="a")

@@ -87,7 +87,7 @@ class ShardedDatasetReader:
         }
         limit = None if max_memory is None else parse_size(max_memory)
         self._memory = Memory(max_memory=limit)
-        self._ring = self._memory.ring()
+        self._ring = self._memory.make_ring()
         unpickle: Unpickle | None = None
         if allow_pickle:
             from fastshard.columnar.read.objects import unpickle_array
