@@ -7,7 +7,7 @@ cdef extern from "threads.h" nogil:
         pass
     ctypedef struct fs_lock_t:
         pass
-    ctypedef struct fs_bell_t:
+    ctypedef struct fs_cond_t:
         pass
     ctypedef void *(*fs_work_t)(void *) noexcept nogil
     int fs_thread_start(fs_thread_t *thread, fs_work_t work, void *argument)
@@ -16,16 +16,16 @@ cdef extern from "threads.h" nogil:
     void fs_lock(fs_lock_t *lock)
     void fs_unlock(fs_lock_t *lock)
     void fs_lock_free(fs_lock_t *lock)
-    int fs_bell_init(fs_bell_t *bell)
-    void fs_bell_ring(fs_bell_t *bell)
-    void fs_bell_wait(fs_bell_t *bell, fs_lock_t *lock)
-    void fs_bell_free(fs_bell_t *bell)
+    int fs_cond_init(fs_cond_t *bell)
+    void fs_cond_broadcast(fs_cond_t *bell)
+    void fs_cond_wait(fs_cond_t *bell, fs_lock_t *lock)
+    void fs_cond_free(fs_cond_t *bell)
     unsigned fs_generation()
     int fs_watch_forks()
-    uint64_t fs_get(uint64_t *at)
-    void fs_put(uint64_t *at, uint64_t value)
-    void fs_publish(uint64_t *at, uint64_t value)
-    uint64_t fs_next(uint64_t *at)
+    uint64_t fs_atomic_load(uint64_t *at)
+    void fs_atomic_store(uint64_t *at, uint64_t value)
+    void fs_atomic_publish(uint64_t *at, uint64_t value)
+    uint64_t fs_atomic_next(uint64_t *at)
     void fs_pin(uint32_t *count)
     void fs_unpin(uint32_t *count)
     bint fs_is_pinned(uint32_t *count)

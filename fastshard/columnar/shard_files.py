@@ -11,7 +11,7 @@ from threading import Lock
 from fastshard._core.columnar.rows import ColumnFile, open_column
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile, Source
-from fastshard._core.parse.tar import scan_sound
+from fastshard._core.parse.tar import scan_until_fault
 from fastshard._core.table.extents import ExtentTable
 from fastshard.columnar.schema import shard_name
 from fastshard.errors import ClosedError, FormatError
@@ -56,7 +56,7 @@ def _size_of_replaced(path: str) -> int | None:
 def _scan(path: str) -> tuple[ExtentTable, FormatError | None]:
     """Return a tar's sound members, and the error that ended the scan, if any."""
     with LocalFile(path) as file:
-        table, _, fault = scan_sound(file)
+        table, _, fault = scan_until_fault(file)
         return table, fault
 
 

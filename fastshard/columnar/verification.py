@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fastshard._core.io.source import LocalFile
-from fastshard._core.parse.tar import scan_sound
+from fastshard._core.parse.tar import scan_until_fault
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     ReaderConnection,
@@ -68,7 +68,7 @@ class Members:
         self.nbytes = file.nbytes
         self.is_unmodified = recorded is not None and is_unmodified(file, recorded)
         error: FormatError | None
-        table, _, error = scan_sound(file)
+        table, _, error = scan_until_fault(file)
         # What comes after all that was acknowledged is cut off by the next writer.
         cut = bool(recorded) and error is not None and error.offset >= (recorded or 0)
         self.error = None if cut else error

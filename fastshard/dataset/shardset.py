@@ -69,7 +69,7 @@ class ReadOptions(NamedTuple):
         if self.max_memory is None and self.keep_cache:
             return None
         limit = 4 * MAX_WINDOW_BYTES if self.max_memory is None else self.max_memory
-        return PageRing(limit // 2, forgets=not self.keep_cache)
+        return PageRing(limit // 2, evicts=not self.keep_cache)
 
 
 Reading = ReadOptions  # the name in pickles of version 0.1

@@ -133,12 +133,12 @@ def _broken_parts(path: str, file: LocalFile | RemoteFile) -> Iterator[FaultTupl
 
 def _wrong_samples(path: str, contents: Contents) -> Iterator[FaultTuple]:
     """Compare the samples that an index lists with those that its names make."""
-    from fastshard._core.table.grouping import samples_of
+    from fastshard._core.table.grouping import copy_samples
 
     if contents.grouping is None:
         return
     rule = contents.grouping.last_dot, contents.grouping.lower
-    if samples_of(contents.grouping) != samples_of(Grouping(contents.table, *rule)):
+    if copy_samples(contents.grouping) != copy_samples(Grouping(contents.table, *rule)):
         yield path, 0, None, "its samples are not those that its names make"
     for i in Grouping(contents.table, rule[0], True).repeats()[:MOST]:
         if not contents.grouping.may_repeat:

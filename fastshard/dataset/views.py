@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from fastshard._core.dataset.gather import prefetch_members
 from fastshard._core.dataset.iterate import MemberStream, fetch_members
 from fastshard._core.dataset.shard import Shard
-from fastshard._core.table.grouping import plain_key
+from fastshard._core.table.grouping import normalize_key
 from fastshard._core.table.order import Order
 from fastshard._util.options import near_names
 from fastshard.dataset.shardset import WINDOW, ShardSet
@@ -180,7 +180,7 @@ def build_key_table(
     """
     import numpy as np
 
-    from fastshard._core.table.grouping import key_rows
+    from fastshard._core.table.grouping import write_key_rows
 
     starts = shards.starts()
     rows = np.empty(starts[-1], np.uint64)
@@ -188,7 +188,7 @@ def build_key_table(
     def fill(k: int) -> None:
         grouping = shards.samples(k).grouping
         part = rows[starts[k] : starts[k + 1]]
-        key_rows(grouping, starts[k], seed, part, older=older)
+        write_key_rows(grouping, starts[k], seed, part, older=older)
 
     for _ in shards.map_shards(fill, "reading keys"):
         pass
@@ -243,7 +243,7 @@ class DatasetKeys(Sequence[str]):
         """
         own = self._set.find_key(key)
         if own is None:
-            key = plain_key(key)
+            key = normalize_key(key)
             own = self._candidates(key)
         found = [i for i in own if self._key_of(i) == key]
         if self._order is None:
@@ -268,7 +268,7 @@ class DatasetKeys(Sequence[str]):
 
     def _near(self, key: str) -> tuple[str, ...]:
         """Return keys that resemble one that is absent; opens no remote shard."""
-        key = plain_key(key)
+        key = normalize_key(key)
         if self._set.remote is None:
             return near_names(key, len(self), self._key)
         found: list[str] = []

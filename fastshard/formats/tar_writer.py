@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_tar
-from fastshard._core.table.grouping import columns_of
+from fastshard._core.table.grouping import copy_columns
 from fastshard._util.files import AtomicFile
 from fastshard.errors import FormatError
 from fastshard.index.contents import Contents
@@ -242,7 +242,7 @@ class TarBuilder:
         with LocalFile(self.new.temporary) as file:
             table, skipped, end = scan_tar(file)
             nbytes = file.nbytes
-        columns = columns_of(table)
+        columns = copy_columns(table)
         expected = {
             "offsets": self._offsets.tobytes(),
             "sizes": self._sizes.tobytes(),

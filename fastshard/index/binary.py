@@ -78,10 +78,10 @@ from fastshard._core.table.checksums import BLOCK_BYTES, block_sums, crc32c
 from fastshard._core.table.grouping import (
     Grouping,
     IndexMemory,
-    borrowed_grouping,
-    borrowed_table,
-    columns_of,
-    samples_of,
+    borrow_grouping,
+    borrow_table,
+    copy_columns,
+    copy_samples,
 )
 from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError
@@ -209,7 +209,7 @@ class BinaryIndex(NamedTuple):
         """
         header, memory, places = self
         at = {column: place[0] for column, place in places.items()}
-        table = borrowed_table(
+        table = borrow_table(
             memory,
             header.members,
             at["offsets"],
@@ -223,7 +223,7 @@ class BinaryIndex(NamedTuple):
         )
         grouping = None
         if header.last_dot == last_dot:
-            grouping = borrowed_grouping(
+            grouping = borrow_grouping(
                 table,
                 memory,
                 header.samples,
@@ -239,7 +239,7 @@ class BinaryIndex(NamedTuple):
     def find_damage(self) -> list[tuple[str, int]]:
         """Return what has a wrong checksum, and where it begins."""
         if self.header.version > 1:
-            found = self.memory.damaged()
+            found = self.memory.find_damage()
             return [(f"block {at // BLOCK_BYTES:,}", at) for at in found]
         memory = memoryview(self.memory)
         return [
@@ -418,8 +418,8 @@ def write_binary(
     """
     if sys.byteorder != "little":
         raise FastshardError("binary indexes are made on little-endian machines only")
-    columns: dict[str, Any] = columns_of(contents.table)
-    columns["sample_starts"], columns["sample_members"] = samples_of(grouping)
+    columns: dict[str, Any] = copy_columns(contents.table)
+    columns["sample_starts"], columns["sample_members"] = copy_samples(grouping)
     if infos is not None:
         columns["infos"] = b"".join(infos)
         columns["info_ends"] = array("Q", accumulate(map(len, infos))).tobytes()

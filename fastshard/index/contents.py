@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.table.extents import ExtentTable
-from fastshard._core.table.grouping import IndexMemory, borrowed_table
+from fastshard._core.table.grouping import IndexMemory, borrow_table
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def build_table(extents: Sequence[Extent], path: str) -> ExtentTable:
     )
     raw = b"".join(column.tobytes() for column in columns) + b"".join(names)
     width = 8 * count
-    return borrowed_table(
+    return borrow_table(
         IndexMemory(raw, path),
         count,
         0,

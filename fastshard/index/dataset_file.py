@@ -64,7 +64,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard._core.io.source import LocalFile, MappedFile, PreadSource
 from fastshard._core.table.checksums import crc32c
-from fastshard._core.table.grouping import IndexMemory, key_hash
+from fastshard._core.table.grouping import IndexMemory, hash_key
 from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError, StaleIndexError
 from fastshard.index.contents import FileIdentity
@@ -398,7 +398,7 @@ def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
     """Return the positions in sorted rows whose key may be this one."""
     import numpy as np
 
-    hashed = key_hash(key, seed)
+    hashed = hash_key(key, seed)
     if hashed is None:
         return []
     first = np.uint64(hashed << 32)

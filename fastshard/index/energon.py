@@ -16,7 +16,7 @@ from operator import itemgetter
 from types import MappingProxyType
 
 from fastshard._core.io.source import LocalFile, PreadSource
-from fastshard._core.parse.tar import header_starts, scan_tar
+from fastshard._core.parse.tar import scan_header_starts, scan_tar
 from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import replace_file
 from fastshard.errors import FormatError, StaleIndexError
@@ -78,7 +78,7 @@ def _sample_starts(
     table: ExtentTable, file: LocalFile, index: str, progress: Progress | None
 ) -> list[int]:
     """Return where the first headers of samples begin, and the archive's end."""
-    raw, end = header_starts(file, progress)
+    raw, end = scan_header_starts(file, progress)
     starts = array("Q", raw)
     _check_starts(table, [*starts, end], file, index)
     keyed = zip(_keys(table), starts, strict=True)

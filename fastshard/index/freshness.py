@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastshard._core.io.source import LocalFile, PreadSource, Source
-from fastshard._core.parse.tar import Walk, differing, scan_sound
+from fastshard._core.parse.tar import HeaderWalk, find_mismatches, scan_until_fault
 from fastshard.errors import FormatError, StaleIndexError
 from fastshard.index.contents import FileIdentity
 
@@ -285,7 +285,7 @@ def check_headers(
 
     The others are compared when their members are first used.
     """
-    table.doubt(path, is_present)
+    table.verify_on_use(path, is_present)
     i = find_first_changed(file, table, positions)
     if i >= 0:
         offset, size = table.extent(i)
@@ -301,7 +301,7 @@ def find_first_changed(
     file: LocalFile | RemoteFile, table: ExtentTable, positions: Sequence[int]
 ) -> int:
     """Return the first of some members that is not where a table says, or -1."""
-    for i in differing(file, table, positions):
+    for i in find_mismatches(file, table, positions):
         if not is_present(table, i, file):
             return i
     return -1
@@ -325,21 +325,21 @@ def is_present(
         return False
     read = _reader_of(source)
     try:
-        walk = Walk(source.nbytes, start, source.path)
+        walk = HeaderWalk(source.nbytes, start, source.path)
         _go(walk, read, offset)
         if _ends_at(walk, table, i):
             return True
-        walk = Walk(source.nbytes, 0, source.path)
+        walk = HeaderWalk(source.nbytes, 0, source.path)
         _go(walk, read, min(table.extent(0)[0], MOST_GLOBAL))
         if walk.has_global and walk.at <= start:
-            walk.go_on_at(start)
+            walk.jump_to(start)
             _go(walk, read, offset)
             if _ends_at(walk, table, i):
                 return True
     except FormatError:
         return False
     if not isinstance(source, (LocalFile, Source)) or table.scanned:
-        return table.is_proven(i)
+        return table.is_verified(i)
     return i in _prove_all(table, read, source)
 
 
@@ -351,17 +351,17 @@ def _reader_of(
     return source.read
 
 
-def _go(walk: Walk, read: Callable[[int, int], bytes], stop: int) -> None:
+def _go(walk: HeaderWalk, read: Callable[[int, int], bytes], stop: int) -> None:
     """Walk on to a header at or behind `stop`, or to the archive's end."""
     window, start = b"", 0
-    while (need := walk.go(window, start, stop)) is not None:
+    while (need := walk.advance(window, start, stop)) is not None:
         start, size = need
         window = read(start, min(max(size, WINDOW), walk.nbytes - start))
         if len(window) < size:
             raise FormatError("the file ends here", walk.path, start + len(window))
 
 
-def _ends_at(walk: Walk, table: ExtentTable, i: int) -> bool:
+def _ends_at(walk: HeaderWalk, table: ExtentTable, i: int) -> bool:
     """Say whether the last member of a walk is one that a table lists."""
     found = walk.table()
     if not len(found):
@@ -390,9 +390,9 @@ def _prove_all(
 ) -> set[int]:
     """Compare all headers with a table; return what is there, and in doubt no more."""
     if isinstance(source, LocalFile):
-        found = scan_sound(source)[0]
+        found = scan_until_fault(source)[0]
     else:
-        walk = Walk(source.nbytes, 0, source.path)
+        walk = HeaderWalk(source.nbytes, 0, source.path)
         with suppress(FormatError):  # what stands before the fault counts
             _go(walk, read, source.nbytes + 1)
         found = walk.table()
@@ -402,6 +402,6 @@ def _prove_all(
     for i in range(len(table)):
         name = names.get(table.extent(i))
         if name is not None and is_same_name(table.name_of(i), name):
-            table.prove(i)
+            table.mark_verified(i)
             there.add(i)
     return there

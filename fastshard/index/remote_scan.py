@@ -16,7 +16,7 @@ from itertools import pairwise
 from threading import Event
 from types import MappingProxyType
 
-from fastshard._core.parse.tar import Walk, first_header
+from fastshard._core.parse.tar import HeaderWalk, find_header
 from fastshard._core.table.grouping import Grouping
 from fastshard.errors import FormatError
 from fastshard.index.binary import read_binary, write_binary
@@ -55,7 +55,7 @@ def scan_remote(
     """
     if file.nbytes == 0:
         raise FormatError("an empty file is not a tar", file.path, 0)
-    walk = Walk(file.nbytes, 0, file.path)
+    walk = HeaderWalk(file.nbytes, 0, file.path)
     starts = _find_starts(file, walk)
     cancelled = Event()
     with ThreadPoolExecutor(WALKS) as pool:
@@ -83,7 +83,7 @@ def scan_remote(
     return Contents(walk.table(), end=end, skipped=skipped)
 
 
-def _find_starts(file: RemoteFile, walk: Walk) -> list[int]:
+def _find_starts(file: RemoteFile, walk: HeaderWalk) -> list[int]:
     """Return offsets of likely headers, at which further walks start.
 
     None for a small archive, for one of small members, which long ranges cover anyway,
@@ -106,7 +106,7 @@ def _find_header(file: RemoteFile, start: int) -> int | None:
     stop = min(start + SEARCH_BYTES, file.nbytes)
     for at in range(start, stop, SEARCH_WINDOW):
         window = file.read(at, min(SEARCH_WINDOW, file.nbytes - at))
-        found = first_header(window, at, file.nbytes, stop)
+        found = find_header(window, at, file.nbytes, stop)
         if found is not None:
             return found
     return None
@@ -114,9 +114,9 @@ def _find_header(file: RemoteFile, start: int) -> int | None:
 
 def _walk_from(
     file: RemoteFile, start: int, stop: int, cancelled: Event
-) -> Walk | None:
+) -> HeaderWalk | None:
     """Walk from a likely header to `stop`; return None if it was not a header."""
-    walk = Walk(file.nbytes, start, file.path)
+    walk = HeaderWalk(file.nbytes, start, file.path)
 
     def check_cancelled(_: int) -> None:
         if cancelled.is_set():
@@ -130,11 +130,14 @@ def _walk_from(
 
 
 def _advance(
-    file: RemoteFile, walk: Walk, stop: int, progress: Callable[[int], object] | None
+    file: RemoteFile,
+    walk: HeaderWalk,
+    stop: int,
+    progress: Callable[[int], object] | None,
 ) -> None:
     """Walk to the first header at or after `stop`, or to the archive's end."""
     window, start, headers_at = b"", 0, -1
-    while (need := walk.go(window, start, stop)) is not None:
+    while (need := walk.advance(window, start, stop)) is not None:
         start, size = need
         guess = min(walk.header_size, HEADERS)
         if walk.count and walk.stride <= NEAR:

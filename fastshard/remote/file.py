@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from fastshard._core.io.source import room_for
+from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import (
     FastshardError,
     FormatError,
@@ -107,7 +107,7 @@ class RemoteFile:
             request = Request(self, offset, size)
             fetch([request])
             return request.result()
-        room, view = room_for(size)
+        room, view = allocate_bytes(size)
         if not (self.is_cached(offset, size) and self.read_cached(offset, view)):
             deadline = Deadline(self.settings.timeout, size)
             try:

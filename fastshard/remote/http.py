@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from fastshard._core.io.source import room_for
+from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http_connection import (
@@ -130,7 +130,7 @@ class HttpClient:
         info, data = self._request(url, 0, first, None, deadline, take, whole=True)
         if len(data) == info.nbytes:
             return info, data
-        room, view = room_for(info.nbytes)
+        room, view = allocate_bytes(info.nbytes)
         view[: len(data)] = data
         rest = [(len(data), view[len(data) :])]
         self.read(url, len(data), info.nbytes, rest, info)

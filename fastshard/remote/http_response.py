@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.io.socket import Scatter
-from fastshard._core.io.source import room_for
+from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.http_connection import current_read
 from fastshard.remote.retry import NoRangesError, RetryError
@@ -226,7 +226,7 @@ class RangeResponse:
 
     def read(self) -> bytes:
         """Return the body."""
-        room, view = room_for(self.end - self.start)
+        room, view = allocate_bytes(self.end - self.start)
         self.read_parts([(self.start, view)])
         return room
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from fastshard._core.io.source import room_for
+from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, ReadCancelledError
@@ -65,7 +65,7 @@ class Request:
     def place(self) -> memoryview:
         """Return where the bytes go; room is made when they are asked for."""
         if self.view is None:
-            self._room, self.view = room_for(self.size)
+            self._room, self.view = allocate_bytes(self.size)
         return self.view
 
     def wait(self) -> Exception | None:

@@ -123,7 +123,7 @@ def older_dataset_index(folder):
         shard = fastshard.open_shard(folder / facts.name)
         part = np.empty(facts.samples, np.uint64)
         grouping = shard.samples.grouping
-        keytable.key_rows(grouping, starts, known.seed, part, older=True)
+        keytable.write_key_rows(grouping, starts, known.seed, part, older=True)
         rows.append(part)
         starts += facts.samples
     table = np.sort(np.concatenate(rows))
@@ -149,10 +149,10 @@ def test_older_rows_are_those_of_the_stored_names(make_tar):
     dotted = fastshard.open_shard(make_tar({"./a.x": b"", "./b/c.x": b""}))
     rows = np.empty(2, np.uint64)
     seed = bytes(range(16))
-    keytable.key_rows(dotted.samples.grouping, 0, seed, rows, older=True)
+    keytable.write_key_rows(dotted.samples.grouping, 0, seed, rows, older=True)
     assert (rows >> np.uint64(32)).tolist() == [
-        keytable.key_hash("./a", seed),
-        keytable.key_hash("./b/c", seed),
+        keytable.hash_key("./a", seed),
+        keytable.hash_key("./b/c", seed),
     ]
 
 

@@ -26,9 +26,9 @@ from fastshard._core.pages cimport fs_now
 from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.io.prefetch cimport Prefetcher, task_t
-from fastshard._core.io.source cimport LOOK_EVERY, MOST_BROUGHT
+from fastshard._core.io.source cimport LOOK_EVERY, MAX_PAGE_IN
 from fastshard._core.io.source cimport MappedSource, Source
-from fastshard._core.threads cimport fs_get, fs_publish
+from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
 from collections import deque
 
@@ -108,14 +108,14 @@ cdef inline uint64_t size_at(
 
     `offset` is inside of the shard, behind a block. What a header says is noted.
     """
-    cdef uint64_t size = fs_get(column.sizes + i)
+    cdef uint64_t size = fs_atomic_load(column.sizes + i)
     if size != UNKNOWN:
         return size
     if not place.believed or offset % BLOCK != 0 or not is_plain(
         place.base + offset - BLOCK, name_at(column.names, <uint32_t> i), &size
     ) or size > place.nbytes - offset:
         return UNKNOWN
-    fs_publish(column.sizes + i, size)
+    fs_atomic_publish(column.sizes + i, size)
     return size
 
 
@@ -173,7 +173,7 @@ cdef void check_rows(const void *at) noexcept nogil:
         i = check.positions[k]
         if column.marks[i].slot != check.slot or has_layout(column, i):
             continue
-        offset = fs_get(column.offsets + i)
+        offset = fs_atomic_load(column.offsets + i)
         if offset < BLOCK or offset > check.place.nbytes:
             continue
         if column.tag == 0:
@@ -298,7 +298,7 @@ cdef bint all_near(ShardMappings places) except -1:
     """Whether all shards used so far are resident."""
     cdef Source source
     for source in list(places.sources):
-        if not source.is_near():
+        if not source.is_resident():
             return False
     return True
 
@@ -323,7 +323,7 @@ cdef size_t copy_rows(const fill_t *fill, size_t r) noexcept nogil:
         if not 0 <= i < fill.rows or fill.column.marks[i].slot < 0:
             return r
         place = &fill.places[fill.column.marks[i].slot]
-        offset = fs_get(fill.column.offsets + i)
+        offset = fs_atomic_load(fill.column.offsets + i)
         if place.base == NULL or offset < BLOCK or offset > place.nbytes:
             return r
         if has_layout(&fill.column, i):
@@ -401,7 +401,7 @@ cdef class Filling:
             if not 0 <= i < self.fill.rows or self.fill.column.marks[i].slot < 0:
                 continue           # raises in its turn
             source = self.rows.shard_of(i).open_source()
-            offset = fs_get(self.fill.column.offsets + i)
+            offset = fs_atomic_load(self.fill.column.offsets + i)
             start = offset - min(offset, <uint64_t> BLOCK)
             if offset <= source.nbytes:
                 size = min(self.fill.column.size, source.nbytes - offset)
@@ -435,7 +435,7 @@ cdef class Filling:
                 self.open_place(slot, rows.shard_of(i))
                 sure = brought
         for source in list(self.places.sources):
-            self.most = max(self.most, (<Source> source).most_touched())
+            self.most = max(self.most, (<Source> source).touch_limit())
         if not sure:
             self.bring(now)
         return 0
@@ -471,7 +471,7 @@ cdef class Filling:
                 continue
             shard = self.rows.shard_of(i)
             if states[slot] == 0:
-                states[slot] = 1 if shard.open_source().is_near() else 2
+                states[slot] = 1 if shard.open_source().is_resident() else 2
             if states[slot] == 2 and pieces.nbytes < MOST_AT_ONCE:
                 pieces.add_guess(shard, i)
         pieces.bring()
@@ -676,7 +676,7 @@ cdef class RowPrefetcher:
         self.ahead -= batch.nbytes
         self.current = batch
         for source in batch.sources:
-            (<Source> source).prepare()  # it is we who touch its bytes
+            (<Source> source).check_size()  # it is we who touch its bytes
         if batch.task > 0:
             self.prefetcher.wait(batch.task)
             if self.prefetcher.failed() > 0:
@@ -787,13 +787,13 @@ cdef class RowPrefetcher:
                     self.push(last, run_start, run_end, near, batch)
                     last = source
                     batch.sources.append(source)
-                    near = source.is_near()
+                    near = source.is_resident()
                     if near:
                         self.map_pages(source)
                     run_start = run_end = 0
             if (near and not self.drops) or not shard.guess(last, i, &offset, &size):
                 continue
-            size = min(size, <uint64_t> MOST_BROUGHT)
+            size = min(size, <uint64_t> MAX_PAGE_IN)
             if (
                 offset < run_start or offset > run_end + GAP
                 or offset + size - run_start > RUN
@@ -818,8 +818,8 @@ cdef class RowPrefetcher:
         cdef Source source
         cdef uint64_t *sizes = rows.cells.sizes
         if self.drops or shard is None or end - start < WORTH_CHECKING or (
-            fs_get(sizes + self.positions[start]) != UNKNOWN
-            and fs_get(sizes + self.positions[end - 1]) != UNKNOWN
+            fs_atomic_load(sizes + self.positions[start]) != UNKNOWN
+            and fs_atomic_load(sizes + self.positions[end - 1]) != UNKNOWN
         ):
             return 0               # another scan has gone before
         source = shard.open_source()
@@ -827,9 +827,9 @@ cdef class RowPrefetcher:
             return 0
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
-        if self.prefetcher.is_behind():
+        if self.prefetcher.is_backlogged():
             return 0               # a full line would be waited for
-        source.prepare()           # its bytes are touched
+        source.check_size()           # its bytes are touched
         memset(&task, 0, sizeof(task))
         checking = checking_of(
             rows, source, self.order, self.positions, start, end
@@ -846,7 +846,7 @@ cdef class RowPrefetcher:
         """
         cdef task_t task
         if self.drops or source.base == NULL or source in self.mapped or (
-            source.nbytes > MOST_BROUGHT
+            source.nbytes > MAX_PAGE_IN
         ):
             return 0
         self.mapped.add(source)

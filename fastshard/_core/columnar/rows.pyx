@@ -24,9 +24,9 @@ from fastshard._core.parse.sqlite cimport (
 )
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.table.extents cimport (
-    ExtentTable, checked_position, columns_add, columns_add_info, columns_free,
-    columns_t, info_at, more_room, name_at, resized, table_of, text_before, text_from,
-    text_to,
+    ExtentTable, resolve_position, columns_add, columns_add_info, columns_free,
+    columns_t, info_at, more_room, name_at, resize, make_table, decode_text_before, decode_text,
+    encode_text,
 )
 from fastshard._core.io.source cimport local_source
 from fastshard._core.io.source cimport View
@@ -40,12 +40,12 @@ from fastshard._core.span cimport span_of, span_t
 from fastshard._core.parse.tar cimport (
     TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
 )
-from fastshard._core.threads cimport fs_get, fs_publish
+from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
 from threading import Lock
 from weakref import ref
 
-from fastshard._core.table.extents import find_all
+from fastshard._core.table.extents import find_names
 from fastshard.errors import (
     ClosedError, FieldNotFoundError, FormatError, SampleNotFoundError,
 )
@@ -236,7 +236,7 @@ cdef class ColumnFile:
         """
         cdef uint64_t found, size
         cdef span_t name
-        cdef object keeper = text_to(member, &name)
+        cdef object keeper = encode_text(member, &name)
         if keeper is None:
             raise FormatError("no member is called so", self.path, offset, member)
         self.find(offset, name, &found, &size)
@@ -269,7 +269,7 @@ cdef class ColumnFile:
         cdef bytes copy
         if isinstance(source, MappedSource):
             source.touch(start, end - start)
-            (<MappedSource> source).look(start, end - start)
+            (<MappedSource> source).ensure_resident(start, end - start)
             source.confine(start, end - start)
             window[0] = source.base + start
             return source
@@ -290,7 +290,7 @@ cdef class ColumnFile:
             self.likely = size[0]
             return 0
         source = self.source
-        member = text_from(name)
+        member = decode_text(name)
         if offset > source.nbytes:  # the sums that others write are smaller, too
             raise FormatError(
                 f"the index names a byte beyond the {source.nbytes:,} of the shard",
@@ -320,7 +320,7 @@ cdef class ColumnFile:
         cdef uint8_t *at = NULL
         cdef Source source = self.source
         cdef object owner = None
-        cdef object keeper = text_to(member, &name)
+        cdef object keeper = encode_text(member, &name)
         if keeper is None:
             raise FormatError("no member is called so", self.path, offset, member)
         try:
@@ -330,7 +330,7 @@ cdef class ColumnFile:
                 at = (<View> owner).base
             else:
                 self.find(offset, name, &found, &size)
-                owner = source.hold(found, size, &at)
+                owner = source.pin(found, size, &at)
             return make_array(
                 at, size, None, None, type(owner) is View and source.writable, owner,
                 self.seen,
@@ -351,13 +351,13 @@ cdef class ColumnFile:
             return None
         seen = min(offset + self.likely, nbytes) - (offset - BLOCK)
         source.touch(offset - BLOCK, seen)
-        source.look(offset - BLOCK, seen)
+        source.ensure_resident(offset - BLOCK, seen)
         source.confine(offset - BLOCK, seen)
         if not is_plain(source.base + offset - BLOCK, name, size):
             return None
         if size[0] > nbytes - offset or size[0] > self.likely:
             return None            # not all of it was brought
-        return source.file.window(offset, size[0])
+        return source.file.raw_view(offset, size[0])
 
 
 def open_column(
@@ -395,7 +395,7 @@ def open_column(
             file.nbytes = min(file.nbytes, <uint64_t> recorded)
         source = local_source(file, mode, True, False, ring)
         if isinstance(source, MappedSource):
-            (<MappedSource> source).residency.look(file.fd)  # it is read at once
+            (<MappedSource> source).residency.query(file.fd)  # it is read at once
     except BaseException:
         file.close()
         raise
@@ -543,8 +543,8 @@ cdef class Cells:
         cdef size_t room = 2 * self.room + 1024
         if self.count == self.room:
             if not (
-                resized(<void **> &self.offsets, room, sizeof(uint64_t))
-                and resized(<void **> &self.marks, room, sizeof(mark_t))
+                resize(<void **> &self.offsets, room, sizeof(uint64_t))
+                and resize(<void **> &self.marks, room, sizeof(mark_t))
             ):
                 raise MemoryError
             self.room = room
@@ -557,9 +557,9 @@ cdef class Cells:
     cdef int finish(self, ExtentTable names) except -1:
         """Give back room that is not used; no header was read yet."""
         if not (
-            resized(<void **> &self.offsets, self.count, sizeof(uint64_t))
-            and resized(<void **> &self.marks, self.count, sizeof(mark_t))
-            and resized(<void **> &self.sizes, self.count, sizeof(uint64_t))
+            resize(<void **> &self.offsets, self.count, sizeof(uint64_t))
+            and resize(<void **> &self.marks, self.count, sizeof(mark_t))
+            and resize(<void **> &self.sizes, self.count, sizeof(uint64_t))
         ):
             raise MemoryError
         memset(self.sizes, 0xff, self.count * sizeof(uint64_t))
@@ -574,7 +574,7 @@ cdef class Cells:
 
 cdef str key_of(ExtentTable names, Py_ssize_t i):
     """The key of a sample, which its members are called by."""
-    return text_before(name_at(&names.columns, <uint32_t> i), SUFFIX)
+    return decode_text_before(name_at(&names.columns, <uint32_t> i), SUFFIX)
 
 
 cdef bint is_same_layout(Layout one, Layout other) noexcept:
@@ -701,7 +701,7 @@ cdef class Rows:
         cdef size_t i
         self.cells.offsets = offsets[0]
         offsets[0] = NULL
-        if not resized(<void **> &self.cells.marks, count, sizeof(mark_t)):
+        if not resize(<void **> &self.cells.marks, count, sizeof(mark_t)):
             raise MemoryError
         for i in range(count):
             if shards[i] != last:
@@ -757,11 +757,11 @@ cdef class Rows:
         cdef uint64_t offset, size
         if kept is not None and self.is_kept(i):
             source = shard.open_source()
-            offset = fs_get(self.cells.offsets + i)
+            offset = fs_atomic_load(self.cells.offsets + i)
             size = kept.header_size + kept.nbytes
             shard.check_extent(source, i, offset, size)
             try:
-                owner = source.hold(offset, size, &at)
+                owner = source.pin(offset, size, &at)
             except (FormatError, OSError) as error:
                 raise shard.of_member(error, i) from None
             return array_as(kept, at, owner)
@@ -841,13 +841,13 @@ cdef class ColumnShard(Shard):
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1:
         cdef uint64_t found
-        size[0] = fs_get(self.cells.sizes + i)  # first: it is written last
-        offset[0] = fs_get(self.cells.offsets + i)
+        size[0] = fs_atomic_load(self.cells.sizes + i)  # first: it is written last
+        offset[0] = fs_atomic_load(self.cells.offsets + i)
         if size[0] == UNKNOWN:
             self.file.find(offset[0], name_at(&self.table.columns, i), &found, size)
             offset[0] = found
-            fs_publish(self.cells.offsets + i, found)
-            fs_publish(self.cells.sizes + i, size[0])
+            fs_atomic_publish(self.cells.offsets + i, found)
+            fs_atomic_publish(self.cells.sizes + i, size[0])
         return self.check_extent(source, i, offset[0], size[0])
 
     cdef bint guess(
@@ -858,7 +858,7 @@ cdef class ColumnShard(Shard):
         cdef uint64_t at = fs_load(self.cells.offsets + i)
         if at < BLOCK or at >= source.nbytes:
             return False
-        size[0] = fs_get(self.cells.sizes + i)
+        size[0] = fs_atomic_load(self.cells.sizes + i)
         if size[0] == UNKNOWN:
             size[0] = max(self.file.likely, <uint64_t> FEW)
             if <size_t> i + 1 < self.cells.count:
@@ -941,7 +941,7 @@ cdef class ColumnSamples(SamplesBase):
             There is no sample of one of the keys.
         """
         cdef Py_buffer buffer
-        cdef object found = find_all(self.names, keys, ".npy")
+        cdef object found = find_names(self.names, keys, ".npy")
         cdef const int64_t *positions = int64s_of(found, &buffer)
         cdef Py_ssize_t missing
         try:
@@ -1010,12 +1010,12 @@ cdef class ColumnSamples(SamplesBase):
         cdef Rows rows = self.by_field[field]
         return rows.shard_of(i)
 
-    cdef bint is_near(self, SampleBase sample) except -1:
+    cdef bint is_resident(self, SampleBase sample) except -1:
         cdef Rows rows
         cdef Py_ssize_t i = sample.position
         for rows in self.columns:
             if rows.has(i) and (sample.only is None or rows.field in sample.only):
-                if not rows.shard_of(i).open_source().is_near():
+                if not rows.shard_of(i).open_source().is_resident():
                     return False
         return True
 
@@ -1036,7 +1036,7 @@ cdef class ColumnSamples(SamplesBase):
         FormatError, OSError
             An array cannot be read.
         """
-        cdef Py_ssize_t at = checked_position(i, self.count())
+        cdef Py_ssize_t at = resolve_position(i, self.count())
         cdef Rows rows
         cdef dict found = {}
         columns = self.columns if columns is None else columns
@@ -1071,7 +1071,7 @@ cdef class ColumnSamples(SamplesBase):
     def read_many(self, list keys not None, list columns not None, bint copy=False):
         """Return what `read` does, of many; None where one of them is not there."""
         cdef Py_buffer buffer
-        cdef object places = find_all(self.names, keys, ".npy")
+        cdef object places = find_names(self.names, keys, ".npy")
         cdef const int64_t *positions = int64s_of(places, &buffer)
         try:
             return self.read_at(positions, buffer.len // 8, columns, copy)
@@ -1167,13 +1167,13 @@ def read_rows(chunks, list fields not None, bring, str path not None):
                         path, 0,
                     )
                 member = (<str> row[0]) + ".npy"
-                keeper = text_to(member, &name)
+                keeper = encode_text(member, &name)
                 if keeper is None or not columns_add(&columns, 0, 0, name):
                     raise MemoryError
                 for k in range(len(found)):
                     rows = <Rows> found[k]
                     rows.add(row[2 * k + 1], row[2 * k + 2], <dict> slots[k])
-        names = table_of(&columns)
+        names = make_table(&columns)
     finally:
         columns_free(&columns)
     for rows in found:
@@ -1204,7 +1204,7 @@ cdef bint add_name(reading_t *reading, span_t key) noexcept nogil:
     """Begin a row. False: no memory."""
     cdef size_t size = key.left + SUFFIX
     if size > reading.name_room:
-        if not resized(<void **> &reading.name, 2 * size, 1):
+        if not resize(<void **> &reading.name, 2 * size, 1):
             return False
         reading.name_room = 2 * size
     memcpy(reading.name, key.at, key.left)
@@ -1222,8 +1222,8 @@ cdef int make_room(reading_t *reading) noexcept nogil:
         return TREE_ODD
     for k in range(reading.width):
         if not (
-            resized(<void **> &reading.fields[k].offsets, room, sizeof(uint64_t))
-            and resized(<void **> &reading.fields[k].shards, room, sizeof(int64_t))
+            resize(<void **> &reading.fields[k].offsets, room, sizeof(uint64_t))
+            and resize(<void **> &reading.fields[k].shards, room, sizeof(int64_t))
         ):
             return TREE_NO_MEMORY
     reading.room = room
@@ -1371,7 +1371,7 @@ def read_image(
             raise MemoryError
         if status != TREE_END or not is_text(&reading.columns):
             return None
-        names = table_of(&reading.columns)
+        names = make_table(&reading.columns)
         for k in range(reading.width):
             column = Rows(fields[k], bring(fields[k]), path)
             column.adopt(&reading.fields[k].offsets, reading.fields[k].shards, names)

@@ -17,17 +17,17 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from fastshard._core.buffers cimport int64s_of
-from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages
+from fastshard._core.pages cimport fs_advise_pages, fs_populate_pages
 from fastshard._core.platform cimport (
-    fs_has_bit, fs_pread, fs_prefetch, fs_will_need,
+    fs_has_bit, fs_pread, fs_prefetch, fs_advise_file,
 )
 from fastshard._core.io.source cimport RemoteSource
-from fastshard._core.io.source cimport MOST_BROUGHT
+from fastshard._core.io.source cimport MAX_PAGE_IN
 from fastshard._core.dataset.shard cimport SampleBase
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport Source
 from fastshard._core.threads cimport (
-    fs_get, fs_next, fs_thread_join, fs_thread_start, fs_thread_t,
+    fs_atomic_load, fs_atomic_next, fs_thread_join, fs_thread_start, fs_thread_t,
 )
 
 import os
@@ -58,9 +58,9 @@ cdef void ask(const piece_t *piece) noexcept nogil:
     if not piece.far:
         return
     if piece.base != NULL:
-        fs_ask_pages(piece.base + piece.offset, size)
+        fs_advise_pages(piece.base + piece.offset, size)
     else:
-        fs_will_need(piece.fd, piece.offset, size)
+        fs_advise_file(piece.fd, piece.offset, size)
 
 
 cdef void move_mapped(piece_t *piece) noexcept nogil:
@@ -73,8 +73,8 @@ cdef void move_mapped(piece_t *piece) noexcept nogil:
     while piece.done < piece.size:
         size = min(piece.size - piece.done, <uint64_t> STEP)
         if piece.done + size > BYTES_AHEAD:
-            fs_ask_pages(start + piece.done, size)
-        piece.code = fs_bring_pages(start + piece.done, size)
+            fs_advise_pages(start + piece.done, size)
+        piece.code = fs_populate_pages(start + piece.done, size)
         if piece.code != 0:
             return
         if piece.to != NULL:
@@ -103,12 +103,12 @@ cdef void *run(void *argument) noexcept nogil:
     cdef piece_t *piece
     cdef uint64_t i, end, known
     while True:
-        i = fs_next(&work.next) * work.taken
+        i = fs_atomic_next(&work.next) * work.taken
         if i >= work.count:
             return NULL
         end = min(i + work.taken, work.count)
-        while fs_get(&work.asked) < min(end + AHEAD, work.count):
-            known = fs_next(&work.asked)
+        while fs_atomic_load(&work.asked) < min(end + AHEAD, work.count):
+            known = fs_atomic_next(&work.asked)
             if known < work.count:
                 ask(&work.pieces[known])
         while i < end:
@@ -177,7 +177,7 @@ cdef class Pieces:
         if self.remote is not None:
             self.find_staged(piece)
         else:
-            piece.far = not self.near and not self.source.has(offset, size)
+            piece.far = not self.near and not self.source.has_resident(offset, size)
         return piece
 
     cdef piece_t *append(
@@ -209,9 +209,9 @@ cdef class Pieces:
             return 0               # it would be released before it is read
         if not shard.guess(self.source, member, &offset, &size):
             return 0               # raises when it is read
-        if self.near or self.source.has(offset, size):
+        if self.near or self.source.has_resident(offset, size):
             return 0
-        piece = self.append(member, offset, min(size, <uint64_t> MOST_BROUGHT))
+        piece = self.append(member, offset, min(size, <uint64_t> MAX_PAGE_IN))
         piece.far = True
         return 0
 
@@ -231,13 +231,13 @@ cdef class Pieces:
         """Members of this shard come now, this one first."""
         cdef Source source = shard.open_source()
         try:
-            source.prepare()
+            source.check_size()
         except FormatError as error:
             raise shard.of_member(error, member) from None
-        self.near = source.is_near()
+        self.near = source.is_resident()
         self.source = source
         self.remote = source if isinstance(source, RemoteSource) else None
-        self.most = max(self.most, source.most_touched())
+        self.most = max(self.most, source.touch_limit())
         self.last = shard
         self.shards.append(shard)
         self.sources.append(source)  # held, whoever closes the shard meanwhile
@@ -319,15 +319,15 @@ cdef class Pieces:
         cdef bint doubtful = False
         cdef size_t i
         for shard in self.shards:
-            doubtful = doubtful or shard.table.proven != NULL
+            doubtful = doubtful or shard.table.verified != NULL
         if not doubtful:
             return 0
         for i in range(start, end):
             piece = &self.at[i]
             shard = self.shard_of(i)
             if piece.to == NULL or piece.done < piece.size or (
-                shard.table.proven == NULL
-                or fs_has_bit(shard.table.proven, piece.member)
+                shard.table.verified == NULL
+                or fs_has_bit(shard.table.verified, piece.member)
             ):
                 continue
             try:
@@ -382,7 +382,7 @@ cdef class Pieces:
             error = source.failure(piece.offset + piece.done, piece.code)
             return shard.of_member(error, piece.member)
         try:
-            source.settle()
+            source.check_unchanged()
         except (FormatError, OSError) as error:
             return shard.of_member(error, piece.member)
         return None
@@ -664,11 +664,11 @@ def prefetch_samples(list samples not None, uint64_t most):
     cdef Shard shard
     cdef Source source
     for sample in samples:
-        if sample.samples.is_near(sample):
+        if sample.samples.is_resident(sample):
             continue
         for shard, member in sample.samples.places(sample):
             source = shard.open_source()
-            if source.is_remote() or source.is_near():
+            if source.is_remote() or source.is_resident():
                 continue
             if pieces.nbytes >= most:
                 break
@@ -683,7 +683,7 @@ def prefetch_members(list shards not None, list members not None, uint64_t most)
     cdef Source source
     for shard, member in zip(shards, members, strict=True):
         source = shard.open_source()
-        if source.is_remote() or source.is_near():
+        if source.is_remote() or source.is_resident():
             continue
         if pieces.nbytes >= most:
             break

@@ -32,7 +32,7 @@ cdef class ItemStream:
     cdef Py_ssize_t left(self) except -1
     cdef Shard shard_of(self, object item)
     cdef list places_of(self, object item)
-    cdef bint is_near(self, object item) except -1
+    cdef bint is_resident(self, object item) except -1
 
 
 cdef class MemberStream(ItemStream):

@@ -14,20 +14,20 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from fastshard._core.buffers cimport int64s_of
-from fastshard._core.table.extents cimport ExtentTable, is_doubtful
+from fastshard._core.table.extents cimport ExtentTable, has_unchecked_blocks
 from fastshard._core.io.page_ring cimport (
-    MappedChunks, PageReleaser, PageRing, chunks_of, folio_start, opened_again,
+    MappedChunks, PageReleaser, PageRing, chunks_of, folio_start, reopen_file,
 )
 from fastshard._core.pages cimport fs_exact_now, fs_now, fs_pause
 from fastshard._core.dataset.shard cimport SampleLocator
-from fastshard._core.platform cimport fs_glance, fs_has_bit, fs_load, fs_note
+from fastshard._core.platform cimport fs_load_relaxed, fs_has_bit, fs_load, fs_store_relaxed
 from fastshard._core.io.prefetch cimport Prefetcher, task_t
 from fastshard._core.io.source cimport RemoteSource
-from fastshard._core.io.source cimport MOST_BROUGHT, SETTLE, Descriptor
+from fastshard._core.io.source cimport MAX_PAGE_IN, SETTLE, Descriptor
 from fastshard._core.dataset.shard cimport FAR, NEAR, NEARER, SampleBase, SamplesBase
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport MappedSource, Source
-from fastshard._core.threads cimport fs_get, fs_next, fs_put
+from fastshard._core.threads cimport fs_atomic_load, fs_atomic_next, fs_atomic_store
 
 import os
 import sysconfig
@@ -77,7 +77,7 @@ cdef object fresh(object error):
 cdef inline MappedSource near_source(Shard shard):
     """Return the source of a shard that was wholly in memory a moment ago.
 
-    None: `Source.is_near` knows. Each call counts as a read; see `Source.trusted`.
+    None: `Source.is_resident` knows. Each call counts as a read; see `Source.trusted`.
     """
     cdef Source source
     cdef Py_ssize_t trusted
@@ -85,10 +85,10 @@ cdef inline MappedSource near_source(Shard shard):
         source = shard.source
     if type(source) is not MappedSource:
         return None
-    trusted = fs_glance(&(<MappedSource> source).trusted)
+    trusted = fs_load_relaxed(&(<MappedSource> source).trusted)
     if trusted <= 0:
         return None
-    fs_note(&(<MappedSource> source).trusted, trusted - 1)
+    fs_store_relaxed(&(<MappedSource> source).trusted, trusted - 1)
     return <MappedSource> source
 
 
@@ -97,11 +97,11 @@ cdef inline object near_view(Shard shard, Py_ssize_t i):
     cdef MappedSource source = near_source(shard)
     cdef ExtentTable table = shard.table
     cdef uint64_t offset, size
-    if source is None or source.file.chunks is not None or is_doubtful(table) or (
-        table.proven != NULL and not fs_has_bit(table.proven, i)
+    if source is None or source.file.chunks is not None or has_unchecked_blocks(table) or (
+        table.verified != NULL and not fs_has_bit(table.verified, i)
     ):
         return None
-    size = fs_get(table.columns.sizes + i)  # first: a column's is written last
+    size = fs_atomic_load(table.columns.sizes + i)  # first: a column's is written last
     offset = fs_load(table.columns.offsets + i)
     if offset > source.nbytes or size > source.nbytes - offset:
         return None
@@ -221,7 +221,7 @@ cdef class ItemStream:
         """The members of an item, each as (shard, member)."""
         raise NotImplementedError
 
-    cdef bint is_near(self, object item) except -1:
+    cdef bint is_resident(self, object item) except -1:
         """Whether an item's bytes need not be waited for."""
         raise NotImplementedError
 
@@ -286,8 +286,8 @@ cdef class MemberStream(ItemStream):
     cdef list places_of(self, object item):
         return [(self.shard, item)]
 
-    cdef bint is_near(self, object item) except -1:
-        return self.shard.open_source().is_near()
+    cdef bint is_resident(self, object item) except -1:
+        return self.shard.open_source().is_resident()
 
 
 cdef class SampleStream(ItemStream):
@@ -315,8 +315,8 @@ cdef class SampleStream(ItemStream):
     cdef list places_of(self, object item):
         return (<SampleBase> item).samples.places(item)
 
-    cdef bint is_near(self, object item) except -1:
-        return (<SampleBase> item).samples.is_near(item)
+    cdef bint is_resident(self, object item) except -1:
+        return (<SampleBase> item).samples.is_resident(item)
 
 
 @cython.final
@@ -525,7 +525,7 @@ cdef class IteratorBase:
     cdef bint enter(self) noexcept:
         """Begin a call; False: another thread is in one."""
         if WITHOUT_GIL:
-            return fs_next(&self.entered) == 0
+            return fs_atomic_next(&self.entered) == 0
         if self.entered != 0:
             return False
         self.entered = 1
@@ -533,7 +533,7 @@ cdef class IteratorBase:
 
     cdef void leave(self) noexcept:
         if WITHOUT_GIL:
-            fs_put(&self.entered, 0)
+            fs_atomic_store(&self.entered, 0)
         else:
             self.entered = 0
 
@@ -691,7 +691,7 @@ cdef class OwnChunks:
 
     def __dealloc__(self):
         if self.chunks is not None:
-            self.chunks.unmapped()
+            self.chunks.detach()
 
 
 cdef OwnChunks own_chunks(PageRing ring, MappedSource source):
@@ -776,7 +776,7 @@ cdef class PrefetchIterator(IteratorBase):
                 self.taken_so_far += 1
                 raise fresh(item)
             try:
-                near = self.is_near(item)
+                near = self.is_resident(item)
             except Exception:
                 self.taken_so_far += 1
                 raise
@@ -843,8 +843,8 @@ cdef class PrefetchIterator(IteratorBase):
                 self.finish()
             raise
 
-    cdef bint is_near(self, object item) except -1:
-        return self.window == 0 or self.feed.is_near(item)
+    cdef bint is_resident(self, object item) except -1:
+        return self.window == 0 or self.feed.is_resident(item)
 
     cdef int fill(self) except -1:
         """Take what comes, once half of what may wait was handed out."""
@@ -890,9 +890,9 @@ cdef class PrefetchIterator(IteratorBase):
         cdef uint64_t offset, size
         for shard, member in self.feed.places_of(waiting.item):
             source = shard.open_source()
-            if source.is_near() or not shard.guess(source, member, &offset, &size):
+            if source.is_resident() or not shard.guess(source, member, &offset, &size):
                 continue           # what is nowhere raises when it is asked for
-            size = min(size, min(<uint64_t> MOST_BROUGHT, self.window_bytes))
+            size = min(size, min(<uint64_t> MAX_PAGE_IN, self.window_bytes))
             waiting.nbytes += size
             self.want(waiting, source, offset, size)
         return 0
@@ -1004,7 +1004,7 @@ cdef class PrefetchIterator(IteratorBase):
                 continue
             shard.extent(source, member, &offset, &size)
             try:
-                (<MappedSource> source).residency.bring(offset, size)
+                (<MappedSource> source).residency.page_in(offset, size)
             except (FormatError, OSError) as error:
                 raise shard.of_member(error, member) from None
         return 0
@@ -1041,7 +1041,7 @@ cdef class PrefetchIterator(IteratorBase):
         for chunks, start, end in released:
             if self.last_forgotten is not chunks:
                 self.descriptor = Descriptor.__new__(Descriptor)
-                self.descriptor.fd = opened_again(chunks)
+                self.descriptor.fd = reopen_file(chunks)
                 self.last_forgotten = chunks
             if self.descriptor.fd < 0:
                 continue           # the file is not there any more
@@ -1479,7 +1479,7 @@ def scan_members(Shard shard not None, order, window, max_memory, keep_cache):
     if max_memory is not None or not keep_cache:
         most = parse_size(max_memory) if max_memory is not None else 4 * MOST_AHEAD
         ahead = max(1, min(ahead, most // 4))
-        ring = PageRing(most // 2, forgets=not keep_cache)  # as `Reading.ring`
+        ring = PageRing(most // 2, evicts=not keep_cache)  # as `Reading.ring`
     if shard.open_source().is_remote():
         return RemotePrefetchIterator(MemberStream(shard, order), window, ahead)
     return PrefetchIterator(MemberStream(shard, order), window, ahead, ring=ring)

@@ -53,7 +53,7 @@ cdef class SamplesBase:
     cdef Py_ssize_t width(self, Py_ssize_t i) except -1
     cdef Py_ssize_t member(self, Py_ssize_t i, object field) except -2
     cdef Shard holder(self, Py_ssize_t i, object field)
-    cdef bint is_near(self, SampleBase sample) except -1
+    cdef bint is_resident(self, SampleBase sample) except -1
     cdef list places(self, SampleBase sample)
     cdef void expect(self, Py_ssize_t i, int away) noexcept
 

@@ -17,16 +17,16 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.table.extents cimport (
-    ExtentTable, Names, checked_position, columns_t, is_doubtful, name_at,
+    ExtentTable, Names, resolve_position, columns_t, has_unchecked_blocks, name_at,
 )
 from fastshard._core.table.grouping cimport Grouping
-from fastshard._core.table.grouping cimport groups_t, places_of
+from fastshard._core.table.grouping cimport groups_t, members_range
 from fastshard._core.table.order cimport Order
 from fastshard._core.platform cimport (
-    fs_glance, fs_has_bit, fs_is_set, fs_load, fs_load32, fs_load_pointer, fs_note,
+    fs_load_relaxed, fs_has_bit, fs_is_set, fs_load, fs_load32, fs_load_pointer, fs_store_relaxed,
     fs_prefetch_line, fs_set_bit,
 )
-from fastshard._core.parse.tar cimport agrees, headers_before, headers_t
+from fastshard._core.parse.tar cimport headers_match, headers_before, headers_t
 from fastshard._core.io.source cimport RemoteSource
 from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.span cimport span_t
@@ -93,15 +93,15 @@ cdef inline object view_of(Shard shard, Py_ssize_t i):
     if (
         direct != <PyObject *> None
         and fs_load_pointer(<void **> &shard.table.columns.blocks) == NULL
-        and (shard.table.proven == NULL or fs_has_bit(shard.table.proven, i))
+        and (shard.table.verified == NULL or fs_has_bit(shard.table.verified, i))
     ):
-        trusted = fs_glance(&(<MappedSource> direct).trusted)
+        trusted = fs_load_relaxed(&(<MappedSource> direct).trusted)
         offset = fs_load(shard.table.columns.offsets + i)
         size = fs_load(shard.table.columns.sizes + i)
         if trusted > 0 and offset <= (<MappedSource> direct).nbytes and (
             size <= (<MappedSource> direct).nbytes - offset
         ):
-            fs_note(&(<MappedSource> direct).trusted, trusted - 1)
+            fs_store_relaxed(&(<MappedSource> direct).trusted, trusted - 1)
             return (<MappedSource> direct).file.view(offset, size)
     return PyMemoryView_FromObject(shard.hold(i, &at, &size))
 
@@ -272,7 +272,7 @@ cdef class Shard:
             copy = source.read(offset, size)
         except (FormatError, OSError) as error:
             raise self.of_member(error, i) from None
-        if self.table.proven != NULL and not fs_has_bit(self.table.proven, i):
+        if self.table.verified != NULL and not fs_has_bit(self.table.verified, i):
             self.prove(source, i)
         return copy
 
@@ -344,7 +344,7 @@ cdef class Shard:
         """Return a member's offset and size, which are checked to lie in the file."""
         cdef uint64_t offset, size
         cdef Source source = self.open_source()
-        self.extent(source, checked_position(i, self.table.columns.count), &offset, &size)
+        self.extent(source, resolve_position(i, self.table.columns.count), &offset, &size)
         return offset, size
 
     def parts(self):
@@ -404,7 +404,7 @@ cdef class Shard:
         cdef Py_ssize_t i
         self.open_source()
         if not isinstance(key, str):
-            return checked_position(key, self.table.columns.count)
+            return resolve_position(key, self.table.columns.count)
         i = self.table.find(key)
         if i < 0:
             i = self.table.find(other_spelling(key))
@@ -416,7 +416,7 @@ cdef class Shard:
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1:
         """Load an extent once and check it."""
-        if is_doubtful(self.table):
+        if has_unchecked_blocks(self.table):
             self.table.check_extent(i)
         offset[0] = fs_load(self.table.columns.offsets + i)
         size[0] = fs_load(self.table.columns.sizes + i)
@@ -464,7 +464,7 @@ cdef class Shard:
         self.extent(source, i, &offset, &size)
         if source.is_remote() or (offset % PAGE == 0 and size > 0):
             return 0
-        if is_doubtful(table):
+        if has_unchecked_blocks(table):
             table.check_extent(max(i - 1, 0))
             table.check_name(i)
         if offset >= BLOCK:
@@ -478,7 +478,7 @@ cdef class Shard:
                 copy = source.read(headers.start, offset - headers.start)
                 window = <const uint8_t *> PyBytes_AS_STRING(copy)
             with nogil:
-                same = agrees(window, headers, source.nbytes, offset, size, name)
+                same = headers_match(window, headers, source.nbytes, offset, size, name)
         if not same:
             same = table.is_there(table, i, source)
         if not same:
@@ -488,7 +488,7 @@ cdef class Shard:
                 f"{offset:,}; make the index again with: fastshard index",
                 table.index, 0, name_of,
             )
-        fs_set_bit(table.proven, i)
+        fs_set_bit(table.verified, i)
         return 0
 
     cdef object hold(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
@@ -498,10 +498,10 @@ cdef class Shard:
         cdef object owner
         self.extent(source, i, &offset, size)
         try:
-            owner = source.hold(offset, size[0], at)
+            owner = source.pin(offset, size[0], at)
         except (FormatError, OSError) as error:  # the source knows of no members
             raise self.of_member(error, i) from None
-        if self.table.proven != NULL and not fs_has_bit(self.table.proven, i):
+        if self.table.verified != NULL and not fs_has_bit(self.table.verified, i):
             self.prove(source, i)
         return owner
 
@@ -561,7 +561,7 @@ cdef class SamplesBase:
 
     def key_at(self, i):
         """Return the key of the sample at a position."""
-        return self.key(checked_position(i, len(self)))
+        return self.key(resolve_position(i, len(self)))
 
     def __reduce__(self):
         raise TypeError("samples do not pickle; pickle the shard")
@@ -570,7 +570,7 @@ cdef class SamplesBase:
         cdef Py_ssize_t i
         cdef Py_ssize_t count = self.count()
         if not isinstance(key, str):
-            return checked_position(key, count)
+            return resolve_position(key, count)
         i = self.search(key)
         if i < 0:
             from fastshard._util.options import near_names
@@ -583,7 +583,7 @@ cdef class SamplesBase:
         """Return the sample at a position, which need not be one."""
         cdef Py_ssize_t count = self.count()
         if not 0 <= i < count:
-            i = checked_position(i, count)
+            i = resolve_position(i, count)
         return self.sample_at(i)
 
     cdef object sample_at(self, Py_ssize_t i):
@@ -621,7 +621,7 @@ cdef class SamplesBase:
         """The shard that holds a field, which the sample has."""
         return self.shard
 
-    cdef bint is_near(self, SampleBase sample) except -1:
+    cdef bint is_resident(self, SampleBase sample) except -1:
         """Whether the bytes of the fields that it shows need not be waited for."""
         raise NotImplementedError
 
@@ -771,11 +771,11 @@ cdef inline bint is_whole(Grouping grouping, Py_ssize_t i) noexcept:
     if not fs_is_set(&grouping.grouped):
         return False
     if grouping.keeper is not None:
-        if not groups.unique or is_doubtful(grouping.table):
+        if not groups.unique or has_unchecked_blocks(grouping.table):
             return False
     elif groups.doubtful == NULL or groups.doubtful[i] != 0:
         return False
-    places_of(groups, <uint32_t> i, &start, &end)
+    members_range(groups, <uint32_t> i, &start, &end)
     for k in range(start, end):
         if fs_load32(groups.members + k) >= groups.columns.count:
             return False
@@ -806,7 +806,7 @@ cdef class GroupedSamples(SamplesBase):
 
     def members_at(self, i):
         """Return the positions of the members of the sample at a position."""
-        return self.grouping.members(checked_position(i, len(self)))
+        return self.grouping.members(resolve_position(i, len(self)))
 
     def having(self, tuple fields not None):
         """Return for each sample whether it has all these fields: 0 or 1 a byte."""
@@ -835,8 +835,8 @@ cdef class GroupedSamples(SamplesBase):
     cdef Py_ssize_t member(self, Py_ssize_t i, object field) except -2:
         return self.grouping.member(i, field)
 
-    cdef bint is_near(self, SampleBase sample) except -1:
-        return self.shard.open_source().is_near()
+    cdef bint is_resident(self, SampleBase sample) except -1:
+        return self.shard.open_source().is_resident()
 
     cdef list places(self, SampleBase sample):
         if sample.only is not None:

@@ -36,7 +36,7 @@ static inline uint8_t *fs_whole_pages(const uint8_t *at, uint64_t *size)
 }
 
 /* Ask for pages that will be touched; they are not waited for. */
-static inline void fs_ask_pages(const uint8_t *at, uint64_t size)
+static inline void fs_advise_pages(const uint8_t *at, uint64_t size)
 {
     uint8_t *start = fs_whole_pages(at, &size);
     uint64_t done, piece;
@@ -63,7 +63,7 @@ static inline uint64_t fs_page_size(void)
     return 4096;
 }
 
-static inline void fs_ask_pages(const uint8_t *at, uint64_t size)
+static inline void fs_advise_pages(const uint8_t *at, uint64_t size)
 {
     WIN32_MEMORY_RANGE_ENTRY range;
 
@@ -97,7 +97,7 @@ static inline void fs_touch_pages(const uint8_t *at, uint64_t size)
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
-static inline int fs_bring_pages(const uint8_t *at, uint64_t size)
+static inline int fs_populate_pages(const uint8_t *at, uint64_t size)
 {
     uint64_t whole = size;
     uint8_t *start = fs_whole_pages(at, &whole);
@@ -114,7 +114,7 @@ static inline int fs_bring_pages(const uint8_t *at, uint64_t size)
     return 0;
 }
 #else
-static inline int fs_bring_pages(const uint8_t *at, uint64_t size)
+static inline int fs_populate_pages(const uint8_t *at, uint64_t size)
 {
     fs_touch_pages(at, size);
     return 0;
@@ -241,7 +241,7 @@ static inline int fs_file_cached(int fd, uint64_t offset, uint64_t size)
 #endif
 
 /* Let the page cache forget part of a file. Takes pages that are mapped nowhere. */
-static inline void fs_forget_cached(int fd, uint64_t offset, uint64_t size)
+static inline void fs_evict_cached(int fd, uint64_t offset, uint64_t size)
 {
 #if defined(POSIX_FADV_DONTNEED)
     (void)posix_fadvise(fd, (off_t)offset, (off_t)size, POSIX_FADV_DONTNEED);

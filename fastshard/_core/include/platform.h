@@ -26,7 +26,7 @@ static inline void *fs_map(int fd, size_t nbytes, int writable)
     return NULL;
 }
 
-static inline void *fs_map_finely(int fd, size_t nbytes, int writable)
+static inline void *fs_map_small_pages(int fd, size_t nbytes, int writable)
 {
     return fs_map(fd, nbytes, writable);
 }
@@ -85,7 +85,7 @@ static inline void *fs_map(int fd, size_t nbytes, int writable)
 
 /* Map a whole file where no huge page fits: its address and its offsets differ modulo
  * their size. A touch then maps 64 KiB at most, and not 2 MiB. */
-static inline void *fs_map_finely(int fd, size_t nbytes, int writable)
+static inline void *fs_map_small_pages(int fd, size_t nbytes, int writable)
 {
 #if defined(__linux__)
     const size_t huge = (size_t)2 << 20, skew = (size_t)64 << 10;
@@ -148,19 +148,19 @@ typedef struct {
     uint32_t mode;
 } fs_file_t;
 
-/* fs_describe: what os.fstat says of a file; 0 or -1. On Windows it has no answer:
+/* fs_stat: what os.fstat says of a file; 0 or -1. On Windows it has no answer:
  * its numbers of devices and files are for Python to find.
- * fs_status: the size and the time of the last write alone.
- * fs_user: whom this process acts for; -1: nobody knows. */
+ * fs_stat_size: the size and the time of the last write alone.
+ * fs_effective_user: whom this process acts for; -1: nobody knows. */
 #if defined(_WIN32)
-static inline int fs_describe(int fd, fs_file_t *file)
+static inline int fs_stat(int fd, fs_file_t *file)
 {
     (void)fd; (void)file;
     errno = ENOSYS;
     return -1;
 }
 
-static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
+static inline int fs_stat_size(int fd, uint64_t *nbytes, int64_t *mtime_ns)
 {
     BY_HANDLE_FILE_INFORMATION found;
     int64_t ticks; /* of 100 ns, since 1601 */
@@ -176,12 +176,12 @@ static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
     return 0;
 }
 
-static inline int64_t fs_user(void)
+static inline int64_t fs_effective_user(void)
 {
     return -1;
 }
 #else
-static inline int fs_describe(int fd, fs_file_t *file)
+static inline int fs_stat(int fd, fs_file_t *file)
 {
     struct stat found;
 
@@ -206,18 +206,18 @@ static inline int fs_describe(int fd, fs_file_t *file)
     return 0;
 }
 
-static inline int fs_status(int fd, uint64_t *nbytes, int64_t *mtime_ns)
+static inline int fs_stat_size(int fd, uint64_t *nbytes, int64_t *mtime_ns)
 {
     fs_file_t file;
 
-    if (fs_describe(fd, &file) != 0)
+    if (fs_stat(fd, &file) != 0)
         return -1;
     *nbytes = file.nbytes;
     *mtime_ns = file.mtime_ns;
     return 0;
 }
 
-static inline int64_t fs_user(void)
+static inline int64_t fs_effective_user(void)
 {
     return (int64_t)geteuid();
 }
@@ -260,7 +260,7 @@ static inline int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t of
 #endif
 
 /* Ask for pages that will be read soon; a hint, so failures do not matter. */
-static inline void fs_will_need(int fd, uint64_t offset, uint64_t size)
+static inline void fs_advise_file(int fd, uint64_t offset, uint64_t size)
 {
 #if defined(POSIX_FADV_WILLNEED)
     (void)posix_fadvise(fd, (off_t)offset, (off_t)size, POSIX_FADV_WILLNEED);
@@ -293,7 +293,7 @@ static inline void fs_prefetch(const uint8_t *at)
 }
 
 /* A number that threads may race for, where any of the values does. */
-static inline Py_ssize_t fs_glance(Py_ssize_t *at)
+static inline Py_ssize_t fs_load_relaxed(Py_ssize_t *at)
 {
 #if defined(Py_GIL_DISABLED) && !defined(_MSC_VER)
     return __atomic_load_n(at, __ATOMIC_RELAXED);
@@ -302,7 +302,7 @@ static inline Py_ssize_t fs_glance(Py_ssize_t *at)
 #endif
 }
 
-static inline void fs_note(Py_ssize_t *at, Py_ssize_t value)
+static inline void fs_store_relaxed(Py_ssize_t *at, Py_ssize_t value)
 {
 #if defined(Py_GIL_DISABLED) && !defined(_MSC_VER)
     __atomic_store_n(at, value, __ATOMIC_RELAXED);
@@ -380,7 +380,7 @@ static inline uint32_t fs_load32(const uint32_t *at)
 #include <intrin.h>
 #endif
 
-static inline size_t fs_plain_run(const uint8_t *at, size_t left)
+static inline size_t fs_count_plain(const uint8_t *at, size_t left)
 {
     const __m128i quote = _mm_set1_epi8('"');
     const __m128i backslash = _mm_set1_epi8('\\');
@@ -410,7 +410,7 @@ static inline size_t fs_plain_run(const uint8_t *at, size_t left)
     return done;
 }
 #else
-static inline size_t fs_plain_run(const uint8_t *at, size_t left)
+static inline size_t fs_count_plain(const uint8_t *at, size_t left)
 {
     const uint64_t ones = 0x0101010101010101u;
     const uint64_t tops = 0x8080808080808080u;
@@ -434,7 +434,7 @@ static inline size_t fs_plain_run(const uint8_t *at, size_t left)
 #endif
 
 /* How many bytes at the start are decimal digits, of at most 16, and their value. */
-static inline size_t fs_digits_slowly(const uint8_t *at, size_t left, uint64_t *value)
+static inline size_t fs_parse_digits_slowly(const uint8_t *at, size_t left, uint64_t *value)
 {
     size_t count = 0;
 
@@ -450,7 +450,7 @@ static inline size_t fs_digits_slowly(const uint8_t *at, size_t left, uint64_t *
     !defined(FS_NO_SIMD)
 /* The same of at most 8, all of which can be read: in one word, the first digit
  * lowest; pairs of digits are joined, then pairs of pairs, then those. */
-static inline size_t fs_digits8(const uint8_t *at, uint64_t *value)
+static inline size_t fs_parse_digits8(const uint8_t *at, uint64_t *value)
 {
     const uint64_t pairs = 0x000000ff000000ffu;
     uint64_t word, others;
@@ -470,7 +470,7 @@ static inline size_t fs_digits8(const uint8_t *at, uint64_t *value)
     return count;
 }
 
-static inline size_t fs_digits(const uint8_t *at, size_t left, uint64_t *value)
+static inline size_t fs_parse_digits(const uint8_t *at, size_t left, uint64_t *value)
 {
     static const uint64_t powers[9] = {1,      10,      100,      1000,     10000,
                                        100000, 1000000, 10000000, 100000000};
@@ -478,20 +478,20 @@ static inline size_t fs_digits(const uint8_t *at, size_t left, uint64_t *value)
     size_t count, more;
 
     if (left < 16)
-        return fs_digits_slowly(at, left, value);
-    count = fs_digits8(at, value);
+        return fs_parse_digits_slowly(at, left, value);
+    count = fs_parse_digits8(at, value);
     if (count < 8)
         return count;
-    more = fs_digits8(at + 8, &low);
+    more = fs_parse_digits8(at + 8, &low);
     *value = *value * powers[more] + low;
     return 8 + more;
 }
 #else
-#define fs_digits fs_digits_slowly
+#define fs_parse_digits fs_parse_digits_slowly
 #endif
 
 /* A counter that threads share: plain under the GIL, atomic without one. */
-static inline void fs_count(Py_ssize_t *counter, Py_ssize_t change)
+static inline void fs_add(Py_ssize_t *counter, Py_ssize_t change)
 {
 #if defined(Py_GIL_DISABLED) && defined(_MSC_VER)
     _InterlockedExchangeAdd64((volatile __int64 *)counter, change);

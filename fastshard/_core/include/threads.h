@@ -18,7 +18,7 @@ typedef void *(*fs_work_t)(void *);
 
 typedef HANDLE fs_thread_t;
 typedef SRWLOCK fs_lock_t;
-typedef CONDITION_VARIABLE fs_bell_t;
+typedef CONDITION_VARIABLE fs_cond_t;
 
 typedef struct {
     fs_work_t work;
@@ -59,10 +59,10 @@ static inline int fs_lock_init(fs_lock_t *lock) { InitializeSRWLock(lock); retur
 static inline void fs_lock(fs_lock_t *lock) { AcquireSRWLockExclusive(lock); }
 static inline void fs_unlock(fs_lock_t *lock) { ReleaseSRWLockExclusive(lock); }
 static inline void fs_lock_free(fs_lock_t *lock) { (void)lock; }
-static inline int fs_bell_init(fs_bell_t *bell) { InitializeConditionVariable(bell); return 0; }
-static inline void fs_bell_ring(fs_bell_t *bell) { WakeAllConditionVariable(bell); }
-static inline void fs_bell_free(fs_bell_t *bell) { (void)bell; }
-static inline void fs_bell_wait(fs_bell_t *bell, fs_lock_t *lock)
+static inline int fs_cond_init(fs_cond_t *bell) { InitializeConditionVariable(bell); return 0; }
+static inline void fs_cond_broadcast(fs_cond_t *bell) { WakeAllConditionVariable(bell); }
+static inline void fs_cond_free(fs_cond_t *bell) { (void)bell; }
+static inline void fs_cond_wait(fs_cond_t *bell, fs_lock_t *lock)
 {
     SleepConditionVariableSRW(bell, lock, INFINITE, 0);
 }
@@ -77,7 +77,7 @@ static inline int fs_watch_forks(void) { return 0; }
 
 typedef pthread_t fs_thread_t;
 typedef pthread_mutex_t fs_lock_t;
-typedef pthread_cond_t fs_bell_t;
+typedef pthread_cond_t fs_cond_t;
 
 /* Signals are for Python's own threads. */
 static inline int fs_thread_start(fs_thread_t *thread, fs_work_t work, void *with)
@@ -97,10 +97,10 @@ static inline int fs_lock_init(fs_lock_t *lock) { return pthread_mutex_init(lock
 static inline void fs_lock(fs_lock_t *lock) { pthread_mutex_lock(lock); }
 static inline void fs_unlock(fs_lock_t *lock) { pthread_mutex_unlock(lock); }
 static inline void fs_lock_free(fs_lock_t *lock) { pthread_mutex_destroy(lock); }
-static inline int fs_bell_init(fs_bell_t *bell) { return pthread_cond_init(bell, NULL); }
-static inline void fs_bell_ring(fs_bell_t *bell) { pthread_cond_broadcast(bell); }
-static inline void fs_bell_free(fs_bell_t *bell) { pthread_cond_destroy(bell); }
-static inline void fs_bell_wait(fs_bell_t *bell, fs_lock_t *lock)
+static inline int fs_cond_init(fs_cond_t *bell) { return pthread_cond_init(bell, NULL); }
+static inline void fs_cond_broadcast(fs_cond_t *bell) { pthread_cond_broadcast(bell); }
+static inline void fs_cond_free(fs_cond_t *bell) { pthread_cond_destroy(bell); }
+static inline void fs_cond_wait(fs_cond_t *bell, fs_lock_t *lock)
 {
     pthread_cond_wait(bell, lock);
 }
@@ -126,22 +126,22 @@ static inline int fs_watch_forks(void)
 #endif
 
 /* Numbers that threads share; each is written by one of them, or counted up.
- * fs_publish: whoever sees it sees what was written before. It waits for nothing,
+ * fs_atomic_publish: whoever sees it sees what was written before. It waits for nothing,
  * and does not keep what is read after it from being read before. */
 #if defined(_MSC_VER)
-static inline uint64_t fs_get(uint64_t *at)
+static inline uint64_t fs_atomic_load(uint64_t *at)
 {
     return (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)at, 0, 0);
 }
-static inline void fs_put(uint64_t *at, uint64_t value)
+static inline void fs_atomic_store(uint64_t *at, uint64_t value)
 {
     _InterlockedExchange64((volatile __int64 *)at, (__int64)value);
 }
-static inline void fs_publish(uint64_t *at, uint64_t value)
+static inline void fs_atomic_publish(uint64_t *at, uint64_t value)
 {
     _InterlockedExchange64((volatile __int64 *)at, (__int64)value);
 }
-static inline uint64_t fs_next(uint64_t *at)
+static inline uint64_t fs_atomic_next(uint64_t *at)
 {
     return (uint64_t)_InterlockedExchangeAdd64((volatile __int64 *)at, 1);
 }
@@ -152,19 +152,19 @@ static inline int fs_is_pinned(uint32_t *count)
     return _InterlockedCompareExchange((volatile long *)count, 0, 0) != 0;
 }
 #else
-static inline uint64_t fs_get(uint64_t *at)
+static inline uint64_t fs_atomic_load(uint64_t *at)
 {
     return __atomic_load_n(at, __ATOMIC_SEQ_CST);
 }
-static inline void fs_put(uint64_t *at, uint64_t value)
+static inline void fs_atomic_store(uint64_t *at, uint64_t value)
 {
     __atomic_store_n(at, value, __ATOMIC_SEQ_CST);
 }
-static inline void fs_publish(uint64_t *at, uint64_t value)
+static inline void fs_atomic_publish(uint64_t *at, uint64_t value)
 {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
-static inline uint64_t fs_next(uint64_t *at)
+static inline uint64_t fs_atomic_next(uint64_t *at)
 {
     return __atomic_fetch_add(at, 1, __ATOMIC_SEQ_CST);
 }

@@ -29,12 +29,12 @@ cdef class MappedChunks:
     cdef uint64_t device
     cdef uint64_t inode
     cdef void unpin(self, uint64_t offset, uint64_t size) noexcept
-    cdef void unmapped(self) noexcept
+    cdef void detach(self) noexcept
 
 
 cdef class PageRing:
     cdef fs_lock_t lock            # held with the GIL, and no object is made under it
-    cdef bint forgets
+    cdef bint evicts
     cdef uint64_t most             # chunks
     cdef uint64_t slack            # chunks released at a time, beyond what must be
     cdef entry_t *entries          # oldest first
@@ -53,7 +53,7 @@ cdef class PageRing:
     cdef void append(self, MappedChunks chunks, uint64_t at) noexcept
     cdef void trim(self, uint64_t target, uint64_t steps) noexcept
     cdef void drop(
-        self, MappedChunks chunks, uint64_t start, uint64_t end, bint forgets,
+        self, MappedChunks chunks, uint64_t start, uint64_t end, bint evicts,
         int *pagemap,
     ) noexcept
     cdef void note_released(
@@ -62,7 +62,7 @@ cdef class PageRing:
     cdef void leave(self, MappedChunks chunks) noexcept
     cdef void purge(self) noexcept
     cdef int discard(
-        self, MappedChunks chunks, uint64_t start, uint64_t end, bint forgets
+        self, MappedChunks chunks, uint64_t start, uint64_t end, bint evicts
     ) except -1
     cdef void pop_stale(self) noexcept
     cdef int forget(self) except -1
@@ -98,6 +98,6 @@ cdef MappedChunks chunks_of(
     PageRing ring, uint8_t *base, uint64_t nbytes, bint writable, object path,
     uint64_t device, uint64_t inode,
 )
-cdef int open_again(object path, uint64_t device, uint64_t inode) except? -1
-cdef int opened_again(MappedChunks chunks) except? -1
+cdef int open_same_file(object path, uint64_t device, uint64_t inode) except? -1
+cdef int reopen_file(MappedChunks chunks) except? -1
 cdef uint64_t folio_start(uint64_t start) noexcept nogil

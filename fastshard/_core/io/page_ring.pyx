@@ -17,7 +17,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
 from fastshard._core.pages cimport (
-    fs_close_pagemap, fs_drop_clean_pages, fs_drop_pages, fs_forget_cached,
+    fs_close_pagemap, fs_drop_clean_pages, fs_drop_pages, fs_evict_cached,
     fs_map_page, fs_open_pagemap,
 )
 from fastshard._core.threads cimport (
@@ -41,7 +41,7 @@ cdef enum:
 cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-cdef int open_again(object path, uint64_t device, uint64_t inode) except? -1:
+cdef int open_same_file(object path, uint64_t device, uint64_t inode) except? -1:
     """Open a file by its path; -1: another is there now, or none."""
     cdef int fd
     try:
@@ -73,7 +73,7 @@ cdef inline uint64_t chunk_at(MappedChunks chunks, uint64_t offset) noexcept:
 cdef class MappedChunks:
     """The chunks of one mapping: which are in a ring, and how many views each has.
 
-    The mapping owns it, and calls `unmapped` before it goes.
+    The mapping owns it, and calls `detach` before it goes.
     """
 
     def __init__(self, *args, **kwargs):
@@ -92,7 +92,7 @@ cdef class MappedChunks:
         ):
             fs_unpin(self.views + k)
 
-    cdef void unmapped(self) noexcept:
+    cdef void detach(self) noexcept:
         self.ring.leave(self)
 
     def __dealloc__(self):
@@ -122,9 +122,9 @@ cdef MappedChunks chunks_of(
     return chunks
 
 
-cdef int opened_again(MappedChunks chunks) except? -1:
+cdef int reopen_file(MappedChunks chunks) except? -1:
     """Open a mapped file by its path; -1: another is there now, or none."""
-    return open_again(chunks.path, chunks.device, chunks.inode)
+    return open_same_file(chunks.path, chunks.device, chunks.inode)
 
 
 @cython.final
@@ -139,13 +139,13 @@ cdef class PageRing:
     ----------
     most : int
         Bytes that may be resident.
-    forgets : bool
+    evicts : bool
         Have the page cache forget released pages too.
     """
 
-    def __cinit__(self, uint64_t most, *, bint forgets=False):
+    def __cinit__(self, uint64_t most, *, bint evicts=False):
         fs_lock_init(&self.lock)
-        self.forgets = forgets
+        self.evicts = evicts
         self.most = max(most // CHUNK, <uint64_t> 1)
         self.slack = min(self.most // 8, <uint64_t> MOST_SLACK)
         self.room = FEWEST
@@ -326,21 +326,21 @@ cdef class PageRing:
             if pinned and chunks.writable:
                 continue
             if chunks is not last or entry.at != end:
-                self.drop(last, start, end, self.forgets, &pagemap)
+                self.drop(last, start, end, self.evicts, &pagemap)
                 last = chunks
                 start = entry.at
             end = entry.at + 1
-        self.drop(last, start, end, self.forgets, &pagemap)
+        self.drop(last, start, end, self.evicts, &pagemap)
         if pagemap >= 0:
             fs_close_pagemap(pagemap)
 
     cdef int discard(
-        self, MappedChunks chunks, uint64_t start, uint64_t end, bint forgets
+        self, MappedChunks chunks, uint64_t start, uint64_t end, bint evicts
     ) except -1:
         """Release the pages of bytes that were read, and are not soon read again.
 
         Pinned chunks stay listed, for their pages come back when a view is touched;
-        of a private mapping they keep their pages. `forgets`: the page cache is to
+        of a private mapping they keep their pages. `evicts`: the page cache is to
         forget them too, if that is what the ring does; otherwise the caller sees to it.
         """
         cdef uint64_t first, last, k
@@ -365,7 +365,7 @@ cdef class PageRing:
                     chunks.entries -= 1
                     self.listed -= 1
             self.drop(chunks, run, last, False, &pagemap)
-            if forgets and self.forgets:
+            if evicts and self.evicts:
                 self.note_released(chunks, start, end)
         self.pop_stale()
         fs_unlock(&self.lock)
@@ -391,12 +391,12 @@ cdef class PageRing:
             self.purge()
 
     cdef void drop(
-        self, MappedChunks chunks, uint64_t start, uint64_t end, bint forgets,
+        self, MappedChunks chunks, uint64_t start, uint64_t end, bint evicts,
         int *pagemap,
     ) noexcept:
         """Take chunks in a row out of this process's address space.
 
-        `forgets`: the page cache is to forget them too.
+        `evicts`: the page cache is to forget them too.
         """
         cdef uint64_t offset, size
         if end == start:
@@ -410,7 +410,7 @@ cdef class PageRing:
                 pagemap[0] = fs_open_pagemap()
             if pagemap[0] >= 0:
                 fs_drop_clean_pages(pagemap[0], chunks.base + offset, size)
-        if forgets:
+        if evicts:
             self.note_released(chunks, offset, offset + size)
 
     cdef void note_released(
@@ -454,12 +454,12 @@ cdef class PageRing:
                     if fd >= 0:
                         os.close(fd)
                     held = [chunks]
-                    fd = opened_again(chunks)
+                    fd = reopen_file(chunks)
                 start = folio_start(released[k].start)
                 end = released[k].end
                 if fd >= 0:
                     with nogil:
-                        fs_forget_cached(fd, start, end - start)
+                        fs_evict_cached(fd, start, end - start)
         finally:
             if fd >= 0:
                 os.close(fd)
@@ -527,7 +527,7 @@ cdef class PageReleaser:
         self.ring = ring
         self.most = most
         self.ranges = {}
-        self.released = [] if ring.forgets else None
+        self.released = [] if ring.evicts else None
 
     def __reduce__(self):
         raise TypeError("a PageReleaser does not pickle")

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.threads cimport fs_bell_t, fs_lock_t, fs_thread_t
+from fastshard._core.threads cimport fs_cond_t, fs_lock_t, fs_thread_t
 
 
 ctypedef void (*work_t)(const void *) noexcept nogil
@@ -27,8 +27,8 @@ cdef struct line_t:                # one writes to a number, the other reads it
     uint64_t waits                 # the consumer waits for `done`
     uint64_t stops
     fs_lock_t lock
-    fs_bell_t more
-    fs_bell_t done
+    fs_cond_t more
+    fs_cond_t done
 
 
 cdef class Prefetcher:
@@ -40,7 +40,7 @@ cdef class Prefetcher:
     cdef uint64_t released         # tasks whose owners were let go
     cdef uint64_t push(self, task_t task, object owner) except 0
     cdef bint wait(self, uint64_t task) except -1
-    cdef bint is_behind(self) noexcept
+    cdef bint is_backlogged(self) noexcept
     cdef uint64_t failed(self) noexcept
     cdef int release(self) except -1
     cdef int stop(self) except -1

@@ -18,11 +18,11 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from fastshard._core.buffers cimport bytes_of
-from fastshard._core.pages cimport fs_ask_pages, fs_bring_pages, fs_forget_cached
-from fastshard._core.platform cimport fs_will_need
+from fastshard._core.pages cimport fs_advise_pages, fs_populate_pages, fs_evict_cached
+from fastshard._core.platform cimport fs_advise_file
 from fastshard._core.threads cimport (
-    fs_bell_free, fs_bell_init, fs_bell_ring, fs_bell_wait, fs_generation, fs_get,
-    fs_lock, fs_lock_free, fs_lock_init, fs_next, fs_put, fs_thread_join,
+    fs_cond_free, fs_cond_init, fs_cond_broadcast, fs_cond_wait, fs_generation, fs_atomic_load,
+    fs_lock, fs_lock_free, fs_lock_init, fs_atomic_next, fs_atomic_store, fs_thread_join,
     fs_thread_start, fs_unlock, fs_watch_forks,
 )
 
@@ -37,8 +37,8 @@ cdef void line_free(line_t *line) noexcept nogil:
     if line == NULL:
         return
     fs_lock_free(&line.lock)
-    fs_bell_free(&line.more)
-    fs_bell_free(&line.done)
+    fs_cond_free(&line.more)
+    fs_cond_free(&line.done)
     free(line.tasks)
     free(line)
 
@@ -53,16 +53,16 @@ cdef line_t *line_new() noexcept nogil:
         free(line)
         return NULL
     fs_lock_init(&line.lock)
-    fs_bell_init(&line.more)
-    fs_bell_init(&line.done)
+    fs_cond_init(&line.more)
+    fs_cond_init(&line.done)
     return line
 
 
 cdef void ask(const task_t *task) noexcept nogil:
     if task.at != NULL:
-        fs_ask_pages(task.at, task.size)
+        fs_advise_pages(task.at, task.size)
     elif not task.forget:
-        fs_will_need(task.fd, task.offset, task.size)
+        fs_advise_file(task.fd, task.offset, task.size)
 
 
 cdef bint do(const task_t *task, bint sure) noexcept nogil:
@@ -71,49 +71,49 @@ cdef bint do(const task_t *task, bint sure) noexcept nogil:
         if sure:
             task.work(task.what)
     elif task.forget:
-        fs_forget_cached(task.fd, task.offset, task.size)
+        fs_evict_cached(task.fd, task.offset, task.size)
     elif task.at != NULL:
-        return fs_bring_pages(task.at, task.size) == 0
+        return fs_populate_pages(task.at, task.size) == 0
     return True
 
 
 cdef void step(line_t *line) noexcept nogil:
     """Do the next task."""
     if not do(&line.tasks[line.finished & (line.room - 1)], line.failed == 0):
-        fs_put(&line.failed, line.failed + 1)
-    fs_put(&line.finished, line.finished + 1)
+        fs_atomic_store(&line.failed, line.failed + 1)
+    fs_atomic_store(&line.finished, line.finished + 1)
 
 
 cdef bint sleep(line_t *line) noexcept nogil:
     """Wait for a task; False: none will come."""
     fs_lock(&line.lock)
-    fs_put(&line.sleeps, 1)
-    while fs_get(&line.pushed) == line.finished and not fs_get(&line.stops):
-        fs_bell_wait(&line.more, &line.lock)
-    fs_put(&line.sleeps, 0)
+    fs_atomic_store(&line.sleeps, 1)
+    while fs_atomic_load(&line.pushed) == line.finished and not fs_atomic_load(&line.stops):
+        fs_cond_wait(&line.more, &line.lock)
+    fs_atomic_store(&line.sleeps, 0)
     fs_unlock(&line.lock)
-    return not fs_get(&line.stops)
+    return not fs_atomic_load(&line.stops)
 
 
 cdef void *run(void *argument) noexcept nogil:
     cdef line_t *line = <line_t *> argument
     cdef uint64_t asked = line.finished
     cdef task_t *task
-    while not fs_get(&line.stops):
-        if fs_get(&line.pushed) == line.finished:
+    while not fs_atomic_load(&line.stops):
+        if fs_atomic_load(&line.pushed) == line.finished:
             if not sleep(line):
                 break
-        while asked < fs_get(&line.pushed) and not fs_get(&line.stops):
+        while asked < fs_atomic_load(&line.pushed) and not fs_atomic_load(&line.stops):
             task = &line.tasks[asked & (line.room - 1)]
             if task.ask:
                 ask(task)
             asked += 1
-        if fs_get(&line.stops):
+        if fs_atomic_load(&line.stops):
             break
         step(line)
-        if fs_get(&line.waits):
+        if fs_atomic_load(&line.waits):
             fs_lock(&line.lock)
-            fs_bell_ring(&line.done)
+            fs_cond_broadcast(&line.done)
             fs_unlock(&line.lock)
     return NULL
 
@@ -143,8 +143,8 @@ cdef class Prefetcher:
             raise MemoryError
         memcpy(line.tasks, old.tasks, ROOM * sizeof(task_t))
         line.pushed = old.pushed
-        line.finished = fs_get(&old.finished)
-        line.failed = fs_get(&old.failed)
+        line.finished = fs_atomic_load(&old.finished)
+        line.failed = fs_atomic_load(&old.failed)
         self.line = line
         self.running = False
         free(old.tasks)            # its lock may be held by a thread that is not here
@@ -170,47 +170,47 @@ cdef class Prefetcher:
         """Add a task; returns its number, from 1 on. `owner` keeps its memory."""
         cdef line_t *line = self.renewed()
         cdef uint64_t place = line.pushed & (line.room - 1)
-        if line.pushed - fs_get(&line.finished) == line.room:
+        if line.pushed - fs_atomic_load(&line.finished) == line.room:
             self.wait(line.pushed - line.room + 1)
             line = self.line
         self.release()
         self.owners[place] = owner
         line.tasks[place] = task
-        fs_put(&line.pushed, line.pushed + 1)
+        fs_atomic_store(&line.pushed, line.pushed + 1)
         self.start()
-        if fs_get(&line.sleeps):
+        if fs_atomic_load(&line.sleeps):
             fs_lock(&line.lock)
-            fs_bell_ring(&line.more)
+            fs_cond_broadcast(&line.more)
             fs_unlock(&line.lock)
         return line.pushed
 
     cdef bint wait(self, uint64_t task) except -1:
         """Wait until a task is finished, without the GIL; False: it was already."""
         cdef line_t *line = self.line
-        if fs_get(&line.finished) >= task:
+        if fs_atomic_load(&line.finished) >= task:
             return False
         line = self.renewed()
         self.start()
         with nogil:
             fs_lock(&line.lock)
-            fs_put(&line.waits, 1)
-            while fs_get(&line.finished) < task:
-                fs_bell_wait(&line.done, &line.lock)
-            fs_put(&line.waits, 0)
+            fs_atomic_store(&line.waits, 1)
+            while fs_atomic_load(&line.finished) < task:
+                fs_cond_wait(&line.done, &line.lock)
+            fs_atomic_store(&line.waits, 0)
             fs_unlock(&line.lock)
         return True
 
-    cdef bint is_behind(self) noexcept:
+    cdef bint is_backlogged(self) noexcept:
         """Whether so many tasks wait that one more, which nobody needs, is no help."""
-        return self.line.pushed - fs_get(&self.line.finished) > self.line.room // 2
+        return self.line.pushed - fs_atomic_load(&self.line.finished) > self.line.room // 2
 
     cdef uint64_t failed(self) noexcept:
         """How many tasks failed."""
-        return fs_get(&self.line.failed)
+        return fs_atomic_load(&self.line.failed)
 
     cdef int release(self) except -1:
         """Let go of the owners of finished tasks."""
-        cdef uint64_t finished = fs_get(&self.line.finished)
+        cdef uint64_t finished = fs_atomic_load(&self.line.finished)
         cdef Py_ssize_t place
         while self.released < finished:
             place = <Py_ssize_t> (self.released & (ROOM - 1))
@@ -226,8 +226,8 @@ cdef class Prefetcher:
         self.running = False
         with nogil:
             fs_lock(&line.lock)
-            fs_put(&line.stops, 1)
-            fs_bell_ring(&line.more)
+            fs_atomic_store(&line.stops, 1)
+            fs_cond_broadcast(&line.more)
             fs_unlock(&line.lock)
             fs_thread_join(self.thread)
         return 0
@@ -265,11 +265,11 @@ cdef class Counters:
         return self.count
 
     def __getitem__(self, Py_ssize_t i):
-        return fs_get(self.where(i))
+        return fs_atomic_load(self.where(i))
 
     def add(self, Py_ssize_t i):
         """Count one up by 1."""
-        fs_next(self.where(i))
+        fs_atomic_next(self.where(i))
 
     def __reduce__(self):
         raise TypeError("counters do not pickle")

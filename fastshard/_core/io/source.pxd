@@ -5,7 +5,7 @@ from fastshard._core.io.page_ring cimport MappedChunks, PageRing
 cdef enum:
     SETTLE = 50_000_000            # ns that pages may be on their way
     LOOK_EVERY = 200_000_000       # ns; asking about a GB takes some 100 us
-    MOST_BROUGHT = 16 << 20        # bytes of one member that are waited for
+    MAX_PAGE_IN = 16 << 20        # bytes of one member that are waited for
 
 
 cdef class LocalFile:
@@ -22,7 +22,7 @@ cdef class LocalFile:
     cdef int64_t seen_mtime_ns
     cdef object __weakref__
     cdef object describe(self)
-    cdef int check(self) except -1
+    cdef int check_unchanged(self) except -1
 
 
 cdef class Mapping:
@@ -43,7 +43,7 @@ cdef class MappedFile:
     cdef Py_ssize_t views          # windows alive onto this handle
     cdef object whole              # a memoryview of all of it, once `view` needs one
     cdef object __weakref__
-    cdef View window(self, uint64_t offset, uint64_t size)
+    cdef View raw_view(self, uint64_t offset, uint64_t size)
     cdef object view(self, uint64_t offset, uint64_t size)
 
 
@@ -70,33 +70,33 @@ cdef class Residency:
     cdef uint64_t calm_from        # until then pages may be on their way, ns
     cdef uint64_t next_look        # when the cache is asked again, ns
     cdef bint whole                # what it said
-    cdef bint is_whole(self) except -1
+    cdef bint is_resident(self) except -1
     cdef uint64_t next_size        # when the size is asked for by path again, ns
+    cdef int check_size_now(self) except -1
     cdef int check_size(self) except -1
-    cdef int prepare(self) except -1
-    cdef int bring(self, uint64_t offset, uint64_t size) except -1
-    cdef bint has(self, uint64_t offset, uint64_t size) noexcept
-    cdef int ask(self, Descriptor probe) except -1
-    cdef Descriptor reopened(self)
+    cdef int page_in(self, uint64_t offset, uint64_t size) except -1
+    cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept
+    cdef int query_cache(self, Descriptor probe) except -1
+    cdef Descriptor reopen(self)
     cdef object failure(self, uint64_t offset, int code)
 
 
 cdef class Source:
     cdef const uint8_t *base       # NULL unless mapped
     cdef int fd                    # -1 unless read with pread
-    cdef bint writable             # what `hold` gives may be written to
+    cdef bint writable             # what `pin` gives may be written to
     cdef readonly uint64_t nbytes
     cdef readonly object path
     cdef bint is_remote(self) noexcept
-    cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at)
+    cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at)
     cpdef object read(self, uint64_t offset, uint64_t size)
-    cdef int prepare(self) except -1
-    cdef bint is_near(self) except -1
-    cdef bint has(self, uint64_t offset, uint64_t size) noexcept
-    cdef int settle(self) except -1
+    cdef int check_size(self) except -1
+    cdef bint is_resident(self) except -1
+    cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept
+    cdef int check_unchanged(self) except -1
     cdef int touch(self, uint64_t offset, uint64_t size) except -1
     cdef int confine(self, uint64_t offset, uint64_t size) except -1
-    cdef uint64_t most_touched(self) noexcept
+    cdef uint64_t touch_limit(self) noexcept
     cdef object failure(self, uint64_t offset, int code)
 
 
@@ -105,7 +105,7 @@ cdef class MappedSource(Source):
     cdef readonly Residency residency  # None: nobody asks
     cdef bint watched              # pages are seen to before they are handed out
     cdef Py_ssize_t trusted        # reads to go until someone looks again
-    cdef int look(self, uint64_t offset, uint64_t size) except -1
+    cdef int ensure_resident(self, uint64_t offset, uint64_t size) except -1
 
 
 cdef class PreadSource(Source):

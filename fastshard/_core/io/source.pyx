@@ -1,6 +1,6 @@
 """Sources of bytes: files, mappings, the views of them, and remote objects.
 
-A `Source` answers extents that its caller has checked against `nbytes`. `hold`
+A `Source` answers extents that its caller has checked against `nbytes`. `pin`
 gives an owner and a pointer that is valid while the owner lives; `read` gives
 bytes of their own.
 
@@ -37,15 +37,15 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from fastshard._core.io.page_ring cimport (
-    MappedChunks, PageRing, chunks_of, open_again,
+    MappedChunks, PageRing, chunks_of, open_same_file,
 )
 from fastshard._core.pages cimport (
-    fs_ask_pages, fs_bring_pages, fs_exact_now, fs_file_cached, fs_now,
+    fs_advise_pages, fs_populate_pages, fs_exact_now, fs_file_cached, fs_now,
     fs_pages_cached,
 )
 from fastshard._core.platform cimport (
-    FS_HAVE_MMAP, PY_SSIZE_T_MAX, fs_close, fs_count, fs_describe, fs_file_t,
-    fs_glance, fs_map, fs_map_finely, fs_note, fs_pread, fs_status, fs_unmap, fs_user,
+    FS_HAVE_MMAP, PY_SSIZE_T_MAX, fs_close, fs_add, fs_stat, fs_file_t,
+    fs_load_relaxed, fs_map, fs_map_small_pages, fs_store_relaxed, fs_pread, fs_stat_size, fs_unmap, fs_effective_user,
 )
 
 import os
@@ -183,7 +183,7 @@ cdef class LocalFile:
             return status.st_mode
         memset(&file, 0, sizeof(file))
         with nogil:
-            code = 0 if fs_describe(self.fd, &file) == 0 else errno
+            code = 0 if fs_stat(self.fd, &file) == 0 else errno
         if code != 0:
             raise OSError(code, os.strerror(code), self.path)
         self.nbytes = file.nbytes
@@ -205,14 +205,14 @@ cdef class LocalFile:
         """
         self.appended = appended
 
-    cdef int check(self) except -1:
+    cdef int check_unchanged(self) except -1:
         """Complain of what was read from a file that was written to."""
         cdef uint64_t seen_nbytes
         cdef uint64_t nbytes = 0
         cdef int64_t mtime_ns = 0
         if self.appended is None:
             return 0
-        if fs_status(self.fd, &nbytes, &mtime_ns) != 0:
+        if fs_stat_size(self.fd, &nbytes, &mtime_ns) != 0:
             raise OSError(errno, os.strerror(errno), self.path)
         with cython.critical_section(self):
             seen_nbytes = self.seen_nbytes
@@ -270,7 +270,7 @@ cdef class Mapping:
         if self.base == NULL:
             return
         if self.chunks is not None:
-            self.chunks.unmapped()
+            self.chunks.detach()
         if self.keeper is not None:
             PyBuffer_Release(&self.held)
         elif self.nbytes < LARGE_MAPPING:
@@ -296,7 +296,7 @@ cdef Mapping map_file(
         if ring is None:
             mapping.base = <uint8_t *> fs_map(fd, nbytes, writable)
         else:
-            mapping.base = <uint8_t *> fs_map_finely(fd, nbytes, writable)
+            mapping.base = <uint8_t *> fs_map_small_pages(fd, nbytes, writable)
         code = errno               # before the GIL is back: that may change it
     if mapping.base == NULL:
         raise map_error(code, path)
@@ -384,7 +384,7 @@ cdef class MappedFile:
     def __reduce__(self):
         raise TypeError("a MappedFile holds a mapping and does not pickle")
 
-    cdef View window(self, uint64_t offset, uint64_t size):
+    cdef View raw_view(self, uint64_t offset, uint64_t size):
         """The caller has checked that the extent lies in the file."""
         cdef View view = new_view()
         if self.chunks is not None:
@@ -392,7 +392,7 @@ cdef class MappedFile:
         view.owner = self
         view.base = self.base + offset
         view.nbytes = <Py_ssize_t> size
-        fs_count(&self.views, 1)
+        fs_add(&self.views, 1)
         return view
 
     cdef object view(self, uint64_t offset, uint64_t size):
@@ -406,7 +406,7 @@ cdef class MappedFile:
         cdef object whole
         cdef Py_buffer *buffer
         if FREE_THREADED or self.chunks is not None:
-            return PyMemoryView_FromObject(self.window(offset, size))
+            return PyMemoryView_FromObject(self.raw_view(offset, size))
         whole = self.whole
         if whole is None:
             whole = whole_of(self)
@@ -424,7 +424,7 @@ cdef object whole_of(MappedFile file):
     """
     cdef MappedFile held = file    # a reference: the caller's may go
     whole = PyMemoryView_FromObject(
-        (<MappedFile> held.handle()).window(0, held.nbytes)
+        (<MappedFile> held.handle()).raw_view(0, held.nbytes)
     )
     if held.whole is None:         # a finalizer may have asked for a view meanwhile
         held.whole = whole
@@ -503,7 +503,7 @@ cdef void release_view(PyObject *view) noexcept:
     global spares
     cdef MappedFile owner = (<View> view).owner
     if owner is not None:
-        fs_count(&owner.views, -1)
+        fs_add(&owner.views, -1)
         if owner.chunks is not None:
             owner.chunks.unpin(
                 <uint64_t> ((<View> view).base - owner.base),
@@ -533,14 +533,14 @@ cdef class Descriptor:
 
     cdef bint may_stay(self) noexcept:
         """Whether it may be kept to ask by: few are, of the whole process."""
-        if not self.stays and fs_glance(&probes) < MOST_PROBES:
-            fs_count(&probes, 1)
+        if not self.stays and fs_load_relaxed(&probes) < MOST_PROBES:
+            fs_add(&probes, 1)
             self.stays = True
         return self.stays
 
     def __dealloc__(self):
         if self.stays:
-            fs_count(&probes, -1)
+            fs_add(&probes, -1)
         if self.fd >= 0:
             fs_close(self.fd)
 
@@ -568,7 +568,7 @@ cdef class Residency:
         if fd >= 0:
             self.checked = Descriptor.__new__(Descriptor)
             self.checked.fd = os.dup(fd)
-        user = fs_user()
+        user = fs_effective_user()
         self.told = user == 0 or (user > 0 and <uint64_t> user == owner) or (
             os.access(file.path, os.W_OK)
         )
@@ -585,22 +585,22 @@ cdef class Residency:
     def __reduce__(self):
         raise TypeError("a Residency does not pickle; pickle the shard")
 
-    cdef int check_size(self) except -1:
+    cdef int check_size_now(self) except -1:
         """Complain if the file became shorter; nothing without a descriptor."""
         cdef uint64_t nbytes = 0
         cdef int64_t mtime_ns
         if self.checked is not None and (
-            fs_status(self.checked.fd, &nbytes, &mtime_ns) != 0
+            fs_stat_size(self.checked.fd, &nbytes, &mtime_ns) != 0
             or nbytes < self.file.nbytes
         ):
             raise FormatError(SHORTER, self.file.path, nbytes)
         return 0
 
-    cdef int prepare(self) except -1:
+    cdef int check_size(self) except -1:
         """Complain if the file became shorter, before we ourselves touch its bytes."""
         cdef uint64_t now
         if self.checked is not None:
-            return self.check_size()
+            return self.check_size_now()
         now = fs_now()
         if now < self.next_size:
             return 0
@@ -615,7 +615,7 @@ cdef class Residency:
         self.next_size = now + SIZE_EVERY
         return 0
 
-    cdef bint is_whole(self) except -1:
+    cdef bint is_resident(self) except -1:
         """Whether all of the file was in the page cache a moment ago."""
         global next_ask
         cdef uint64_t now = fs_now()
@@ -633,7 +633,7 @@ cdef class Residency:
             probe = self.probe
         try:
             begun = fs_exact_now()
-            self.ask(probe)
+            self.query_cache(probe)
             cost = fs_exact_now() - begun
             self.next_look = now + LOOK_EVERY
             next_ask = max(next_ask, now) + ASK_SHARE * cost
@@ -641,7 +641,7 @@ cdef class Residency:
             self.asking = 0
         return self.whole
 
-    def look(self, int fd):
+    def query(self, int fd):
         """Ask by a descriptor of the file that is open anyway."""
         cdef uint64_t nbytes = self.file.nbytes
         cdef int answer
@@ -652,11 +652,11 @@ cdef class Residency:
         self.whole = answer == 1
         self.next_look = fs_now() + LOOK_EVERY
 
-    cdef int ask(self, Descriptor probe) except -1:
+    cdef int query_cache(self, Descriptor probe) except -1:
         cdef uint64_t nbytes = self.file.nbytes
         cdef int answer = -1
         if probe is None:
-            probe = self.reopened()
+            probe = self.reopen()
         if probe is not None and nbytes >> 20 > MOST_ASKED:
             answer = 0             # its members are asked about one by one
         elif probe is not None:
@@ -667,13 +667,13 @@ cdef class Residency:
             self.probe = probe if answer == 0 and probe.may_stay() else None
         return 0
 
-    cdef Descriptor reopened(self):
+    cdef Descriptor reopen(self):
         """Return a new descriptor of the file, or None: another is there, or none."""
         cdef Descriptor found = Descriptor.__new__(Descriptor)
-        found.fd = open_again(self.file.path, self.device, self.inode)
+        found.fd = open_same_file(self.file.path, self.device, self.inode)
         return found if found.fd >= 0 else None
 
-    cdef bint has(self, uint64_t offset, uint64_t size) noexcept:
+    cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
         """Whether an extent surely is in the page cache."""
         cdef int answer = -1
         cdef Descriptor probe
@@ -685,7 +685,7 @@ cdef class Residency:
             answer = fs_pages_cached(self.file.base + offset, size)
         return answer == 1
 
-    cdef int bring(self, uint64_t offset, uint64_t size) except -1:
+    cdef int page_in(self, uint64_t offset, uint64_t size) except -1:
         """Bring the first 16 MiB of an extent that is not in memory.
 
         Raises
@@ -699,12 +699,12 @@ cdef class Residency:
         cdef int code
         if size == 0:
             return 0
-        size = min(size, <uint64_t> MOST_BROUGHT)
-        if self.has(offset, size):
+        size = min(size, <uint64_t> MAX_PAGE_IN)
+        if self.has_resident(offset, size):
             return 0
         with nogil:                # `self` keeps it mapped
-            fs_ask_pages(at, size)
-            code = fs_bring_pages(at, size)
+            fs_advise_pages(at, size)
+            code = fs_populate_pages(at, size)
         self.calm_from = fs_now() + SETTLE
         if code != 0:
             raise self.failure(offset, code)
@@ -714,9 +714,9 @@ cdef class Residency:
         """Why pages could not be brought: the kernel does not say."""
         cdef uint64_t nbytes = self.file.nbytes
         cdef int64_t mtime_ns
-        cdef Descriptor again = self.reopened() if self.checked is None else self.checked
+        cdef Descriptor again = self.reopen() if self.checked is None else self.checked
         if again is not None:
-            fs_status(again.fd, &nbytes, &mtime_ns)
+            fs_stat_size(again.fd, &nbytes, &mtime_ns)
         if nbytes < self.file.nbytes or again is None:
             return FormatError(SHORTER, self.file.path, offset)
         return OSError(EIO if code == EFAULT else code, UNREADABLE, self.file.path)
@@ -745,26 +745,26 @@ cdef class Source:
         """Whether bytes have to be asked for over a network."""
         return False
 
-    cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+    cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
         raise NotImplementedError
 
     cpdef object read(self, uint64_t offset, uint64_t size):
         """Return `size` bytes from `offset` as bytes of their own."""
         raise NotImplementedError
 
-    cdef int prepare(self) except -1:
+    cdef int check_size(self) except -1:
         """Complain of what is known to be wrong before many bytes are read."""
         return 0
 
-    cdef bint is_near(self) except -1:
+    cdef bint is_resident(self) except -1:
         """Whether all bytes can be had without waiting for a device."""
         return False
 
-    cdef bint has(self, uint64_t offset, uint64_t size) noexcept:
+    cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
         """Whether some bytes can; if not, they are about to be asked for."""
         return False
 
-    cdef int settle(self) except -1:
+    cdef int check_unchanged(self) except -1:
         """Complain if what was just read may not be what the file had."""
         return 0
 
@@ -776,7 +776,7 @@ cdef class Source:
         """Have no more mapped than these bytes: see `PageRing.confine`."""
         return 0
 
-    cdef uint64_t most_touched(self) noexcept:
+    cdef uint64_t touch_limit(self) noexcept:
         """Bytes that may be touched together; 0: any number."""
         return 0
 
@@ -832,35 +832,35 @@ cdef class MappedSource(Source):
         residency = None if self.residency is None else self.residency.handle(file)
         return MappedSource(file, residency, watched=self.watched)
 
-    cdef int look(self, uint64_t offset, uint64_t size) except -1:
+    cdef int ensure_resident(self, uint64_t offset, uint64_t size) except -1:
         """See that bytes are in memory; while all are, not at every read."""
-        cdef Py_ssize_t trusted = fs_glance(&self.trusted)
+        cdef Py_ssize_t trusted = fs_load_relaxed(&self.trusted)
         if trusted > 0:
-            fs_note(&self.trusted, trusted - 1)
+            fs_store_relaxed(&self.trusted, trusted - 1)
             return 0
-        self.residency.check_size()
-        if not self.is_near():
-            self.residency.bring(offset, size)
+        self.residency.check_size_now()
+        if not self.is_resident():
+            self.residency.page_in(offset, size)
         return 0
 
-    cdef int prepare(self) except -1:
+    cdef int check_size(self) except -1:
         if self.residency is not None:
-            self.residency.prepare()
+            self.residency.check_size()
         return 0
 
-    cdef bint is_near(self) except -1:
-        cdef Py_ssize_t trusted = fs_glance(&self.trusted)
+    cdef bint is_resident(self) except -1:
+        cdef Py_ssize_t trusted = fs_load_relaxed(&self.trusted)
         if trusted > 0:
-            fs_note(&self.trusted, trusted - 1)
+            fs_store_relaxed(&self.trusted, trusted - 1)
             return True
-        if not self.residency.is_whole():
+        if not self.residency.is_resident():
             return False
         if self.residency.checked is None:  # else the size is asked for at every read
-            fs_note(&self.trusted, TRUSTED_READS)
+            fs_store_relaxed(&self.trusted, TRUSTED_READS)
         return True
 
-    cdef bint has(self, uint64_t offset, uint64_t size) noexcept:
-        if self.residency is None or self.residency.has(offset, size):
+    cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
+        if self.residency is None or self.residency.has_resident(offset, size):
             return True
         self.residency.calm_from = fs_now() + SETTLE
         return False
@@ -882,20 +882,20 @@ cdef class MappedSource(Source):
             chunks.ring.confine(chunks, offset, size)
         return 0
 
-    cdef uint64_t most_touched(self) noexcept:
+    cdef uint64_t touch_limit(self) noexcept:
         return 0 if self.file.chunks is None else self.file.chunks.ring.half()
 
-    cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+    cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
         cdef View view
         if self.file.chunks is not None:
-            view = self.file.window(offset, size)  # makes room before pages are brought
-            self.look(offset, size)
+            view = self.file.raw_view(offset, size)  # makes room before pages are brought
+            self.ensure_resident(offset, size)
             self.confine(offset, size)
             at[0] = view.base
             return view
-        self.look(offset, size)
+        self.ensure_resident(offset, size)
         at[0] = self.file.base + offset
-        return self.file.window(offset, size)
+        return self.file.raw_view(offset, size)
 
     cpdef object read(self, uint64_t offset, uint64_t size):
         """Return `size` bytes from `offset` as bytes of their own."""
@@ -903,9 +903,9 @@ cdef class MappedSource(Source):
         cdef char *to
         if offset > self.nbytes or size > self.nbytes - offset:
             raise FormatError("a read beyond the file", self.path, offset)
-        self.prepare()             # it is we who touch its bytes
+        self.check_size()             # it is we who touch its bytes
         self.touch(offset, size)
-        self.look(offset, size)
+        self.ensure_resident(offset, size)
         self.confine(offset, size)
         if size < LARGE_COPY:
             return PyBytes_FromStringAndSize(<const char *> self.base + offset, size)
@@ -932,7 +932,7 @@ cdef class PreadSource(Source):
         self.nbytes = file.nbytes
         self.path = file.path
 
-    cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+    cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
         cdef object copy = self.read(offset, size)
         at[0] = <uint8_t *> PyBytes_AS_STRING(copy)
         return copy
@@ -954,13 +954,13 @@ cdef class PreadSource(Source):
             done = pread_all(self.fd, to, size, offset, &code)
         if done < size:
             raise self.failure(offset + done, code)
-        self.file.check()
+        self.file.check_unchanged()
         return copy
 
-    cdef int settle(self) except -1:
-        return self.file.check()
+    cdef int check_unchanged(self) except -1:
+        return self.file.check_unchanged()
 
-    cdef bint is_near(self) except -1:
+    cdef bint is_resident(self) except -1:
         cdef uint64_t now = fs_now()
         if now >= self.next_look and self.nbytes >> 20 <= MOST_ASKED:
             with nogil:
@@ -1006,7 +1006,7 @@ cdef class RemoteSource(Source):
         """Say whether an extent was brought."""
         return self.staged_at(offset, size) is not None
 
-    cdef object hold(self, uint64_t offset, uint64_t size, uint8_t **at):
+    cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
         cdef object data = self.read(offset, size)
         at[0] = <uint8_t *> PyBytes_AS_STRING(data)
         return data
@@ -1028,7 +1028,7 @@ cdef class RemoteSource(Source):
 
 
 @cython.final
-cdef class Room:
+cdef class WritableBytes:
     """Bytes that are still to be filled, as a buffer that keeps them."""
 
     cdef bytes data
@@ -1038,9 +1038,9 @@ cdef class Room:
         PyBuffer_FillInfo(view, self, at, PyBytes_GET_SIZE(self.data), 0, flags)
 
 
-def room_for(uint64_t size):
+def allocate_bytes(uint64_t size):
     """Return bytes that are still to be filled, and a view to fill them through."""
-    cdef Room room = Room.__new__(Room)
+    cdef WritableBytes room = WritableBytes.__new__(WritableBytes)
     room.data = PyBytes_FromStringAndSize(NULL, size)
     return room.data, memoryview(room)
 

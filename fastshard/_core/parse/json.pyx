@@ -12,11 +12,11 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp
 
-from fastshard._core.platform cimport fs_digits, fs_plain_run
+from fastshard._core.platform cimport fs_parse_digits, fs_count_plain
 from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.table.extents cimport (
     columns_add, columns_add_info, columns_free, columns_sort, columns_t, name_at,
-    resized, slots_find, slots_free, slots_init, slots_t, table_of, text_from,
+    resize, slots_find, slots_free, slots_init, slots_t, make_table, decode_text,
 )
 
 from fastshard.errors import FormatError
@@ -273,7 +273,7 @@ cdef int json_rest_of_string(
             if size == 0:
                 return json_fault(json, JSON_BAD_UTF8)
             take(&json.rest, size)
-        plain = fs_plain_run(json.rest.at, json.rest.left)
+        plain = fs_count_plain(json.rest.at, json.rest.left)
     text.raw = span_of(start, json.rest.at - start)
     take(&json.rest, 1)
     return JSON_OK
@@ -285,7 +285,7 @@ cdef inline int json_string(json_t *json, json_string_t *text) noexcept nogil:
     if json_next(json) != c'"':
         return json_fault(json, JSON_NO_STRING)
     take(&json.rest, 1)
-    plain = fs_plain_run(json.rest.at, json.rest.left)
+    plain = fs_count_plain(json.rest.at, json.rest.left)
     if plain == json.rest.left or json.rest.at[plain] != c'"':
         return json_rest_of_string(json, plain, text)
     text.raw = span_of(json.rest.at, plain)
@@ -424,7 +424,7 @@ cdef int json_rare_unsigned(json_t *json, uint64_t *value) noexcept nogil:
 
 cdef inline int json_unsigned(json_t *json, uint64_t *value) noexcept nogil:
     """Read a plain integer from 0 to 2**64 - 1; a fault is at its first byte."""
-    cdef size_t digits = fs_digits(json.rest.at, json.rest.left, value)
+    cdef size_t digits = fs_parse_digits(json.rest.at, json.rest.left, value)
     cdef bint usual = 0 < digits < 16 and digits < json.rest.left
     if (
         not usual
@@ -567,7 +567,7 @@ cdef int kind_of_escaped(span_t raw) noexcept nogil:
 cdef int unescape(index_t *index, span_t raw, span_t *plain) noexcept nogil:
     """Give a string's bytes, which last until the next call."""
     if index.unescaped_room < raw.left:
-        if not resized(<void **> &index.unescaped, raw.left, 1):
+        if not resize(<void **> &index.unescaped, raw.left, 1):
             return JSON_NO_MEMORY
         index.unescaped_room = raw.left
     plain[0] = span_of(index.unescaped, json_unescape(raw, index.unescaped))
@@ -768,7 +768,7 @@ cdef object fault_of(const index_t *index, int status, str path):
     if status == JSON_NO_MEMORY:
         return MemoryError()
     if status >= INDEX_NO_OFFSET:
-        member = text_from(index.name)
+        member = decode_text(index.name)
     if status == INDEX_OUTSIDE:
         reason = f"an extent beyond the shard's {index.nbytes:,} bytes"
     else:
@@ -823,7 +823,7 @@ def parse_index(text, str path not None, nbytes=None):
                 raise fault_of(index, status, path)
         finally:
             PyBuffer_Release(&buffer)
-        return table_of(&index.columns), index.filesize if index.has_filesize else None
+        return make_table(&index.columns), index.filesize if index.has_filesize else None
     finally:
         columns_free(&index.columns)
         columns_free(&index.keys)

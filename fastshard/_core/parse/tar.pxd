@@ -85,7 +85,7 @@ cdef int tar_step(
 cdef headers_t headers_before(
     const columns_t *columns, Py_ssize_t i, uint64_t offset, uint64_t lowest
 ) noexcept nogil
-cdef bint agrees(
+cdef bint headers_match(
     const uint8_t *window, headers_t headers, uint64_t nbytes, uint64_t offset,
     uint64_t size, span_t name,
 ) noexcept nogil

@@ -20,12 +20,12 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from fastshard._core.pages cimport fs_now
-from fastshard._core.platform cimport fs_load, fs_pread, fs_pread_cached, fs_will_need
+from fastshard._core.platform cimport fs_load, fs_pread, fs_pread_cached, fs_advise_file
 from fastshard._core.io.source cimport LocalFile
 from fastshard._core.span cimport span_of, span_t, take, take_until, text_of
 from fastshard._core.table.extents cimport (
-    ExtentTable, columns_add, columns_free, columns_t, is_doubtful, name_at, table_of,
-    text_from,
+    ExtentTable, columns_add, columns_free, columns_t, has_unchecked_blocks, name_at, make_table,
+    decode_text,
 )
 
 import os
@@ -633,7 +633,7 @@ cdef int read_window(
             want = <size_t> min(<uint64_t> MISSED, left)
             if need.offset + want > window.asked_to:
                 window.asked_to = need.offset + want + AHEAD
-                fs_will_need(window.fd, need.offset + want, AHEAD)
+                fs_advise_file(window.fd, need.offset + want, AHEAD)
     while window.held < need.size:
         got = fs_pread(
             window.fd, window.bytes + window.held, want - window.held,
@@ -713,7 +713,7 @@ cdef object named(const tar_t *tar, int status):
     if status in (
         TAR_SPARSE, TAR_MULTI_VOLUME, TAR_INCREMENTAL, TAR_SIZE_BEYOND, TAR_PADDING_CUT
     ):
-        return text_from(tar.name)
+        return decode_text(tar.name)
     return None
 
 
@@ -761,12 +761,12 @@ def scan_tar(LocalFile file not None, progress=None):
         skipped = {
             kind: scan.skipped[i] for i, kind in KINDS.items() if scan.skipped[i]
         }
-        return table_of(&scan.columns), skipped, scan.tar.at
+        return make_table(&scan.columns), skipped, scan.tar.at
     finally:
         release(&scan)
 
 
-def scan_sound(LocalFile file not None):
+def scan_until_fault(LocalFile file not None):
     """Find the members of a tar that stand before its first fault, if it has one.
 
     Parameters
@@ -801,12 +801,12 @@ def scan_sound(LocalFile file not None):
             last = scan.columns.count - 1
             end = scan.columns.offsets[last] + scan.columns.sizes[last]
             end = padded(end)
-        return table_of(&scan.columns), end, fault
+        return make_table(&scan.columns), end, fault
     finally:
         release(&scan)
 
 
-def header_starts(LocalFile file not None, progress=None):
+def scan_header_starts(LocalFile file not None, progress=None):
     """Return where the headers of each regular member begin.
 
     Parameters
@@ -878,7 +878,7 @@ cdef int run(scan_t *scan, LocalFile file, object progress) except -1:
 # another one begins.
 
 @cython.final
-cdef class Walk:
+cdef class HeaderWalk:
     """A walk from one header of a tar on.
 
     Parameters
@@ -930,7 +930,7 @@ cdef class Walk:
         """Members so far."""
         return self.columns.count
 
-    def go(self, bytes window not None, uint64_t offset, uint64_t stop):
+    def advance(self, bytes window not None, uint64_t offset, uint64_t stop):
         """Walk on, as far as the bytes reach.
 
         Parameters
@@ -1006,7 +1006,7 @@ cdef class Walk:
             FAULTS[status], self.path, self.tar.fault_at, named(&self.tar, status)
         )
 
-    def append(self, Walk other not None):
+    def append(self, HeaderWalk other not None):
         """Add what another walk found, which began where this one ended."""
         cdef size_t i
         cdef columns_t *more = &other.columns
@@ -1026,7 +1026,7 @@ cdef class Walk:
         self.ended = other.ended
         self.has_global = self.has_global or other.has_global
 
-    def go_on_at(self, uint64_t start):
+    def jump_to(self, uint64_t start):
         """Go on at another header; what global headers said so far holds there too."""
         if self.tar.pending or self.tar.extension != 0:
             raise ValueError("a walk that stands between a header and its member")
@@ -1034,14 +1034,14 @@ cdef class Walk:
 
     def table(self):
         """Return the members, and leave none behind."""
-        return table_of(&self.columns)
+        return make_table(&self.columns)
 
     def skipped(self):
         """Return how many of each kind were passed over that are no members."""
         return {kind: self.counts[i] for i, kind in KINDS.items() if self.counts[i]}
 
 
-def first_header(bytes window not None, uint64_t offset, uint64_t nbytes, uint64_t stop):
+def find_header(bytes window not None, uint64_t offset, uint64_t nbytes, uint64_t stop):
     """Look for a header in the middle of an archive, which may be a false one.
 
     Parameters
@@ -1134,7 +1134,7 @@ cdef headers_t headers_before(
     return headers
 
 
-cdef bint agrees(
+cdef bint headers_match(
     const uint8_t *window, headers_t headers, uint64_t nbytes, uint64_t offset,
     uint64_t size, span_t name,
 ) noexcept nogil:
@@ -1171,7 +1171,7 @@ cdef bint agrees(
     return same
 
 
-def differing(file not None, ExtentTable table not None, positions):
+def find_mismatches(file not None, ExtentTable table not None, positions):
     """Compare the headers of some members with a table; one read for each.
 
     Parameters
@@ -1196,7 +1196,7 @@ def differing(file not None, ExtentTable table not None, positions):
     for i in positions:
         if not 0 <= i < len(table):
             raise IndexError(f"position {i} is out of range: there are {len(table):,}")
-        if is_doubtful(table):
+        if has_unchecked_blocks(table):
             table.check_extent(i)
             table.check_extent(max(i - 1, 0))
             table.check_name(i)
@@ -1213,7 +1213,7 @@ def differing(file not None, ExtentTable table not None, positions):
     for (i, start, whole, offset, size), window in zip(looks, windows, strict=True):
         headers.start = start
         headers.whole = whole
-        if <uint64_t> len(window) != offset - headers.start or not agrees(
+        if <uint64_t> len(window) != offset - headers.start or not headers_match(
             <const uint8_t *> PyBytes_AS_STRING(window), headers, nbytes, offset, size,
             name_at(&table.columns, i),
         ):

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcpy
 
-from fastshard._core.platform cimport fs_claim, fs_count
+from fastshard._core.platform cimport fs_claim, fs_add
 
 from fastshard.errors import FormatError
 
@@ -81,7 +81,7 @@ cdef size_t first_wrong(blocks_t *blocks, size_t first, size_t end) noexcept nog
         if not blocks_right(blocks, k):
             return k
         if fs_claim(&blocks.checked[k]):
-            fs_count(&blocks.left, -1)
+            fs_add(&blocks.left, -1)
     return end
 
 

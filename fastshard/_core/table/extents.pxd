@@ -47,7 +47,7 @@ cdef struct columns_t:             # what a table holds, one value a member
     size_t name_width              # of each name; 0: not known, or they differ
     blocks_t *blocks               # what is checked before it is used; NULL: all is
 
-cdef bint resized(void **column, size_t count, size_t width) noexcept nogil
+cdef bint resize(void **column, size_t count, size_t width) noexcept nogil
 cdef size_t more_room(size_t used, double expected) noexcept nogil
 cdef bint columns_add(
     columns_t *columns, uint64_t offset, uint64_t size, span_t name
@@ -57,10 +57,10 @@ cdef bint columns_sort(columns_t *columns) noexcept nogil
 cdef void columns_free(columns_t *columns) noexcept nogil
 cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil
 cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil
-cdef str text_from(span_t text)
-cdef str text_before(span_t text, size_t end)
-cdef object text_to(object name, span_t *text)
-cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1
+cdef str decode_text(span_t text)
+cdef str decode_text_before(span_t text, size_t end)
+cdef object encode_text(object name, span_t *text)
+cdef Py_ssize_t resolve_position(object key, Py_ssize_t count) except -1
 
 
 cdef class ExtentTable:
@@ -69,7 +69,7 @@ cdef class ExtentTable:
     cdef int hashed                # it is built
     cdef bint repeats              # and has met a name twice
     cdef object keeper             # owns the columns where the table does not
-    cdef uint8_t *proven           # a bit a member: see `doubt`; NULL: all are
+    cdef uint8_t *verified           # a bit a member: see `verify_on_use`; NULL: all are
     cdef readonly object index     # the index to blame, while members are in doubt
     cdef object is_there           # says of one whose block differs whether it is there
     cdef public bint scanned       # all headers were compared: what is in doubt is wrong
@@ -93,9 +93,9 @@ cdef class Names:
     cdef ExtentTable table
 
 
-cdef ExtentTable table_of(columns_t *columns)
+cdef ExtentTable make_table(columns_t *columns)
 
 
-cdef inline bint is_doubtful(ExtentTable table) noexcept:
+cdef inline bint has_unchecked_blocks(ExtentTable table) noexcept:
     """Whether the table is of an index of which some blocks are not checked."""
     return fs_load_pointer(<void **> &table.columns.blocks) != NULL

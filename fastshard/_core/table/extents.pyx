@@ -15,7 +15,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.platform cimport (
-    PY_SSIZE_T_MAX, fs_glance, fs_has_bit, fs_is_set, fs_load, fs_load_pointer,
+    PY_SSIZE_T_MAX, fs_load_relaxed, fs_has_bit, fs_is_set, fs_load, fs_load_pointer,
     fs_prefetch_line, fs_set, fs_set_bit,
 )
 from fastshard._core.span cimport span_of, span_t, take
@@ -186,7 +186,7 @@ cdef uint32_t *slots_find_hashed(
 
 # Columns, and the texts in them.
 
-cdef bint resized(void **column, size_t count, size_t width) noexcept nogil:
+cdef bint resize(void **column, size_t count, size_t width) noexcept nogil:
     cdef void *moved
     if count > (<size_t> PY_SSIZE_T_MAX) // width:
         return False
@@ -199,9 +199,9 @@ cdef bint resized(void **column, size_t count, size_t width) noexcept nogil:
 
 cdef bint make_room(columns_t *columns, size_t count) noexcept nogil:
     if not (
-        resized(<void **> &columns.offsets, count, sizeof(uint64_t))
-        and resized(<void **> &columns.sizes, count, sizeof(uint64_t))
-        and resized(<void **> &columns.name_ends, count, sizeof(uint64_t))
+        resize(<void **> &columns.offsets, count, sizeof(uint64_t))
+        and resize(<void **> &columns.sizes, count, sizeof(uint64_t))
+        and resize(<void **> &columns.name_ends, count, sizeof(uint64_t))
     ):
         return False
     columns.room = count
@@ -209,7 +209,7 @@ cdef bint make_room(columns_t *columns, size_t count) noexcept nogil:
 
 
 cdef bint make_names_room(columns_t *columns, size_t size) noexcept nogil:
-    if not resized(<void **> &columns.names, size, 1):
+    if not resize(<void **> &columns.names, size, 1):
         return False
     columns.names_room = size
     return True
@@ -251,14 +251,14 @@ cdef bint columns_add_info(columns_t *columns, span_t text) noexcept nogil:
     cdef bint none_before = columns.info_ends == NULL
     cdef size_t wanted
     if columns.info_ends_room < columns.count:
-        if not resized(<void **> &columns.info_ends, columns.room, sizeof(uint64_t)):
+        if not resize(<void **> &columns.info_ends, columns.room, sizeof(uint64_t)):
             return False
         columns.info_ends_room = columns.room
     if none_before:
         memset(columns.info_ends, 0, columns.count * sizeof(uint64_t))
     if columns.infos == NULL or text.left > columns.infos_room - columns.infos_size:
         wanted = more_room(columns.infos_size, columns.expected) + text.left
-        if not resized(<void **> &columns.infos, wanted, 1):
+        if not resize(<void **> &columns.infos, wanted, 1):
             return False
         columns.infos_room = wanted
     if text.left > 0:
@@ -314,24 +314,24 @@ cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil:
 
 cdef bint trim_infos(columns_t *columns) noexcept nogil:
     return columns.info_ends == NULL or (
-        resized(<void **> &columns.info_ends, columns.count, sizeof(uint64_t))
-        and resized(<void **> &columns.infos, columns.infos_size, 1)
+        resize(<void **> &columns.info_ends, columns.count, sizeof(uint64_t))
+        and resize(<void **> &columns.infos, columns.infos_size, 1)
     )
 
 
-cdef str text_from(span_t text):
+cdef str decode_text(span_t text):
     """Decode a name; bytes that are not UTF-8 become lone surrogates."""
     return PyUnicode_DecodeUTF8(<const char *> text.at, text.left, "surrogateescape")
 
 
-cdef str text_before(span_t text, size_t end):
+cdef str decode_text_before(span_t text, size_t end):
     """The same without the last `end` bytes of it."""
     text.left -= min(end, text.left)
-    return text_from(text)
+    return decode_text(text)
 
 
-cdef object text_to(object name, span_t *text):
-    """Encode a name as `text_from` decoded it; return what keeps `text` alive.
+cdef object encode_text(object name, span_t *text):
+    """Encode a name as `decode_text` decoded it; return what keeps `text` alive.
 
     None where no name decodes to this (a lone surrogate that stands for no byte).
     """
@@ -356,7 +356,7 @@ cdef object text_to(object name, span_t *text):
 
 cdef void *column_of(size_t count, size_t width) noexcept nogil:
     cdef void *column = NULL
-    resized(&column, count, width)
+    resize(&column, count, width)
     return column
 
 
@@ -514,7 +514,7 @@ cdef int build_by_name(
     return 0
 
 
-cdef Py_ssize_t checked_position(object key, Py_ssize_t count) except -1:
+cdef Py_ssize_t resolve_position(object key, Py_ssize_t count) except -1:
     """Resolve an index of a sequence of `count`; negative ones count back."""
     cdef Py_ssize_t i
     if not PyIndex_Check(key):
@@ -548,23 +548,23 @@ cdef class ExtentTable:
 
     def extent(self, i):
         """Return a member's offset and size, in bytes, as the table has them."""
-        cdef Py_ssize_t at = checked_position(i, len(self))
-        if is_doubtful(self):
+        cdef Py_ssize_t at = resolve_position(i, len(self))
+        if has_unchecked_blocks(self):
             self.check_extent(at)
         return fs_load(self.columns.offsets + at), fs_load(self.columns.sizes + at)
 
     def name_of(self, i):
         """Return a member's name."""
-        return self.name(checked_position(i, len(self)))
+        return self.name(resolve_position(i, len(self)))
 
     def info(self, i):
         """Return the JSON text (bytes) that an index has of a member, or none.
 
         Where a JSON index is the source it is the member's whole entry.
         """
-        cdef Py_ssize_t at = checked_position(i, len(self))
+        cdef Py_ssize_t at = resolve_position(i, len(self))
         cdef span_t text
-        if is_doubtful(self):
+        if has_unchecked_blocks(self):
             self.check_info(at)
         text = info_at(&self.columns, at)
         return PyBytes_FromStringAndSize(<const char *> text.at, text.left)
@@ -594,7 +594,7 @@ cdef class ExtentTable:
             i for i in range(len(self)) if self.find(self.name(i)) != i
         ]
 
-    def doubt(self, index not None, is_there not None):
+    def verify_on_use(self, index not None, is_there not None):
         """Have each member's header compared when its bytes are first used; see `Shard.prove`.
 
         Parameters
@@ -609,24 +609,24 @@ cdef class ExtentTable:
         -----
         Done once, before the table is shared.
         """
-        if self.proven != NULL:
+        if self.verified != NULL:
             return
         self.index = index
         self.is_there = is_there
-        self.proven = <uint8_t *> calloc(self.columns.count // 8 + 1, 1)
-        if self.proven == NULL:
+        self.verified = <uint8_t *> calloc(self.columns.count // 8 + 1, 1)
+        if self.verified == NULL:
             raise MemoryError
 
-    def prove(self, i):
+    def mark_verified(self, i):
         """Note that a member is where the table says: its header is not looked at."""
-        cdef Py_ssize_t at = checked_position(i, len(self))
-        if self.proven != NULL:
-            fs_set_bit(self.proven, at)
+        cdef Py_ssize_t at = resolve_position(i, len(self))
+        if self.verified != NULL:
+            fs_set_bit(self.verified, at)
 
-    def is_proven(self, i):
+    def is_verified(self, i):
         """Say whether a member is in doubt no more, if the table was."""
-        cdef Py_ssize_t at = checked_position(i, len(self))
-        return self.proven != NULL and fs_has_bit(self.proven, at)
+        cdef Py_ssize_t at = resolve_position(i, len(self))
+        return self.verified != NULL and fs_has_bit(self.verified, at)
 
     cdef int check(self, const void *at, uint64_t size) except -1:
         """Complain of damage in some bytes of the index that the columns stand in."""
@@ -636,7 +636,7 @@ cdef class ExtentTable:
         if blocks == NULL:
             return 0
         blocks_check(blocks, at, size, self.keeper.path)
-        if fs_glance(&blocks.left) == 0:  # the memory's owner keeps them
+        if fs_load_relaxed(&blocks.left) == 0:  # the memory's owner keeps them
             self.columns.blocks = NULL
         return 0
 
@@ -681,16 +681,16 @@ cdef class ExtentTable:
         return self.check(self.columns.infos, self.columns.infos_size)
 
     cdef str name(self, Py_ssize_t i):
-        if is_doubtful(self):
+        if has_unchecked_blocks(self):
             self.check_name(i)
-        return text_from(name_at(&self.columns, <uint32_t> i))
+        return decode_text(name_at(&self.columns, <uint32_t> i))
 
     cdef Py_ssize_t find(self, object name) except -2:
         """Return the position of the last member of this name, or -1."""
         cdef span_t text
         cdef uint32_t filling = 0
         cdef uint32_t slot
-        cdef object keeper = text_to(name, &text)
+        cdef object keeper = encode_text(name, &text)
         if not fs_is_set(&self.hashed):
             self.hash_names()
         if keeper is None:
@@ -724,7 +724,7 @@ cdef class ExtentTable:
         if self.keeper is None:
             columns_free(&self.columns)
         slots_free(&self.by_name)
-        free(self.proven)
+        free(self.verified)
 
 
 @cython.final
@@ -743,7 +743,7 @@ cdef class Names:
     def __getitem__(self, key):
         if isinstance(key, slice):
             return [self.table.name(i) for i in range(*key.indices(len(self)))]
-        return self.table.name(checked_position(key, len(self)))
+        return self.table.name(resolve_position(key, len(self)))
 
     def __contains__(self, name):
         return isinstance(name, str) and self.table.find(name) >= 0
@@ -787,7 +787,7 @@ cdef class Names:
 collections.abc.Sequence.register(Names)
 
 
-cdef ExtentTable table_of(columns_t *columns):
+cdef ExtentTable make_table(columns_t *columns):
     """Make a table that owns the columns; trims the room they do not use."""
     cdef ExtentTable table = ExtentTable.__new__(ExtentTable)
     table.columns = columns[0]
@@ -853,7 +853,7 @@ cdef void expect_texts(list texts, size_t start) noexcept:
         fs_prefetch_line(<char *> PyList_GET_ITEM(texts, k) + LINE)
 
 
-def find_all(ExtentTable names not None, list wanted not None, str suffix not None):
+def find_names(ExtentTable names not None, list wanted not None, str suffix not None):
     """Return the positions of names, -1 where there is none: an array of int64.
 
     Parameters

@@ -19,7 +19,7 @@ cdef struct groups_t:
     uint32_t count                 # samples
 
 
-cdef inline void places_of(
+cdef inline void members_range(
     const groups_t *groups, uint32_t sample, uint32_t *start, uint32_t *end
 ) noexcept nogil:
     """Where a sample's members stand in `members`; nowhere, if that is absurd."""

@@ -22,8 +22,8 @@ from fastshard._core.table.checksums cimport (
     SHIFT, blocks_check, blocks_free, blocks_new, blocks_right, blocks_t, count_of,
 )
 from fastshard._core.table.extents cimport (
-    MAX_ENTRIES, ExtentTable, hash_bytes, is_doubtful, name_at, slot_entry, slots_find,
-    slots_free, slots_init, slots_t, text_from, text_to,
+    MAX_ENTRIES, ExtentTable, hash_bytes, has_unchecked_blocks, name_at, slot_entry, slots_find,
+    slots_free, slots_init, slots_t, decode_text, encode_text,
 )
 
 from fastshard.errors import FormatError
@@ -109,7 +109,7 @@ cdef span_t key_at(const void *context, uint32_t sample) noexcept nogil:
     """The key of a sample: its first member's."""
     cdef const groups_t *groups = <const groups_t *> context
     cdef uint32_t start, end
-    places_of(groups, sample, &start, &end)
+    members_range(groups, sample, &start, &end)
     if start == end:
         return span_of(groups.columns.names, 0)
     return member_key(groups, member_at(groups, start))
@@ -250,7 +250,7 @@ cdef bint may_repeat(const groups_t *groups, uint32_t sample, bint lower) noexce
     """
     cdef uint32_t start, end, i, k
     cdef span_t field
-    places_of(groups, sample, &start, &end)
+    members_range(groups, sample, &start, &end)
     if end - start > MANY_FIELDS:
         return True
     for i in range(start, end):
@@ -386,7 +386,7 @@ cdef class Grouping:
     cdef int check_all(self) except -1:
         """Complain of damage in what an index lists of samples, and in names."""
         cdef groups_t *groups = self.built()
-        if not is_doubtful(self.table):
+        if not has_unchecked_blocks(self.table):
             return 0
         self.table.check_names()
         if self.keeper is not None:
@@ -398,10 +398,10 @@ cdef class Grouping:
         """The groups, in which all that an index says of a sample is checked."""
         cdef groups_t *groups = self.built()
         cdef uint32_t start, end, i
-        if self.keeper is None or not is_doubtful(self.table):
+        if self.keeper is None or not has_unchecked_blocks(self.table):
             return groups
         self.table.check(groups.starts + sample, 2 * sizeof(uint32_t))
-        places_of(groups, <uint32_t> sample, &start, &end)
+        members_range(groups, <uint32_t> sample, &start, &end)
         self.table.check(groups.members + start, (end - start) * sizeof(uint32_t))
         for i in range(start, end):
             self.table.check_name(member_at(groups, i))
@@ -413,7 +413,7 @@ cdef class Grouping:
         cdef uint32_t start, end, i
         if self.keeper is None:
             return 0
-        places_of(groups, <uint32_t> sample, &start, &end)
+        members_range(groups, <uint32_t> sample, &start, &end)
         for i in range(start, end):
             if fs_load32(groups.members + i) >= groups.columns.count:
                 end = start
@@ -467,7 +467,7 @@ cdef class Grouping:
         return found
 
     cdef str key(self, Py_ssize_t sample):
-        return text_from(key_at(self.sound(sample), <uint32_t> sample))
+        return decode_text(key_at(self.sound(sample), <uint32_t> sample))
 
     cdef Py_ssize_t find(self, object key) except -2:
         """Return the sample of this key, or -1; a ``./`` before it is no part of it."""
@@ -475,7 +475,7 @@ cdef class Grouping:
         cdef span_t text
         cdef uint32_t filling = 0
         cdef uint32_t slot
-        cdef object keeper = text_to(key, &text)
+        cdef object keeper = encode_text(key, &text)
         if keeper is None:
             return -1
         if not fs_is_set(&self.hashed):
@@ -488,23 +488,23 @@ cdef class Grouping:
         """Return how many members a sample has."""
         cdef groups_t *groups = self.sound(sample)
         cdef uint32_t start, end
-        places_of(groups, <uint32_t> sample, &start, &end)
+        members_range(groups, <uint32_t> sample, &start, &end)
         return end - start
 
     cdef list members(self, Py_ssize_t sample):
         """Return the positions of a sample's members, in the shard's order."""
         cdef groups_t *groups = self.sound(sample)
         cdef uint32_t start, end, i
-        places_of(groups, <uint32_t> sample, &start, &end)
+        members_range(groups, <uint32_t> sample, &start, &end)
         return [member_at(groups, i) for i in range(start, end)]
 
     cdef str field(self, Py_ssize_t member):
         """Return the field of a member that belongs to a sample."""
         cdef groups_t *groups = self.built()
         cdef str field
-        if is_doubtful(self.table):
+        if has_unchecked_blocks(self.table):
             self.table.check_name(member)
-        field = text_from(field_at(groups, <uint32_t> member))
+        field = decode_text(field_at(groups, <uint32_t> member))
         return field.lower() if self.lower else field
 
     cdef Py_ssize_t member(self, Py_ssize_t sample, object field) except -2:
@@ -513,15 +513,15 @@ cdef class Grouping:
         cdef uint32_t start, end, member, i
         cdef span_t text, own
         cdef bint matches
-        cdef object keeper = text_to(field, &text)
+        cdef object keeper = encode_text(field, &text)
         if keeper is None:
             return -1
-        places_of(groups, <uint32_t> sample, &start, &end)
+        members_range(groups, <uint32_t> sample, &start, &end)
         for i in range(start, end):
             member = member_at(groups, i)
             own = field_at(groups, member)
             if self.lower and not is_ascii(own):  # Python knows how to lower those
-                matches = text_from(own).lower() == field
+                matches = decode_text(own).lower() == field
             else:
                 matches = is_field(own, text, self.lower)
             if matches:
@@ -617,7 +617,7 @@ cdef class IndexMemory:
     def __dealloc__(self):
         blocks_free(self.blocks)
 
-    def damaged(self):
+    def find_damage(self):
         """Return where blocks begin whose checksums are wrong; all are compared now."""
         cdef size_t k
         cdef bint right
@@ -657,7 +657,7 @@ cdef class IndexMemory:
         return self.base + offset
 
 
-def borrowed_table(
+def borrow_table(
     IndexMemory memory not None, uint64_t count, uint64_t offsets, uint64_t sizes,
     uint64_t name_ends, uint64_t names, uint64_t names_size, uint64_t info_ends,
     uint64_t infos, uint64_t infos_size,
@@ -695,7 +695,7 @@ def borrowed_table(
     return table
 
 
-def borrowed_grouping(
+def borrow_grouping(
     ExtentTable table not None, IndexMemory memory not None, uint64_t samples,
     uint64_t starts, uint64_t grouped, uint64_t members, bint last_dot, bint lower,
     bint unique,
@@ -741,7 +741,7 @@ cdef object copied(const void *column, size_t size):
     return PyBytes_FromStringAndSize(<const char *> column, size)
 
 
-def columns_of(ExtentTable table not None):
+def copy_columns(ExtentTable table not None):
     """Return copies of a table's columns.
 
     Returns
@@ -765,7 +765,7 @@ def columns_of(ExtentTable table not None):
     }
 
 
-def samples_of(Grouping grouping not None):
+def copy_samples(Grouping grouping not None):
     """Return copies of a grouping's columns.
 
     Returns
@@ -800,14 +800,14 @@ cdef span_t stored_key_at(const groups_t *groups, uint32_t sample) noexcept nogi
     cdef span_t key = key_at(groups, sample)
     cdef span_t name
     cdef uint32_t start, end
-    places_of(groups, sample, &start, &end)
+    members_range(groups, sample, &start, &end)
     if start == end:
         return key
     name = name_at(groups.columns, member_at(groups, start))
     return span_of(name.at, name.left - plain_name(name).left + key.left)
 
 
-def key_rows(
+def write_key_rows(
     Grouping grouping not None, uint64_t first, bytes seed not None, rows not None, *,
     bint older=False,
 ):
@@ -848,16 +848,16 @@ def key_rows(
         PyBuffer_Release(&buffer)
 
 
-def key_hash(str key not None, bytes seed not None):
+def hash_key(str key not None, bytes seed not None):
     """Return the 32 bits that a key's rows begin with; None if no name has it."""
     cdef uint64_t[2] words
     cdef span_t text
-    cdef object keeper = text_to(key, &text)
+    cdef object keeper = encode_text(key, &text)
     seed_words(seed, words)
     return None if keeper is None else hash_bytes(text, words) >> 32
 
 
-def plain_key(str key not None):
+def normalize_key(str key not None):
     """Return a key without a leading ``./``, which is part of no key."""
     cdef Py_ssize_t start = 0
     while key.startswith("./", start):

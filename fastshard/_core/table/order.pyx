@@ -216,14 +216,14 @@ cdef class Order:
         cdef Py_buffer buffer
         if first.limit > self.count:
             raise ValueError(f"places below {first.limit} of {self.count}")
-        if not isinstance(first, Listed):
+        if not isinstance(first, PositionList):
             return Chain(first, self)
-        numbers = first.part(0, first.count)
+        numbers = first.positions(0, first.count)
         found = int64s_of(numbers, &buffer, writable=True)
         for i in range(first.count):
             found[i] = self.at(found[i])
         PyBuffer_Release(&buffer)
-        return Listed(numbers, self.limit, owned=True)
+        return PositionList(numbers, self.limit, owned=True)
 
     def __len__(self):
         return self.count
@@ -240,7 +240,7 @@ cdef class Order:
         cdef int64_t wanted = PyNumber_Index(position)
         return self.place(wanted) if 0 <= wanted < self.limit else -1
 
-    def part(self, start, stop):
+    def positions(self, start, stop):
         """Return the positions at the places from `start` to `stop`: int64."""
         import numpy
 
@@ -259,7 +259,7 @@ cdef class Order:
         return numbers
 
     def __array__(self, dtype=None, copy=None):
-        numbers = self.part(0, self.count)
+        numbers = self.positions(0, self.count)
         return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
 
@@ -372,7 +372,7 @@ cdef class Chunks(Order):
 
 
 @cython.final
-cdef class Listed(Order):
+cdef class PositionList(Order):
     """Positions in an array of int64."""
 
     cdef object numbers            # ndarray of int64
@@ -416,8 +416,8 @@ cdef class Listed(Order):
 
     cpdef Order after(self, Order first):
         if isinstance(first, Stride) and first.limit <= self.count:
-            places = first.part(0, first.count)
-            return Listed(self.numbers[places], self.limit, owned=True)
+            places = first.positions(0, first.count)
+            return PositionList(self.numbers[places], self.limit, owned=True)
         return Order.after(self, first)
 
     cdef bint may_repeat(self) except -1:
@@ -426,6 +426,11 @@ cdef class Listed(Order):
 
     def __reduce__(self):
         return Listed, (self.numbers, self.limit)
+
+
+def Listed(numbers, limit):
+    """Unpickle a `PositionList`: pickles of version 0.1 and digests of states name it."""
+    return PositionList(numbers, limit)
 
 
 @cython.final

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fastshard._core.dataset.npy import MemberBuffer
 from fastshard._core.io.source import LocalFile
-from fastshard._core.parse.tar import scan_sound
+from fastshard._core.parse.tar import scan_until_fault
 from fastshard.columnar.schema import LARGEST_SHARD, shard_name
 from fastshard.columnar.values import encode_array, encode_object
 from fastshard.formats.tar_writer import END, MARK, HeaderEncoder
@@ -311,7 +311,7 @@ class Column:
             return None
         try:
             with LocalFile(self.path(number)) as file:
-                table, end, fault = scan_sound(file)
+                table, end, fault = scan_until_fault(file)
                 if fault is not None or not only_zeros(file.fd, end):
                     return None
         except OSError:

@@ -9,7 +9,7 @@ import warnings
 from contextlib import suppress
 
 from fastshard._core.io.source import LocalFile
-from fastshard._core.parse.tar import scan_sound
+from fastshard._core.parse.tar import scan_until_fault
 from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import sync_directory
 from fastshard.columnar.schema import LARGEST_SHARD, quote_name, shard_number
@@ -73,7 +73,7 @@ def take_over_shard(cursor: sqlite3.Cursor, column: Column, number: int) -> None
     if before is None:  # nothing was kept of it
         return
     with LocalFile(column.path(number)) as file:
-        table = scan_sound(file)[0]
+        table = scan_until_fault(file)[0]
     last: dict[str, int] = {}
     for i in range(before.members):
         last[table.name_of(i)] = table.extent(i)[0]
@@ -261,7 +261,7 @@ def _check_tail(
                 if unended and column.may_grow(number, record.nbytes):
                     _cut(path, record.nbytes)
                 return
-            table, end, _ = scan_sound(file)
+            table, end, _ = scan_until_fault(file)
     except FileNotFoundError:  # and nothing was stored in it
         return
     if end < record.nbytes:

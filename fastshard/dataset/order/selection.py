@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.table.order import Listed, Order, Stride
+from fastshard._core.table.order import Order, PositionList, Stride
 from fastshard.errors import InfoNotFoundError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def select_positions(count: int, key: Any) -> Order:
         if len(wanted) != count:
             raise IndexError(f"a mask of {len(wanted):,} for {count:,} samples")
         wanted = np.flatnonzero(wanted)
-    return Listed(_wrapped(wanted, count), count, owned=True)
+    return PositionList(_wrapped(wanted, count), count, owned=True)
 
 
 def apply_mask(mask: NDArray[np.bool_], order: Order | None) -> Order:
@@ -60,9 +60,9 @@ def apply_mask(mask: NDArray[np.bool_], order: Order | None) -> Order:
     import numpy as np
 
     if order is None:
-        return Listed(np.flatnonzero(mask), len(mask), owned=True)
-    positions = order.part(0, len(order))
-    return Listed(positions[mask[positions]], len(mask), owned=True)
+        return PositionList(np.flatnonzero(mask), len(mask), owned=True)
+    positions = order.positions(0, len(order))
+    return PositionList(positions[mask[positions]], len(mask), owned=True)
 
 
 def _wrapped(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:

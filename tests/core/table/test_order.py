@@ -12,12 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastshard._core.table.order import Chain, Chunks, Listed, Order, Shuffle, Stride
+from fastshard._core.table.order import (
+    Chain,
+    Chunks,
+    Order,
+    PositionList,
+    Shuffle,
+    Stride,
+)
 from fastshard.dataset.order.plan import compose, order_digest, permutation_keys
 
 MASK = (1 << 64) - 1
 GOLDEN_10 = [0, 1, 8, 2, 7, 5, 4, 9, 3, 6]
 GOLDEN_LARGE = [815224605143, 549200196346, 870588244642, 413988117552]
+# Names of orders in the states of version 0.1.
+GOLDEN_NAMES = ["87abb6125e0b9501", "af705560e505e58c", "9a12deb721e418e4"]
 GOLDEN_BLOCKS = [450209, 450261, 993141]
 
 
@@ -171,7 +180,7 @@ def orders(draw, most=40):
             first = Stride(max(places.start, 0), step, len(places), size)
         elif kind == "list" and size:
             places = draw(st.lists(st.integers(0, size - 1), max_size=most))
-            first = Listed(places, size)
+            first = PositionList(places, size)
         elif kind == "shuffle":
             first = shuffled(size, draw(st.integers(0, 9)), 0, draw(st.integers(0, 5)))
             places = np.asarray(first).tolist()
@@ -223,7 +232,7 @@ def test_wrapping_strides_are_solved():
 
 def test_a_list_is_copied():
     numbers = np.arange(5)
-    order = Listed(numbers, 5)
+    order = PositionList(numbers, 5)
     numbers[0] = 10**9
     assert list(order) == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="read-only"):
@@ -250,8 +259,8 @@ def test_slices_of_slices_do_not_pile_up():
         lambda: Stride(0, 1, 2**63, 2**63),
         lambda: Chunks(0, 0, 1, 5),
         lambda: Chunks(1, 3, 3, 5),
-        lambda: Listed([0, 5], 5),
-        lambda: Listed([-1], 5),
+        lambda: PositionList([0, 5], 5),
+        lambda: PositionList([-1], 5),
         lambda: Shuffle(5, (1, 2)),
         lambda: Shuffle(-1, permutation_keys(0, 0)),
         lambda: Chain(Stride(0, 1, 5, 5), Stride(0, 1, 4, 4)),
@@ -268,3 +277,13 @@ def test_a_shuffle_of_a_trillion_takes_no_memory():
     assert len({order[i] for i in range(10_000)}) == 10_000
     assert order.__sizeof__() < 1024
     assert len(pickle.dumps(order)) < 1024
+
+
+def test_names_of_orders_are_those_in_earlier_states():
+    orders = [
+        PositionList([3, 1, 2], 5),
+        Chain(Chunks(2, 0, 2, 5), Shuffle(5, tuple(range(16)))),
+        Chain(PositionList([3, 1], 5), PositionList([0, 1, 2, 3, 4], 9)),
+    ]
+
+    assert [order_digest(order) for order in orders] == GOLDEN_NAMES
