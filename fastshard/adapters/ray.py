@@ -115,7 +115,7 @@ def decode(batch: dict[str, Any]) -> dict[str, Any]:
             decode_field(decoder, memoryview(data), str(key), 0, f"{key}.{field}")
             for key, data in zip(keys, column, strict=True)
         ]
-        stack = collation._values(found, field, None) if found else column
+        stack = collation.collate_values(found, field, None) if found else column
         ragged = field.endswith("npy") and isinstance(stack, list)
         values[field] = column if ragged else stack
     return values

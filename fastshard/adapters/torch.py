@@ -86,13 +86,13 @@ class TensorCollation(Collation):
             _room.slot = None
             _room.largest = max(_room.largest, _room.wanted)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         found = None if _room.slot is None else _room.slot.place(shape, dtype)
-        memory = super().empty(shape, dtype) if found is None else found
+        memory = super().allocate(shape, dtype) if found is None else found
         _room.wanted += memory.nbytes + ALIGNED
         return memory
 
-    def finished(self, stack: NDArray[Any]) -> torch.Tensor:
+    def wrap_stack(self, stack: NDArray[Any]) -> torch.Tensor:
         tensor = to_tensor(stack)
         slot = _room.slot
         if slot is None or slot.offset_of(tensor.data_ptr(), stack.nbytes) is None:
@@ -101,7 +101,7 @@ class TensorCollation(Collation):
         sent.slot = slot
         return sent  # type: ignore[no-any-return]
 
-    def listed(self, arrays: list[NDArray[Any]]) -> list[Any]:
+    def wrap_ragged(self, arrays: list[NDArray[Any]]) -> list[Any]:
         return [to_tensor(array.copy()) for array in arrays]
 
 

@@ -94,7 +94,7 @@ def test_out_is_used_again(ds):
     [np.zeros((9, 2, 3), np.float32), np.zeros((10, 3, 2), np.float32), np.zeros(10)],
 )
 def test_out_that_does_not_fit_is_refused(ds, array):
-    with pytest.raises(ValueError, match=r"out\['npy'\] is .* and the stack float32"):
+    with pytest.raises(ValueError, match=r"out\['npy'\] must have room for float32"):
         next(ds.batches(10, out={"npy": array}))
 
 
@@ -169,7 +169,7 @@ def test_arrays_that_cannot_be_padded(made):
     for other in (np.arange(3, dtype="u2"), np.zeros((1, 2), "u1")):
         ds = made({"npy": np.arange(2, dtype="u1")}, {"npy": other})
         assert len(fastshard.collate(list(ds))["npy"]) == 2
-        with pytest.raises(FastshardError, match="not the same in all samples"):
+        with pytest.raises(FastshardError, match="differs among samples"):
             fastshard.collate(list(ds), ragged="pad")
 
 
@@ -181,7 +181,7 @@ def test_samples_with_other_fields_are_refused(made):
     ds = made({"txt": "a", "cls": 1}, {"txt": "b", "npy": np.zeros(1)})
     with pytest.raises(FieldNotFoundError, match="cls"):
         fastshard.collate(list(ds))
-    with pytest.raises(ValueError, match="no samples"):
+    with pytest.raises(ValueError, match="got none"):
         fastshard.collate([])
 
 
@@ -235,7 +235,7 @@ def test_padding_tells_lengths_always(made):
             assert row.tolist() == [*range(length)] + [0] * (len(row) - length)
     assert widths == [[[2], [2]], [[1], [3]]]
     bare = ds.map(lambda sample: sample.array("npy"))
-    with pytest.raises(FastshardError, match="only named fields are padded"):
+    with pytest.raises(FastshardError, match="padding needs named fields"):
         list(bare.batches(2, ragged="pad"))
 
 

@@ -1,4 +1,4 @@
-"""Which samples of a dataset come, in what order, and which of them fall to whom."""
+"""Plans: selection, shuffle, rank and worker, composed into one order."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Remainder: TypeAlias = bool | Literal["pad"]
 
 
 class Shuffling(NamedTuple):
-    """What a shuffle depends on, but for the number of samples."""
+    """The parameters of a shuffle, except for the number of samples."""
 
     seed: int
     epoch: int
-    block: int | None  # samples of a block of neighbours; None: a shuffle of all
+    block: int | None  # samples that stay together; None: a full shuffle
 
     def order(self, count: int) -> Order:
         """Return the order of `count` positions."""
@@ -37,7 +37,11 @@ class Shuffling(NamedTuple):
 
 
 class Split(NamedTuple):
-    """One rank's share of an epoch, and what becomes of what does not divide."""
+    """One rank's share of an epoch.
+
+    `remainder` treats the samples left over by `world_size`: False, the first ranks get
+    one more each; True, they are dropped; ``"pad"``, samples repeat.
+    """
 
     rank: int
     world_size: int
@@ -45,32 +49,31 @@ class Split(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """One of a rank's worker processes, which take chunks of samples in turn."""
+    """One of a rank's worker processes; they take chunks of samples in turn."""
 
     id: int
     workers: int
     chunk: int  # samples
-    taken: int = 0  # of its share, before
-    skipped: int = 0  # of those taken
+    taken: int = 0  # samples of its share done by earlier iterations
+    skipped: int = 0  # of those, samples that could not be read
 
 
 class Plan(NamedTuple):
-    """How a dataset's positions come about.
+    """The steps from a dataset's shards to the order of its samples.
 
     Attributes
     ----------
     base : Order or None
-        The positions that were chosen; None: all, as they come.
+        The selected positions; None: all, in order.
     shuffling : Shuffling or None
-        How they are shuffled.
     split : Split or None
-        Which of them fall to this rank.
+        The share of this rank.
     start : int
-        How many of all ranks' samples were done before.
+        Samples of the epoch that all ranks together finished before.
     worker : Worker or None
-        Which of the rank's fall to this process.
+        The share of this process within the rank's.
     skipped : int
-        How many samples could not be read before, and were passed over.
+        Samples before `start` that could not be read.
     """
 
     base: Order | None = None
@@ -81,11 +84,11 @@ class Plan(NamedTuple):
     skipped: int = 0
 
     def size(self, total: int) -> int:
-        """Return how many samples the epoch has, for all ranks together."""
+        """Return the samples of the epoch, of all ranks together."""
         return total if self.base is None else self.base.count
 
     def order(self, total: int) -> Order | None:
-        """Return the positions of this share; None: all, as they come.
+        """Return the positions of this share, or None for all in order.
 
         Parameters
         ----------
@@ -105,7 +108,7 @@ class Plan(NamedTuple):
         return compose(*orders)
 
     def _share(self, size: int) -> Order | None:
-        """Return the places in the epoch that fall to the rank, from the start on."""
+        """Return the rank's positions in the epoch, from `start` on."""
         start = min(self.start, size)
         if self.split is None:
             return Stride(start, 1, size - start, size) if start else None
@@ -122,16 +125,17 @@ class Plan(NamedTuple):
         assert self.worker is not None
         return Chunks(self.worker.chunk, self.worker.id, self.worker.workers, count)
 
-    def most_taken(self, total: int) -> int:
-        """Return how many samples fall to the worker, those before among them."""
+    def worker_size(self, total: int) -> int:
+        """Return the samples of the worker's share, those already taken included."""
         size = self.size(total)
         share = self._share(size)
         return self._chunks(size if share is None else share.count).count
 
     def done(self, total: int, count: int) -> int:
-        """Return how many samples of the epoch are done after `count` of this share.
+        """Return the samples of the epoch that are done after `count` of this share.
 
-        That is: if the other ranks have as many, and the other workers all before.
+        Assumes that the other ranks did as many, and that the other workers did all
+        that come before.
         """
         size = self.size(total)
         if self.worker is not None and count + self.worker.taken > 0:
@@ -142,30 +146,30 @@ class Plan(NamedTuple):
         return min(self.start + count * world, size)
 
     def __str__(self) -> str:
-        """Tell of what is not the usual; begins with a comma then."""
-        told = []
+        """Describe what differs from the default; begins with a comma, or is empty."""
+        parts = []
         if self.base is not None:
-            told.append(
+            parts.append(
                 f"{self.base.count:,} samples of them ({order_digest(self.base)})"
             )
         if self.shuffling is not None:
             seed, epoch, block = self.shuffling
             blocks = "" if block is None else f" in blocks of {block:,}"
-            told.append(f"shuffled by seed {seed}, epoch {epoch}{blocks}")
+            parts.append(f"shuffled by seed {seed}, epoch {epoch}{blocks}")
         if self.split is not None:
-            told.append(f"rank {self.split.rank} of {self.split.world_size}")
+            parts.append(f"rank {self.split.rank} of {self.split.world_size}")
         if self.start:
-            told.append(f"from {self.start:,} on")
-        return "".join(f", {part}" for part in told)
+            parts.append(f"from {self.start:,} on")
+        return "".join(f", {part}" for part in parts)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is no more than some positions."""
+        """Whether only `base` is set."""
         return self == Plan(self.base)
 
 
 def compose(*orders: Order | None) -> Order | None:
-    """Return orders that look up one another, the first being looked up last."""
+    """Return the composition of orders; positions go through the last one first."""
     found: Order | None = None
     for order in orders:
         if order is not None:
@@ -174,22 +178,23 @@ def compose(*orders: Order | None) -> Order | None:
 
 
 def check_seed(number: int) -> int:
-    """Return a seed or an epoch; raise a ValueError for one of over 128 bits."""
+    """Return a seed or an epoch as an int; raise ValueError above 128 bits."""
     number = index(number)
     if number.bit_length() > 128:
-        raise ValueError("a seed or an epoch has at most 128 bits")
+        bits = number.bit_length()
+        raise ValueError(f"a seed or an epoch must have at most 128 bits, got {bits:,}")
     return number
 
 
 def permutation_keys(seed: int, epoch: int) -> tuple[int, ...]:
-    """Return the keys of a permutation: BLAKE2b of the two numbers in decimal."""
+    """Return the keys of a permutation: BLAKE2b of the numbers in decimal."""
     text = f"{seed}:{epoch}".encode()
     digests = (blake2b(text, person=person) for person in (b"whole", b"inside"))
     return tuple(key for digest in digests for key in unpack("<8Q", digest.digest()))
 
 
 def order_digest(order: Order | None) -> str:
-    """Return a name for an order that others do not have: hexadecimal, or nothing."""
+    """Return a hexadecimal digest of an order; "" for None."""
     if order is None:
         return ""
     if order.name is not None:

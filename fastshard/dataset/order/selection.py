@@ -1,4 +1,4 @@
-"""Choosing samples by position, by mask, and by what an index says of them."""
+"""Selection of samples by position and mask; columns of values from an index."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 __all__ = ["RAISE", "apply_mask", "collect_mask", "info_column", "select_positions"]
 
-RAISE: Any = object()  # in place of a default: there is none
+RAISE: Any = object()  # the default of `info_column` that makes it raise
 
 
 def select_positions(count: int, key: Any) -> Order:
-    """Return the places that a slice, positions or a mask choose.
+    """Return the positions that a slice, positions or a mask select.
 
     Parameters
     ----------
     count : int
-        Samples of the dataset.
+        Number of samples of the dataset.
     key : slice, sequence of int, or array of int or bool
 
     Raises
     ------
     IndexError
-        A position that there is not, or a mask of another length.
+        A position is out of range, or a mask has another length.
     TypeError
-        What is neither.
+        The key is of another type.
     """
     import numpy as np
 
     if isinstance(key, slice):
-        places = range(count)[key]
-        return Stride(max(places.start, 0), places.step, len(places), count)
+        selected = range(count)[key]
+        return Stride(max(selected.start, 0), selected.step, len(selected), count)
     wanted = np.asarray(key)
     if wanted.size == 0 and wanted.ndim == 1:
         wanted = wanted.astype(np.int64)
@@ -50,13 +50,21 @@ def select_positions(count: int, key: Any) -> Order:
         )
     if wanted.dtype.kind == "b":
         if len(wanted) != count:
-            raise IndexError(f"a mask of {len(wanted):,} for {count:,} samples")
+            raise IndexError(f"a mask must have {count:,} values, got {len(wanted):,}")
         wanted = np.flatnonzero(wanted)
-    return PositionList(_wrapped(wanted, count), count, owned=True)
+    return PositionList(_normalize(wanted, count), count, owned=True)
 
 
 def apply_mask(mask: NDArray[np.bool_], order: Order | None) -> Order:
-    """Return those of a dataset's positions that a mask of all samples has."""
+    """Return the positions of a dataset that a mask selects.
+
+    Parameters
+    ----------
+    mask : array of bool
+        One value for each sample of the shards.
+    order : Order or None
+        The dataset's positions; None: all, in order.
+    """
     import numpy as np
 
     if order is None:
@@ -65,14 +73,14 @@ def apply_mask(mask: NDArray[np.bool_], order: Order | None) -> Order:
     return PositionList(positions[mask[positions]], len(mask), owned=True)
 
 
-def _wrapped(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Let negative positions count back; refuse those that there are not."""
+def _normalize(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Return positions as int64, negative ones counted from the end; check bounds."""
     import numpy as np
 
     outside = (wanted >= count) | (wanted < -count) if len(wanted) else wanted != wanted
     if outside.any():
         raise IndexError(
-            f"position {wanted[outside][0]} is out of range: there are {count:,}"
+            f"position {wanted[outside][0]} is out of range for {count:,} samples"
         )
     signed = wanted.astype(np.int64)
     signed[signed < 0] += count
@@ -82,10 +90,10 @@ def _wrapped(wanted: NDArray[Any], count: int) -> NDArray[np.int64]:
 def collect_mask(
     shards: ShardSet, mask_of: Callable[[int], bytearray]
 ) -> NDArray[np.bool_]:
-    """Return one mask of all samples, made of one of each shard."""
+    """Return the mask of all samples, from one mask per shard."""
     import numpy as np
 
-    masks = list(shards.map_shards(mask_of, "looking through names"))
+    masks = list(shards.map_shards(mask_of, "reading names"))
     return np.frombuffer(b"".join(masks), bool)
 
 
@@ -94,7 +102,15 @@ def info_column(
     name: str,
     default: Any,
 ) -> NDArray[Any]:
-    """Return one value of each sample as an array; see `Dataset.info`."""
+    """Return one value of each sample's index entry as an array; see `Dataset.info`.
+
+    Parameters
+    ----------
+    facts : iterable of (key, sizes, infos)
+        Of each sample: its key, and by field its bytes and its index entry.
+    default : object
+        For samples without the value; `RAISE` raises.
+    """
     import numpy as np
 
     values = []
@@ -105,7 +121,7 @@ def info_column(
             missing = getattr(infos, "missing", None)
             if missing is not None:
                 raise missing(name)
-            raise InfoNotFoundError(name, f"what the index says of sample {key!r}")
+            raise InfoNotFoundError(name, f"the index entries of sample {key!r}")
         values.append(value)
     if values and all(type(value) in (int, float, bool) for value in values):
         return np.array(values)

@@ -1,4 +1,4 @@
-"""The state of an iteration: how far it has come, and of what. Plain JSON values."""
+"""States of iterations, as plain JSON values: dataset, order and position."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fastshard.errors import StateError
 __all__ = ["Identity", "check_worker", "make_state", "resume_plan", "resume_worker"]
 
 VERSION = 1
-MOST = (1 << 63) - 1  # of any number in a state, but a seed
-MOST_NAME = 100  # characters
+MAX_COUNT = (1 << 63) - 1  # of any number in a state, except a seed
+MAX_NAME = 100  # characters
 
 
 class Identity(NamedTuple):
-    """What tells a dataset from others, wherever its shards lie."""
+    """The identity of a dataset; it does not depend on where the shards are."""
 
-    name: str  # for people
+    name: str  # for error messages
     samples: int
     digest: str  # hexadecimal
 
@@ -31,16 +31,16 @@ def make_state(
     Parameters
     ----------
     base : str
-        What `order_digest` says of the plan's base.
+        The `order_digest` of the plan's base.
     skipped : int, optional
-        Samples that were passed over, those before the plan's start included;
-        otherwise only these.
+        Samples that could not be read, including those before the plan's start; by
+        default only these.
     """
     skipped = plan.skipped if skipped is None else skipped
     seed, epoch, block = plan.shuffling or (None, None, None)
     state: dict[str, Any] = {
         "version": VERSION,
-        "dataset": identity.name[:MOST_NAME],
+        "dataset": identity.name[:MAX_NAME],
         "id": identity.digest,
         "samples": identity.samples,
         "base": base,
@@ -54,7 +54,7 @@ def make_state(
     worker = plan.worker
     if worker is not None:
         taken = worker.taken + count
-        where = _place_of(plan)
+        where = _worker_key(plan)
         state["worker"] = {"where": where, "start": plan.start, "taken": taken}
         own = worker.skipped + skipped - plan.skipped
         if own > 0:
@@ -65,28 +65,28 @@ def make_state(
 def resume_plan(
     state: Mapping[str, Any], plan: Plan, identity: Identity, base: str
 ) -> Plan:
-    """Return a plan that goes on where a state was taken.
+    """Return a plan that resumes at a state.
 
-    The shuffle is the state's own. One that the plan has must have the same seed and
-    blocks; its epoch does not matter.
+    The shuffle is the state's. If the plan has one too, its seed and block size must be
+    equal; its epoch is ignored.
 
     Raises
     ------
     StateError
-        It is no state, or of another dataset, selection or seed.
+        The state is malformed, or of another dataset, selection or seed.
     """
-    checked = _checked(state)
+    checked = _validate(state)
     size = plan.size(identity.samples)
     own = f"{identity.name!r} ({identity.samples:,} samples)"
     if (checked["id"], checked["samples"]) != (identity.digest, identity.samples):
         its = f"{checked['dataset']!r} ({checked['samples']:,} samples)"
-        raise StateError(f"the state is of dataset {its}, and this one is {own}")
+        raise StateError(f"expected a state of dataset {own}, got one of {its}")
     if checked["base"] != base:
         raise StateError(
-            f"the state is of another selection of samples of dataset {own}"
+            f"the state is of dataset {own}, but of another selection of its samples"
         )
-    _want(checked["position"] <= size, state, "position")
-    _want((checked.get("worker") or {"start": 0})["start"] <= size, state, "worker")
+    _require(checked["position"] <= size, state, "position")
+    _require((checked.get("worker") or {"start": 0})["start"] <= size, state, "worker")
     shuffling = None
     if checked["seed"] is not None:
         shuffling = Shuffling(checked["seed"], checked["epoch"], checked["block"])
@@ -95,8 +95,8 @@ def resume_plan(
         shuffling is None or mine._replace(epoch=shuffling.epoch) != shuffling
     ):
         raise StateError(
-            f"the state is of dataset {own} shuffled by {_told(shuffling)}, "
-            f"and this one is shuffled by {_told(mine)}"
+            f"expected a state of dataset {own} shuffled by {_describe(mine)}, "
+            f"got one shuffled by {_describe(shuffling)}"
         )
     return plan._replace(
         shuffling=shuffling,
@@ -107,86 +107,85 @@ def resume_plan(
 
 
 def check_worker(state: Mapping[str, Any]) -> None:
-    """Refuse the state of a worker that passed over samples, elsewhere than there.
+    """Raise StateError for a worker's state with skipped samples.
 
-    Raises
-    ------
-    StateError
-        Its batches have not come in turn with those of the other workers.
+    Such a state is for the same worker only: its batches are not in step with those of
+    the other workers.
     """
     worker = state.get("worker")
     if worker is not None and worker.get("skipped"):
         raise StateError(
-            f"the state is of a worker that skipped {worker['skipped']:,} samples, and "
-            "is for the same worker of as many; state_dict(done) of the dataset is for "
-            "any process"
+            f"the state is of a worker that skipped {worker['skipped']:,} samples: "
+            "resume it in the same worker, with as many workers; state_dict(done) of "
+            "the dataset is for any process"
         )
 
 
 def resume_worker(state: Mapping[str, Any], plan: Plan, identity: Identity) -> Plan:
-    """Return where the worker that a state is of goes on.
+    """Return a plan that resumes at a worker's state.
 
     Raises
     ------
     StateError
-        The plan is of another worker, rank or size of batches: what the other workers
-        have done, the state does not tell.
+        The plan is of another worker, rank or batch size: the state does not say what
+        the other workers have done.
     """
     saved, worker = state["worker"], plan.worker
     assert worker is not None
-    here = _place_of(plan)
-    if saved["where"] != here:
+    key = _worker_key(plan)
+    if saved["where"] != key:
         names = "rank, ranks, worker, workers, samples of a batch"
         raise StateError(
-            f"the state of a worker ({names}: {saved['where']}) is for the same one, "
-            f"and this one is {here}; the state of another process, or "
-            "state_dict(done) of the dataset, is for any"
+            f"expected a state of the worker ({names}) {key}, got one of "
+            f"{saved['where']}; the state of another process, or state_dict(done) of "
+            "the dataset, is for any"
         )
     own = plan._replace(
         start=saved["start"],
         worker=worker._replace(taken=saved["taken"], skipped=saved.get("skipped", 0)),
     )
     total = identity.samples
-    _want(own.start <= own.size(total), state, "worker")
-    _want(saved["taken"] <= own.most_taken(total), state, "worker")
-    _want(own.done(total, 0) == state["position"], state, "position")
+    _require(own.start <= own.size(total), state, "worker")
+    _require(saved["taken"] <= own.worker_size(total), state, "worker")
+    _require(own.done(total, 0) == state["position"], state, "position")
     return own
 
 
-def _place_of(plan: Plan) -> list[int]:
-    """Say which worker of which rank a plan is of."""
+def _worker_key(plan: Plan) -> list[int]:
+    """Return rank, ranks, worker, workers and samples of a batch of a plan."""
     assert plan.worker is not None
     rank, world = (0, 1) if plan.split is None else plan.split[:2]
     return [rank, world, plan.worker.id, plan.worker.workers, plan.worker.chunk]
 
 
-def _told(shuffling: Shuffling | None) -> str:
+def _describe(shuffling: Shuffling | None) -> str:
     if shuffling is None:
         return "nothing"
     block = "" if shuffling.block is None else f", blocks of {shuffling.block:,}"
     return f"seed {shuffling.seed}{block}"
 
 
-def _checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state whose values are of the right types and sizes."""
+def _validate(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state; raise StateError if a value has another type or range."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != VERSION:
-        told = _shown(version)
-        raise StateError(f"no state of version {VERSION}: its version is {told}")
+        raise StateError(
+            f"expected a state of version {VERSION}, got version {_clip(version)}"
+        )
     for name in ("dataset", "id", "base"):
-        _want(isinstance(state.get(name), str), state, name)
+        _require(isinstance(state.get(name), str), state, name)
     for name in ("samples", "position"):
-        _want(_is_count(state.get(name)), state, name)
+        _require(_is_count(state.get(name)), state, name)
     for name in ("seed", "epoch"):
         number = state.get(name)
         good = number is None if state.get("seed") is None else type(number) is int
-        _want(good and (number is None or number.bit_length() <= 128), state, name)
-    _want(_is_count(state.get("skipped", 0)), state, "skipped")
+        _require(good and (number is None or number.bit_length() <= 128), state, name)
+    _require(_is_count(state.get("skipped", 0)), state, "skipped")
     block = state.get("block")
-    _want(block is None or (_is_count(block) and block > 0), state, "block")
+    _require(block is None or (_is_count(block) and block > 0), state, "block")
     worker = state.get("worker")
     if worker is not None:
-        _want(isinstance(worker, Mapping), state, "worker")
+        _require(isinstance(worker, Mapping), state, "worker")
         where = worker.get("where")
         good = isinstance(where, list) and len(where) == 5
         good = good and all(map(_is_count, where))
@@ -195,21 +194,22 @@ def _checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
         )
         own = worker.get("skipped", 0)
         good = good and _is_count(own) and own <= worker["taken"]
-        _want(good, state, "worker")
+        _require(good, state, "worker")
     return state
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MOST
+    return type(value) is int and 0 <= value <= MAX_COUNT
 
 
-def _want(good: bool, state: Mapping[str, Any], name: str) -> None:
+def _require(good: bool, state: Mapping[str, Any], name: str) -> None:
     if not good:
-        raise StateError(f"a state whose {name!r} is {_shown(state.get(name))}")
+        raise StateError(f"the state has an invalid {name!r}: {_clip(state.get(name))}")
 
 
-def _shown(value: object) -> str:
+def _clip(value: object) -> str:
+    """Return the first 60 characters of a value's repr."""
     try:
         return f"{value!r:.60}"
-    except ValueError:  # Python writes no numbers of thousands of digits
-        return "something very long"
+    except ValueError:  # an int above sys.get_int_max_str_digits()
+        return "an int of thousands of digits"

@@ -1,4 +1,4 @@
-"""Support for torch's loaders, which are never imported here."""
+"""Integration with torch's loaders, without importing torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fastshard._core.dataset.shard import SampleBase
 from fastshard._core.io.source import View
-from fastshard.dataset.batch import as_array, is_image
+from fastshard.dataset.batch import image_array, is_image
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import DECODERS
 
@@ -20,26 +20,26 @@ ADVICE = (
     "DataLoader(..., collate_fn=fastshard.collate) (or that of "
     "fastshard.adapters.torch, for tensors){}"
 )
-BATCHED = tuple(DECODERS[name] for name in ("npy", "cls", "txt", "jpg"))
-SHOWN = 4  # fields that advice names
+COLLATED = tuple(DECODERS[name] for name in ("npy", "cls", "txt", "jpg"))
+FIELDS_SHOWN = 4
 
 
 class _ImageType(type):
-    """Takes Pillow's images for instances, once something has imported Pillow."""
+    """Metaclass whose instances' instances are Pillow images, if Pillow is loaded."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return is_image(value)
 
 
 class Image(metaclass=_ImageType):
-    """Return the types that torch's default collation looks images up by."""
+    """Stand-in for ``PIL.Image.Image`` in the map of torch's default collation."""
 
 
 def current_worker() -> tuple[int, int] | None:
-    """Return which worker of how many this process is; None: it is none.
+    """Return this process's worker number and the number of workers, or None.
 
-    Only workers of an iterable dataset share its samples out among themselves; those
-    of a map-style one are told what to read.
+    None outside workers, and in those of a map-style dataset: they are sent positions.
+    Only workers of an iterable dataset divide its samples among themselves.
     """
     data = sys.modules.get("torch.utils.data")
     if data is None:
@@ -51,10 +51,10 @@ def current_worker() -> tuple[int, int] | None:
 
 
 def guard_collation() -> None:
-    """Have torch's default collation take images, and refuse samples and views.
+    """Register images, samples and views with torch's default collation.
 
-    Images, on which it ends, become tensors. A view, a sequence of numbers to it, it
-    would turn into as many tensors.
+    Images become tensors. Samples and views raise: the collation takes a view for a
+    sequence of ints, and would make one tensor of each byte.
     """
     collation: Any = sys.modules.get(COLLATE)
     kinds = getattr(collation, "default_collate_fn_map", None)
@@ -62,43 +62,45 @@ def guard_collation() -> None:
         return
 
     def refuse_samples(batch: Any, **options: Any) -> Any:
-        raise FastshardError(ADVICE.format("raw samples", advice(batch[0])))
+        raise FastshardError(ADVICE.format("raw samples", decode_hint(batch[0])))
 
     def refuse_views(batch: Any, **options: Any) -> Any:
-        if any(isinstance(view, memoryview) and is_ours(view) for view in batch):
-            told = ", or decode the samples first: ds.decode(...)"
-            raise FastshardError(ADVICE.format("raw bytes, views of a shard", told))
+        if any(isinstance(item, memoryview) and may_be_view(item) for item in batch):
+            hint = ", or decode the samples first: ds.decode(...)"
+            raise FastshardError(ADVICE.format("raw bytes, views of a shard", hint))
         return [
             collation.default_collate(list(items)) for items in zip(*batch, strict=True)
         ]
 
     def stack_images(batch: Any, **options: Any) -> Any:
         if not all(map(is_image, batch)):
-            raise TypeError("a batch of images and of other values")
-        arrays = list(map(as_array, batch))
+            raise TypeError("expected a batch of images, got other values too")
+        arrays = list(map(image_array, batch))
         found = {f"{array.dtype} {array.shape}" for array in arrays}
         if len(found) > 1:
             raise RaggedError(
-                "the images of a batch are not the same: "
-                f"{', '.join(sorted(found)[:4])}; make them alike in map: "
+                "the images of a batch differ: "
+                f"{', '.join(sorted(found)[:4])}; resize them in map: "
                 'ds.decode("jpg").map(lambda s: s | {"jpg": s["jpg"].resize((w, h))})'
             )
         return collation.default_collate(arrays)
 
     kinds[memoryview] = refuse_views
     kinds[Image] = stack_images
-    kinds[SampleBase] = refuse_samples  # last: it says that all of them are there
+    kinds[SampleBase] = (
+        refuse_samples  # last: its presence means that all are registered
+    )
 
 
-def advice(sample: Any) -> str:
-    """Return how to decode a sample to what torch can batch; "" where it cannot be."""
-    fields = [field for field in sample if sample.decoder_of(field) in BATCHED]
+def decode_hint(sample: Any) -> str:
+    """Return a hint to decode the fields that torch can collate, or ""."""
+    fields = [field for field in sample if sample.decoder_of(field) in COLLATED]
     if not fields:
         return ""
-    shown = ", ".join(map(json.dumps, fields[:SHOWN]))
-    return f", or decode the samples first: ds.decode({shown})"
+    names = ", ".join(map(json.dumps, fields[:FIELDS_SHOWN]))
+    return f", or decode the samples first: ds.decode({names})"
 
 
-def is_ours(view: memoryview) -> bool:
-    """Whether a view may be one of a shard's: on a mapped file, or on bytes."""
+def may_be_view(view: memoryview) -> bool:
+    """Return whether a memoryview may be of a shard: on a mapped file, or on bytes."""
     return isinstance(view.obj, View | bytes)
