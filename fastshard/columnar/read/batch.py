@@ -1,4 +1,4 @@
-"""Batches of rows: stacked, or in the order of their bytes."""
+"""Batches of rows: one array a field, or an iteration in file order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples, Rows
     from fastshard._core.io.page_ring import PageRing
 
-__all__ = [
-    "scan_samples",
-    "stack_columns",
-]
+__all__ = ["scan_samples", "stack_columns"]
 
-
-MOST_AXES = 64  # of an array of NumPy
+MAX_AXES = 64  # of a NumPy array
+SAMPLES_PER_PREFETCH = 256  # by an iteration without batches
 
 
 def stack_columns(
@@ -31,20 +28,25 @@ def stack_columns(
     columns: list[Rows],
     ragged: Ragged,
     *,
-    brought: bool = False,
-) -> dict[str, Any]:
-    """Return columns; see `ShardedDatasetReader.columns`.
+    is_resident: bool = False,
+) -> dict[str, NDArray[Any] | list[NDArray[Any]]]:
+    """Return fields of samples, each as one array.
 
     Parameters
     ----------
+    samples : ColumnSamples
     order : array or ndarray of int64
-        Positions of samples that there are.
+        Positions of the samples, all in range.
     columns : list of Rows
-    brought : bool
-        Whether their bytes were brought into memory just now.
+        Of the fields.
+    ragged : {"error", "list"}
+        For a field whose shape or dtype differs: raise RaggedError, or return a list.
+    is_resident : bool
+        Whether the bytes were just prefetched.
     """
     return {
-        rows.field: _stack(rows, order, samples, ragged, brought) for rows in columns
+        rows.field: _stack(rows, order, samples, ragged, is_resident)
+        for rows in columns
     }
 
 
@@ -53,9 +55,9 @@ def _stack(
     order: array[int] | NDArray[np.int64],
     samples: ColumnSamples,
     ragged: Ragged,
-    brought: bool,
+    is_resident: bool,
 ) -> NDArray[Any] | list[NDArray[Any]]:
-    """Return one column; a list where it is ragged and that is wanted."""
+    """Return one field; a list if it is ragged and `ragged` is "list"."""
     import numpy as np
 
     from fastshard._core.columnar.batch import fill_rows, read_row_layout
@@ -63,22 +65,26 @@ def _stack(
     if not len(order):
         return np.empty((0,))
     try:
-        for layout in (rows.layout, None):  # most have the one of those before
+        # First the layout of the batch before, which usually holds, then that of the
+        # first row.
+        for layout in (rows.layout, None):
             if layout is None:
                 layout = rows.layout = read_row_layout(rows, order[0])
             dtype, shape, fortran, header, size, tag = layout
             axes = shape[::-1] if fortran else shape
-            odd: int | None = 0
-            fits = header is not None and len(axes) < MOST_AXES
+            odd: int | None = 0  # index in `order` of a row with another header
+            fits = header is not None and len(axes) < MAX_AXES
             stack = np.empty((len(order), *axes) if fits else 0, dtype)
-            if fits and stack.dtype == dtype:  # NumPy makes no text of no length
+            if fits and stack.dtype == dtype:  # NumPy widens strings of length 0
                 assert header is not None
                 data = _bytes_of(stack)
-                odd = fill_rows(rows, order, data, header, size, tag, brought=brought)
+                odd = fill_rows(
+                    rows, order, data, header, size, tag, brought=is_resident
+                )
             if odd is None:
                 break
         else:
-            return _odd_stack(rows, order, samples, ragged)
+            return _stack_arrays(rows, order, samples, ragged)
     except FieldNotFoundError as error:
         where = f"{error.where} of {samples.owner.path}"
         raise FieldNotFoundError(error.name, where) from None
@@ -88,17 +94,17 @@ def _stack(
 
 
 def _bytes_of(stack: NDArray[Any]) -> Any:
-    """Return the bytes of a new array, whatever its dtype."""
+    """Return a writable buffer of a new array's bytes, whatever its dtype."""
     return stack.reshape(-1).view("u1") if stack.nbytes else bytearray()
 
 
-def _odd_stack(
+def _stack_arrays(
     rows: Rows,
     order: array[int] | NDArray[np.int64],
     samples: ColumnSamples,
     ragged: Ragged,
 ) -> NDArray[Any] | list[NDArray[Any]]:
-    """Return a column whose headers differ, if only in how they say the same."""
+    """Return a field whose headers differ, perhaps only in their spelling."""
     import numpy as np
 
     positions = order.tolist()
@@ -112,55 +118,71 @@ def _odd_stack(
         raise RaggedError(
             f"field {rows.field!r} of sample {samples.key_at(i)!r} is {array_.dtype} "
             f"{array_.shape}, and of sample {samples.key_at(positions[0])!r} "
-            f'{first.dtype} {first.shape}; ragged="list" gives a list of arrays'
+            f'{first.dtype} {first.shape}; ragged="list" returns a list of arrays'
         )
-    if first.ndim == MOST_AXES:
+    if first.ndim == MAX_AXES:
         if ragged == "list":
             return arrays
-        raise RaggedError(f"field {rows.field!r} has {first.ndim} axes: no more fit")
+        raise RaggedError(
+            f"field {rows.field!r} has {first.ndim} axes, and a stack would have more "
+            f'than NumPy allows; ragged="list" returns a list of arrays'
+        )
     return np.stack(arrays)
-
-
-AT_ONCE = 256  # samples that are brought together where no batches are wanted
 
 
 def scan_samples(
     samples: ColumnSamples,
     fields: Sequence[str],
-    chosen: Sequence[int] | None,
+    positions: Sequence[int] | None,
     batch_size: int | None,
     window_bytes: int,
     ring: PageRing | None,
     ragged: Ragged,
 ) -> Iterator[dict[str, Any]]:
-    """Yield samples, or batches of them; see `ShardedDatasetReader.scan`."""
+    """Iterate over samples or batches in file order, prefetching their bytes.
+
+    Parameters
+    ----------
+    samples : ColumnSamples
+    fields : sequence of str
+    positions : sequence of int or None
+        Of the samples; None: all.
+    batch_size : int or None
+        As for `ShardedDatasetReader.scan`.
+    window_bytes : int
+        Bytes to prefetch ahead.
+    ring : PageRing or None
+        Bounds the resident pages.
+    ragged : {"error", "list"}
+        As for `stack_columns`, for each batch.
+    """
     import numpy as np
 
     from fastshard._core.columnar.batch import RowPrefetcher, sort_in_file_order
 
     count = len(samples)
-    order = np.arange(count) if chosen is None else np.asarray(chosen, np.int64)
+    order = np.arange(count) if positions is None else np.asarray(positions, np.int64)
     columns = samples.columns_of(fields)
     if columns:
         order = sort_in_file_order(columns, order)
-    bringing = RowPrefetcher(
+    prefetcher = RowPrefetcher(
         columns,
         order,
-        batch_size or AT_ONCE,
+        batch_size or SAMPLES_PER_PREFETCH,
         window_bytes,
         ring=ring,
         whole=batch_size is not None,
     )
     try:
-        for part in bringing:
+        for part in prefetcher:
             keys = samples.keys_of(part)
             if batch_size is not None:
                 stacks = stack_columns(
-                    samples, part, columns, ragged, brought=bringing.is_complete
+                    samples, part, columns, ragged, is_resident=prefetcher.is_complete
                 )
                 yield {"__key__": keys} | stacks
                 continue
             for i, key in zip(part.tolist(), keys, strict=True):
                 yield {"__key__": key} | samples.arrays(i, columns)
     finally:
-        bringing.close()
+        prefetcher.close()

@@ -20,7 +20,7 @@ from fastshard.columnar.connection import (
 from fastshard.errors import FormatError, QueryError, QueryTimeoutError
 
 __all__ = [
-    "MANY",
+    "MANY_VALUES_HINT",
     "Params",
     "QueryAuthorizer",
     "SQLValue",
@@ -35,11 +35,13 @@ __all__ = [
 ]
 
 
-# How many values get into a query.
-MANY = "values go into params, many ids as id IN (SELECT value FROM json_each(?))"
+# Advice of errors about long queries.
+MANY_VALUES_HINT = (
+    "pass values in params, and many ids as id IN (SELECT value FROM json_each(?))"
+)
 
-# As SQLite's own tokenizer has it. A variable with parentheses is one that only
-# Tcl makes use of; what stands in them may be anything.
+# Tokens as SQLite's tokenizer splits them. A variable with parentheses is one of Tcl,
+# and the text in them is not tokenized.
 TOKEN = re.compile(
     r"""(?P<quoted> '(?:[^']|'')*+' | "(?:[^"]|"")*+" | `(?:[^`]|``)*+` | \[[^\]]*+\] )
       | (?P<comment> --[^\n]*+ | /\*(?s:.+?)\*/ )
@@ -53,14 +55,14 @@ UNCLOSED["/*"] = "a comment"
 
 
 def ids_sql(where: str | None, limit: SupportsIndex | None) -> str:
-    """Return the statement for the ids of samples, in the order of insertion.
+    """Return the statement that selects the ids of samples, in insertion order.
 
     Raises
     ------
     QueryError
         `where` is not one expression.
     ValueError, TypeError
-        `limit` is none.
+        `limit` is not an integer of at least 0.
     """
     return rows_sql(where, ("id",), limit)
 
@@ -68,39 +70,41 @@ def ids_sql(where: str | None, limit: SupportsIndex | None) -> str:
 def rows_sql(
     where: str | None, columns: Sequence[str], limit: SupportsIndex | None
 ) -> str:
-    """Return the statement for some columns of samples, in the order of insertion.
+    """Return the statement that selects columns of samples, in insertion order.
 
     Parameters
     ----------
     where : str or None
-        An expression that is true for the samples that are meant.
+        Condition of the samples, an SQL expression; None: all samples.
     columns : sequence of str
-        Names of columns, or expressions.
+        Names of columns, or SQL expressions.
     limit : int or None
-        Samples at most.
+        Number of samples, at most.
 
     Raises
     ------
     QueryError
         `where` or one of `columns` is not one expression.
     ValueError, TypeError
-        `limit` is none.
+        `limit` is not an integer of at least 0.
     """
     if isinstance(columns, str) or not columns:
-        raise QueryError(f"columns is a sequence of names, not {columns!r:.80}")
-    named = ", ".join(_enclosed(column, "a column") for column in columns)
-    most = "" if limit is None else f" LIMIT {_count(limit)}"
+        raise QueryError(
+            f"columns must be a sequence of at least one name, got {columns!r:.80}"
+        )
+    selected = ", ".join(_parenthesize(column, "a column") for column in columns)
+    count = "" if limit is None else f" LIMIT {_check_limit(limit)}"
     if where is None or where == "":
-        return f"SELECT {named} FROM samples ORDER BY rowid{most}"
-    condition = _enclosed(where, "where")
-    if most:  # few are found soon by going through all
-        return f"SELECT {named} FROM samples WHERE {condition} ORDER BY rowid{most}"
-    # Asked for the order of rowid itself, SQLite passes over indexes that users made.
-    return f"SELECT {named} FROM samples WHERE {condition} ORDER BY +rowid"
+        return f"SELECT {selected} FROM samples ORDER BY rowid{count}"
+    condition = _parenthesize(where, "where")
+    if count:  # a scan in order usually finds a few soon
+        return f"SELECT {selected} FROM samples WHERE {condition} ORDER BY rowid{count}"
+    # With ORDER BY rowid SQLite would ignore indexes that users made.
+    return f"SELECT {selected} FROM samples WHERE {condition} ORDER BY +rowid"
 
 
 def split(text: str) -> list[str]:
-    """Part a list of expressions at its commas, but for those inside of one."""
+    """Split a list of expressions at the commas between them."""
     parts = [""]
     depth = 0
     for kind, token in _tokens(text):
@@ -112,32 +116,34 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _enclosed(text: str, what: str) -> str:
-    """Put an expression in parentheses, on lines of its own: it may end in a comment.
+def _parenthesize(text: str, what: str) -> str:
+    """Return an expression in parentheses; `what` names it in errors.
 
-    ``WITH`` is refused for what it costs: thirty tables that are each made of two
-    of the one before take all memory, before SQLite asks the authorizer anything.
+    It stands on lines of its own, for it may end in a comment. ``WITH`` is refused for
+    its cost: thirty tables, each a product of the one before with itself, take all
+    memory before SQLite first calls the authorizer.
     """
     if not isinstance(text, str):
-        raise QueryError(f"{what} is a text, not {type(text).__name__}")
-    if len(text) > MAX_SQL:  # what follows cannot be interrupted
+        raise QueryError(f"{what} must be a str, got {type(text).__name__}")
+    if len(text) > MAX_SQL:  # tokenizing cannot be interrupted
         raise QueryError(
-            f"{what} has {len(text):,} characters, {MAX_SQL:,} at most: {MANY}"
+            f"{what} must have at most {MAX_SQL:,} characters, got {len(text):,}: "
+            f"{MANY_VALUES_HINT}"
         )
     depth = 0
     for kind, token in _tokens(text):
         if kind == "tcl":
-            raise QueryError(f"{token!r:.80} in {what} is no parameter")
+            raise QueryError(f"{token!r:.80} in {what} is not a parameter")
         if kind == "word" and token.upper() == "WITH":
             raise QueryError(f"WITH is not allowed in {what}")
         if kind == "other":
             if token in UNCLOSED:
                 raise QueryError(f"{UNCLOSED[token]} in {what} is not closed")
             if token in ";\0":
-                raise QueryError(f"{token!r} in {what}: it is one expression")
+                raise QueryError(f"{what} must be one expression, got {token!r} in it")
             depth += (token == "(") - (token == ")")
             if depth < 0:
-                raise QueryError(f"a parenthesis too many is closed in {what}")
+                raise QueryError(f"a parenthesis in {what} is closed but not opened")
     if depth:
         raise QueryError(f"a parenthesis in {what} is not closed")
     return f"(\n{text}\n)"
@@ -148,16 +154,16 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         yield str(match.lastgroup), match.group()
 
 
-def _count(limit: SupportsIndex) -> int:
+def _check_limit(limit: SupportsIndex) -> int:
     count = operator.index(limit)
     if count < 0:
-        raise ValueError(f"limit is 0 or more, not {count}")
+        raise ValueError(f"limit must be at least 0, got {count}")
     return min(count, (1 << 63) - 1)
 
 
 READABLE = frozenset(("samples", "fields", "counters", "json_each", "json_tree"))
-# Functions that see nothing but their arguments and the clock, change nothing, and
-# take no more than their length's time, or are named below.
+# Functions of their arguments and the clock alone, without side effects. Those whose
+# time is not linear in the size of their arguments are named below.
 FUNCTIONS = frozenset(
     """
     -> ->> abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce
@@ -173,33 +179,34 @@ FUNCTIONS = frozenset(
     unicode unixepoch unlikely upper
     """.split()  # noqa: SIM905
 )
-COSTLY = frozenset(("instr", "replace", "like", "glob"))  # more than their length's
-GROWING = frozenset(  # results longer than what they are made of
+COSTLY = frozenset(("instr", "replace", "like", "glob"))  # quadratic time
+GROWING = frozenset(  # results longer than the arguments
     """
     char concat concat_ws group_concat hex json_array json_group_array
     json_group_object json_insert json_object json_quote json_replace json_set
     quote replace strftime string_agg
     """.split()  # noqa: SIM905
 )
-TRIMS = ("trim(2)", "ltrim(2)", "rtrim(2)")  # costly beyond measure
+TRIMS = ("trim(2)", "ltrim(2)", "rtrim(2)")  # refused: of unbounded cost
 CALL = re.compile(r"([^()]+)\(-?\d+\)")
-CALLS = ("Function", "PureFunc", "Agg")  # how the names of such operations begin
+CALLS = ("Function", "PureFunc", "Agg")  # prefixes of opcodes that call a function
 
-GROWN = 1 << 20  # bytes of a value, where something makes values grow
-COSTLY_BYTES = 512 << 10  # of a value, divided by how many costly calls there are
-LEAST_BYTES = 4 << 10
-MOST_COSTLY = 1000  # calls of a statement
+# Bytes of a value, at most:
+MAX_GROWN = 1 << 20  # in a statement with growing values
+MAX_COSTLY = 512 << 10  # with costly calls; divided by their number
+MIN_COSTLY = 4 << 10  # the least that the division gives
+MAX_COSTLY_CALLS = 1000  # of a statement
 
 
 class QueryAuthorizer:
-    """What a connection's authorizer knows.
+    """Authorizer callback of a connection: denies all but reads of the index.
 
     Attributes
     ----------
     on : bool
-        Whether a user's statement is prepared.
+        Whether the statement being prepared is a user's; others are allowed.
     reason : str or None
-        Why the last one was refused.
+        Why the last statement was refused.
     """
 
     def __init__(self) -> None:
@@ -214,7 +221,7 @@ class QueryAuthorizer:
         database: str | None,
         inside: str | None,
     ) -> int:
-        """Answer SQLite; `inside` is the view or trigger that asks."""
+        """Return whether SQLite may take an action; `inside`: for a view or trigger."""
         if not self.on:
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_SELECT:
@@ -222,22 +229,22 @@ class QueryAuthorizer:
         if action == sqlite3.SQLITE_READ:
             if str(first).lower() in READABLE and database in ("main", None):
                 return sqlite3.SQLITE_OK
-            self.reason = f"the table {first!r} may not be read"
+            self.reason = f"a query must not read the table {first!r}"
         elif action == sqlite3.SQLITE_FUNCTION:
             if str(second).lower() in FUNCTIONS:
                 return sqlite3.SQLITE_OK
-            self.reason = f"the function {second!r} may not be called"
+            self.reason = f"a query must not call the function {second!r}"
         else:
             self.reason = "a query may only read samples, fields and counters"
         return sqlite3.SQLITE_DENY
 
 
 def install_authorizer(conn: ReaderConnection) -> QueryAuthorizer:
-    """Watch over what `select` runs on a connection, from now on."""
+    """Return the connection's authorizer, installed at the first call."""
     if isinstance(conn.authorizer, QueryAuthorizer):
         return conn.authorizer
     try:
-        for table in ("json_each", "json_tree"):  # made by SQLite at their first use
+        for table in ("json_each", "json_tree"):  # SQLite creates them at first use
             conn.execute(f"SELECT 1 FROM {table}('[]')").fetchall()
     except INDEX_ERRORS as error:
         raise translate_error(error, conn.path) from error
@@ -247,20 +254,20 @@ def install_authorizer(conn: ReaderConnection) -> QueryAuthorizer:
     return authorizer
 
 
-def limit_value_size(program: list[tuple[Any, ...]], grown: int = GROWN) -> int:
-    """Say how long values may be in a statement, of the program that SQLite made.
+def limit_value_size(program: list[tuple[Any, ...]], grown: int = MAX_GROWN) -> int:
+    """Return how many bytes a value of a statement may have.
 
     Parameters
     ----------
     program : list of tuple
-        What EXPLAIN says.
+        Rows of EXPLAIN: the statement's bytecode.
     grown : int
-        Bytes, where values grow but no function is costly.
+        Bytes of a value if functions make values grow, and none of them is costly.
 
     Raises
     ------
     QueryError
-        It calls what it may not.
+        The statement calls a function that is not allowed.
     """
     costly, growing = 0, False
     for _, operation, _, _, _, call, *_ in program:
@@ -268,32 +275,33 @@ def limit_value_size(program: list[tuple[Any, ...]], grown: int = GROWN) -> int:
         if not operation.startswith(CALLS):
             continue
         if call in TRIMS:
-            raise QueryError("trim takes one argument here: it removes spaces")
-        named = CALL.fullmatch(str(call))
-        name = "" if named is None else named[1].lower()
+            raise QueryError("trim must have one argument: it removes spaces alone")
+        match = CALL.fullmatch(str(call))
+        name = "" if match is None else match[1].lower()
         if name not in FUNCTIONS:
-            raise QueryError(f"the function {call!r} may not be called")
+            raise QueryError(f"a query must not call the function {call!r}")
         costly += name in COSTLY
         growing |= name in GROWING
-    if costly > MOST_COSTLY:
+    if costly > MAX_COSTLY_CALLS:
         raise QueryError(
-            f"{costly:,} calls of {', '.join(sorted(COSTLY))} are too many"
+            f"a query must have at most {MAX_COSTLY_CALLS:,} calls of "
+            f"{', '.join(sorted(COSTLY))}, got {costly:,}"
         )
     if costly:
-        return max(COSTLY_BYTES // costly, LEAST_BYTES)
+        return max(MAX_COSTLY // costly, MIN_COSTLY)
     return grown if growing else 1 << 30
 
 
 Params: TypeAlias = Sequence[Any] | Mapping[str, Any]
-# The type of a column is not known before the query: any of these.
+# A column's type is not known before the query; the Any spares callers a check.
 SQLValue: TypeAlias = str | int | float | bytes | Any | None
 
-LONGEST = sqlite3.SQLITE_LIMIT_LENGTH
-FETCHED = 1000  # rows at once
-SLACK = 64 << 20  # bytes that an answer may have, besides what the index has
-NUDGE = 0.05  # seconds between two interrupts of what has not stopped
+VALUE_SIZE = sqlite3.SQLITE_LIMIT_LENGTH
+ROWS_PER_FETCH = 1000
+EXTRA_BYTES = 64 << 20  # of a result, beyond a multiple of the index's size
+INTERRUPT_SECONDS = 0.05  # between two interrupts of a statement that goes on
 
-ITS_OWN = (  # faults of a statement, and not of the index
+STATEMENT_ERRORS = (  # codes of faults of a statement, not of the index
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_AUTH,
     sqlite3.SQLITE_MISUSE,
@@ -313,32 +321,35 @@ def query_ids(
     *,
     timeout: float | None = 30.0,
 ) -> list[str]:
-    """Return the ids of the samples that fulfil a condition, in order of insertion.
+    """Return the ids of the samples that satisfy a condition, in insertion order.
 
     Parameters
     ----------
     conn : ReaderConnection
     where : str, optional
-        An expression in SQL.
+        An SQL expression.
     params : sequence or mapping
-        Values for its ``?``, or ``:name``.
+        Values of its ``?``, or ``:name``.
     limit : int, optional
-        Ids at most.
+        Number of ids, at most.
     timeout : float or None
-        Seconds it may take.
+        Seconds; None: no limit.
 
     Raises
     ------
     QueryTimeoutError
-        It took longer.
+        The query took longer than `timeout`.
     QueryError
-        It is no expression, or asks for what it may not.
+        `where` is not one valid expression, or not an allowed one.
     FormatError
-        The index is damaged, or an id is no text.
+        The index is damaged, or an id is not text.
     """
-    ids = [found for (found,) in select(conn, ids_sql(where, limit), params, timeout)]
+    ids = [
+        sample_id
+        for (sample_id,) in select(conn, ids_sql(where, limit), params, timeout)
+    ]
     if set(map(type, ids)) - {str}:
-        raise FormatError("an id is no text", conn.path, 0)
+        raise FormatError("the id of a sample is not text", conn.path, 0)
     return ids
 
 
@@ -351,20 +362,20 @@ def query(
     *,
     timeout: float | None = 30.0,
 ) -> list[dict[str, SQLValue]]:
-    """Return columns of the samples that fulfil a condition, in order of insertion.
+    """Return columns of the samples that satisfy a condition, in insertion order.
 
     Parameters
     ----------
     columns : sequence of str
-        Names of columns, or expressions in SQL. Placeholders in them come before
-        those in `where`.
+        Names of columns, or SQL expressions, whose placeholders come before those of
+        `where`.
     conn, where, params, limit, timeout
         As for `query_ids`.
 
     Returns
     -------
     list of dict
-        By the columns as they were given: None, int, float, str or bytes.
+        By column, as given: None, int, float, str or bytes.
 
     Raises
     ------
@@ -382,9 +393,9 @@ def select(
     params: Params = (),
     timeout: float | None = 30.0,
 ) -> list[tuple[Any, ...]]:
-    """Run a statement that a user had a part in; return its rows.
+    """Run a statement with a user's text in it, and return its rows.
 
-    Holds the connection's lock, for as long as it takes. A Ctrl-C stops it.
+    The connection's lock is held until it ends. Ctrl-C stops it.
 
     Parameters
     ----------
@@ -392,28 +403,28 @@ def select(
     sql : str
         One SELECT.
     params : sequence or mapping
-        NumPy's numbers are taken for Python's.
+        Values; NumPy's scalars are converted.
     timeout : float or None
-        Seconds it may take; a single step may go beyond.
+        Seconds; None: no limit. A single step of SQLite may exceed it.
 
     Raises
     ------
     QueryTimeoutError
-        It took longer.
+        The statement took longer than `timeout`.
     QueryError
-        It is no SQL, or asks for what it may not.
+        The statement is not valid SQL, or not allowed.
     FormatError
         The index is damaged.
     OSError
-        It cannot be read.
+        The index cannot be read.
     """
     if timeout is not None and not timeout >= 0:
-        raise ValueError(f"timeout is 0 seconds or more, not {timeout!r}")
+        raise ValueError(f"timeout must be at least 0 seconds, got {timeout!r}")
     with conn.lock:
-        run = QueryThread(conn, install_authorizer(conn), sql, _plain(params))
+        run = QueryThread(conn, install_authorizer(conn), sql, _convert_params(params))
         try:
             ended = run.start(timeout)
-        except BaseException:  # of a signal
+        except BaseException:  # raised by a signal handler
             run.stop()
             raise
         if not ended:
@@ -422,13 +433,19 @@ def select(
         return run.rows
     if not ended:
         raise QueryTimeoutError(f"the query took longer than {timeout:g} seconds")
-    raise _said(run.error, run.authorizer, conn.path) from run.error
+    raise _translate_query_error(run.error, run.authorizer, conn.path) from run.error
 
 
 class QueryThread:
-    """A statement that runs in a thread of its own.
+    """Thread that runs one statement of a user.
 
-    Whoever made it has the connection's lock, and keeps it until it has ended.
+    The caller holds the connection's lock until the thread has ended.
+
+    Attributes
+    ----------
+    rows : list of tuple
+        The result; incomplete with an `error`.
+    error : Exception or None
     """
 
     def __init__(
@@ -443,101 +460,105 @@ class QueryThread:
         self.rows: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
         self._stopped = False
-        self._ended = threading.Event()  # not join, which a signal breaks off for good
+        self._ended = threading.Event()  # Thread.join must not be interrupted
         self._thread = threading.Thread(
             target=self._run, args=(sql, params), daemon=True
         )
 
     def start(self, timeout: float | None) -> bool:
-        """Begin, and say whether it has ended within some seconds."""
+        """Start, and return whether the statement ended within `timeout` seconds."""
         if timeout is not None:
             timeout = min(timeout, threading.TIMEOUT_MAX)
         try:
             self._thread.start()
-        except RuntimeError:  # there can be no more threads
+        except RuntimeError:  # the limit of threads is reached
             self._ended.set()
             raise
         return self._ended.wait(timeout)
 
     def stop(self) -> None:
-        """Interrupt it, and wait until it has ended."""
+        """Interrupt the statement, and wait until it has ended."""
         self._stopped = True
         caught = None
         while not self._ended.is_set():
             try:
-                self.conn.interrupt()  # it may be between two statements
-                self._ended.wait(NUDGE)
-            except KeyboardInterrupt as error:  # another; the connection is in use
+                self.conn.interrupt()  # of no effect between two statements
+                self._ended.wait(INTERRUPT_SECONDS)
+            except KeyboardInterrupt as error:  # the connection is still in use
                 caught = error
         if caught is not None:
             raise caught
 
     def _run(self, sql: str, params: Params) -> None:
         try:
-            whole = self.conn.getlimit(LONGEST)
-            nbytes = _bytes_of(self.conn)
+            whole = self.conn.getlimit(VALUE_SIZE)
+            nbytes = _index_size(self.conn)
             self.authorizer.on, self.authorizer.reason = True, None
             try:
-                program = self._program(sql, params)
-                self.conn.setlimit(LONGEST, min(whole, limit_value_size(program)))
+                program = self._explain(sql, params)
+                self.conn.setlimit(VALUE_SIZE, min(whole, limit_value_size(program)))
                 with closing(self.conn.execute(sql, params)) as cursor:
-                    self._fetch(cursor, SLACK + 2 * nbytes * len(cursor.description))
+                    self._fetch(
+                        cursor, EXTRA_BYTES + 2 * nbytes * len(cursor.description)
+                    )
             finally:
                 self.authorizer.on = False
-                self.conn.setlimit(LONGEST, whole)
+                self.conn.setlimit(VALUE_SIZE, whole)
         except Exception as error:
             self.error = error
         finally:
             self._ended.set()
 
-    def _program(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
-        """Return what SQLite makes of the statement."""
+    def _explain(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
+        """Return the bytecode of the statement, as EXPLAIN lists it."""
         with closing(self.conn.execute(f"EXPLAIN {sql}", params)) as cursor:
             program: list[tuple[Any, ...]] = []
-            while rows := cursor.fetchmany(FETCHED):
-                self._check()
+            while rows := cursor.fetchmany(ROWS_PER_FETCH):
+                self._check_stopped()
                 program += rows
-        self._check()
+        self._check_stopped()
         return program
 
-    def _check(self) -> None:
+    def _check_stopped(self) -> None:
         if self._stopped:
             raise QueryError("stopped")
 
-    def _fetch(self, cursor: sqlite3.Cursor, most: int) -> None:
-        while rows := cursor.fetchmany(FETCHED):
-            self._check()
+    def _fetch(self, cursor: sqlite3.Cursor, max_bytes: int) -> None:
+        while rows := cursor.fetchmany(ROWS_PER_FETCH):
+            self._check_stopped()
             self.rows += rows
-            most -= _length_of(rows)
-            if most < 0:
-                raise QueryError("the answer is larger than the index")
+            max_bytes -= _text_size(rows)
+            if max_bytes < 0:
+                raise QueryError("the result is larger than the index: select less")
 
 
-def _length_of(rows: list[tuple[Any, ...]]) -> int:
-    """Return how much text, and how many bytes, rows have."""
+def _text_size(rows: list[tuple[Any, ...]]) -> int:
+    """Return the characters and bytes of all texts and blobs in rows."""
     try:
-        return sum(map(len, chain.from_iterable(rows)))  # of texts alone, as ids are
+        return sum(map(len, chain.from_iterable(rows)))  # fast way: no numbers
     except TypeError:
         values = chain.from_iterable(rows)
         return sum(len(value) for value in values if isinstance(value, str | bytes))
 
 
-def _bytes_of(conn: sqlite3.Connection) -> int:
+def _index_size(conn: sqlite3.Connection) -> int:
     (pages,) = conn.execute("PRAGMA page_count").fetchone()
     (size,) = conn.execute("PRAGMA page_size").fetchone()
     return int(pages * size)
 
 
-def _plain(params: Params) -> Params:
-    """Make Python's numbers of NumPy's, which SQLite's binding does not know."""
+def _convert_params(params: Params) -> Params:
+    """Return parameters with NumPy's scalars converted, which `sqlite3` refuses."""
     if isinstance(params, Mapping):
-        return {name: _plain_value(value) for name, value in params.items()}
+        return {name: _convert_value(value) for name, value in params.items()}
     if isinstance(params, str | bytes) or not isinstance(params, Sequence):
-        raise QueryError(f"params is a tuple or a dict, not {type(params).__name__}")
-    return tuple(map(_plain_value, params))
+        raise QueryError(
+            f"params must be a tuple, list or dict, got {type(params).__name__}"
+        )
+    return tuple(map(_convert_value, params))
 
 
-def _plain_value(value: Any) -> Any:
+def _convert_value(value: Any) -> Any:
     if value is None or isinstance(value, int | float | str | bytes):
         return value
     import numpy as np
@@ -545,29 +566,31 @@ def _plain_value(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _said(error: Exception, authorizer: QueryAuthorizer, path: str) -> Exception:
-    """Say what went wrong in our words."""
+def _translate_query_error(
+    error: Exception, authorizer: QueryAuthorizer, path: str
+) -> Exception:
+    """Return the exception to raise for an error of `QueryThread`."""
     if isinstance(error, QueryError):
         return error
     if isinstance(error, MemoryError):
-        return QueryError(f"the query is too large: {MANY}")
+        return QueryError(f"the query is too large: {MANY_VALUES_HINT}")
     if isinstance(error, UnicodeEncodeError):
-        return QueryError("the query has half a surrogate pair, which is no text")
+        return QueryError("the query has a lone surrogate, which UTF-8 cannot encode")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if authorizer.reason is not None:
         return QueryError(authorizer.reason)
     if code == sqlite3.SQLITE_TOOBIG or isinstance(error, sqlite3.DataError):
-        return QueryError(f"a value, or the query, is too long: {MANY}")
+        return QueryError(f"a value, or the query, is too long: {MANY_VALUES_HINT}")
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM):
-        return QueryError("the query needs more temporary space than there is")
+        return QueryError("the query needs more temporary space than is free")
     decoding = isinstance(error, UnicodeDecodeError) or (
         str(error).startswith("Could not decode")
     )
-    if isinstance(error, INDEX_ERRORS) and (decoding or code not in ITS_OWN):
+    if isinstance(error, INDEX_ERRORS) and (decoding or code not in STATEMENT_ERRORS):
         return translate_error(error, path)
     if "malformed JSON" in str(error):
         return QueryError(
-            "what JSON is asked of is none that SQLite reads, as metadata with NaN: "
-            "CASE WHEN json_valid(meta_json) THEN ... END passes it over"
+            "the argument of a JSON function is not JSON to SQLite, as metadata with "
+            "NaN is not: CASE WHEN json_valid(meta_json) THEN ... END skips it"
         )
-    return QueryError(f"the query is wrong: {error}")
+    return QueryError(f"the query is not valid: {error}")

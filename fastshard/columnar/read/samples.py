@@ -1,4 +1,4 @@
-"""The rows of an index, read into a table of samples."""
+"""Loading of an index's rows into a table of samples."""
 
 from __future__ import annotations
 
@@ -22,80 +22,87 @@ ROWS_PER_FETCH = 4096
 # its rows.
 MAX_BYTES = 1 << 29
 TABLE = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = 'samples'"
-VIRTUAL = 2  # of PRAGMA table_xinfo: a generated column that is not stored
+VIRTUAL = 2  # kind in PRAGMA table_xinfo: a generated column that is not stored
 
 
 def load_samples(snapshot: Snapshot) -> ColumnSamples:
-    """Return all samples of a dataset, as they were added.
+    """Return all samples of a dataset, in insertion order.
 
     Raises
     ------
     FormatError
-        An id is no text, or the index is damaged.
+        An id is not text, or the index is damaged.
     """
-    found = load_image(snapshot)
-    if found is not None:
-        return found
+    samples = load_image(snapshot)
+    if samples is not None:
+        return samples
     columns = ["id"] + [
         quote_name(f"{field}_{what}")
         for field in snapshot.folders
         for what in ("offset", "shard")
     ]
     sql = f"SELECT {', '.join(columns)} FROM samples ORDER BY rowid"
-    return build_samples(_chunks(snapshot, sql), snapshot)
+    return build_samples(_fetch_chunks(snapshot, sql), snapshot)
 
 
 def load_image(snapshot: Snapshot) -> ColumnSamples | None:
-    """Return all samples and their metadata, read from a copy of the index.
+    """Return all samples and their metadata, parsed from a copy of the index.
 
-    None where that takes too much memory, or where only SQL can tell what the index
-    holds.
+    Returns
+    -------
+    ColumnSamples or None
+        None if the copy would take too much memory, or if the values that SQL returns
+        differ from the stored ones.
     """
     connection = snapshot.connect()
     if not hasattr(connection, "serialize"):  # SQLite was built without it
         return None
     try:
         with connection.lock:
-            places = _places(connection, snapshot.folders)
+            columns = _find_columns(connection, snapshot.folders)
             roots = connection.execute(TABLE).fetchall()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             (size,) = connection.execute("PRAGMA page_size").fetchone()
-            if places is None or pages * size > MAX_BYTES:
+            if columns is None or pages * size > MAX_BYTES:
                 return None
             image = connection.serialize()
         ((root,),) = roots if len(roots) == 1 else [(None,)]
         if type(root) is not int or not 0 < root <= pages:
             return None
-        return build_samples_from_image(image, root, places, snapshot, MAX_BYTES)
+        return build_samples_from_image(image, root, columns, snapshot, MAX_BYTES)
     except (*INDEX_ERRORS, MemoryError):
         return None
 
 
-def _places(connection: sqlite3.Connection, fields: Iterable[str]) -> list[int] | None:
-    """Return which values of a stored row those of `read_image` are.
+def _find_columns(
+    connection: sqlite3.Connection, fields: Iterable[str]
+) -> list[int] | None:
+    """Return the positions, in a stored row, of the columns that `read_image` takes.
 
-    None where SQLite would change what is stored (another type, a default), or
-    where an id may be looked up otherwise than by its bytes.
+    None if SQLite would convert a stored value (another declared type, a default), or
+    would compare ids otherwise than by their bytes.
     """
     stored: dict[str, tuple[int, str | None]] = {}
     for _, name, type_, _, default, is_key, kind in connection.execute(
         "PRAGMA table_xinfo(samples)"
     ):
         if kind != VIRTUAL:
-            plain = default is None and not (is_key and type_.upper() == "INTEGER")
-            stored[fold_case(name)] = len(stored), type_.upper() if plain else None
+            # An INTEGER key is the rowid, which a row does not hold.
+            is_plain = default is None and not (is_key and type_.upper() == "INTEGER")
+            stored[fold_case(name)] = len(stored), type_.upper() if is_plain else None
     wanted = [("id", "TEXT"), ("meta_json", "TEXT")]
     for field in fields:
         wanted.append((f"{field.lower()}_offset", "INTEGER"))
         wanted.append((f"{field.lower()}_shard", "INTEGER"))
-    found = [stored.get(name, (0, None)) for name, _ in wanted]
-    if any(type_ != kind for (_, type_), (_, kind) in zip(found, wanted, strict=True)):
+    columns = [stored.get(name, (0, None)) for name, _ in wanted]
+    types = [type_ for _, type_ in columns]
+    if types != [type_ for _, type_ in wanted]:
         return None
-    return [place for place, _ in found] if _has_plain_ids(connection) else None
+    return [column for column, _ in columns] if _has_plain_ids(connection) else None
 
 
 def _has_plain_ids(connection: sqlite3.Connection) -> bool:
-    """Whether no two ids have the same bytes, and others are others to SQLite too."""
+    """Return whether a unique index compares ids by their bytes."""
     indexes = connection.execute("PRAGMA index_list(samples)").fetchall()
     for _, name, is_unique, _, is_partial in indexes:
         if is_unique and not is_partial:
@@ -106,7 +113,7 @@ def _has_plain_ids(connection: sqlite3.Connection) -> bool:
     return False
 
 
-def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
+def _fetch_chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
     connection = snapshot.connect()
     try:
         with connection.lock:
@@ -120,6 +127,6 @@ def _chunks(snapshot: Snapshot, sql: str) -> Iterator[list[tuple[Any, ...]]]:
 def build_samples_from_rows(
     snapshot: Snapshot, rows: list[tuple[Any, ...]], ids: list[str]
 ) -> ColumnSamples:
-    """Return the samples of rows that `rows_sql` of all fields gave."""
-    whole = [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
-    return build_samples([whole], snapshot)
+    """Return the samples of rows that a `FieldReader` of all fields selected."""
+    chunk = [(sample_id, *row[:-2]) for sample_id, row in zip(ids, rows, strict=True)]
+    return build_samples([chunk], snapshot)

@@ -78,9 +78,12 @@ class ArraySequence(Sequence[Arrays]):
             return [samples.arrays(i, None, True) for i in order]
         items: list[Arrays] = [{} for _ in order]
         for field, stack in stacks.items():
-            is_ragged = isinstance(stack, list)
-            for k, item in enumerate(items):
-                item[field] = stack[k].copy() if is_ragged else stack[k, ...]
+            if isinstance(stack, list):  # of a ragged field
+                for item, array in zip(items, stack, strict=True):
+                    item[field] = array.copy()
+            else:
+                for k, item in enumerate(items):
+                    item[field] = stack[k, ...]  # an array for a scalar, too
         return items
 
     def __repr__(self) -> str:

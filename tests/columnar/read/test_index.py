@@ -330,7 +330,7 @@ def test_costly_columns_of_a_hostile_index(root):
 def test_ids_that_are_no_text(root):
     rewrite(root, "INSERT INTO samples (id) VALUES (x'00ff')")
     conn = open_reader(root / "index.sqlite")
-    with pytest.raises(FormatError, match="no text"):
+    with pytest.raises(FormatError, match="not text"):
         query_ids(conn)
     rewritten = "UPDATE samples SET id = CAST(x'ff' AS TEXT) WHERE id = x'00ff'"
     conn.close()
