@@ -1,7 +1,7 @@
-"""Connections that read a columnar dataset's index.
+"""Read-only SQLite connections to a columnar dataset's index.
 
-Nothing else in the process may open and close the file of an index: that would
-drop the locks that SQLite holds on it for every connection of the process.
+No other code in the process may open and close an index file: closing it would drop
+the POSIX locks of every SQLite connection of the process.
 """
 
 from __future__ import annotations
@@ -31,24 +31,20 @@ __all__ = [
     "translate_error",
 ]
 
-SIDE_SUFFIXES = (
-    "-wal",
-    "-journal",
-    "-shm",
-)  # ends of the names of SQLite's other files
-BUSY_SECONDS = 5.0  # that a lock of another process is waited for
-TRIES = 1000  # to find several connections at one state, while others write
-CACHED = 128  # statements
+SIDE_SUFFIXES = ("-wal", "-journal", "-shm")  # of the files that SQLite adds
+BUSY_SECONDS = 5.0  # to wait for another process's lock
+MAX_ATTEMPTS = 1000  # to begin several transactions at one state, while others write
+CACHED_STATEMENTS = 128
 MAX_SQL = 128 << 10  # bytes of a statement
 SETTINGS = (
     "query_only = ON",
     "cell_size_check = ON",
-    "mmap_size = 0",  # a file that others cut would kill the process
-    "temp_store = FILE",  # what a query gathers goes to the disk, not to memory
+    "mmap_size = 0",  # a mapped file that another process truncates raises SIGBUS
+    "temp_store = FILE",  # temporary tables of a query take no memory
 )
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 64 << 20,  # bytes of a value or a row
-    # Both bound what cannot be interrupted: the making of a statement.
+    # Bounds of the preparation of a statement, which cannot be interrupted:
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: MAX_SQL,
     sqlite3.SQLITE_LIMIT_VDBE_OP: 100_000,  # instructions of a statement
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,  # bytes
@@ -59,28 +55,27 @@ LIMITS = {
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 FORBIDDEN = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 DAMAGED = (sqlite3.SQLITE_IOERR_SHORT_READ,)
-# What is raised for an index: SQLite's text about a damaged one may be no text.
+# Errors of an unreadable index; SQLite's message about a damaged one may not decode.
 INDEX_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 DISK = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 
 
 class ReaderConnection(sqlite3.Connection):
-    """A connection that reads one state of an index.
+    """Connection that reads one state of an index.
 
-    One thread at a time may use it, whoever makes sure of that: SQLite's own
-    lock is no help, for a thread that waits for it keeps Python's, which the
-    thread that has it may need.
+    Only one thread at a time may use it. SQLite's own mutex does not ensure that: a
+    thread waiting for it holds the GIL, which the owner of the mutex may need.
 
     Attributes
     ----------
     path : str
-        The index, as it was given.
+        The index, as given.
     lock : threading.RLock
-        To hold while using it, where several threads do.
+        To be held by each user of a connection that threads share.
     rows : sqlite3.Cursor
-        To look up single rows by: a new one takes a tenth of that.
+        For lookups of single rows: creating a cursor takes a tenth of a lookup.
     authorizer : object or None
-        What `fastshard.columnar.read.query` keeps of it.
+        The `QueryAuthorizer`, once `read.query` has installed it.
     """
 
     path: str = ""
@@ -89,87 +84,92 @@ class ReaderConnection(sqlite3.Connection):
     rows: sqlite3.Cursor
 
     def __del__(self) -> None:
-        """Close it before Python 3.13 warns: garbage is freed in any order."""
+        """Close silently: from Python 3.13 on an open connection warns when freed."""
         with suppress(sqlite3.Error):
             self.close()
 
 
 def open_reader(path: str | os.PathLike[str]) -> ReaderConnection:
-    """Open an index to read, in a transaction; see `open_readers`."""
+    """Open one read-only connection; see `open_readers`."""
     return open_readers(path, 1)[0]
 
 
 def open_readers(path: str | os.PathLike[str], count: int) -> list[ReaderConnection]:
-    """Open an index to read some times, in transactions that see one state of it.
+    """Open read-only connections, in transactions on the same state of the index.
 
-    No file is changed but by SQLite's own bookkeeping: where another process
-    was killed while it wrote, an ``-shm`` file may stay. Where the directory
-    cannot be written and nobody has the index open, it is read as a file that
-    nobody writes.
+    No file changes but those of SQLite's bookkeeping: after a writer was killed an
+    ``-shm`` file may stay. If the directory is not writable and no process has the
+    index open, it is opened as immutable.
 
     Parameters
     ----------
     path : str or path-like
-        The file.
+        The index.
     count : int
+        Number of connections.
 
     Returns
     -------
     list of ReaderConnection
-        Each for any thread, one at a time. They commit nothing by themselves.
+        In autocommit mode, each in a transaction.
 
     Raises
     ------
     FileNotFoundError
-        There is no such file.
+        The file does not exist.
     FormatError
-        It is no database, or a damaged one.
+        It is not a database, or a damaged one.
     BlockingIOError
-        Another process keeps it locked.
+        Another process holds it locked.
     OSError
-        It cannot be read as it is; the text says why.
+        It cannot be read; the message says why.
     """
     name = os.fspath(path)
     real = os.path.realpath(name)
     if not stat.S_ISREG(os.stat(real).st_mode):
         raise FormatError("not a file", name, 0)
     wal, journal, _ = (file_size(name, real, end) for end in SIDE_SUFFIXES)
-    if wal or journal:  # the last to close would change the index, were it writable
-        return _opened(name, real, "mode=ro", count)
-    try:
-        return _opened(name, real, "mode=rw", count)  # it alone removes -wal and -shm
+    if wal or journal:  # closing a writable connection would change the index
+        return _open_connections(name, real, "mode=ro", count)
+    try:  # only a writable connection removes -wal and -shm when it closes
+        return _open_connections(name, real, "mode=rw", count)
     except PermissionError:
-        return _opened(name, real, "mode=ro&immutable=1", count)
+        return _open_connections(name, real, "mode=ro&immutable=1", count)
 
 
 def begin(*connections: sqlite3.Connection) -> None:
-    """Begin a read transaction on each connection, all at the same state.
+    """Begin a read transaction on each connection, all on the same state.
 
-    Those that are in one leave it. An error leaves some of them in none.
+    Transactions under way are rolled back. After an error some connections may be
+    outside a transaction.
 
     Raises
     ------
     BlockingIOError
-        Others commit so fast that no state was found, or keep it locked.
+        Other processes commit too often, or hold the index locked.
     sqlite3.Error, UnicodeDecodeError
         The index cannot be read; see `translate_error`.
     """
     first = connections[0]
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         version = _begin(first)
         for connection in connections[1:]:
             _begin(connection)
-        # Unless somebody committed in between, all see what the first saw.
+        # If no commit came in between, all of them are at the state of the first.
         if len(connections) == 1 or _begin(first) == version:
             return
-    raise BlockingIOError(errno.EAGAIN, "the index is written without a pause")
+    raise BlockingIOError(
+        errno.EAGAIN,
+        f"other processes committed to the index during {MAX_ATTEMPTS:,} attempts to "
+        "read one state of it: try again",
+    )
 
 
 @cache
 def is_json_trusted() -> bool:
-    """Say whether an index that is not trusted may compute columns by json_extract.
+    """Return whether a generated column may call json_extract in an untrusted schema.
 
-    Versions of SQLite (3.40 is one) take its own functions for JSON for unsafe.
+    Some versions of SQLite (3.40) take its own JSON functions for unsafe.
     """
     connection = sqlite3.connect(":memory:")
     try:
@@ -183,7 +183,7 @@ def is_json_trusted() -> bool:
 
 
 def translate_error(error: Exception, path: str) -> Exception:
-    """Say in our words what SQLite says of an index.
+    """Return the exception to raise for an error of SQLite.
 
     Parameters
     ----------
@@ -195,63 +195,70 @@ def translate_error(error: Exception, path: str) -> Exception:
     Returns
     -------
     FormatError or OSError
-        To be raised in its place.
     """
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     code = extended & 0xFF
     if code in LOCKED:
         return BlockingIOError(errno.EAGAIN, "locked by another process", path)
-    if code == sqlite3.SQLITE_CANTOPEN and (left := _descriptor_error()) is not None:
-        return left
+    if (
+        code == sqlite3.SQLITE_CANTOPEN
+        and (exhausted := _probe_descriptors()) is not None
+    ):
+        return exhausted
     if code in FORBIDDEN:
-        return PermissionError(errno.EACCES, _why(error, path), path)
+        return PermissionError(errno.EACCES, _explain_refusal(error, path), path)
     if code in DISK and extended not in DAMAGED:
         return OSError(errno.EIO, str(error), path)
     return FormatError(f"not an index of samples: {error}", path, 0)
 
 
-def _descriptor_error() -> OSError | None:
-    """Return what keeps this process from opening files, if it cannot: SQLite does not.
+def _probe_descriptors() -> OSError | None:
+    """Return why this process can open no more files; None: it can.
 
-    The index itself must not be opened for that.
+    SQLite does not report it. The probe must not open the index itself.
     """
-    opened = []
+    fds = []
     try:
-        for _ in range(3):  # as many as SQLite takes
-            opened.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(3):  # as many as SQLite opens for an index
+            fds.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         return OSError(error.errno, f"{error.strerror} (to open an index)")
     finally:
-        for fd in opened:
+        for fd in fds:
             os.close(fd)
     return None
 
 
-def _why(error: Exception, path: str) -> str:
+def _explain_refusal(error: Exception, path: str) -> str:
+    """Return why an index cannot be opened, from the files beside it."""
     real = os.path.realpath(path)
     if file_size(path, real, "-journal"):
-        return "a write to it was cut off; open it once with a writer"
+        return "a write was interrupted: open the dataset with a writer to recover it"
     if file_size(path, real, "-wal"):
-        return "its -wal has changes that cannot be read without writing beside it"
+        return (
+            "changes in its -wal cannot be read without write access to the directory"
+        )
     return str(error)
 
 
 def _begin(connection: sqlite3.Connection) -> int:
-    """Begin a read transaction; return a number that each commit changes."""
+    """Begin a read transaction, and return a number that every commit changes."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
     connection.execute("BEGIN")
-    connection.execute("PRAGMA schema_version").fetchone()  # reads, but no schema
+    connection.execute("PRAGMA schema_version").fetchone()  # reads, but not the schema
     version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     return version
 
 
-def _opened(path: str, real: str, options: str, count: int) -> list[ReaderConnection]:
+def _open_connections(
+    path: str, real: str, options: str, count: int
+) -> list[ReaderConnection]:
     connections: list[ReaderConnection] = []
     try:
         for _ in range(count):
-            connections.append(_connected(path, f"{_uri(real)}?{options}"))
-            _settle(connections[-1])
+            connections.append(_connect(path, f"{_file_uri(real)}?{options}"))
+            _configure(connections[-1])
         begin(*connections)
     except BaseException as error:
         for connection in connections:
@@ -262,14 +269,14 @@ def _opened(path: str, real: str, options: str, count: int) -> list[ReaderConnec
     return connections
 
 
-def _connected(path: str, uri: str) -> ReaderConnection:
+def _connect(path: str, uri: str) -> ReaderConnection:
     connection = sqlite3.connect(
         uri,
         timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,
         factory=ReaderConnection,
-        cached_statements=CACHED,
+        cached_statements=CACHED_STATEMENTS,
         uri=True,
     )
     connection.path = path
@@ -278,28 +285,35 @@ def _connected(path: str, uri: str) -> ReaderConnection:
     return connection
 
 
-def _settle(connection: ReaderConnection) -> None:
-    """Keep what is read from taking more than it should, or doing more than that."""
-    for category, most in LIMITS.items():
-        connection.setlimit(category, most)
+def _configure(connection: ReaderConnection) -> None:
+    """Apply the settings and limits that make an untrusted index safe to read."""
+    for category, limit in LIMITS.items():
+        connection.setlimit(category, limit)
     for setting in SETTINGS:
         connection.execute(f"PRAGMA {setting}")
     if is_json_trusted():
         connection.execute("PRAGMA trusted_schema = OFF")
 
 
-def _uri(path: str) -> str:
+def _file_uri(path: str) -> str:
     name = os.fsencode(path.replace("\\", "/") if os.name == "nt" else path)
     return "file://" + "/" * (name[:1] != b"/") + quote(name, safe="/:")
 
 
 def file_size(name: str, real: str, end: str) -> int:
-    """Return the bytes of an index, or of a file beside it; 0: it is not there.
+    """Return the size of an index, or of a file beside it; 0 if it does not exist.
+
+    Parameters
+    ----------
+    name, real : str
+        Path of the index as given, for errors, and resolved.
+    end : str
+        One of `SIDE_SUFFIXES`, or "".
 
     Raises
     ------
     FormatError
-        It is no file: SQLite would wait for a pipe.
+        It is not a regular file: SQLite would block on a pipe.
     """
     try:
         status = os.stat(real + end)

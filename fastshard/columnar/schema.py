@@ -1,4 +1,4 @@
-"""Schema of ``index.sqlite``: tables, names of fields and columns, metadata."""
+"""Schema of ``index.sqlite``: tables, rules for names, JSON of metadata."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INDEX_NAME",
-    "LARGEST_ID",
-    "LARGEST_SHARD",
+    "MAX_COUNTER",
+    "MAX_SHARD",
     "Field",
     "check_column_name",
     "check_field_name",
@@ -36,69 +36,74 @@ __all__ = [
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHARD = re.compile(r"shard_([0-9]{4,10})\.tar")
-LARGEST_SHARD = 10**9  # no number of a shard is larger
-LARGEST_ID = (1 << 63) - 1  # that is counted: a larger one is no integer of SQLite
+MAX_SHARD = 10**9  # number of a shard
+MAX_COUNTER = (1 << 63) - 1  # of generated ids: SQLite's largest integer
 MAX_ID = 64 << 10  # bytes of a sample's id
-# SQLite compares names without regard to case. The last three are its own.
-COLUMNS = frozenset({"id", "meta_json", "rowid", "oid", "_rowid_"})
-FIELDS = frozenset({"id", "meta_json", "__key__"})  # the last is the id's own, in dicts
+# Reserved names; SQLite compares names without regard to case.
+RESERVED_COLUMNS = frozenset({"id", "meta_json", "rowid", "oid", "_rowid_"})
+RESERVED_FIELDS = frozenset({"id", "meta_json", "__key__"})
 SUFFIXES = ("_offset", "_shard")  # of the two columns of a field
-MAX_NAME = 128  # characters: a folder's name is longer, and no file system's limit
+MAX_NAME = 128  # characters; the folder's name is longer, below file systems' limits
 
 
 def check_field_name(name: object, taken: Container[str]) -> str:
-    """Return a field's name, or say why it cannot be one.
+    """Return a field's name as a str; raise ValueError if it is not allowed.
 
     Parameters
     ----------
     name : str
     taken : container of str
-        Lower-cased names of the columns that there are.
+        Names of the existing columns, lower-cased.
 
     Raises
     ------
     ValueError
-        It is no identifier, is too long, or it is or has a column that is taken.
+        The name is not an identifier, is too long, is reserved, or collides with an
+        existing column.
     TypeError
-        It is no str.
+        The name is not a str.
     """
-    checked = _identifier(name, "a field", FIELDS)
+    checked = _check_identifier(name, "a field", RESERVED_FIELDS)
     columns = [checked + suffix for suffix in SUFFIXES]
-    if checked.lower().endswith(SUFFIXES):  # as another field's columns are
+    if checked.lower().endswith(SUFFIXES):  # it may be a column of another field
         columns.append(checked)
     for column in columns:
         if column.lower() in taken:
             raise ValueError(
-                f"a field cannot be named {checked!r}: there is a column {column!r}"
+                f"a field cannot be named {checked!r}: the column {column!r} exists"
             )
     return checked
 
 
 def check_column_name(name: object, taken: Container[str]) -> str:
-    """Return a metadata column's name, or say why it cannot be one.
+    """Return a metadata column's name as a str; raise ValueError if it is not allowed.
 
     Raises
     ------
     ValueError
-        It is no identifier, is too long, is taken, or ends as a field's columns do.
+        The name is not an identifier, is too long, is reserved or taken, or ends as
+        the columns of fields do.
     TypeError
-        It is no str.
+        The name is not a str.
     """
-    checked = _identifier(name, "a column", COLUMNS)
+    checked = _check_identifier(name, "a column", RESERVED_COLUMNS)
     if checked.lower().endswith(SUFFIXES):
-        raise ValueError(f"a column's name cannot end with _offset or _shard: {name!r}")
+        raise ValueError(
+            f"a column's name must not end with _offset or _shard, got {name!r}"
+        )
     if checked.lower() in taken:
-        raise ValueError(f"there is a column {checked!r} already")
+        raise ValueError(f"the column {checked!r} exists already")
     return checked
 
 
-def _identifier(name: object, what: str, reserved: Container[str]) -> str:
+def _check_identifier(name: object, what: str, reserved: Container[str]) -> str:
+    """Return a name as a str; `what` names its bearer in errors."""
     if not isinstance(name, str):
-        raise TypeError(f"the name of {what} is a str, not {type(name).__name__}")
+        raise TypeError(f"the name of {what} must be a str, got {type(name).__name__}")
     if not IDENTIFIER.fullmatch(name) or len(name) > MAX_NAME:
         raise ValueError(
-            f"{name!r:.200} names no {what[2:]}: letters, digits and _ only, "
-            f"no digit first, at most {MAX_NAME}"
+            f"the name of {what} must have at most {MAX_NAME} characters, of letters, "
+            f"digits and _, and no digit first, got {name!r:.200}"
         )
     if name.lower() in reserved:
         raise ValueError(f"{what} cannot be named {name!r}: the name is reserved")
@@ -106,20 +111,21 @@ def _identifier(name: object, what: str, reserved: Container[str]) -> str:
 
 
 def check_sample_id(sample_id: object) -> bytes:
-    """Return the name of the member that holds a sample's array.
+    """Return the name of the members that hold a sample's arrays.
 
     Raises
     ------
     ValueError
         The id is empty, too long, has a NUL, or cannot be encoded as UTF-8.
     TypeError
-        It is no str.
+        The id is not a str.
     """
     if not isinstance(sample_id, str):
-        raise TypeError(f"a sample's id is a str, not {type(sample_id).__name__}")
+        raise TypeError(f"a sample's id must be a str, got {type(sample_id).__name__}")
     if not sample_id or "\0" in sample_id:
-        what = "has a NUL" if sample_id else "is empty"
-        raise ValueError(f"a sample's id {what}: {sample_id!r:.200}")
+        raise ValueError(
+            f"a sample's id must be non-empty and without NUL, got {sample_id!r:.200}"
+        )
     try:
         encoded = sample_id.encode()
     except UnicodeEncodeError:
@@ -128,80 +134,81 @@ def check_sample_id(sample_id: object) -> bytes:
         ) from None
     if len(encoded) > MAX_ID:
         raise ValueError(
-            f"a sample's id has {MAX_ID:,} bytes at most, not {len(encoded):,}"
+            f"a sample's id must have at most {MAX_ID:,} bytes, got {len(encoded):,}"
         )
     return b"%b.npy" % encoded
 
 
 def shard_name(shard: int) -> str:
-    """Return the name of a shard's file."""
+    """Return the file name of a shard."""
     return f"shard_{shard:04d}.tar"
 
 
 def shard_number(name: str) -> int | None:
-    """Return the number of a shard from its file's name, None if it names none."""
-    found = SHARD.fullmatch(name)
-    if found is None:
+    """Return a shard's number from its file name; None if it is not a shard's name."""
+    match = SHARD.fullmatch(name)
+    if match is None:
         return None
-    number = int(found[1])
-    known = number <= LARGEST_SHARD and shard_name(number) == name
-    return number if known else None
+    number = int(match[1])
+    is_valid = number <= MAX_SHARD and shard_name(number) == name
+    return number if is_valid else None
 
 
-SCAN: Any = vars(json.JSONDecoder())["scan_once"]  # json.loads without its search
-MOST_SHOWN = 80  # characters of bad text in an error
+# json.loads less its search for white space.
+SCAN_JSON: Any = vars(json.JSONDecoder())["scan_once"]
+MAX_EXCERPT = 80  # characters of bad text in an error
 
 
 def parse_metadata(text: Any, sample_id: str, path: str) -> Any:
-    """Parse what an index has of a sample.
+    """Parse the metadata of a sample.
 
     Parameters
     ----------
     text : object
-        The column's value. None and no text are no metadata.
+        Value of ``meta_json``. For None and empty text the result is ``{}``.
     sample_id, path : str
         The sample and the index, for errors.
 
     Returns
     -------
     dict
-        Whatever else the text says, where it is no object. NaN and Infinity, which
-        are no JSON but which others write, come as floats.
+        Or another JSON value, if the text is not an object. NaN and Infinity, which
+        other writers store although JSON lacks them, become floats.
 
     Raises
     ------
     FormatError
-        It is no JSON.
+        The text is not JSON.
     """
     if not text:
         return {}
     try:
         if type(text) is str:
-            value, end = SCAN(text, 0)
+            value, end = SCAN_JSON(text, 0)
             if end == len(text):
                 return value
         elif not isinstance(text, str):
             raise TypeError(f"{type(text).__name__} instead of text")
         return json.loads(text)
     except (ValueError, TypeError, RecursionError, StopIteration) as error:
-        shown = repr(text)[:MOST_SHOWN]
+        excerpt = repr(text)[:MAX_EXCERPT]
         reason = str(error) or "no value"
         raise FormatError(
-            f"metadata of sample {sample_id!r} is no JSON: {reason} in {shown}",
+            f"metadata of sample {sample_id!r} is not JSON: {reason} in {excerpt}",
             path,
             0,
         ) from error
 
 
 INDEX_NAME = "index.sqlite"
-TABLES = {  # and the columns that they must have
+TABLES = {  # with the columns that each must have
     "samples": ("id", "meta_json"),
     "fields": ("name", "num_shards", "base_dir"),
     "counters": ("name", "value"),
 }
-OURS = ("field", "shard", "nbytes", "members")  # of fastshard_shards, if it is there
-PROBE = "fastshard_probe"  # an index that is never made
-PLAIN = 0  # of PRAGMA table_xinfo: no generated column, and none of a virtual table
+SHARD_COLUMNS = ("field", "shard", "nbytes", "members")  # of fastshard_shards, if any
+PROBE = "fastshard_probe"  # name of an index that is never created
+PLAIN = 0  # kind in PRAGMA table_xinfo: neither generated nor of a virtual table
 
 CREATE = (
     "CREATE TABLE IF NOT EXISTS samples (id TEXT PRIMARY KEY, meta_json TEXT)",
@@ -216,45 +223,45 @@ CREATE = (
 
 
 class Field(NamedTuple):
-    """A column of arrays."""
+    """Field of a dataset: a column of arrays."""
 
     name: str
-    folder: str  # of its shards, below the dataset's own: one plain name
+    folder: str  # of its shards, in the dataset's directory: one path component
 
 
 def is_columnar(root: str | os.PathLike[str]) -> bool:
-    """Say whether a path is a directory that holds an ``index.sqlite``."""
+    """Return whether a path is a directory with an ``index.sqlite``."""
     return os.path.isfile(os.path.join(root, INDEX_NAME))
 
 
 def fold_case(name: str) -> str:
-    """Return a column's name as SQLite compares it, which folds ASCII alone."""
+    """Return a column's name as SQLite compares it: in lower case if it is ASCII."""
     return name.lower() if name.isascii() else name
 
 
 def quote_name(name: str) -> str:
-    """Return a name as SQL takes it, whatever characters it has."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def create(conn: sqlite3.Connection) -> None:
-    """Make the tables that are missing. The caller commits."""
+    """Create the missing tables. The caller commits."""
     for statement in CREATE:
         conn.execute(statement)
 
 
 def has_tables(conn: sqlite3.Connection) -> bool:
-    """Say whether an index holds anything."""
+    """Return whether an index has any table."""
     return conn.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
 def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
-    """Check an index's tables, and return its fields as they were added.
+    """Check the tables of an index, and return its fields in insertion order.
 
     Parameters
     ----------
     conn : sqlite3.Connection
-        Of the index. No row of `samples` is read.
+        No row of `samples` is read.
     path : str
         The index, for errors.
 
@@ -265,34 +272,34 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
     Raises
     ------
     FormatError
-        It is no database, or not one of a columnar dataset: a table or a column
-        is missing, or is none (a view, a virtual table, a generated column); a
-        field's name is no identifier, or is there twice; its row is of wrong
-        types, or its folder is not a plain name.
+        The file is not a database, or not that of a columnar dataset: a table or
+        column is missing, or is not a plain one (a view, a virtual table, a generated
+        column); a field's name is not an identifier, or occurs twice; a field's row
+        has wrong types, or its folder is not one path component.
     """
-    import sqlite3  # late: directories of tars are looked at for this format's mark
+    import sqlite3  # late: opening a directory of tars imports this module
 
     try:
         if not has_tables(conn):
             reason = (
-                "an index without tables, as a writer leaves it that was stopped while "
-                "it made it; a ShardedDatasetWriter goes on there"
+                "an index without tables: the writer that created it was interrupted; "
+                "open the dataset with a ShardedDatasetWriter to complete it"
             )
             raise FormatError(reason, path, 0)
-        columns = _columns(conn, path)
-        named = select_fields(conn, path)
+        columns = _check_tables(conn, path)
+        candidates = select_fields(conn, path)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise FormatError(f"not an index of samples: {error}", path, 0) from error
     fields: list[Field] = []
-    seen: dict[str, str] = {}  # lower-cased names and folders: whose they are
-    for field in named:
+    seen: dict[str, str] = {}  # field by lower-cased name and folder
+    for field in candidates:
         name = field.name
         for taken in (f"{field.name.lower()}_offset", f"{field.name.lower()}_shard"):
             if taken not in columns:
                 reason = f"samples has no column {taken!r} of the field {name!r}"
                 raise FormatError(reason, path, 0)
             if columns[taken] != PLAIN:
-                raise FormatError(f"the column {taken!r} is a generated one", path, 0)
+                raise FormatError(f"the column {taken!r} is generated", path, 0)
         for key in (f"name {field.name.lower()}", f"folder {field.folder.lower()}"):
             if key in seen:
                 reason = f"the fields {seen[key]!r} and {name!r} have the same {key}"
@@ -303,67 +310,73 @@ def read_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
 
 
 def select_fields(conn: sqlite3.Connection, path: str) -> list[Field]:
-    """Return the fields of an index whose tables are known to be right."""
+    """Return the fields of an index whose tables have been checked."""
     sql = "SELECT name, base_dir FROM fields ORDER BY rowid"
     rows = conn.execute(sql).fetchall()
-    return [_field(name, base_dir, path) for name, base_dir in rows]
+    return [_parse_field(name, base_dir, path) for name, base_dir in rows]
 
 
-def _field(name: Any, base_dir: Any, path: str) -> Field:
+def _parse_field(name: Any, base_dir: Any, path: str) -> Field:
+    """Check a row of ``fields``."""
     if not isinstance(name, str) or not isinstance(base_dir, str):
-        raise FormatError(f"the row of the field {name!r:.80} is no text", path, 0)
+        raise FormatError(f"the row of the field {name!r:.80} is not text", path, 0)
     if not IDENTIFIER.fullmatch(name):
-        raise FormatError(f"{name!r:.80} is no name of a field", path, 0)
+        raise FormatError(f"the field name {name!r:.80} is not valid", path, 0)
     folder = re.split(r"[/\\]", base_dir.rstrip("/\\"))[-1]
     if folder in ("", ".", "..") or "\0" in folder or ":" in folder:
-        reason = f"{base_dir!r:.80}, of the field {name!r}, is no folder"
+        reason = f"the folder {base_dir!r:.80} of the field {name!r} is not valid"
         raise FormatError(reason, path, 0)
     return Field(name, folder)
 
 
-def _columns(conn: sqlite3.Connection, path: str) -> dict[str, int]:
-    """Check the tables; return the columns of `samples`, lower-cased, and kinds."""
-    _kinds_of(conn, "fastshard_shards", OURS, path)
+def _check_tables(conn: sqlite3.Connection, path: str) -> dict[str, int]:
+    """Check the tables; return the kinds of the columns of `samples`, by name."""
+    _check_table(conn, "fastshard_shards", SHARD_COLUMNS, path)
     found: dict[str, dict[str, int]] = {}
     for table, names in TABLES.items():
-        kinds = _kinds_of(conn, table, names, path)
+        kinds = _check_table(conn, table, names, path)
         if kinds is None:
-            raise FormatError(f"there is no table {table!r}", path, 0)
+            raise FormatError(f"the table {table!r} is missing", path, 0)
         conn.execute(f"SELECT rowid FROM {table} LIMIT 0")
         found[table] = kinds
     return found["samples"]
 
 
-def _kinds_of(
+def _check_table(
     conn: sqlite3.Connection, table: str, names: tuple[str, ...], path: str
 ) -> dict[str, int] | None:
-    """Return a table's columns, or None; refuse one that is none, or lacks a column.
+    """Return the kinds of a table's columns by name; None if it does not exist.
 
-    What ``sqlite_master`` says of a table need not be true, and most ways to ask
-    SQLite make it work out every view, which can take minutes. Making an index
-    needs a real table, and nothing else; EXPLAIN makes none.
+    The text in ``sqlite_master`` is not trusted, and most statements make SQLite
+    expand every view, which can take minutes. CREATE INDEX needs a real table and
+    expands no view; under EXPLAIN it creates nothing.
+
+    Raises
+    ------
+    FormatError
+        It is not a real table, or one of the columns `names` is missing.
     """
     import sqlite3
 
     probe = f"EXPLAIN CREATE INDEX main.{PROBE} ON {table} ({names[0]})"
     try:
-        conn.execute(probe).close()  # nobody reads what it explains
+        conn.execute(probe).close()
     except sqlite3.OperationalError as error:
         if str(error).startswith("no such table"):
             return None
         if "may not be indexed" in str(error):
-            reason = f"{table!r} is no table of its own: {error}"
+            reason = f"{table!r} is not a real table: {error}"
             raise FormatError(reason, path, 0) from error
         raise
-    kinds = _info(conn, table)
+    kinds = _column_kinds(conn, table)
     for name in names:
         if kinds.get(name) != PLAIN:
-            raise FormatError(f"the table {table!r} has no column {name!r}", path, 0)
+            raise FormatError(f"the table {table!r} lacks the column {name!r}", path, 0)
     if "rowid" in kinds:
         raise FormatError(f"the table {table!r} has a column 'rowid'", path, 0)
     return kinds
 
 
-def _info(conn: sqlite3.Connection, table: str) -> dict[str, int]:
+def _column_kinds(conn: sqlite3.Connection, table: str) -> dict[str, int]:
     rows = conn.execute(f"PRAGMA table_xinfo({table})")
     return {fold_case(name): kind for _, name, _, _, _, _, kind in rows}

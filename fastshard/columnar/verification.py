@@ -24,8 +24,8 @@ from fastshard.columnar.read.leases import Lease
 from fastshard.columnar.read.query import limit_value_size
 from fastshard.columnar.schema import (
     INDEX_NAME,
-    LARGEST_ID,
-    LARGEST_SHARD,
+    MAX_COUNTER,
+    MAX_SHARD,
     Field,
     check_sample_id,
     quote_name,
@@ -247,7 +247,7 @@ def _counter(conn: ReaderConnection) -> Iterator[Fault]:
     """Check what generated ids are counted by."""
     sql = "SELECT value FROM counters WHERE name = 'sample_id'"
     for (value,) in conn.execute(sql):
-        if type(value) is not int or not 0 <= value < LARGEST_ID:
+        if type(value) is not int or not 0 <= value < MAX_COUNTER:
             reason = f"counters.value of 'sample_id' is {value!r:.80}, no count"
             yield Fault(conn.path, 0, None, reason)
 
@@ -320,7 +320,7 @@ def _field(
     )
     rows = conn.execute(sql.format(field.name))
     for shard, of_shard in groupby(rows, itemgetter(0)):
-        if type(shard) is not int or not 0 <= shard <= LARGEST_SHARD:
+        if type(shard) is not int or not 0 <= shard <= MAX_SHARD:
             yield from _misplaced(conn.path, field.name, shard, of_shard)
             continue
         path = os.path.join(root, field.folder, shard_name(shard))

@@ -1,13 +1,13 @@
-"""Leases of readers: which states of a dataset may still be read.
+"""Leases of readers: locks that tell a writer which states are still read.
 
-A compaction replaces shards that open readers may not have opened yet. Each reader
-holds a shared lock on one byte of a file, at the place of the generation that it
-sees; each compaction begins a new generation. Shards that were replaced are removed
-when no byte before that generation is locked. The kernel drops a lock with its
-process, and a forked child shares its parent's.
+A compaction replaces shards that a reader may not have opened yet. It begins a new
+generation. Each reader holds a shared lock on one byte of a lock file, whose offset is
+the generation that it reads. Replaced shards are removed once no byte before the new
+generation is locked. The kernel drops a lock when its process ends; a forked child
+shares its parent's.
 
-Locks belong to open file descriptions (Linux). Elsewhere the writer asks SQLite
-whether a connection still reads an older state, and waits for `GRACE_MS` at most.
+The locks belong to open file descriptions (Linux). On other systems the writer asks
+SQLite whether a connection still reads an older state, and waits `GRACE_MS` at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from contextlib import suppress
 
 __all__ = [
-    "LEASES",
+    "LOCK_FILE",
     "Lease",
     "create_lease_file",
     "has_older_readers",
@@ -30,12 +30,13 @@ __all__ = [
     "read_generation",
 ]
 
-LEASES = "readers.lock"  # below a dataset's root; made by writers
-GENERATION = "fastshard_generation"  # the counter of the last compaction, in ms
-GRACE_MS = 3_600_000  # for readers that cannot be asked
-LARGEST = 1 << 62  # no generation is so large
-# What keeps a reader from a lease: no writer of ours was here, or no locks.
-WITHOUT = {
+LOCK_FILE = "readers.lock"  # in a dataset's root; made by writers
+GENERATION = "fastshard_generation"  # counter: time of the last compaction, in ms
+GRACE_MS = 3_600_000  # for readers without a lease
+MAX_GENERATION = 1 << 62  # exclusive
+# Errors after which a reader goes without a lease: fastshard's writer has not made the
+# lock file, or the file system has no locks.
+TOLERATED = {
     errno.ENOENT,
     errno.EACCES,
     errno.EPERM,
@@ -57,21 +58,21 @@ if sys.platform == "linux" and sys.maxsize > 1 << 32:
     FLOCK = struct.Struct("hhqqixxxx")  # type, whence, start, length, process
 
     def _lock(fd: int, kind: int, start: int, end: int) -> None:
-        """Lock, or unlock, bytes of a file for its open file description."""
+        """Lock or unlock a range of bytes for an open file description."""
         if end > start:
-            asked = FLOCK.pack(kind, os.SEEK_SET, start, end - start, 0)
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, asked)
+            request = FLOCK.pack(kind, os.SEEK_SET, start, end - start, 0)
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
 
     def _share(fd: int, start: int, end: int) -> None:
         _lock(fd, fcntl.F_RDLCK, start, end)
 
-    def _give_back(fd: int, start: int, end: int) -> None:
+    def _unlock(fd: int, start: int, end: int) -> None:
         _lock(fd, fcntl.F_UNLCK, start, end)
 
     def _is_locked(fd: int, end: int) -> bool:
-        """Say whether another has a lock on one of the first bytes."""
-        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, end, 0)
-        kind: int = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
+        """Return whether another description has a lock on a byte before `end`."""
+        request = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, end, 0)
+        kind: int = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request))[0]
         return kind != fcntl.F_UNLCK
 
     HAS_LOCKS = True
@@ -79,7 +80,7 @@ else:
 
     def _share(fd: int, start: int, end: int) -> None: ...
 
-    def _give_back(fd: int, start: int, end: int) -> None: ...
+    def _unlock(fd: int, start: int, end: int) -> None: ...
 
     def _is_locked(fd: int, end: int) -> bool:
         return False
@@ -88,10 +89,10 @@ else:
 
 
 class Lease:
-    """A reader's claim to the shards of what it sees.
+    """Lease of a reader: keeps the shards of the generations that it reads.
 
-    Without the writers' file, or where locks do not work, it claims nothing; see
-    `has_older_readers` for what then keeps shards.
+    Without a lock file, or on a file system without locks, it keeps nothing;
+    `has_older_readers` says how long shards are then kept.
 
     Parameters
     ----------
@@ -101,21 +102,21 @@ class Lease:
     Attributes
     ----------
     generations : frozenset of int
-        Those that it holds, besides all while `widen` counts.
+        Generations that it keeps, apart from all of them after `widen`.
     """
 
     def __init__(self, root: str) -> None:
-        self._path = os.path.join(root, LEASES)
+        self._path = os.path.join(root, LOCK_FILE)
         self._fd = -1
         self.generations: frozenset[int] = frozenset()
 
     def widen(self) -> None:
-        """Claim all states, before one is begun to be read.
+        """Keep all generations: to be called before the index is opened.
 
         Raises
         ------
         OSError
-            There are too many open files, or the device failed.
+            Too many files are open, or the device failed.
         """
         if not HAS_LOCKS:
             return
@@ -125,25 +126,25 @@ class Lease:
                 if not stat.S_ISREG(os.fstat(self._fd).st_mode):
                     self.close()
                     return
-            _share(self._fd, 0, LARGEST)
+            _share(self._fd, 0, MAX_GENERATION)
         except OSError as error:
             self.close()
-            if error.errno not in WITHOUT:
+            if error.errno not in TOLERATED:
                 raise
 
     def narrow(self, *generations: int) -> None:
-        """Claim only the states of these generations; of one unknown (-1) all."""
+        """Keep these generations alone; all of them if one is unknown (-1)."""
         self.generations = frozenset(generations)
-        if self._fd < 0 or not all(0 <= one < LARGEST for one in generations):
+        if self._fd < 0 or not all(0 <= one < MAX_GENERATION for one in generations):
             return
         start = 0
         for one in sorted(set(generations)):
-            _give_back(self._fd, start, one)
+            _unlock(self._fd, start, one)
             start = one + 1
-        _give_back(self._fd, start, LARGEST)
+        _unlock(self._fd, start, MAX_GENERATION)
 
     def close(self) -> None:
-        """Give it back; in a child of fork the parent's stays. Twice is no error."""
+        """End the lease; in a forked child the parent's stays. May be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -160,14 +161,14 @@ class Lease:
 
 
 def create_lease_file(root: str, *, is_new: bool) -> None:
-    """Make the file that readers' locks are on, if it is not there.
+    """Create the lock file if it does not exist; ignore failures.
 
-    It holds the time before which readers may have come without a lease: 0 where
-    there was no dataset yet. Where it cannot be made readers have none.
+    It holds the time, in ms, before which readers may have opened the dataset without a
+    lease: 0 for a new dataset. Without the file readers have no leases.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     with suppress(OSError):
-        fd = os.open(os.path.join(root, LEASES), flags, 0o666)
+        fd = os.open(os.path.join(root, LOCK_FILE), flags, 0o666)
         try:
             os.write(fd, b"%d\n" % (0 if is_new else _now()))
         finally:
@@ -175,16 +176,18 @@ def create_lease_file(root: str, *, is_new: bool) -> None:
 
 
 def read_generation(conn: sqlite3.Connection) -> int:
-    """Return the generation of the state that a connection reads; -1: unknown."""
+    """Return the generation that a connection reads; -1: unknown."""
     sql = "SELECT value FROM counters WHERE name = ?"
     row = conn.execute(sql, (GENERATION,)).fetchone()
     value = 0 if row is None else row[0]
-    return value if type(value) is int and 0 <= value < LARGEST else -1
+    return value if type(value) is int and 0 <= value < MAX_GENERATION else -1
 
 
 def next_generation(cursor: sqlite3.Cursor) -> int:
-    """Begin a generation in the open transaction; its number is the time."""
-    number = min(max(read_generation(cursor.connection) + 1, _now()), LARGEST - 1)
+    """Begin a generation in the open transaction; return its number, the time in ms."""
+    number = min(
+        max(read_generation(cursor.connection) + 1, _now()), MAX_GENERATION - 1
+    )
     cursor.execute(
         "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)",
         (GENERATION, number),
@@ -193,43 +196,44 @@ def next_generation(cursor: sqlite3.Cursor) -> int:
 
 
 def has_older_readers(conn: sqlite3.Connection, root: str, generation: int) -> bool:
-    """Say whether a reader may see a state before a generation.
+    """Return whether a reader may read a state older than a generation.
 
     Parameters
     ----------
     conn : sqlite3.Connection
-        The writer's, in no transaction.
+        The writer's, outside a transaction.
     root : str
     generation : int
-        It is committed.
+        A committed one.
     """
-    since = -1  # before which readers may be without a lease; -1: all may be
+    since = -1  # ms; later readers have a lease; -1: no reader is known to have one
     if HAS_LOCKS:
         with suppress(OSError, ValueError):
-            fd = os.open(os.path.join(root, LEASES), FLAGS)
+            fd = os.open(os.path.join(root, LOCK_FILE), FLAGS)
             try:
                 if _is_locked(fd, generation):
                     return True
-                since = _since(fd)
+                since = _read_since(fd)
             finally:
                 os.close(fd)
     if since >= 0 and not 0 <= _now() - since < GRACE_MS:
         return False
-    if _all_see_latest(conn):
+    if _all_read_latest(conn):
         return False
     return since >= 0 or 0 <= _now() - generation < GRACE_MS
 
 
-def _since(fd: int) -> int:
+def _read_since(fd: int) -> int:
+    """Return the time in the lock file, in ms."""
     data = os.read(fd, 32)
     try:
         return int(data)
-    except ValueError:  # a crash came between its making and its writing
+    except ValueError:  # a crash came between creating and writing it
         return os.fstat(fd).st_mtime_ns // 1_000_000
 
 
-def _all_see_latest(conn: sqlite3.Connection) -> bool:
-    """Say whether no connection is in a transaction of an older state."""
+def _all_read_latest(conn: sqlite3.Connection) -> bool:
+    """Return whether no connection is in a transaction on an older state."""
     cursor = sqlite3.Cursor(conn)
     (patience,) = cursor.execute("PRAGMA busy_timeout").fetchone()
     cursor.execute("PRAGMA busy_timeout = 0")

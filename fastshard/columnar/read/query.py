@@ -460,7 +460,7 @@ class QueryThread:
         self.rows: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
         self._stopped = False
-        self._ended = threading.Event()  # Thread.join must not be interrupted
+        self._ended = threading.Event()  # an interrupted Thread.join cannot be repeated
         self._thread = threading.Thread(
             target=self._run, args=(sql, params), daemon=True
         )

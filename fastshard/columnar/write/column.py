@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fastshard._core.dataset.npy import MemberBuffer
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
-from fastshard.columnar.schema import LARGEST_SHARD, shard_name
+from fastshard.columnar.schema import MAX_SHARD, shard_name
 from fastshard.columnar.values import encode_array, encode_object
 from fastshard.formats.tar_writer import END, MARK, HeaderEncoder
 
@@ -118,7 +118,7 @@ class Column:
         number = max(last, *self.opened, -1) + 1
         while self.has_shard(number):  # another program was here
             number += 1
-        if number > LARGEST_SHARD:
+        if number > MAX_SHARD:
             raise ValueError(f"the field {self.name!r} has no more numbers of shards")
         return number
 

@@ -12,7 +12,7 @@ from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
 from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import sync_directory
-from fastshard.columnar.schema import LARGEST_SHARD, quote_name, shard_number
+from fastshard.columnar.schema import MAX_SHARD, quote_name, shard_number
 from fastshard.columnar.write.column import (
     FLAGS,
     Column,
@@ -198,7 +198,7 @@ def read_records(conn: sqlite3.Connection, field: str) -> dict[int, Record]:
         "AND typeof(members) = 'integer' AND shard BETWEEN 0 AND ? AND members >= 0 "
         f"AND (nbytes = -1 OR nbytes BETWEEN 0 AND {MOST_BYTES} "
         f"AND nbytes % {BLOCK} = 0 AND members <= nbytes / {BLOCK})",
-        (field, LARGEST_SHARD),
+        (field, MAX_SHARD),
     )
     return {number: Record(*record) for number, *record in rows}
 
@@ -208,7 +208,7 @@ def _unsound_records(conn: sqlite3.Connection, column: Column) -> set[int]:
     rows = conn.execute(
         "SELECT shard FROM fastshard_shards WHERE field = ? "
         "AND typeof(shard) = 'integer' AND shard BETWEEN 0 AND ?",
-        (column.name, LARGEST_SHARD),
+        (column.name, MAX_SHARD),
     )
     return {number for (number,) in rows} - column.records.keys()
 
@@ -219,7 +219,7 @@ def shards_of_rows(conn: sqlite3.Connection, field: str) -> set[int]:
     rows = conn.execute(
         f"SELECT DISTINCT {column} FROM samples "
         f"WHERE typeof({column}) = 'integer' AND {column} BETWEEN 0 AND ?",
-        (LARGEST_SHARD,),
+        (MAX_SHARD,),
     )
     return {number for (number,) in rows}
 

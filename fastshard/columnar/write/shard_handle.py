@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from fastshard.columnar.schema import LARGEST_SHARD, check_sample_id
+from fastshard.columnar.schema import MAX_SHARD, check_sample_id
 from fastshard.columnar.write.column import (
     WRITE_BYTES,
     Column,
@@ -45,8 +45,8 @@ class ShardHandle:
         self._closed = True  # until all is well
         self._cut_off = False  # its writer has ended
         number = column.next_number() if shard_id is None else operator.index(shard_id)
-        if not 0 <= number <= LARGEST_SHARD:
-            raise ValueError(f"no number of a shard, 0 to {LARGEST_SHARD:,}: {number}")
+        if not 0 <= number <= MAX_SHARD:
+            raise ValueError(f"no number of a shard, 0 to {MAX_SHARD:,}: {number}")
         self.field_name = column.name
         self.shard_id = number
         self._writer = writer

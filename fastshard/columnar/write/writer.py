@@ -25,7 +25,7 @@ from fastshard.columnar.connection import file_size
 from fastshard.columnar.read.leases import create_lease_file
 from fastshard.columnar.schema import (
     INDEX_NAME,
-    LARGEST_ID,
+    MAX_COUNTER,
     Field,
     check_sample_id,
     create,
@@ -890,8 +890,8 @@ class ShardedDatasetWriter(Adding):
                 return sample_id
             while True:
                 number = self._last_id + 1
-                if number > LARGEST_ID:
-                    reason = f"counters.value has reached {LARGEST_ID:,}: name the ids"
+                if number > MAX_COUNTER:
+                    reason = f"counters.value has reached {MAX_COUNTER:,}: name the ids"
                     raise FormatError(reason, self._path, 0)
                 generated = f"sample_{number:012d}"
                 name = b"%b.npy" % generated.encode()

@@ -251,7 +251,7 @@ def test_a_reader_has_one_descriptor_for_it(root):
             os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")
         ]
         where = [os.readlink(link) for link in links if os.path.lexists(link)]
-        return sum(path.endswith(leases.LEASES) for path in where)
+        return sum(path.endswith(leases.LOCK_FILE) for path in where)
 
     with ShardedDatasetReader(root) as reader:
         for _ in range(3):
@@ -262,14 +262,14 @@ def test_a_reader_has_one_descriptor_for_it(root):
 
 
 def without_leases(root):
-    (root / leases.LEASES).unlink()
+    (root / leases.LOCK_FILE).unlink()
 
 
 def test_a_reader_without_a_lease_is_seen_by_its_transaction(root):
     without_leases(root)
     old = shards(root)
     with ShardedDatasetReader(root) as reader:
-        assert not (root / leases.LEASES).exists()  # readers write nothing
+        assert not (root / leases.LOCK_FILE).exists()  # readers write nothing
         update(root)
         assert first(reader) == OLD
     assert set(old) < set(shards(root))
@@ -282,7 +282,7 @@ def test_where_there_are_no_locks_readers_have_a_grace_period(
     root, monkeypatch, seconds
 ):
     monkeypatch.setattr(leases, "HAS_LOCKS", False)
-    monkeypatch.setattr(leases, "_all_see_latest", lambda conn: False)
+    monkeypatch.setattr(leases, "_all_read_latest", lambda conn: False)
     old = shards(root)
     update(root)
     assert set(old) < set(shards(root))
@@ -309,7 +309,7 @@ def test_a_generation_that_is_none_keeps_all(root, value):
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "loop", "text"])
 def test_whatever_has_the_name_of_the_lease_readers_read(root, kind):
-    path = root / leases.LEASES
+    path = root / leases.LOCK_FILE
     path.unlink()
     if kind == "folder":
         path.mkdir()

@@ -147,7 +147,7 @@ def test_ids_that_are_none(writer, id_):
         writer.add_sample({}, id_)
     with pytest.raises(ValueError, match="sample's id"):
         writer.register_samples(["good", id_])
-    with pytest.raises(TypeError, match="a str, not int"):
+    with pytest.raises(TypeError, match="a str, got int"):
         writer.add_sample({}, 5)
     assert writer.conn.execute("SELECT count(*) FROM samples").fetchone() == (0,)
 
