@@ -32,9 +32,7 @@ __all__ = ["Metadata", "RowLookup", "SampleKeys"]
 
 Metadata: TypeAlias = dict[str, Any]
 # Ids, or positions in insertion order.
-SampleKeys: TypeAlias = (
-    "Iterable[str] | Iterable[SupportsIndex] | NDArray[np.integer[Any]]"
-)
+SampleKeys: TypeAlias = Iterable[str] | Iterable[SupportsIndex]
 
 IDS_PER_QUERY = 1024
 MIN_LOOKUPS = 1000  # before all rows may be loaded
