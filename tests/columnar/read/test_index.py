@@ -220,7 +220,7 @@ def test_fields_in_their_order(make_original):
 def test_folders(root, base_dir, folder):
     rewrite(root, f"UPDATE fields SET base_dir = '{base_dir}' WHERE name = 'a'")
     if folder is None:
-        with pytest.raises(FormatError, match="folder .* is not valid"):
+        with pytest.raises(FormatError, match=r"folder .* is not valid"):
             fields_of(root / "index.sqlite")
     else:
         assert fields_of(root / "index.sqlite")[0] == Field("a", folder)

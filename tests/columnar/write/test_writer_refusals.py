@@ -203,7 +203,7 @@ def test_fields_and_columns_that_collide(writer):
     writer.conn.execute("ALTER TABLE samples ADD COLUMN length_shard INTEGER")
     writer.conn.execute("ALTER TABLE samples ADD COLUMN width INTEGER")
     for name in ("length", "a_shard"):
-        with pytest.raises(ValueError, match="the column .* exists"):
+        with pytest.raises(ValueError, match=r"the column .* exists"):
             writer.add_field(name)
     with pytest.raises(TypeError):
         writer.add_fields("abc")
