@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import ref
 
 from fastshard._core.dataset.gather import prefetch_samples
-from fastshard._core.dataset.iterate import (
-    ItemStream,
-    LookaheadRing,
-    PositionStream,
-    PrefetchIterator,
+from fastshard._core.dataset.iterate import PrefetchIterator
+from fastshard._core.dataset.locator import LookaheadRing, SampleLocator
+from fastshard._core.dataset.remote_prefetch import (
     RemotePrefetchIterator,
-    ShardStream,
     fetch_samples,
 )
-from fastshard._core.dataset.shard import SampleLocator, add_notes
+from fastshard._core.dataset.shard import add_notes
+from fastshard._core.dataset.streams import ItemStream, PositionStream, ShardStream
 from fastshard._util.aio import run_in_thread
 from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import (

@@ -9,12 +9,10 @@ from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
-from fastshard._core.dataset.iterate import (
-    ItemStream,
-    PrefetchIterator,
-    RemotePrefetchIterator,
-)
-from fastshard._core.dataset.shard import SampleLocator
+from fastshard._core.dataset.iterate import PrefetchIterator
+from fastshard._core.dataset.locator import SampleLocator
+from fastshard._core.dataset.remote_prefetch import RemotePrefetchIterator
+from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
 from fastshard.dataset.order.state import Identity
 from fastshard.formats.tar import Mode

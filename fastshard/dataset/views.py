@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from fastshard._core.dataset.gather import prefetch_members
-from fastshard._core.dataset.iterate import MemberStream, fetch_members
+from fastshard._core.dataset.remote_prefetch import fetch_members
 from fastshard._core.dataset.shard import Shard
+from fastshard._core.dataset.streams import MemberStream
 from fastshard._core.table.grouping import normalize_key
 from fastshard._core.table.order import Order
 from fastshard._util.options import near_names

@@ -14,13 +14,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from fastshard._core.dataset.npy cimport seen_of
+from fastshard._core.dataset.npy cimport get_layout_cache
 from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.columnar.rows cimport (
     BLOCK, UNKNOWN, Cells, ColumnShard, ShardMappings, Rows, is_plain, key_of, mark_t, place_t,
 )
 from fastshard._core.table.extents cimport name_at
-from fastshard._core.dataset.npy cimport SEEN_BYTES, Layout, layout_of
+from fastshard._core.dataset.npy cimport CACHED_HEADER, Layout, find_layout
 from fastshard._core.io.page_ring cimport MappedChunks, PageRing
 from fastshard._core.pages cimport fs_now
 from fastshard._core.dataset.gather cimport Pieces
@@ -494,7 +494,7 @@ cdef class Filling:
                 self.rows.field, f"sample {key_of(self.rows.table, i)!r}"
             )
         shard = self.rows.shard_of(i)
-        owner = shard.hold(i, &at, &size)
+        owner = shard.pin(i, &at, &size)
         if size != self.fill.column.size or memcmp(
             at, self.fill.column.header, self.fill.column.header_size
         ):
@@ -543,10 +543,10 @@ def read_row_layout(Rows rows not None, Py_ssize_t i):
         if array.dtype.hasobject:  # it has no bytes that could be copied
             return array.dtype, array.shape, False, None, 0, 0
     array = shard.array(i)         # checks all that there is
-    owner = shard.hold(i, &at, &size)
-    layout = layout_of(at, size, seen_of(shard))
+    owner = shard.pin(i, &at, &size)
+    layout = find_layout(at, size, get_layout_cache(shard))
     header = None
-    if layout.header_size <= SEEN_BYTES:
+    if layout.header_size <= CACHED_HEADER:
         header = (<const char *> layout.header)[:layout.header_size]
     return (
         array.dtype, array.shape, layout.shape.fortran, header, size,
@@ -750,7 +750,7 @@ cdef class RowPrefetcher:
                     shard = rows.shard_of(i)
                 except (FastshardError, OSError):  # raised when it is read
                     continue
-                if shard.guess(shard.open_source(), i, &offset, &size):
+                if shard.estimate_extent(shard.open_source(), i, &offset, &size):
                     nbytes += size
             if nbytes >= self.window_bytes // 4:
                 return k + 1
@@ -791,7 +791,7 @@ cdef class RowPrefetcher:
                     if near:
                         self.map_pages(source)
                     run_start = run_end = 0
-            if (near and not self.drops) or not shard.guess(last, i, &offset, &size):
+            if (near and not self.drops) or not shard.estimate_extent(last, i, &offset, &size):
                 continue
             size = min(size, <uint64_t> MAX_PAGE_IN)
             if (

@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastshard._core.table.extents cimport ExtentTable
 from fastshard._core.io.source cimport View
-from fastshard._core.dataset.npy cimport Layout, Seen
+from fastshard._core.dataset.npy cimport Layout, LayoutCache
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.span cimport span_t
@@ -40,7 +40,7 @@ cdef class ColumnFile:
     cdef ExtentTable scanned       # that table, once it was needed
     cdef object fault              # why the walk ended before the archive; or None
     cdef uint64_t likely           # bytes of the member that was found last
-    cdef Seen seen
+    cdef LayoutCache seen
     cdef readonly tuple identity
     cdef object scanning           # a lock
     cdef list holders              # who remembers it, weakly
@@ -112,7 +112,7 @@ cdef class Rows:
     cdef uint32_t tag_of(self, Layout layout) except? 0
     cdef bint is_kept(self, Py_ssize_t i) noexcept
     cdef object array(self, Py_ssize_t i)
-    cdef void expect(self, Py_ssize_t i, int away) noexcept
+    cdef void prefetch(self, Py_ssize_t i, int stage) noexcept
 
 
 cdef class ColumnShard(Shard):

@@ -17,7 +17,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from fastshard._core.dataset.npy cimport array_as, array_held, make_array, seen_of
+from fastshard._core.dataset.npy cimport make_layout_array, make_member_array, make_array, get_layout_cache
 from fastshard._core.parse.sqlite cimport (
     KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_ODD, TREE_ROW,
     tree_free, tree_next, tree_open, tree_t, value_t,
@@ -30,10 +30,10 @@ from fastshard._core.table.extents cimport (
 )
 from fastshard._core.io.source cimport local_source
 from fastshard._core.io.source cimport View
-from fastshard._core.dataset.npy cimport SEEN_BYTES, Layout, Seen, layout_of
+from fastshard._core.dataset.npy cimport CACHED_HEADER, Layout, LayoutCache, find_layout
 from fastshard._core.io.page_ring cimport PageRing
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
-from fastshard._core.dataset.shard cimport FAR, NEARER, SampleBase, SamplesBase
+from fastshard._core.dataset.shard cimport STAGE_EXTENT, STAGE_LIST, SampleBase, SamplesBase
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport LocalFile, MappedSource, Source
 from fastshard._core.span cimport span_of, span_t
@@ -184,7 +184,7 @@ cdef class ColumnFile:
         self.number = number
         self.scan = scan
         self.likely = BLOCK
-        self.seen = Seen.__new__(Seen)
+        self.seen = LayoutCache.__new__(LayoutCache)
         self.holders = []
         self.most_holders = MOST_HOLDERS
 
@@ -634,7 +634,7 @@ cdef class Rows:
 
     cdef uint32_t tag_of(self, Layout layout) except? 0:
         """A number that no other layout of the column has; 0: there is none for it."""
-        if layout.header_size > SEEN_BYTES:
+        if layout.header_size > CACHED_HEADER:
             return 0
         with cython.critical_section(self):
             if self.kept is not None and is_same_layout(self.kept, layout):
@@ -763,25 +763,25 @@ cdef class Rows:
             try:
                 owner = source.pin(offset, size, &at)
             except (FormatError, OSError) as error:
-                raise shard.of_member(error, i) from None
-            return array_as(kept, at, owner)
-        owner = shard.hold(i, &at, &size)
+                raise shard.annotate(error, i) from None
+            return make_layout_array(kept, at, owner)
+        owner = shard.pin(i, &at, &size)
         if (
             kept is None or size < kept.header_size
             or size - kept.header_size != kept.nbytes
             or memcmp(at, kept.header, kept.header_size) != 0
         ):
             try:
-                array = array_held(shard, i, at, size, owner, None, None)
+                array = make_member_array(shard, i, at, size, owner, None, None)
             except FormatError as error:
                 if self.unpickle is None:
                     raise
                 return self.unpickle((<const char *> at)[:size], error)
             if kept is None:       # now that all there is was checked
-                self.tag_of(layout_of(at, size, seen_of(shard)))
+                self.tag_of(find_layout(at, size, get_layout_cache(shard)))
             return array
         self.cells.marks[i].layout = self.kept_tag
-        return array_as(kept, at, owner)
+        return make_layout_array(kept, at, owner)
 
     cdef object open(self, int32_t slot):
         cdef ColumnFile file = <ColumnFile?> self.bring(self.numbers[slot])
@@ -799,22 +799,22 @@ cdef class Rows:
         shard.direct = None        # its extents are computed
         shard.file = file
         shard.cells = self.cells
-        shard.seen = file.seen
+        shard.layouts = file.seen
         file.held_by(self)
         self.shards[slot] = shard
         return shard
 
-    cdef void expect(self, Py_ssize_t i, int away) noexcept:
+    cdef void prefetch(self, Py_ssize_t i, int stage) noexcept:
         cdef int32_t slot
         cdef uint64_t offset
         cdef object shard
         cdef Source source
-        if away == FAR:
+        if stage == STAGE_LIST:
             fs_prefetch_line(self.cells.marks + i)
             fs_prefetch_line(self.cells.offsets + i)
             return
         slot = self.cells.marks[i].slot
-        if away != NEARER or slot < 0:
+        if stage != STAGE_EXTENT or slot < 0:
             return
         shard = self.shards[slot]
         if shard is None:
@@ -850,7 +850,7 @@ cdef class ColumnShard(Shard):
             fs_atomic_publish(self.cells.sizes + i, size[0])
         return self.check_extent(source, i, offset[0], size[0])
 
-    cdef bint guess(
+    cdef bint estimate_extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) noexcept:
         """Where a member and its header should be: the next sample's comes behind."""
@@ -1019,12 +1019,12 @@ cdef class ColumnSamples(SamplesBase):
                     return False
         return True
 
-    cdef void expect(self, Py_ssize_t i, int away) noexcept:
+    cdef void prefetch(self, Py_ssize_t i, int stage) noexcept:
         cdef Rows rows
-        if away == FAR:
+        if stage == STAGE_LIST:
             fs_prefetch_line(self.names.columns.name_ends + i)
         for rows in self.columns:
-            rows.expect(i, away)
+            rows.prefetch(i, stage)
 
     def arrays(self, i, list columns=None, bint copy=False):
         """Return the arrays of a sample by field; of some columns only.
@@ -1041,10 +1041,10 @@ cdef class ColumnSamples(SamplesBase):
         cdef dict found = {}
         columns = self.columns if columns is None else columns
         for rows in columns:
-            rows.expect(at, FAR)
+            rows.prefetch(at, STAGE_LIST)
         for rows in columns:
             if not rows.is_kept(at):
-                rows.expect(at, NEARER)
+                rows.prefetch(at, STAGE_EXTENT)
         for rows in columns:
             if rows.has(at):
                 found[rows.field] = rows.array(at)
@@ -1084,16 +1084,16 @@ cdef class ColumnSamples(SamplesBase):
         """What `read` returns of samples; None if a position is below 0."""
         cdef Py_ssize_t i, k
         cdef list found = []
-        cdef int away
+        cdef int stage
         cdef Rows rows
         if first_missing(positions, count) >= 0:
             return None
         for k in range(count):
-            for away in (FAR, NEARER):
-                i = k + (ROWS_AHEAD if away == NEARER else 2 * ROWS_AHEAD)
+            for stage in (STAGE_LIST, STAGE_EXTENT):
+                i = k + (ROWS_AHEAD if stage == STAGE_EXTENT else 2 * ROWS_AHEAD)
                 if i < count:      # its memory is asked for before its turn
                     for rows in columns:
-                        rows.expect(positions[i], away)
+                        rows.prefetch(positions[i], stage)
             i = positions[k]
             found.append((self.arrays(i, columns, copy), self.metadata_text(i)))
         return found

@@ -207,7 +207,7 @@ cdef class Pieces:
             self.turn_to(shard, member)
         if self.most > 0 and self.nbytes >= self.most:
             return 0               # it would be released before it is read
-        if not shard.guess(self.source, member, &offset, &size):
+        if not shard.estimate_extent(self.source, member, &offset, &size):
             return 0               # raises when it is read
         if self.near or self.source.has_resident(offset, size):
             return 0
@@ -233,7 +233,7 @@ cdef class Pieces:
         try:
             source.check_size()
         except FormatError as error:
-            raise shard.of_member(error, member) from None
+            raise shard.annotate(error, member) from None
         self.near = source.is_resident()
         self.source = source
         self.remote = source if isinstance(source, RemoteSource) else None
@@ -377,14 +377,14 @@ cdef class Pieces:
         if piece.wrong:
             return error
         if error is not None:
-            return shard.of_member(error, piece.member)
+            return shard.annotate(error, piece.member)
         if piece.done < piece.size:
             error = source.failure(piece.offset + piece.done, piece.code)
-            return shard.of_member(error, piece.member)
+            return shard.annotate(error, piece.member)
         try:
             source.check_unchanged()
         except (FormatError, OSError) as error:
-            return shard.of_member(error, piece.member)
+            return shard.annotate(error, piece.member)
         return None
 
     def __dealloc__(self):
@@ -666,7 +666,7 @@ def prefetch_samples(list samples not None, uint64_t most):
     for sample in samples:
         if sample.samples.is_resident(sample):
             continue
-        for shard, member in sample.samples.places(sample):
+        for shard, member in sample.samples.visible_members(sample):
             source = shard.open_source()
             if source.is_remote() or source.is_resident():
                 continue

@@ -1,100 +1,23 @@
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self, final
+from collections.abc import Iterable, Iterator
+from typing import Any, final
 
 from numpy.typing import NDArray
-from typing_extensions import disjoint_base
 
-from fastshard._core.dataset.shard import SampleLocator, SamplesBase, Shard
-
-@final
-class LookaheadRing:
-    def __new__(
-        cls, places: SampleLocator, positions: tuple[Any, ...] | None = None
-    ) -> LookaheadRing: ...
-    def every(self) -> list[Any]: ...
-
-@disjoint_base
-class ItemStream: ...
+from fastshard._core.dataset.shard import Shard
+from fastshard._core.dataset.streams import IteratorBase
 
 @final
-class MemberStream(ItemStream):
-    def __new__(cls, shard: Shard, order: Iterable[int]) -> MemberStream: ...
-
-@disjoint_base
-class SampleStream(ItemStream): ...
+class MergedExtent: ...
 
 @final
-class PositionStream(SampleStream):
-    def __new__(
-        cls,
-        places: SampleLocator,
-        only: tuple[str, ...] | None,
-        required: bool,
-        decoders: Mapping[str, Any] | None,
-    ) -> PositionStream: ...
+class QueuedItem: ...
 
 @final
-class ShardStream(SampleStream):
-    def __new__(
-        cls,
-        sizes: list[int | None],
-        bring: Callable[[int], SamplesBase],
-        only: tuple[str, ...] | None,
-        required: bool,
-        decoders: Mapping[str, Any] | None,
-    ) -> ShardStream: ...
-
-@disjoint_base
-class IteratorBase:
-    def __new__(
-        cls,
-        feed: ItemStream,
-        window: int,
-        window_bytes: int,
-        *,
-        make: Callable[[Any], Any] | None = None,
-        describe: Callable[[int, int], dict[str, Any]] | None = None,
-        on_error: Callable[[Exception, int], bool] | None = None,
-        skipped: int = 0,
-        **options: Any,
-    ) -> Self: ...
-    def __iter__(self) -> Self: ...
-    def __length_hint__(self) -> int: ...
-    def __next__(self) -> Any: ...
-    @property
-    def buffered(self) -> int: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def skipped(self) -> int: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def state_after(self, done: int, skipped: int) -> dict[str, Any]: ...
-    def invalidate(self) -> None: ...
-    def close(self) -> None: ...
-
-@final
-class Run: ...
-
-@final
-class Waiting: ...
-
-@final
-class OwnChunks: ...
+class ChunkOwner: ...
 
 @final
 class PrefetchIterator(IteratorBase): ...
 
-@final
-class Asked: ...
-
-@final
-class RemotePrefetchIterator(IteratorBase):
-    def __del__(self) -> None: ...
-
-def fetch_samples(
-    samples: list[Any], most: int, only: tuple[str, ...] | None = None
-) -> None: ...
-def fetch_members(shards: list[Shard], members: list[int]) -> list[memoryview]: ...
 def scan_members(
     shard: Shard,
     order: Iterable[int] | NDArray[Any] | None,

@@ -5,7 +5,7 @@ from fastshard._core.dataset.shard cimport Shard
 
 cdef enum:
     MAX_DIMENSIONS = 64            # NumPy 2's own limit (NPY_MAXDIMS)
-    SEEN_BYTES = 256               # of a header that is remembered
+    CACHED_HEADER = 256               # of a header that is remembered
 
 cdef struct shape_t:
     int dimensions
@@ -18,31 +18,31 @@ cdef class Layout:
     cdef shape_t shape
     cdef uint64_t nbytes           # of the data
     cdef size_t header_size        # bytes before the data
-    cdef uint8_t[SEEN_BYTES] header
-    cdef Layout another(self)
+    cdef uint8_t[CACHED_HEADER] header
+    cdef Layout copy(self)
 
 
-cdef class Seen:
+cdef class LayoutCache:
     cdef Layout first
     cdef Layout second
     cdef Layout third
-    cdef Layout recall(self, const uint8_t *at, uint64_t size)
-    cdef int remember(self, Layout layout) except -1
+    cdef Layout find(self, const uint8_t *at, uint64_t size)
+    cdef int add(self, Layout layout) except -1
 
 
-cdef Layout layout_of(const uint8_t *at, uint64_t size, Seen seen)
-cdef object npy_fault(uint64_t at, str reason)
+cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache seen)
+cdef object make_fault(uint64_t at, str reason)
 
-cdef Seen seen_of(Shard shard)
+cdef LayoutCache get_layout_cache(Shard shard)
 
-cdef object array_as(Layout layout, uint8_t *at, object owner)
+cdef object make_layout_array(Layout layout, uint8_t *at, object owner)
 
-cdef object array_held(
+cdef object make_member_array(
     Shard shard, Py_ssize_t i, uint8_t *at, uint64_t size, object owner, object dtype,
     object shape,
 )
 
 cdef object make_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
-    object owner, Seen seen,
+    object owner, LayoutCache seen,
 )

@@ -74,22 +74,22 @@ cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 cdef class Layout:
     """What a ``.npy`` header says: the array's type, shape and first byte."""
 
-    cdef Layout another(self):
+    cdef Layout copy(self):
         """Return one like it: threads that count references to one wait for another."""
         cdef Layout other = Layout.__new__(Layout)
         other.dtype = copy.copy(self.dtype) if WITHOUT_GIL else self.dtype
         other.shape = self.shape
         other.nbytes = self.nbytes
         other.header_size = self.header_size
-        memcpy(other.header, self.header, SEEN_BYTES)
+        memcpy(other.header, self.header, CACHED_HEADER)
         return other
 
 
 @cython.final
-cdef class Seen:
+cdef class LayoutCache:
     """Headers that were seen last: those of a sample's fields, of its neighbours."""
 
-    cdef Layout recall(self, const uint8_t *at, uint64_t size):
+    cdef Layout find(self, const uint8_t *at, uint64_t size):
         """Return the layout of a member that begins with a known header, or None."""
         with cython.critical_section(self):
             if begins_with(self.first, at, size):
@@ -100,7 +100,7 @@ cdef class Seen:
                 return self.third
         return None
 
-    cdef int remember(self, Layout layout) except -1:
+    cdef int add(self, Layout layout) except -1:
         with cython.critical_section(self):
             self.third = self.second
             self.second = self.first
@@ -115,22 +115,22 @@ cdef bint begins_with(Layout layout, const uint8_t *at, uint64_t size):
     )
 
 
-cdef Seen seen_anywhere = Seen()   # by all shards, and by those who have none
+cdef LayoutCache shared_layouts = LayoutCache()   # by all shards, and by those who have none
 
 
-cdef object npy_fault(uint64_t at, str reason):
+cdef object make_fault(uint64_t at, str reason):
     """A fault at a byte of the member; the caller knows of which."""
     return FormatError(f"not a .npy array: {reason}", "", at)
 
 
-cdef Layout layout_of(const uint8_t *at, uint64_t size, Seen seen):
+cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache seen):
     """Return the layout of a member; most have a header that was seen before."""
-    cdef Layout layout = seen.recall(at, size)
-    if layout is None and seen is not seen_anywhere:  # another shard may have had it
-        layout = seen_anywhere.recall(at, size)
+    cdef Layout layout = seen.find(at, size)
+    if layout is None and seen is not shared_layouts:  # another shard may have had it
+        layout = shared_layouts.find(at, size)
         if layout is not None:
-            layout = layout.another()
-            seen.remember(layout)
+            layout = layout.copy()
+            seen.add(layout)
     return read_layout(at, size, seen) if layout is None else layout
 
 
@@ -151,14 +151,14 @@ def npy_size(view):
     cdef const uint8_t *head = bytes_of(view, &buffer)
     cdef Layout layout
     try:
-        layout = layout_of(head, buffer.len, seen_anywhere)
+        layout = find_layout(head, buffer.len, shared_layouts)
     finally:
         PyBuffer_Release(&buffer)
     return layout.header_size + layout.nbytes
 
 
-cdef Layout read_layout(const uint8_t *at, uint64_t size, Seen seen):
-    """Read a header; remember it if it is short."""
+cdef Layout read_layout(const uint8_t *at, uint64_t size, LayoutCache seen):
+    """Read a header; add it if it is short."""
     cdef span_t span = span_of(at, size)
     cdef const uint8_t *lead = take(&span, 8)
     cdef const uint8_t *digits
@@ -168,16 +168,16 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, Seen seen):
     cdef bytes literal
     cdef Layout layout
     if lead == NULL or memcmp(lead, b"\x93NUMPY", 6) != 0:
-        raise npy_fault(0, "it does not begin with its magic")
+        raise make_fault(0, "it does not begin with its magic")
     if not 1 <= lead[6] <= 3 or lead[7] != 0:
-        raise npy_fault(6, f"version {lead[6]}.{lead[7]}")
+        raise make_fault(6, f"version {lead[6]}.{lead[7]}")
     width = 2 if lead[6] == 1 else 4
     digits = take(&span, width)
     if digits != NULL:
         for k in range(width):
             length |= <size_t> digits[k] << (8 * k)
     if digits == NULL or length > MAX_HEADER or length > span.left:
-        raise npy_fault(8, "its header is cut, or of over 1 MiB")
+        raise make_fault(8, "its header is cut, or of over 1 MiB")
     text = take(&span, length)
     try:
         literal = (<const char *> text)[:length]
@@ -186,15 +186,15 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, Seen seen):
         ValueError, TypeError, SyntaxError, RecursionError, MemoryError, LookupError,
         OverflowError,
     ) as error:
-        raise npy_fault(8 + width, f"a bad header: {error}") from error
+        raise make_fault(8 + width, f"a bad header: {error}") from error
     layout.header_size = 8 + width + length
-    if layout.header_size <= SEEN_BYTES:
+    if layout.header_size <= CACHED_HEADER:
         memcpy(layout.header, at, layout.header_size)
         if memcmp(layout.header + 8 + width, <const char *> literal, length) != 0:
             return layout          # it changes while it is read
-        seen.remember(layout)
-        if seen is not seen_anywhere:
-            seen_anywhere.remember(layout.another())
+        seen.add(layout)
+        if seen is not shared_layouts:
+            shared_layouts.add(layout.copy())
     return layout
 
 
@@ -264,7 +264,7 @@ cdef cnp.ndarray new_array(
     return array
 
 
-cdef cnp.ndarray column_of(ExtentTable table, uint64_t *column):
+cdef cnp.ndarray make_column(ExtentTable table, uint64_t *column):
     cdef shape_t shape
     shape.dimensions = 1
     shape.fortran = False
@@ -275,31 +275,31 @@ cdef cnp.ndarray column_of(ExtentTable table, uint64_t *column):
 def offsets_of(ExtentTable table not None):
     """Return a table's offsets: uint64 [members], bytes, read-only, no copy."""
     table.check_extents()
-    return column_of(table, table.columns.offsets)
+    return make_column(table, table.columns.offsets)
 
 
 def sizes_of(ExtentTable table not None):
     """Return a table's sizes: uint64 [members], bytes, read-only, no copy."""
     table.check_extents()
-    return column_of(table, table.columns.sizes)
+    return make_column(table, table.columns.sizes)
 
 
-cdef object array_at(Shard shard, Py_ssize_t i, object dtype, object shape):
+cdef object make_array_at(Shard shard, Py_ssize_t i, object dtype, object shape):
     """Return member `i` as an array; see `Shard.array`."""
     cdef uint8_t *at
     cdef uint64_t size
-    cdef object owner = shard.hold(i, &at, &size)
-    return array_held(shard, i, at, size, owner, dtype, shape)
+    cdef object owner = shard.pin(i, &at, &size)
+    return make_member_array(shard, i, at, size, owner, dtype, shape)
 
 
-cdef object array_held(
+cdef object make_member_array(
     Shard shard, Py_ssize_t i, uint8_t *at, uint64_t size, object owner, object dtype,
     object shape,
 ):
     """The same, of bytes that `Shard.hold` gave."""
     cdef bint writable = type(owner) is View and (<View> owner).owner.writable
     try:
-        return make_array(at, size, dtype, shape, writable, owner, seen_of(shard))
+        return make_array(at, size, dtype, shape, writable, owner, get_layout_cache(shard))
     except FormatError as error:   # its offset is from the member's first byte
         offset = shard.table.columns.offsets[i] + error.offset
         raise FormatError(
@@ -311,7 +311,7 @@ cdef object array_held(
         ) from None
 
 
-cdef object array_as(Layout layout, uint8_t *at, object owner):
+cdef object make_layout_array(Layout layout, uint8_t *at, object owner):
     """An array of a member that has a layout, and all of its bytes."""
     cdef bint writable = type(owner) is View and (<View> owner).owner.writable
     return new_array(
@@ -319,17 +319,17 @@ cdef object array_as(Layout layout, uint8_t *at, object owner):
     )
 
 
-cdef Seen seen_of(Shard shard):
+cdef LayoutCache get_layout_cache(Shard shard):
     """What is remembered of a shard: threads with handles of their own share none."""
-    cdef Seen seen
+    cdef LayoutCache seen
     with cython.critical_section(shard):
-        if shard.seen is None:
-            shard.seen = Seen.__new__(Seen)
-        seen = shard.seen
+        if shard.layouts is None:
+            shard.layouts = LayoutCache.__new__(LayoutCache)
+        seen = shard.layouts
     return seen
 
 
-shard_module.array_maker = array_at
+shard_module.array_maker = make_array_at
 
 
 def array_from_bytes(bytes data not None, dtype, shape, str path):
@@ -337,7 +337,7 @@ def array_from_bytes(bytes data not None, dtype, shape, str path):
     try:
         return make_array(
             <uint8_t *> PyBytes_AS_STRING(data), len(data), dtype, shape, False, data,
-            seen_anywhere,
+            shared_layouts,
         )
     except FormatError as error:
         raise FormatError(error.reason, path, error.offset) from error.__cause__
@@ -394,7 +394,7 @@ def array_from_buffer(view, dtype=None, shape=None):
     try:
         return make_array(
             <uint8_t *> buffer.buf, buffer.len, dtype, shape, not buffer.readonly, owner,
-            seen_anywhere,
+            shared_layouts,
         )
     except FormatError as error:
         raise FormatError(
@@ -404,13 +404,13 @@ def array_from_buffer(view, dtype=None, shape=None):
 
 cdef object make_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
-    object owner, Seen seen,
+    object owner, LayoutCache seen,
 ):
     if dtype is not None:
         return raw_array(at, size, dtype, shape, writable, owner)
     if shape is not None:
         raise ValueError("a shape goes with a dtype: .npy has its own")
-    return npy_array(at, size, writable, owner, seen)
+    return make_npy_array(at, size, writable, owner, seen)
 
 
 cdef cnp.ndarray raw_array(
@@ -466,13 +466,13 @@ cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
     return items % product == 0
 
 
-cdef cnp.ndarray npy_array(
-    uint8_t *at, uint64_t size, bint writable, object owner, Seen seen
+cdef cnp.ndarray make_npy_array(
+    uint8_t *at, uint64_t size, bint writable, object owner, LayoutCache seen
 ):
-    cdef Layout layout = layout_of(at, size, seen)
+    cdef Layout layout = find_layout(at, size, seen)
     cdef span_t span = span_of(at, size)
     if take(&span, layout.header_size) == NULL or span.left != layout.nbytes:
-        raise npy_fault(
+        raise make_fault(
             size,
             f"{size - layout.header_size:,} bytes of data where its header tells "
             f"of {layout.nbytes:,}",
@@ -484,15 +484,15 @@ cdef cnp.ndarray npy_array(
 
 # Members that are to be stacked into one array
 
-cdef bint starts_alike(Layout first, Layout layout):
+cdef bint has_same_header(Layout first, Layout layout):
     """Whether two read_layouts are of the same header."""
     return layout is first or (
-        layout.header_size == first.header_size <= SEEN_BYTES
+        layout.header_size == first.header_size <= CACHED_HEADER
         and memcmp(layout.header, first.header, first.header_size) == 0
     )
 
 
-cdef object told(array):
+cdef object describe_layout(array):
     """What of an array has to be the same in all of a stack."""
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     return array.dtype, array.shape, fortran
@@ -520,12 +520,12 @@ def read_layouts(list shards not None, members not None, dtype, shape):
     try:
         if buffer.len // 8 != len(shards):
             raise ValueError("shards and members of different lengths")
-        return layouts_at(shards, numbers, dtype, shape)
+        return read_layouts_at(shards, numbers, dtype, shape)
     finally:
         PyBuffer_Release(&buffer)
 
 
-cdef tuple layouts_at(list shards, const int64_t *numbers, object dtype, object shape):
+cdef tuple read_layouts_at(list shards, const int64_t *numbers, object dtype, object shape):
     cdef cnp.ndarray skips = numpy.zeros(len(shards), numpy.int64)
     cdef int64_t *skipped = <int64_t *> cnp.PyArray_DATA(skips)
     cdef Layout layout = None
@@ -539,20 +539,20 @@ cdef tuple layouts_at(list shards, const int64_t *numbers, object dtype, object 
     for i in range(len(shards)):
         shard = <Shard?> shards[i]
         member = shard.find(numbers[i])
-        held = shard.hold(member, &at, &size)
+        held = shard.pin(member, &at, &size)
         if wanted is not None and size == first_size:
             if dtype is not None:
                 continue
-            layout = layout_of(at, size, seen_of(shard))
-            if starts_alike(first, layout):
+            layout = find_layout(at, size, get_layout_cache(shard))
+            if has_same_header(first, layout):
                 skipped[i] = layout.header_size
                 continue
-        array = array_at(shard, member, dtype, shape)  # checks all that there is
-        found = told(array)
+        array = make_array_at(shard, member, dtype, shape)  # checks all that there is
+        found = describe_layout(array)
         if wanted is None:
             wanted, first_size = found, size
             if dtype is None:
-                first = layout_of(at, size, seen_of(shard))
+                first = find_layout(at, size, get_layout_cache(shard))
         elif found != wanted:
             text = f"{found[0]} {found[1]}"
             if found[2] != wanted[2]:

@@ -1,7 +1,7 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex, final, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -10,7 +10,6 @@ from typing_extensions import disjoint_base
 from fastshard._core.io.source import Source
 from fastshard._core.table.extents import ExtentTable, Names
 from fastshard._core.table.grouping import Grouping
-from fastshard._core.table.order import Order
 
 def register_functions(load: Callable[[str], Any]) -> None: ...
 
@@ -128,23 +127,7 @@ class GroupedSamples(SamplesBase):
     def having(self, fields: tuple[str, ...]) -> bytearray: ...
     def members_at(self, i: int) -> list[int]: ...
 
-@final
-class SampleLocator:
-    @property
-    def total(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-    def __new__(
-        cls,
-        starts: list[int],
-        samples: list[Any],
-        used: bytearray | None,
-        bring: Callable[[int], SamplesBase],
-    ) -> SampleLocator: ...
-    def ordered(self, order: Order) -> SampleLocator: ...
-    def at(self, i: SupportsIndex) -> Any: ...
-
-def stage(sample: SampleBase, staged: dict[int, bytes]) -> None: ...
+def stage_bytes(sample: SampleBase, staged: dict[int, bytes]) -> None: ...
 def find_members(samples: list[Any], field: str) -> tuple[list[Shard], array[int]]: ...
 def find_odd_width(samples: list[Any]) -> int: ...
 def add_notes(

@@ -1,9 +1,10 @@
-"""A shard's members and samples: position -> sample -> view.
+"""Shards and their samples: position -> sample -> view.
 
-`Shard` is a source and a table of extents. `SamplesBase` and `SampleBase` are samples,
-which a format subclasses: it says which there are, and in which members their fields
-lie. `GroupedSamples` are the members of one shard, grouped by key. `SampleLocator` finds the
-samples of a dataset: in which shard, at which position there.
+`Shard` is a source and a table of extents. Formats subclass `SamplesBase` and
+`SampleBase`: they define the samples, and the members that hold the fields.
+`GroupedSamples` are the members of one shard, grouped by key; `fastshard.Samples` and
+`fastshard.Sample` are Python subclasses, because an extension type cannot inherit from
+`collections.abc.Sequence`. One module, so that the calls from sample to view are direct.
 """
 
 cimport cython
@@ -11,7 +12,6 @@ from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.number cimport PyNumber_AsSsize_t
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -19,16 +19,12 @@ from fastshard._core.buffers cimport int64s_of
 from fastshard._core.table.extents cimport (
     ExtentTable, Names, resolve_position, columns_t, has_unchecked_blocks, name_at,
 )
-from fastshard._core.table.grouping cimport Grouping
-from fastshard._core.table.grouping cimport groups_t, members_range
-from fastshard._core.table.order cimport Order
-from fastshard._core.platform cimport (
-    fs_load_relaxed, fs_has_bit, fs_is_set, fs_load, fs_load32, fs_load_pointer, fs_store_relaxed,
-    fs_prefetch_line, fs_set_bit,
-)
+from fastshard._core.io.source cimport MappedSource, RemoteSource, Source
 from fastshard._core.parse.tar cimport headers_match, headers_before, headers_t
-from fastshard._core.io.source cimport RemoteSource
-from fastshard._core.io.source cimport MappedSource, Source
+from fastshard._core.platform cimport (
+    fs_has_bit, fs_is_set, fs_load, fs_load32, fs_prefetch_line, fs_set_bit,
+)
+from fastshard._core.table.grouping cimport Grouping, groups_t, members_range
 from fastshard._core.span cimport span_t
 
 from array import array
@@ -38,95 +34,68 @@ from fastshard.errors import (
     SampleNotFoundError, StaleIndexError,
 )
 
-cdef extern from *:
-    bint FREE_THREADED "CYTHON_COMPILING_IN_CPYTHON_FREETHREADING"
-
 cdef enum:
-    BLOCK = 512                    # bytes of a header
-    PAGE = 4096                    # bytes: the smallest page that there is
+    BLOCK = 512                    # bytes of a tar header
+    PAGE = 4096                    # bytes: the smallest page size
 
 # `tp_new`, whose result is a new reference; the last argument may be NULL.
 ctypedef object (*maker_t)(PyTypeObject *kind, tuple args, PyObject *kwargs)
 
 cdef tuple NOTHING = ()
-cdef array_maker_t array_maker = NULL  # set by arrays.pyx, when it is imported
-cdef object load_function = None   # see `register_functions`
+cdef array_maker_t array_maker = NULL  # set by npy.pyx when it is imported
+cdef object load_function = None   # set by `register_functions`
 
 
 def register_functions(load not None):
-    """Set what imports the functions behind some methods of `Shard`.
-
-    They need modules that stand above this one, and are imported when first called.
+    """Register the loader of functions that `Shard` calls in higher modules.
 
     Parameters
     ----------
     load : callable
-        ``load(name)``: ``"scan_members"``, ``"read_members"``, ``"offsets_of"`` and
-        ``"sizes_of"`` give functions; ``"array"`` has `array_maker` set.
+        ``load(name)`` imports and returns the function ``"scan_members"``,
+        ``"read_members"``, ``"offsets_of"`` or ``"sizes_of"``; ``load("array")`` sets
+        `array_maker`. Called on first use.
     """
     global load_function
     load_function = load
 
 
-cdef object other_spelling(object name):
-    """A name with ``./`` before it, or without: what tars may call the same file."""
+cdef object respell(object name):
+    """Return a name with its leading ``./`` removed or added: the same file in a tar."""
     return name[2:] if name.startswith("./") else "./" + name
 
 
-cdef inline object view_of(Shard shard, Py_ssize_t i):
-    """Return a view of the member at a position that there is.
-
-    The straight way for a mapped file whose pages are neither bounded nor to be asked
-    about now, and a member that is not in doubt. `Shard.hold` is for all others.
-    """
-    cdef MappedSource held
-    cdef PyObject *direct          # borrowed: `MappedFile.view` needs nothing of it late
-    cdef uint64_t offset, size
+cdef inline object get_view(Shard shard, Py_ssize_t i):
+    """Return a view of the member at a position in range."""
     cdef uint8_t *at
-    cdef Py_ssize_t trusted
-    if FREE_THREADED:              # another thread may close it
-        with cython.critical_section(shard):
-            held = shard.direct
-        direct = <PyObject *> held
-    else:
-        direct = <PyObject *> shard.direct
-    if (
-        direct != <PyObject *> None
-        and fs_load_pointer(<void **> &shard.table.columns.blocks) == NULL
-        and (shard.table.verified == NULL or fs_has_bit(shard.table.verified, i))
-    ):
-        trusted = fs_load_relaxed(&(<MappedSource> direct).trusted)
-        offset = fs_load(shard.table.columns.offsets + i)
-        size = fs_load(shard.table.columns.sizes + i)
-        if trusted > 0 and offset <= (<MappedSource> direct).nbytes and (
-            size <= (<MappedSource> direct).nbytes - offset
-        ):
-            fs_store_relaxed(&(<MappedSource> direct).trusted, trusted - 1)
-            return (<MappedSource> direct).file.view(offset, size)
-    return PyMemoryView_FromObject(shard.hold(i, &at, &size))
+    cdef uint64_t size
+    cdef object view = resident_view(shard, i)
+    if view is None:
+        return PyMemoryView_FromObject(shard.pin(i, &at, &size))
+    return view
 
 
-cdef object views_by(Shard shard, object key):
-    """Return the view that a name or a position of any type is of, or a slice's views."""
+cdef object get_views(Shard shard, object key):
+    """Return the view for a name or a position of any type, or a list for a slice."""
     cdef Py_ssize_t i
     if isinstance(key, slice):
-        return [view_of(shard, i) for i in range(*key.indices(len(shard)))]
-    return view_of(shard, shard.find(key))
+        return [get_view(shard, i) for i in range(*key.indices(len(shard)))]
+    return get_view(shard, shard.find(key))
 
 
 cdef class Shard:
-    """One open shard. See `fastshard.open_shard`.
+    """An open shard; see `fastshard.open_shard`.
 
-    A sequence of views (`memoryview`), one a member, that can be indexed by
-    position or by name. Handles made with `copy.copy` share the mapping and the
-    table; give each thread its own where speed matters.
+    A sequence of views (`memoryview`), one per member, indexed by position or by
+    name. Handles made with `copy.copy` share the mapping and the table; threads read
+    faster with a handle each.
 
     Parameters
     ----------
     source : Source
     table : ExtentTable
     path : str
-        As it was given.
+        As passed by the caller.
     mode : str
     """
 
@@ -149,7 +118,7 @@ cdef class Shard:
 
     @property
     def nbytes(self):
-        """Bytes of the whole file."""
+        """Size of the file in bytes."""
         return self.open_source().nbytes
 
     @property
@@ -160,13 +129,13 @@ cdef class Shard:
 
     @property
     def offsets(self):
-        """Where each member's data begins: uint64 [members], bytes, read-only."""
+        """Offset of each member's data in bytes: uint64 [members], read-only."""
         self.open_source()
         return load_function("offsets_of")(self.table)
 
     @property
     def sizes(self):
-        """How long each member is: uint64 [members], bytes, read-only."""
+        """Size of each member in bytes: uint64 [members], read-only."""
         self.open_source()
         return load_function("sizes_of")(self.table)
 
@@ -180,16 +149,16 @@ cdef class Shard:
         Parameters
         ----------
         key : int, str or slice
-            A position (negative ones count back) or a name, as tar stores it;
-            of members with one name the last. A leading ``./`` may be left out,
-            or be given where tar stores none. A slice gives a list of views.
+            A position (a negative one counts from the end) or a name as tar
+            stores it, with or without a leading ``./``; the last of several members
+            with this name. A slice returns a list of views.
 
         Returns
         -------
         memoryview
             One-dimensional, format ``"B"``; read-only unless the shard is
-            ``mode="private"``. Valid for as long as it is referenced, also after
-            the shard is closed; copy it with ``bytes(view)`` to let the file go.
+            ``mode="private"``. Valid as long as it is referenced, also after the
+            shard is closed; it keeps the file mapped. ``bytes(view)`` is a copy.
 
         Raises
         ------
@@ -200,7 +169,7 @@ cdef class Shard:
         ClosedError
             The shard is closed.
         FormatError
-            ``mode="pread"``, and the file has become shorter.
+            ``mode="pread"`` and the file was truncated.
         """
         cdef Py_ssize_t i
         cdef Py_ssize_t count = <Py_ssize_t> self.table.columns.count
@@ -210,37 +179,37 @@ cdef class Shard:
             if i < 0:
                 i += count
             if 0 <= i < count and overflow == 0:
-                return view_of(self, i)
-        return views_by(self, key)
+                return get_view(self, i)
+        return get_views(self, key)
 
     def __contains__(self, name):
         self.open_source()
         if not isinstance(name, str):
-            raise TypeError(f"names are str, not {type(name).__name__}")
-        return self.table.find(name) >= 0 or self.table.find(other_spelling(name)) >= 0
+            raise TypeError(f"a name must be str, got {type(name).__name__}")
+        return self.table.find(name) >= 0 or self.table.find(respell(name)) >= 0
 
     def __iter__(self):
         return self.scan()
 
     def scan(self, order=None, window=32, *, max_memory=None, keep_cache=True):
-        """Iterate over views whose bytes are brought before they are asked for.
+        """Iterate over views, prefetching the members ahead.
 
         Parameters
         ----------
         order : sequence of int, or array, optional
-            Positions; all members in order without it.
+            Positions; default all members in order.
         window : int
-            How many members are brought ahead; more of small ones that follow
-            each other. 0: none.
+            Members to prefetch; more if they are small and adjacent. 0: none.
         max_memory : int or str, optional
-            Bytes, or "1GiB"; what was read is given back when it may take more.
+            Limit of resident pages, in bytes or as "1GiB"; pages behind the read
+            position are released.
         keep_cache : bool
-            Whether what was read stays in the page cache.
+            Keep the pages read in the page cache.
 
         Returns
         -------
         iterator of memoryview
-            With ``close()``. Its thread, if it needs one, ends with it.
+            With ``close()``, which ends its prefetching thread.
         """
         return load_function("scan_members")(self, order, window, max_memory, keep_cache)
 
@@ -253,11 +222,11 @@ cdef class Shard:
             The shard has no member of this name.
         """
         if not isinstance(name, str):
-            raise TypeError(f"names are str, not {type(name).__name__}")
+            raise TypeError(f"a name must be str, got {type(name).__name__}")
         return self.find(name)
 
     def read(self, key):
-        """Return a member's bytes as a copy of its own.
+        """Return a copy of a member's bytes.
 
         Parameters
         ----------
@@ -266,14 +235,14 @@ cdef class Shard:
         """
         cdef uint64_t offset, size
         cdef Py_ssize_t i = self.find(key)
-        cdef Source source = self.open_source()  # a key's __index__ may close it
+        cdef Source source = self.open_source()  # a key's __index__ may close the shard
         self.extent(source, i, &offset, &size)
         try:
             copy = source.read(offset, size)
         except (FormatError, OSError) as error:
-            raise self.of_member(error, i) from None
+            raise self.annotate(error, i) from None
         if self.table.verified != NULL and not fs_has_bit(self.table.verified, i):
-            self.prove(source, i)
+            self.check_header(source, i)
         return copy
 
     def array(self, key, dtype=None, shape=None):
@@ -284,25 +253,25 @@ cdef class Shard:
         key : int or str
             Position or name.
         dtype : dtype-like, optional
-            The type of the raw values. Without one the member is ``.npy``
-            (versions 1 to 3; no objects).
+            Type of the raw values. Default: the member is a ``.npy`` file
+            (versions 1 to 3, no objects).
         shape : int or tuple of int, optional
-            With `dtype`: the array's shape; one length may be -1. Otherwise
-            the array has one dimension.
+            Shape of the array of `dtype`; one length may be -1. Default one
+            dimension.
 
         Returns
         -------
         numpy.ndarray
-            On the shard's own memory (a copy where ``mode="pread"``): read-only
-            unless ``mode="private"``, alive for as long as it is referenced.
-            Its flags say whether it is aligned.
+            On the shard's own memory (a copy if ``mode="pread"``): read-only
+            unless ``mode="private"``, valid as long as it is referenced. See its
+            flags for alignment.
 
         Raises
         ------
         ValueError
             The member's size does not fit `dtype` and `shape`.
         FormatError
-            The member is no ``.npy`` file, or one of Python objects.
+            The member is not a ``.npy`` file, or holds Python objects.
         MemberNotFoundError, IndexError, ClosedError
             As for ``shard[key]``.
         """
@@ -311,58 +280,58 @@ cdef class Shard:
         return array_maker(self, self.find(key), dtype, shape)
 
     def read_into(self, positions, out, *, threads=None):
-        """Copy many members into one buffer; the GIL is released.
+        """Copy many members into one buffer without the GIL.
 
         Parameters
         ----------
         positions : sequence of int, or array
-            Negative ones count back.
+            A negative one counts from the end.
         out : buffer
             Writable and contiguous: an array, a bytearray, shared memory, a tensor
-            in (pinned) memory. Into one dimension the members are put one after
-            another, as bytes; of more dimensions each member fills a row.
+            in (pinned) memory. If it has one dimension, the members' bytes are
+            concatenated; otherwise each member fills a row.
         threads : int, optional
-            At most so many; otherwise up to 4. One is used for each 4 MiB.
+            Maximum number of threads, default 4; one per 4 MiB is used.
 
         Returns
         -------
         ndarray of int64 [positions + 1]
-            Where each member begins in `out`, in bytes, and where the last ends.
+            Offset of each member in `out`, in bytes, and the end of the last.
 
         Raises
         ------
         ValueError
-            `out` is too small, or a member is not of a row's size.
+            `out` is too small, or a member has not the size of a row.
         IndexError
             The shard has no member at a position.
         FormatError, OSError
-            A member cannot be read; what `out` holds then is not defined.
+            A member cannot be read; the contents of `out` are undefined.
         """
         return load_function("read_members")(self, positions, out, threads)
 
     def extent_of(self, i):
-        """Return a member's offset and size, which are checked to lie in the file."""
+        """Return a member's offset and size; check that they lie in the file."""
         cdef uint64_t offset, size
         cdef Source source = self.open_source()
         self.extent(source, resolve_position(i, self.table.columns.count), &offset, &size)
         return offset, size
 
     def parts(self):
-        """Return a source and the table, of which another handle can be made."""
+        """Return a new handle on the source, and the table: the parts of another Shard."""
         return self.open_source().handle(), self.table
 
     def close(self, bint strict=False):
-        """Close the shard. Views that are alive stay valid, and the file mapped.
+        """Close the shard. Live views stay valid and keep the file mapped.
 
         Parameters
         ----------
         strict : bool
-            Refuse while views that were made through this handle are alive.
+            Raise if views made through this handle are alive.
 
         Raises
         ------
         BufferError
-            `strict`, and views are alive; the shard stays open.
+            `strict` and views are alive; the shard stays open.
         """
         cdef Source source
         with cython.critical_section(self):
@@ -370,7 +339,7 @@ cdef class Shard:
         if source is None:
             return
         if strict and source.live_views:
-            raise BufferError(f"{self.path} has {source.live_views:,} views that are alive")
+            raise BufferError(f"{self.path} has {source.live_views:,} live views")
         with cython.critical_section(self):
             self.source = None
             self.direct = None
@@ -393,21 +362,21 @@ cdef class Shard:
 
     cdef Source open_source(self):
         cdef Source source
-        with cython.critical_section(self):  # without a GIL another thread may close it
+        with cython.critical_section(self):  # another thread may close it
             source = self.source
         if source is None:
             raise ClosedError(f"{self.path} is closed")
         return source
 
     cdef Py_ssize_t find(self, object key) except -1:
-        """Resolve a position or a name to a position in range."""
+        """Return the position in range for a position or a name."""
         cdef Py_ssize_t i
         self.open_source()
         if not isinstance(key, str):
             return resolve_position(key, self.table.columns.count)
         i = self.table.find(key)
         if i < 0:
-            i = self.table.find(other_spelling(key))
+            i = self.table.find(respell(key))
         if i < 0:
             raise MemberNotFoundError(key, self.path)
         return i
@@ -415,7 +384,7 @@ cdef class Shard:
     cdef int extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1:
-        """Load an extent once and check it."""
+        """Load an extent once, and check it."""
         if has_unchecked_blocks(self.table):
             self.table.check_extent(i)
         offset[0] = fs_load(self.table.columns.offsets + i)
@@ -425,7 +394,7 @@ cdef class Shard:
     cdef int check_extent(
         self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
     ) except -1:
-        """Complain of an extent beyond the file: the one place where that is done."""
+        """Raise FormatError if an extent reaches beyond the file. No other code checks it."""
         if offset > source.nbytes or size > source.nbytes - offset:
             raise FormatError(
                 f"an extent of {size:,} bytes reaches beyond the file",
@@ -433,26 +402,26 @@ cdef class Shard:
             )
         return 0
 
-    cdef bint guess(
+    cdef bint estimate_extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) noexcept:
-        """Where a member's bytes are, to bring them; False: nowhere in the file."""
+        """Set the likely extent of a member, for prefetching; False: not in the file."""
         offset[0] = fs_load(self.table.columns.offsets + i)
         size[0] = fs_load(self.table.columns.sizes + i)
         return offset[0] <= source.nbytes and size[0] <= source.nbytes - offset[0]
 
-    cdef int prove(self, Source source, Py_ssize_t i) except -1:
-        """Compare the header before a member, whose first page is in memory.
+    cdef int check_header(self, Source source, Py_ssize_t i) except -1:
+        """Compare the header before a member with the table.
 
-        For a table in doubt: it is of an index of which only some headers were looked
-        at. A header in the page before that of the member's first byte is left alone,
-        and so are those of remote shards. Nothing is touched with the GIL held that
-        was not brought.
+        For a table from an index of which only some headers were compared. The
+        member's first page must be resident: with the GIL held no other page is
+        touched, so a header on the page before is not compared, nor one of a remote
+        shard.
 
         Raises
         ------
         StaleIndexError
-            The member is not there.
+            The header does not match.
         """
         cdef ExtentTable table = self.table
         cdef uint64_t offset, size
@@ -491,22 +460,22 @@ cdef class Shard:
         fs_set_bit(table.verified, i)
         return 0
 
-    cdef object hold(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
-        """Return what keeps a member's bytes alive, and where they are."""
+    cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
+        """Set the address and size of a member's bytes; return the object that owns them."""
         cdef uint64_t offset
         cdef Source source = self.open_source()
         cdef object owner
         self.extent(source, i, &offset, size)
         try:
             owner = source.pin(offset, size[0], at)
-        except (FormatError, OSError) as error:  # the source knows of no members
-            raise self.of_member(error, i) from None
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
         if self.table.verified != NULL and not fs_has_bit(self.table.verified, i):
-            self.prove(source, i)
+            self.check_header(source, i)
         return owner
 
-    cdef object of_member(self, object error, Py_ssize_t i):
-        """An error of the source, with the member's name."""
+    cdef object annotate(self, object error, Py_ssize_t i):
+        """Return an error of the source with the member's name."""
         if isinstance(error, RemoteError):
             return error.of_member(self.table.name(i))
         if isinstance(error, OSError):
@@ -515,25 +484,25 @@ cdef class Shard:
         return FormatError(error.reason, self.path, error.offset, self.table.name(i))
 
     cdef object view_at(self, Py_ssize_t i):
-        return view_of(self, i)
+        return get_view(self, i)
 
 
 @cython.nonecheck(True)
 cdef class SamplesBase:
-    """Samples by position or key; what a format has to say of them."""
+    """Sequence of samples by position or key; base class of the formats' samples."""
 
     def __len__(self):
         return self.count()
 
     def __getitem__(self, key):
-        """Return a sample by position or key, or a list by a slice.
+        """Return a sample by position or key, or a list for a slice.
 
         Raises
         ------
         SampleNotFoundError
-            There is no sample of this key.
+            There is no sample with this key.
         IndexError
-            There is no sample at this position.
+            The position is out of range.
         FormatError
             Two members of the sample have the same field.
         """
@@ -545,7 +514,7 @@ cdef class SamplesBase:
     def __contains__(self, key):
         self.count()               # raises if closed
         if not isinstance(key, str):
-            raise TypeError(f"keys are str, not {type(key).__name__}")
+            raise TypeError(f"a key must be str, got {type(key).__name__}")
         return self.search(key) >= 0
 
     def __iter__(self):
@@ -554,9 +523,9 @@ cdef class SamplesBase:
             yield self.sample_at(i)
 
     def position(self, key):
-        """Return the position of the sample of this key."""
+        """Return the position of the sample with this key."""
         if not isinstance(key, str):
-            raise TypeError(f"keys are str, not {type(key).__name__}")
+            raise TypeError(f"a key must be str, got {type(key).__name__}")
         return self.find(key)
 
     def key_at(self, i):
@@ -580,53 +549,54 @@ cdef class SamplesBase:
         return i
 
     cdef object item(self, Py_ssize_t i):
-        """Return the sample at a position, which need not be one."""
+        """Return the sample at a position; check the position."""
         cdef Py_ssize_t count = self.count()
         if not 0 <= i < count:
             i = resolve_position(i, count)
         return self.sample_at(i)
 
     cdef object sample_at(self, Py_ssize_t i):
-        """Return the sample at a position that there is."""
-        return new_sample(self, i)
+        """Return the sample at a position in range."""
+        return make_sample(self, i)
 
     cdef Py_ssize_t count(self) except -1:
-        """How many samples there are; raises if they are closed."""
+        """Return the number of samples; raise ClosedError if closed."""
         raise NotImplementedError
 
     cdef str key(self, Py_ssize_t i):
+        """Return the key of the sample at a position in range."""
         raise NotImplementedError
 
     cdef Py_ssize_t search(self, object key) except -2:
-        """The position of the sample of this key, or -1."""
+        """Return the position of the sample with this key, or -1."""
         raise NotImplementedError
 
     cdef str where(self):
-        """What holds the samples, for messages."""
+        """Return the path of the samples, for error messages."""
         raise NotImplementedError
 
     cdef list fields(self, Py_ssize_t i):
-        """The fields of a sample, in the order they are stored."""
+        """Return the fields of a sample in storage order."""
         raise NotImplementedError
 
     cdef Py_ssize_t width(self, Py_ssize_t i) except -1:
-        """How many fields a sample has."""
+        """Return the number of fields of a sample."""
         return len(self.fields(i))
 
     cdef Py_ssize_t member(self, Py_ssize_t i, object field) except -2:
-        """The position of the member that holds a field, in its shard; or -1."""
+        """Return the position in its shard of the member that holds a field, or -1."""
         raise NotImplementedError
 
     cdef Shard holder(self, Py_ssize_t i, object field):
-        """The shard that holds a field, which the sample has."""
+        """Return the shard that holds a field of the sample."""
         return self.shard
 
     cdef bint is_resident(self, SampleBase sample) except -1:
-        """Whether the bytes of the fields that it shows need not be waited for."""
+        """Say whether reading the visible fields does not block."""
         raise NotImplementedError
 
-    cdef list places(self, SampleBase sample):
-        """The fields that it shows and has, each as (shard, member)."""
+    cdef list visible_members(self, SampleBase sample):
+        """Return the members of the visible fields as (shard, member)."""
         cdef Py_ssize_t member
         found = []
         for field in self.fields(sample.position) if sample.only is None else sample.only:
@@ -635,15 +605,13 @@ cdef class SamplesBase:
                 found.append((self.holder(sample.position, field), member))
         return found
 
-    cdef void expect(self, Py_ssize_t i, int away) noexcept:
-        """Ask for the memory that a sample which comes soon will need.
-
-        `away` says how soon: FAR, NEARER, or NEAR, one after the other.
-        """
+    cdef void prefetch(self, Py_ssize_t i, int stage) noexcept:
+        """Prefetch the memory of one stage of a sample's look-up into the CPU's cache."""
 
 
 @cython.nonecheck(True)
-cdef inline SampleBase new_sample(SamplesBase samples, Py_ssize_t i):
+cdef inline SampleBase make_sample(SamplesBase samples, Py_ssize_t i):
+    """Return a new sample; no `__init__` is called."""
     cdef PyTypeObject *kind = <PyTypeObject *> samples.sample_type
     cdef SampleBase sample = <SampleBase> (<maker_t> kind.tp_new)(kind, NOTHING, NULL)
     sample.samples = samples
@@ -653,11 +621,11 @@ cdef inline SampleBase new_sample(SamplesBase samples, Py_ssize_t i):
 
 @cython.nonecheck(True)
 cdef class SampleBase:
-    """One sample of a shard: its fields, and their bytes."""
+    """Sample of a shard: named fields, each stored as a member."""
 
     @property
     def shard(self):
-        """The shard that holds the sample; None: its fields lie in several."""
+        """The shard that holds the sample, or None if several do."""
         return self.samples.shard
 
     @property
@@ -666,25 +634,25 @@ cdef class SampleBase:
         return self.samples.key(self.position)
 
     def narrow(self, tuple only, bint required, decoders):
-        """Show some fields only, and decode with some decoders.
+        """Limit the sample to some fields, and set its decoders.
 
         Parameters
         ----------
         only : tuple of str, or None
-            The fields; None for all.
+            Visible fields; None for all.
         required : bool
-            Whether the sample must have them.
+            Raise if the sample lacks one of them.
         decoders : Mapping, or None
 
         Raises
         ------
         FieldNotFoundError
-            `required`, and it has not.
+            A required field is missing.
         """
         self.show(only, required, decoders)
 
     cdef int show(self, tuple only, bint required, object decoders) except -1:
-        """The same, for C."""
+        """Implement `narrow`."""
         if only is not None and required:
             for field in only:
                 self.member_of(field)
@@ -693,7 +661,7 @@ cdef class SampleBase:
         return 0
 
     def keys(self):
-        """Return the fields: in the shard's order, or in the one selected."""
+        """Return the visible fields, in the order of the shard or of the selection."""
         if self.only is not None:
             return [field for field in self.only if field in self]
         return self.samples.fields(self.position)
@@ -702,7 +670,7 @@ cdef class SampleBase:
         return self.width()
 
     cdef Py_ssize_t width(self) except -1:
-        """How many fields it shows."""
+        """Return the number of visible fields."""
         cdef Py_ssize_t count = 0
         if self.only is None:
             return self.samples.width(self.position)
@@ -732,22 +700,22 @@ cdef class SampleBase:
         cdef Shard shard = self.samples.shard
         if shard is None:
             shard = self.samples.holder(self.position, field)
-        return view_of(shard, member)
+        return get_view(shard, member)
 
     def place(self, field):
-        """Return the shard that holds a field, and its member's position there."""
+        """Return the shard that holds a field, and the member's position in it."""
         cdef Py_ssize_t member = self.member_of(field)
         return self.samples.holder(self.position, field), member
 
     def member(self, field):
-        """Return the position of the member that holds a field, in its shard."""
+        """Return the position in its shard of the member that holds a field."""
         return self.member_of(field)
 
     cdef Py_ssize_t member_of(self, object field) except -1:
-        """The same, for C."""
+        """Implement `member`."""
         cdef Py_ssize_t member
         if not isinstance(field, str):
-            raise TypeError(f"fields are str, not {type(field).__name__}")
+            raise TypeError(f"a field must be str, got {type(field).__name__}")
         member = -1
         if self.only is None or field in self.only:
             member = self.samples.member(self.position, field)
@@ -762,9 +730,9 @@ cdef class SampleBase:
 
 @cython.nonecheck(True)
 cdef inline bint is_whole(Grouping grouping, Py_ssize_t i) noexcept:
-    """Whether a sample surely has members that there are, and no field twice.
+    """Say whether a sample is checked: its members exist and no field occurs twice.
 
-    Asks for the memory that says where the first of them is: a field comes next.
+    Prefetches the extent of its first member, which the caller is likely to read next.
     """
     cdef const groups_t *groups = &grouping.groups
     cdef uint32_t start, end, k
@@ -781,20 +749,20 @@ cdef inline bint is_whole(Grouping grouping, Py_ssize_t i) noexcept:
             return False
     if start == end:
         return False
-    expect_member(groups, fs_load32(groups.members + start))
+    prefetch_member(groups, fs_load32(groups.members + start))
     return True
 
 
 @cython.nonecheck(True)
 cdef class GroupedSamples(SamplesBase):
-    """A shard's samples, by position or key.
+    """Members of a shard grouped into samples, by position or key.
 
     Parameters
     ----------
     shard : Shard
     grouping : Grouping
     sample_type : type
-        The subclass of `SampleBase` to make.
+        Subclass of `SampleBase` to create.
     """
 
     def __cinit__(
@@ -805,11 +773,11 @@ cdef class GroupedSamples(SamplesBase):
         self.sample_type = sample_type
 
     def members_at(self, i):
-        """Return the positions of the members of the sample at a position."""
+        """Return the positions of the members of a sample."""
         return self.grouping.members(resolve_position(i, len(self)))
 
     def having(self, tuple fields not None):
-        """Return for each sample whether it has all these fields: 0 or 1 a byte."""
+        """Return a byte per sample: 1 if it has all these fields, else 0."""
         return self.grouping.having(fields)
 
     cdef Py_ssize_t count(self) except -1:
@@ -838,9 +806,9 @@ cdef class GroupedSamples(SamplesBase):
     cdef bint is_resident(self, SampleBase sample) except -1:
         return self.shard.open_source().is_resident()
 
-    cdef list places(self, SampleBase sample):
+    cdef list visible_members(self, SampleBase sample):
         if sample.only is not None:
-            return SamplesBase.places(self, sample)
+            return SamplesBase.visible_members(self, sample)
         return [
             (self.shard, member) for member in self.grouping.members(sample.position)
         ]
@@ -856,7 +824,7 @@ cdef class GroupedSamples(SamplesBase):
     cdef object sample_at(self, Py_ssize_t i):
         cdef Py_ssize_t again
         if is_whole(self.grouping, i):
-            return new_sample(self, i)
+            return make_sample(self, i)
         self.grouping.check(i)
         again = self.grouping.repeated(i)
         if again >= 0:
@@ -866,9 +834,9 @@ cdef class GroupedSamples(SamplesBase):
                 self.shard.path, self.shard.table.columns.offsets[again],
                 self.shard.table.name(again),
             )
-        return new_sample(self, i)
+        return make_sample(self, i)
 
-    cdef void expect(self, Py_ssize_t i, int away) noexcept:
+    cdef void prefetch(self, Py_ssize_t i, int stage) noexcept:
         cdef Grouping grouping = self.grouping
         cdef groups_t *groups
         cdef uint32_t first, member
@@ -877,24 +845,25 @@ cdef class GroupedSamples(SamplesBase):
         groups = &grouping.groups
         if i >= groups.count:
             return
-        if away == FAR:
+        if stage == STAGE_LIST:
             fs_prefetch_line(groups.starts + i)
             return
         first = fs_load32(groups.starts + i)
         if first >= groups.grouped:
             return
-        if away == NEARER:
+        if stage == STAGE_EXTENT:
             fs_prefetch_line(groups.members + first)
         member = fs_load32(groups.members + first)
         if member >= groups.columns.count:
             return
-        if away == NEARER:
-            expect_member(groups, member)
+        if stage == STAGE_EXTENT:
+            prefetch_member(groups, member)
         else:
-            expect_bytes(self.shard.source, groups.columns, member)
+            prefetch_bytes(self.shard.source, groups.columns, member)
 
 
-cdef void expect_member(const groups_t *groups, uint32_t member) noexcept:
+cdef void prefetch_member(const groups_t *groups, uint32_t member) noexcept:
+    """Prefetch the extent and the name's end of a member."""
     fs_prefetch_line(groups.columns.offsets + member)
     fs_prefetch_line(groups.columns.sizes + member)
     fs_prefetch_line(groups.columns.name_ends + member)
@@ -902,9 +871,10 @@ cdef void expect_member(const groups_t *groups, uint32_t member) noexcept:
         fs_prefetch_line(groups.key_ends + member)
 
 
-cdef void expect_bytes(
+cdef void prefetch_bytes(
     Source source, const columns_t *columns, uint32_t member
 ) noexcept:
+    """Prefetch the name and the first bytes of a member."""
     cdef uint64_t offset = fs_load(columns.offsets + member)
     cdef uint64_t end = fs_load(columns.name_ends + member)
     if end > 0 and end <= columns.names_size:
@@ -914,135 +884,35 @@ cdef void expect_bytes(
         fs_prefetch_line(source.base + min(offset + 64, source.nbytes - 1))
 
 
-@cython.final
-cdef class SampleLocator:
-    """Samples by their positions in a dataset.
-
-    Parameters
-    ----------
-    starts : list of int
-        Where each shard's samples begin, and, last, how many there are.
-    samples : list of SamplesBase or None
-        Of each shard, once it is open.
-    used : bytearray or None
-        Gets a 1 for a shard that is read.
-    bring : callable
-        ``bring(k)`` opens shard `k` and returns its samples.
-
-    Attributes
-    ----------
-    total, count : int
-        Samples of all shards, and of those that are in the order.
-    """
-
-    def __cinit__(self, list starts not None, list samples not None, bytearray used, bring):
-        cdef Py_buffer buffer
-        self.kept = array("q", starts)
-        self.starts = int64s_of(self.kept, &buffer)
-        PyBuffer_Release(&buffer)  # nobody else has the array: it keeps its size
-        self.shards = len(starts) - 1
-        if self.shards != len(samples) or (used is not None and len(used) != len(samples)):
-            raise ValueError("starts, shards and marks of different lengths")
-        if any(a > b for a, b in zip(starts, starts[1:])) or starts[0] != 0:
-            raise ValueError("starts that go back")
-        self.total = self.count = <Py_ssize_t> self.starts[self.shards]
-        self.samples = samples
-        self.used = used
-        self.bring = bring
-
-    def ordered(self, Order order not None):
-        """Return the same samples in an order of their positions."""
-        if order.limit > self.total:
-            raise ValueError(f"positions below {order.limit} of {self.total} samples")
-        cdef SampleLocator other = SampleLocator.__new__(SampleLocator, [0], [], None, None)
-        other.kept = self.kept
-        other.starts = self.starts
-        other.total = self.total
-        other.shards = self.shards
-        other.samples = self.samples
-        other.used = self.used
-        other.bring = self.bring
-        other.order = order
-        other.count = order.count
-        return other
-
-    def at(self, i):
-        """Return the sample at a position; negative ones count back.
-
-        Raises
-        ------
-        IndexError
-            There is no such position.
-        """
-        cdef Py_ssize_t k, at
-        self.locate(self.wrapped(PyNumber_AsSsize_t(i, IndexError)), &k, &at)
-        return self.sample_in(k, at)
-
-    def __reduce__(self):
-        raise TypeError("places do not pickle; pickle the dataset")
-
-    cdef Py_ssize_t wrapped(self, Py_ssize_t i) except -1:
-        cdef Py_ssize_t at = i + self.count if i < 0 else i
-        if not 0 <= at < self.count:
-            raise IndexError(f"position {i} is out of range: there are {self.count:,}")
-        return at
-
-    cdef Py_ssize_t shard_of(self, Py_ssize_t i) noexcept:
-        """The last shard that begins at or before a position in range."""
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = self.shards
-        cdef Py_ssize_t middle
-        while high - low > 1:
-            middle = low + (high - low) // 2
-            if self.starts[middle] <= i:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    cdef void locate(self, Py_ssize_t i, Py_ssize_t *shard, Py_ssize_t *at) noexcept:
-        """The shard of the sample at a place in range, and its position there."""
-        if self.order is not None:
-            i = self.order.at(i)
-        shard[0] = self.shard_of(i)
-        at[0] = i - self.starts[shard[0]]
-
-    cdef object sample_in(self, Py_ssize_t k, Py_ssize_t at):
-        cdef object samples = self.samples[k]
-        if samples is None:
-            samples = self.bring(k)
-        if self.used is not None:
-            self.used[k] = 1
-        return (<SamplesBase?> samples).item(at)
-
-
 @cython.nonecheck(True)
-def stage(SampleBase sample not None, dict staged not None):
-    """Give a sample a handle of its own on its shard, which has its bytes.
+def stage_bytes(SampleBase sample not None, dict staged not None):
+    """Give a sample of a remote shard its own handle on the shard, with bytes read ahead.
 
     Parameters
     ----------
     sample : SampleBase
-        Of a remote shard.
     staged : dict of int to bytes
-        By their offsets in the shard.
+        Bytes by offset in the shard.
     """
     cdef GroupedSamples samples = sample.samples
     cdef Shard shard = samples.shard
     cdef Shard handle = shard.with_source(
         RemoteSource((<RemoteSource?> shard.open_source()).file, staged)
     )
-    handle.seen = shard.seen
+    handle.layouts = shard.layouts
     sample.samples = type(samples)(handle, samples.grouping, samples.sample_type)
 
 
 @cython.nonecheck(True)
 def find_members(list samples not None, field):
-    """Return the shards that hold a field of some samples, and its positions there.
+    """Return the members that hold a field of some samples.
 
     Returns
     -------
-    list of Shard, array of int64
+    shards : list of Shard
+        One per sample.
+    members : array of int64
+        Position of the member in each of these shards.
 
     Raises
     ------
@@ -1067,7 +937,7 @@ def find_members(list samples not None, field):
 
 @cython.nonecheck(True)
 def find_odd_width(list samples not None):
-    """Return the first of some samples with more or fewer fields than the first; or -1."""
+    """Return the index of the first sample with more or fewer fields than the first, or -1."""
     cdef Py_ssize_t i
     cdef Py_ssize_t width = (<SampleBase?> samples[0]).width() if samples else 0
     for i in range(len(samples)):
@@ -1077,29 +947,29 @@ def find_odd_width(list samples not None):
 
 
 def add_notes(error, item, str where=None):
-    """Add notes to an error that say which sample it is of; return what to raise.
+    """Add notes that name the sample to an error; return the error to raise.
 
     Parameters
     ----------
     error : Exception
-        Out of a function of the caller's. `StopIteration`, which would end an
-        iteration early, gives a `RuntimeError`.
+        Raised by a function of the user. `StopIteration`, which would end an
+        iteration early, becomes a `RuntimeError`.
     item : object
-        What the function was called with.
+        Argument of that function.
     where : str, optional
-        The item's position, and in what.
+        Description of the item's position.
     """
     if isinstance(error, StopIteration):
-        error = RuntimeError("a function that a dataset was mapped with raised StopIteration")
+        error = RuntimeError("a function passed to map() raised StopIteration")
     for note in (*describe_item(item), where):
-        if note and note not in getattr(error, "__notes__", ()):  # it may come again
+        if note and note not in getattr(error, "__notes__", ()):  # raised before
             error.add_note(note)
     return error
 
 
 @cython.nonecheck(True)
 def describe_item(item):
-    """Return what names the samples of an item, as far as it is known: a list."""
+    """Return descriptions of the samples of an item: a list, empty if unknown."""
     if isinstance(item, tuple):    # of zip_by_key
         return [name for part in item for name in describe_item(part)]
     try:
@@ -1109,6 +979,6 @@ def describe_item(item):
             return [f"sample {item.key!r}, position {item.position:,}{where}"]
         if isinstance(item, dict) and "__key__" in item:
             return [f"sample {item['__key__']!r}"]
-    except Exception:              # a shard that was closed: the first error counts
+    except Exception:              # a closed shard must not hide the first error
         pass
     return []
