@@ -1,7 +1,6 @@
-"""Sources of a dataset (paths, globs, URLs) as an ordered list of shards.
+"""Listing of shards: from a source (paths, globs, URLs) to ordered paths.
 
-A source is parsed once, by `parse_source`; what is made of it afterwards goes by the
-`Location`.
+`parse_source` parses a source once, to a `Location`; the other modules read that.
 """
 
 from __future__ import annotations
@@ -42,12 +41,11 @@ from fastshard.remote.urls import (
 )
 
 __all__ = [
-    "Listed",
+    "ListedShard",
     "Lister",
     "Listing",
     "Location",
     "Source",
-    "expand",
     "list_remote",
     "list_shards",
     "natural_key",
@@ -57,20 +55,24 @@ __all__ = [
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-SEVERAL = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # not that of an IPv6 host
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+URL_SEPARATOR = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # not of an IPv6 host
+SIDECARS = (".fsi", ".json", ".idx", ".index", ".index.sqlite")  # skipped by globs
+MAX_NAMES = 3  # in a message
+MAX_FOLDERS = 1000  # searched for a hint
 
 
 class Location(NamedTuple):
-    """A source, parsed: what it names, and what of that is remote.
+    """A parsed source.
 
     Attributes
     ----------
     kind : {"folder", "path", "url", "list"}
-        A directory on this machine; another path, a glob, a brace list of this
-        machine; a URL, or several joined by ``::``; a sequence of such sources.
+        A local directory; another local path, a glob or a brace list; a URL, or
+        several joined by ``::``; a sequence of such sources.
     parts : tuple of str or Url
-        Paths and URLs in their order. Paths joined by ``::`` are one part, for that
-        may be the name of a file.
+        Paths and URLs in order. Paths joined by ``::`` are one part, since that may
+        be the name of a file.
     """
 
     kind: Literal["folder", "path", "url", "list"]
@@ -78,33 +80,33 @@ class Location(NamedTuple):
 
     @property
     def urls(self) -> list[Url]:
-        """The URLs that are named: secrets may be sent to their origins."""
+        """The URLs in the source; secrets may be sent to their origins."""
         return [part for part in self.parts if isinstance(part, Url)]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all shards of one directory are meant."""
+        """Whether the source is all shards of one directory."""
         if self.kind == "path":
             return str(self.parts[0]).endswith("**")
         return self.kind == "folder"
 
     def settings(self, options: RemoteOptions) -> Settings:
-        """Return how URLs are read; secrets are for the origins of `urls`."""
+        """Return options for reading URLs, with secrets for the origins of `urls`."""
         return make_settings(options, self.urls)
 
 
 def parse_source(source: Source) -> Location:
-    """Parse a source; looks at the disk only for a directory of its name.
+    """Parse a source; the disk is read only to find out if it is a directory.
 
     Raises
     ------
     TypeError
-        It is of another type.
+        The source, or an item of it, is of another type.
     ValueError
         A sequence is empty.
     """
     if isinstance(source, str | os.PathLike):
-        parts = _parts_of(source)
+        parts = _parse_item(source)
         if isinstance(parts[0], Url):
             return Location("url", parts)
         return Location("folder" if os.path.isdir(parts[0]) else "path", parts)
@@ -112,101 +114,107 @@ def parse_source(source: Source) -> Location:
         source, bytes | bytearray | memoryview
     ):
         raise TypeError(
-            f"a source is a path or a sequence of paths, not {type(source).__name__}"
+            "a source must be a path, a URL or a sequence of them, "
+            f"got {type(source).__name__}"
         )
-    found = tuple(part for item in source for part in _parts_of(item))
+    found = tuple(part for item in source for part in _parse_item(item))
     if not found:
-        raise ValueError("a source of no shards")
+        raise ValueError("a source must name at least one shard, got an empty sequence")
     return Location("list", found)
 
 
-def _parts_of(item: object) -> tuple[str | Url, ...]:
-    """Parse one item of a source; URLs joined by ``::`` are several parts."""
+def _parse_item(item: object) -> tuple[str | Url, ...]:
+    """Parse one item of a source; split URLs joined by ``::``."""
     text = os.fspath(item) if isinstance(item, os.PathLike) else item
     if not isinstance(text, str):
-        raise TypeError(f"paths are str or path-like, not {type(item).__name__}")
+        raise TypeError(f"a path must be str or path-like, got {type(item).__name__}")
     whole = parse_path_or_url(text)
     if isinstance(whole, str) or "::" not in text:
         return (whole,)
-    return tuple(map(parse_path_or_url, SEVERAL.split(text)))
+    return tuple(map(parse_path_or_url, URL_SEPARATOR.split(text)))
 
 
-class Listed(NamedTuple):
-    """A shard, and how many samples it is said to hold."""
+class ListedShard(NamedTuple):
+    """A shard, and the number of samples that a wids index lists for it."""
 
-    url: str
+    path: str  # or URL
     samples: int | None = None
+    is_remote: bool = False
 
 
 class Lister(Protocol):
-    """A kind of server that lists what it has."""
+    """A client of a server that lists objects."""
 
     def list(self, folder: str) -> Iterator[str]:
         """Return the URLs of all objects below a folder."""
         ...
 
 
-def list_remote(source: str | Url, settings: Settings) -> Iterator[Listed]:
-    """Find the shards of a URL.
+def list_remote(source: str | Url, settings: Settings) -> Iterator[ListedShard]:
+    """List the shards of a URL.
 
-    A shard; a brace list; a wids index; or a folder. What is in a folder is listed by
-    stores and the hub; over HTTP, its ``dataset.fsi`` is asked for, for HTTP lists
-    nothing. Of stores and the hub, globs too, and ``folder/**``.
+    The URL is of a shard, a wids index or a folder, or a brace list of these. Stores
+    and the hub list folders and also take globs and ``folder/**``. HTTP lists no
+    folders: the folder's ``dataset.fsi`` is read.
 
     Raises
     ------
     FastshardError
-        There is none.
+        There are no shards.
     RemoteError
-        It cannot be read.
+        The URL cannot be read.
     """
     source = parse_url(source)
     for word in expand_braces(source.base):
         path = word.partition("://")[2].partition("/")[2]
         if word.endswith(".json"):
-            yield from _from_wids_url(word + source.query, settings)
+            yield from _read_remote_wids(word + source.query, settings)
         elif word.endswith(SUFFIX) and not has_magic(path):
-            yield Listed(word + source.query)
+            yield ListedShard(word + source.query, is_remote=True)
         elif source.scheme in HTTP:
-            yield from _from_index(Url(word + source.query), settings)
+            yield from _read_dataset_index(Url(word + source.query), settings)
         else:
-            yield from map(Listed, _found(word, settings))
+            for url in _list_folder_url(word, settings):
+                yield ListedShard(url, is_remote=True)
 
 
-def _from_index(url: Url, settings: Settings) -> Iterator[Listed]:
-    """Find the shards that the index of a folder lists."""
+def _read_dataset_index(url: Url, settings: Settings) -> Iterator[ListedShard]:
+    """List the shards in the ``dataset.fsi`` of a folder."""
     if has_magic(url.base):
         raise FastshardError(
-            f"{url.redacted} is a glob, and HTTP lists nothing: give a brace list"
+            f"{url.redacted} is a glob, but HTTP lists no folders: use a brace list"
         )
     whole = url if url.base.endswith("/" + NAME) else Url(join_url(url.text, NAME))
     try:
         file = open_remote(whole, settings)
     except FileNotFoundError:
         raise FastshardError(
-            f"{url.redacted} is no shard ({SUFFIX}), and has no {NAME} to say which "
-            "shards are below it: HTTP lists nothing"
+            f"{url.redacted} is neither a shard ({SUFFIX}) nor a folder with a {NAME}; "
+            "HTTP lists no folders, so that an index must list the shards"
         ) from None
     folder = folder_of(whole.text)
     for shard in DatasetIndex(file.path, file=file).shards:
-        yield Listed(join_url(folder, shard.name) + whole.query)
+        path = join_url(folder, shard.name) + whole.query
+        yield ListedShard(path, is_remote=True)
 
 
-def _from_wids_url(text: str, settings: Settings) -> Iterator[Listed]:
-    """Read a wids index."""
+def _read_remote_wids(text: str, settings: Settings) -> Iterator[ListedShard]:
+    """List the shards of a remote wids index."""
     url = Url(text)
     shards = read_wids(url.redacted, lambda _: read_remote(url, settings))
     for shard in shards:
-        where = join_url(folder_of(text), shard.url)
-        if scheme_of(where) != url.scheme:
-            raise FormatError(f"it lists {redact(where)}", url.redacted, 0)
-        yield Listed(where, shard.nsamples)
+        path = join_url(folder_of(text), shard.url)
+        if scheme_of(path) != url.scheme:
+            raise FormatError(
+                f"expected {url.scheme} URLs, got {redact(path)}", url.redacted, 0
+            )
+        yield ListedShard(path, shard.nsamples, is_remote=True)
 
 
-def _found(word: str, settings: Settings) -> list[str]:
-    """List the shards in a folder, below it, or that a glob matches.
+def _list_folder_url(word: str, settings: Settings) -> list[str]:
+    """List the shards in a remote folder, below it, or that match a glob.
 
-    Those of the hub are named by their commit, so that all are of the same.
+    URLs of the hub are pinned to one commit.
     """
     lister: Lister = transport_for(word, settings)  # type: ignore[assignment]
     if scheme_of(word) == "hf":
@@ -238,31 +246,12 @@ def _matches(url: str, scheme: str, pattern: str, depth: int) -> bool:
     return path.count("/") == depth and all(map(fnmatchcase, parts, wanted))
 
 
-# What lies beside shards and is not one; a glob passes over it.
-SIDECARS = (".fsi", ".json", ".idx", ".index", ".index.sqlite")
-
-SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-MANY = 3  # names in a message
-LOOKED_AT = 1000  # directories, for a hint
-
-
 class Listing(NamedTuple):
-    """The shards of a dataset, and how many samples each is said to hold."""
+    """The shards of a dataset, in order."""
 
     paths: list[str]
-    samples: list[int] | None  # None unless wids files name all of them
-    is_remote: bool = False  # all of them: the paths are URLs
-
-
-class _Shard(NamedTuple):
-    path: str
-    samples: int | None = None
-    is_remote: bool = False
-
-
-def expand(source: Source | Location, *, check: bool = True) -> list[str]:
-    """Return the paths of a dataset's shards, in order; see `list_shards`."""
-    return list_shards(source, check=check).paths
+    samples: list[int] | None  # of each shard, if wids indexes list all of them
+    is_remote: bool = False  # all paths are URLs
 
 
 def list_shards(
@@ -271,37 +260,36 @@ def list_shards(
     check: bool = True,
     remote: Settings | None = None,
 ) -> Listing:
-    """List the shards that a source stands for.
+    """List the shards of a source.
 
     Parameters
     ----------
     source : Location, str, path-like or sequence of them
-        Each is a shard (``.tar``); a directory, for the shards that lie in it,
-        or ``directory/**`` for those below it too; a glob; a brace list
-        (``train-{000..099}.tar``), which may be of any of these; a wids index
-        (``.json``); or several of them joined by ``::``. A name that exists is
-        never taken for a pattern. Directories and globs are in natural order,
-        all else as given.
-        Of URLs, see `list_remote`.
+        Each is a shard (``.tar``); a directory, for the shards in it, or
+        ``directory/**`` for those below it too; a glob; a brace list
+        (``train-{000..099}.tar``) of any of these; a wids index (``.json``); or
+        several of them joined by ``::``. A name that exists is never a pattern.
+        Directories and globs are in natural order, all else in the given order.
+        For URLs see `list_remote`.
     check : bool
-        Look whether every local shard exists.
+        Check that every local shard exists.
     remote : Settings, optional
         How URLs are read.
 
     Returns
     -------
     Listing
-        Paths as they were given, joined with what was found below them.
+        Paths of a relative source are relative; those in wids indexes are absolute.
 
     Raises
     ------
     FileNotFoundError
-        Shards are missing; it names the first, and says how many.
+        Shards are missing; the error has the first path and their number.
     FastshardError
-        A directory or a glob has no shard, a file is none, a file is named
-        twice, or a brace list is too long; or local and remote shards are mixed.
+        A directory or a glob has no shard, a file is not a shard or is listed
+        twice, a brace list is too long, or local and remote shards are mixed.
     FormatError
-        A ``.json`` is no wids index.
+        A ``.json`` is not a wids index.
     ValueError, TypeError
         The source is empty, or of another type.
     OSError
@@ -309,101 +297,104 @@ def list_shards(
     """
     location = source if isinstance(source, Location) else parse_source(source)
     if "" in location.parts:
-        raise ValueError("a source with an empty path")
+        raise ValueError("a source must not have an empty path")
     settings = remote or location.settings({})
     if location.kind == "folder":
-        shards = list(map(_Shard, _listed(str(location.parts[0]))))
+        shards = list(map(ListedShard, _list_folder(str(location.parts[0]))))
     else:
         shards = [it for part in location.parts for it in _resolve(part, settings)]
     local = [shard.path for shard in shards if not shard.is_remote]
     if local and len(local) < len(shards):
-        raise FastshardError("local and remote shards in one dataset")
+        raise FastshardError(
+            f"expected only local or only remote shards, got {len(local):,} local ones "
+            f"of {len(shards):,}"
+        )
     if check:
-        _refuse_missing(local)
+        _check_present(local)
     for shard in shards:
         name = shard.path.partition("?")[0] if shard.is_remote else shard.path
         if not name.endswith(SUFFIX):
             raise FastshardError(
-                f"{redact(shard.path)} is no shard: shards are {SUFFIX} files, "
-                "not compressed"
+                f"{redact(shard.path)} is not a shard: shards are uncompressed "
+                f"{SUFFIX} files"
             )
     paths = [shard.path for shard in shards]
-    _refuse_repeated(paths, is_remote=not local)
+    _check_unique(paths, is_remote=not local)
     samples = [shard.samples for shard in shards if shard.samples is not None]
     complete = samples if len(samples) == len(paths) else None
     return Listing(paths, complete, is_remote=not local)
 
 
-def _resolve(part: str | Url, settings: Settings) -> Iterator[_Shard]:
-    """Find the shards of one part of a source."""
+def _resolve(part: str | Url, settings: Settings) -> Iterator[ListedShard]:
+    """List the shards of one part of a source."""
     if isinstance(part, Url):
-        for url, samples in list_remote(part, settings):
-            yield _Shard(url, samples, is_remote=True)
+        yield from list_remote(part, settings)
         return
     if lexists(part):
-        yield from _existing(part, settings)
+        yield from _list_existing(part, settings)
         return
-    _refuse_remote(part)
+    _check_local(part)
     if "::" in part:
         for piece in part.split("::"):
             if not piece:
-                raise ValueError("a source with an empty path")
+                raise ValueError("a source must not have an empty path between ::")
             yield from _resolve(parse_path_or_url(piece), settings)
         return
-    local = _without_scheme(part)
+    local = _strip_scheme(part)
     if lexists(local):
-        yield from _existing(local, settings)
+        yield from _list_existing(local, settings)
         return
     for word in expand_braces(local):
         if lexists(word):
-            yield from _existing(word, settings)
+            yield from _list_existing(word, settings)
         elif has_magic(word):
-            yield from map(_Shard, _globbed(word))
+            yield from map(ListedShard, _list_glob(word))
         else:
-            yield _Shard(word)
+            yield ListedShard(word)
 
 
-def _existing(path: str, settings: Settings) -> Iterator[_Shard]:
-    """Find the shards of something that is there."""
+def _list_existing(path: str, settings: Settings) -> Iterator[ListedShard]:
+    """List the shards of a path that exists."""
     if os.path.isdir(path):
-        yield from map(_Shard, _listed(path))
+        yield from map(ListedShard, _list_folder(path))
     elif path.endswith(".json"):
-        yield from _from_wids(path, settings)
+        yield from _read_wids(path, settings)
     else:
-        yield _Shard(path)
+        yield ListedShard(path)
 
 
-def _listed(folder: str) -> list[str]:
+def _list_folder(folder: str) -> list[str]:
+    """List the shards in a directory."""
     shards = list_tars(folder)
     if shards:
         return shards
-    below = list(itertools.islice(_folders_with_shards(folder), MANY))
+    below = list(itertools.islice(_folders_with_shards(folder), MAX_NAMES))
     if not below:
         raise FastshardError(f"{folder} has no shard ({SUFFIX})")
     pattern = os.path.join(folder, "**")
     raise FastshardError(
-        f"{folder} has no shard ({SUFFIX}) of its own, but others below it have: "
-        f"{', '.join(below)}; ask for {pattern} or for one of them"
+        f"{folder} has no shard ({SUFFIX}), but directories below it have: "
+        f"{', '.join(below)}; open {pattern} or one of them"
     )
 
 
 def _folders_with_shards(folder: str) -> Iterator[str]:
-    """Find directories for a message; what cannot be read is passed over."""
+    """Find directories for a message; skip unreadable ones."""
     waiting = [folder]
-    for _ in range(LOOKED_AT):
+    for _ in range(MAX_FOLDERS):
         if not waiting:
             return
-        here = waiting.pop(0)
-        with suppress(OSError), os.scandir(here) as entries:
+        current = waiting.pop(0)
+        with suppress(OSError), os.scandir(current) as entries:
             inside = sorted(entries, key=lambda entry: natural_key(entry.name))
             listed = [entry for entry in inside if not entry.name.startswith(".")]
             if any(e.name.endswith(SUFFIX) and e.is_file() for e in listed):
-                yield here
+                yield current
             waiting += [e.path for e in listed if e.is_dir(follow_symlinks=False)]
 
 
-def _globbed(pattern: str) -> list[str]:
-    """List the shards that a glob matches."""
+def _list_glob(pattern: str) -> list[str]:
+    """List the shards that match a glob."""
     if os.path.basename(pattern.rstrip("/" + os.sep)) == "**":
         shards = [path for folder in glob(pattern) for path in list_tars(folder)]
         if not shards:
@@ -413,42 +404,40 @@ def _globbed(pattern: str) -> list[str]:
     shards = [path for path in found if not os.path.isdir(path)]
     if not shards:
         below = os.path.join(pattern, f"*{SUFFIX}")
-        hint = f", only directories; ask for {below}" if found else ""
+        hint = f", only directories; open {below}" if found else ""
         raise FastshardError(f"{pattern} matches no shard ({SUFFIX}){hint}")
     return shards
 
 
-def _from_wids(path: str, settings: Settings) -> list[_Shard]:
-    """Read a wids index. Its urls are names, never patterns."""
-    from fastshard.index.wids import (  # type: ignore[import-not-found, unused-ignore]
-        read_wids,
-    )
-
+def _read_wids(path: str, settings: Settings) -> list[ListedShard]:
+    """List the shards of a local wids index; its URLs are names, never patterns."""
     shards = []
     for listed in read_wids(path):
         url = parse_path_or_url(listed.url)
         if isinstance(url, Url):
-            for found, _ in list_remote(url, settings):
-                shards.append(_Shard(found, listed.nsamples, is_remote=True))
+            shards += [
+                shard._replace(samples=listed.nsamples)
+                for shard in list_remote(url, settings)
+            ]
             continue
-        _refuse_remote(url)
-        where = os.path.join(os.path.dirname(path), _without_scheme(url))
-        shards.append(_Shard(where, listed.nsamples))
+        _check_local(url)
+        name = os.path.join(os.path.dirname(path), _strip_scheme(url))
+        shards.append(ListedShard(name, listed.nsamples))
     if not shards:
         raise FastshardError(f"{path} lists no shard")
     return shards
 
 
-def _refuse_remote(item: str) -> None:
-    """Raise for what is not on this machine."""
+def _check_local(item: str) -> None:
+    """Raise FastshardError for a command, or a URL that cannot be read."""
     scheme = SCHEME.match(item)
     remote = scheme is not None and scheme[1].lower() != "file"
     if item.startswith("pipe:"):
-        raise FastshardError(f"{item} is a command, and none is run")
+        raise FastshardError(f"{item} is a command; commands are never run")
     if remote or (scheme and _host_of(item) not in ("", "localhost")):
         raise FastshardError(
-            f"{redact(item)} is remote, of a kind that cannot be read: http, https, "
-            "hf, s3, gs and az can"
+            f"{redact(item)} cannot be read: expected a local path or an http, https, "
+            "hf, s3, gs or az URL"
         )
 
 
@@ -456,8 +445,8 @@ def _host_of(url: str) -> str:
     return url[len("file://") :].partition("/")[0]
 
 
-def _without_scheme(item: str) -> str:
-    """Return the path of a ``file://`` URL, and all else as it is."""
+def _strip_scheme(item: str) -> str:
+    """Return the path of a ``file://`` URL; return other items unchanged."""
     if SCHEME.match(item) is None:
         return item
     path = item[len("file://") + len(_host_of(item)) :]
@@ -470,19 +459,22 @@ def _without_scheme(item: str) -> str:
     return path
 
 
-def _refuse_missing(paths: list[str]) -> None:
+def _check_present(paths: list[str]) -> None:
+    """Raise FileNotFoundError if a shard does not exist."""
     missing = [path for path in paths if not target_exists(path)]
     if len(missing) == 1:
         raise FileNotFoundError(errno.ENOENT, "no such shard", missing[0])
     if missing:
-        names = ", ".join(missing[:MANY]) + (", ..." if len(missing) > MANY else "")
+        names = ", ".join(missing[:MAX_NAMES]) + (
+            ", ..." if len(missing) > MAX_NAMES else ""
+        )
         raise FileNotFoundError(
             errno.ENOENT, f"{len(missing):,} of {len(paths):,} shards missing: {names}"
         )
 
 
-def _refuse_repeated(paths: list[str], *, is_remote: bool) -> None:
-    """Raise for a file that is named twice; links are files of their own."""
+def _check_unique(paths: list[str], *, is_remote: bool) -> None:
+    """Raise FastshardError for a file listed twice; a link counts as another file."""
     seen: set[str] = set()
     folders: dict[str, str] = {}
     for path in paths:
@@ -493,6 +485,6 @@ def _refuse_repeated(paths: list[str], *, is_remote: bool) -> None:
                 folders[folder] = os.path.abspath(folder)
             whole = os.path.normcase(os.path.join(folders[folder], name))
         if whole in seen:
-            shown = redact(path) if is_remote else path
-            raise FastshardError(f"{shown} is named twice")
+            name = redact(path) if is_remote else path
+            raise FastshardError(f"{name} is listed twice")
         seen.add(whole)

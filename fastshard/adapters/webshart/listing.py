@@ -202,7 +202,7 @@ def _listed(
     listed: Collection[str] | None
     if scheme_of(root) in HTTP:
         source = join_url(root, below) if below else root
-        sizes = dict.fromkeys(one.url for one in list_remote(source, settings))
+        sizes = dict.fromkeys(shard.path for shard in list_remote(source, settings))
         listed = None
         base = base_of(root).rstrip("/")
         # of no folder, but shards
