@@ -1,7 +1,7 @@
-"""Every exception that fastshard raises on purpose.
+"""Exceptions and warnings of fastshard.
 
-Each derives from `FastshardError` and from the builtin that a caller would
-expect. An `OSError` of the operating system passes as it is.
+Each exception derives from `FastshardError` and from the builtin that a caller would
+expect. An `OSError` of the operating system is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = [
 
 
 class FastshardError(Exception):
-    """The base of every exception that fastshard raises on purpose.
+    """Base class of fastshard's exceptions.
 
-    As text it is one line: control characters of names and paths are escaped.
+    The text is one line: control characters of names and paths are escaped.
     """
 
     def __str__(self) -> str:
@@ -46,18 +46,17 @@ class FastshardError(Exception):
 
 
 class FormatError(FastshardError, ValueError):
-    """The bytes of a shard or an index break their format.
+    """The bytes of a shard or an index violate their format.
 
     Attributes
     ----------
     reason : str
-        What is wrong.
     path : str
         The file.
     offset : int
-        Where, in bytes from the start of the file.
+        Bytes from the start of the file.
     member : str or None
-        The member it concerns, where one is known.
+        Name of the member, if known.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class FormatError(FastshardError, ValueError):
 
 
 class StateError(FastshardError, ValueError):
-    """A state is none, or is of another dataset, selection or shuffle."""
+    """A state is invalid, or belongs to another dataset, selection or shuffle."""
 
 
 class ClosedError(FastshardError, ValueError):
@@ -90,11 +89,11 @@ class MemberNotFoundError(FastshardError, KeyError):
     Attributes
     ----------
     name : str
-        What was looked for.
+        The missing name.
     where : str
-        Where it was looked for: the shard's path, for a field also the sample.
+        The shard's path; for a field also the sample.
     near : tuple of str
-        Names that resemble it, the best first; of samples alone.
+        Similar names, the best first; only for samples.
     """
 
     kind = "member"
@@ -105,7 +104,7 @@ class MemberNotFoundError(FastshardError, KeyError):
         self.where = where
         self.near = near
 
-    def __str__(self) -> str:  # KeyError's own would show only the repr of args
+    def __str__(self) -> str:  # that of KeyError is only the repr of args
         hint = f"; did you mean {' or '.join(map(repr, self.near))}?" * bool(self.near)
         return escape_line(f"no {self.kind} {self.name!r} in {self.where}{hint}")
 
@@ -121,14 +120,14 @@ class SampleNotFoundError(MemberNotFoundError):
 
 
 class AmbiguousKeyError(FastshardError, KeyError):
-    """Several shards of a dataset have a sample of this key, or member of this name.
+    """Several shards of a dataset have a sample of this key, or a member of this name.
 
     Attributes
     ----------
     name : str
-        What was looked for.
+        The key or name.
     positions : list of int
-        Where it was found.
+        Positions in the dataset.
     """
 
     def __init__(self, name: str, positions: list[int]) -> None:
@@ -137,10 +136,10 @@ class AmbiguousKeyError(FastshardError, KeyError):
         self.positions = positions
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{i:,}" for i in self.positions[:8])
+        first = ", ".join(f"{i:,}" for i in self.positions[:8])
         return (
-            f"{self.name!r} is in {len(self.positions):,} places: positions {shown}; "
-            f"use a position"
+            f"{self.name!r} occurs {len(self.positions):,} times, at positions "
+            f"{first}; use a position"
         )
 
 
@@ -157,34 +156,33 @@ class InfoNotFoundError(MemberNotFoundError):
 
 
 class MissingLibraryError(FastshardError, ImportError):
-    """A library that a field's suffix needs is not installed."""
+    """A library that a field's suffix requires is not installed."""
 
 
 class StaleIndexError(FormatError):
-    """An index is of another shard, or of an earlier state of this one.
+    """An index belongs to another shard, or to an earlier version of the shard.
 
-    `path` is the index; the reason says what differs.
+    `path` is the index; the reason tells the difference.
     """
 
 
 class RemoteError(FastshardError, OSError):
-    """Bytes of a remote object could not be had, or are not those asked for.
+    """Bytes of a remote object cannot be read, or are not the expected ones.
 
     Attributes
     ----------
     reason : str
-        What is wrong.
     url : str
         The object, without credentials.
     status : int or None
-        What the server answered last, if it did.
+        HTTP status of the last response, if there was one.
     attempts : int
-        How often it was asked.
+        Number of requests sent.
     transient : bool
         Whether the same request may succeed later: the connection failed, the
-        server was overloaded, or no answer came in time.
+        server was overloaded, or no response came in time.
     member : str or None
-        The member it concerns, where one is known.
+        Name of the member, if known.
     """
 
     code = errno.EIO
@@ -207,7 +205,7 @@ class RemoteError(FastshardError, OSError):
         self.transient = transient
 
     def of_member(self, member: str) -> RemoteError:
-        """Return the same error, with the member's name."""
+        """Return a copy of the error with the name of a member."""
         args = self.reason, self.url, self.status, self.attempts, member
         return type(self)(*args, self.transient)
 
@@ -223,37 +221,37 @@ class RemoteError(FastshardError, OSError):
 
 
 class RemoteNotFoundError(RemoteError, FileNotFoundError):
-    """There is no such remote object."""
+    """The remote object does not exist."""
 
     code = errno.ENOENT
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Return whether a failure may pass: the network's, or the operating system's."""
+    """Return whether a retry may succeed: after an OSError, or a transient one."""
     if isinstance(error, RemoteError):
         return error.transient
     return isinstance(error, OSError)
 
 
 class RaggedError(FastshardError, ValueError):
-    """Arrays of a field differ in shape or dtype, where one array of all is wanted."""
+    """Arrays of a field differ in shape or dtype and cannot be stacked."""
 
 
 class QueryError(FastshardError, ValueError):
-    """A query of a dataset's metadata is no SQL, or asks for what it may not."""
+    """A query of a dataset's metadata is invalid SQL, or is not permitted."""
 
 
 class QueryTimeoutError(QueryError, TimeoutError):
-    """A query of a dataset's metadata took longer than it was given."""
+    """A query of a dataset's metadata exceeded its time limit."""
 
 
 class WriterLockedError(FastshardError, BlockingIOError):
-    """Another process writes to this dataset."""
+    """Another process is writing to this dataset."""
 
 
 class StaleIndexWarning(UserWarning):
-    """An index is stale or broken, and the shard is scanned instead; or it is old."""
+    """An index is stale, broken or outdated; if necessary the shard is scanned."""
 
 
 class CacheWarning(UserWarning):
-    """Bytes are not kept in ``cache_dir``: they are read over the network each time."""
+    """Bytes are not stored in ``cache_dir``: each read goes over the network."""

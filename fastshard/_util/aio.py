@@ -1,4 +1,4 @@
-"""Waiting for blocking work in an event loop: asyncio's, or trio's."""
+"""Blocking work awaited in an event loop of asyncio or trio."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Return what `work` returns, done in a thread of its own.
+    """Call `work` in a new thread; return its result.
 
-    As many as are awaited run at a time: no pool holds them up. One that is cancelled
-    goes on until it ends, and nobody hears of it.
+    There is no limit on threads. After a cancellation `work` runs to its end, and its
+    result is dropped.
     """
     import asyncio
 
@@ -26,27 +26,27 @@ async def run_in_thread(work: Callable[[], T]) -> T:
         trio = sys.modules.get("trio")
         if trio is None:
             raise
-        found: T = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
-        return found
+        result: T = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+        return result
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(found: Any, error: BaseException | None) -> None:
+    def settle(result: Any, error: BaseException | None) -> None:
         if future.cancelled():
             return
         if error is None:
-            future.set_result(found)
+            future.set_result(result)
         else:
             future.set_exception(error)
 
     def run() -> None:
-        found, error = None, None
+        result, error = None, None
         try:
-            found = work()
+            result = work()
         except BaseException as caught:
             error = caught
         try:
-            loop.call_soon_threadsafe(settle, found, error)
-        except RuntimeError:  # the loop was closed: nobody waits
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:  # the loop is closed
             return
 
     threading.Thread(target=run, name="fastshard await", daemon=True).start()

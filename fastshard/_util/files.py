@@ -1,4 +1,4 @@
-"""Writing files whole: they appear under their name only when they are complete."""
+"""Atomic file creation and replacement."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ __all__ = ["AtomicFile", "replace_file", "sync_directory"]
 
 
 class AtomicFile:
-    """A file that takes its name when it is complete, not before.
+    """File that is renamed to its path when it is complete.
 
-    It is written under a temporary name in the same directory. One that is
-    discarded, or dropped without `commit`, leaves nothing behind.
+    It is written under a temporary name in the same directory. If it is discarded, or
+    garbage collected before `commit`, it is removed.
 
     Parameters
     ----------
     path : str or path-like
-        Its name. A link there is followed.
+        A link is followed.
     overwrite : bool
-        Whether it takes the place of a file that has the name already.
+        Whether `commit` replaces an existing file.
     buffering : int
-        Bytes that are gathered before they are written; see `open`.
+        Size of the write buffer, bytes; see `open`.
 
     Attributes
     ----------
     path : str
-        Where it will be, absolute.
+        Final path, absolute.
     temporary : str
-        Where it is meanwhile.
+        Path until `commit`.
     file : BinaryIO
-        To write to, and to read from.
+        Open for reading and writing.
 
     Raises
     ------
     OSError
-        It cannot be made.
+        The file cannot be created.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class AtomicFile:
         overwrite: bool = True,
         buffering: int = -1,
     ) -> None:
-        self.path = os.path.realpath(path)  # what a link points at, not the link
+        self.path = os.path.realpath(path)
         self._overwrite = overwrite
         folder, last = os.path.split(self.path)
-        from tempfile import mkstemp  # late: an index that is read needs none
+        from tempfile import mkstemp  # late: readers of indexes import this module
 
         fd, self.temporary = mkstemp(
             prefix=f".{last[:200]}.", suffix=".tmp", dir=folder
@@ -63,25 +63,25 @@ class AtomicFile:
         )
 
     def commit(self, others: Iterator[str] = iter(())) -> str:  # noqa: B008 - empty
-        """Sync the file, give it its name, and sync the directory.
+        """Sync the file, rename it, and sync the directory.
 
         Parameters
         ----------
         others : iterator of str, optional
-            Names in the same directory to try, one after another, where the name is
-            taken and `overwrite` is False. Of several processes one gets each name.
+            Paths in the same directory to try in order if the path exists and
+            `overwrite` is False. Each goes to one of several racing processes.
 
         Returns
         -------
         str
-            The path that it has now.
+            The file's path.
 
         Raises
         ------
         FileExistsError
-            The name is taken, and `overwrite` is False.
+            The path exists, and `overwrite` is False.
         OSError
-            It cannot be written. It is discarded.
+            The file cannot be written; it is discarded.
         """
         try:
             self.file.flush()
@@ -118,16 +118,16 @@ class AtomicFile:
 
 @contextmanager
 def replace_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Give a new file to write, which takes the place of `path` at the end.
+    """Yield a new file that atomically replaces `path` at the end.
 
-    What is at `path` stays as it was until then, also after a crash: the file
-    is written under a temporary name beside it, synced, renamed, and the
-    directory is synced. An exception leaves nothing behind.
+    Until then the old file is unchanged, also after a crash: the new one is written
+    under a temporary name beside it, synced and renamed, and the directory is synced.
+    After an exception the new file is removed.
 
     Raises
     ------
     OSError
-        It cannot be written.
+        The file cannot be written.
     """
     new = AtomicFile(path)
     try:
@@ -138,7 +138,7 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _discard(file: BinaryIO, temporary: str, pid: int) -> None:
-    if os.getpid() != pid:  # a forked copy: the file is the parent's
+    if os.getpid() != pid:  # in a forked child: the parent owns the file
         return
     with suppress(OSError):
         file.close()
@@ -147,9 +147,9 @@ def _discard(file: BinaryIO, temporary: str, pid: int) -> None:
 
 
 def _rename_new(temporary: str, path: str) -> None:
-    """Rename a file to a name that must be free, also when others race for it."""
+    """Rename a file; raise FileExistsError if the path exists, without a race."""
     if os.name == "nt":
-        os.rename(temporary, path)  # there it replaces nothing
+        os.rename(temporary, path)  # never replaces a file on Windows
         return
     try:
         os.link(temporary, path)
@@ -157,23 +157,26 @@ def _rename_new(temporary: str, path: str) -> None:
         if isinstance(error, FileExistsError) or os.path.lexists(path):
             code = errno.EEXIST
             raise FileExistsError(code, os.strerror(code), path) from None
-        _claim(temporary, path)  # a file system without hard links
+        _rename_with_claim(temporary, path)  # a file system without hard links
     else:
         os.unlink(temporary)
 
 
-def _claim(temporary: str, path: str) -> None:
-    """Rename a file to a free name where there are no hard links.
+def _rename_with_claim(temporary: str, path: str) -> None:
+    """Rename a file to a new path on a file system without hard links.
 
-    A hidden ``.claim`` beside it keeps others out meanwhile. One that a killed process
-    left has the name count as taken.
+    A hidden ``.claim`` file keeps other processes out meanwhile. If a killed process
+    left one, the path counts as existing.
     """
     folder, last = os.path.split(path)
     claim = os.path.join(folder, f".{last[:200]}.claim")
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except FileExistsError:
-        reason = f"another process gives a file this name, or was killed: {claim}"
+        reason = (
+            "another process is creating the file, or was killed and left "
+            f"{claim}, which may then be removed"
+        )
         raise FileExistsError(errno.EEXIST, reason, path) from None
     try:
         if os.path.lexists(path):
@@ -184,8 +187,8 @@ def _claim(temporary: str, path: str) -> None:
 
 
 def sync_directory(folder: str) -> None:
-    """Make the names in a directory survive a power loss, where that is offered."""
-    if os.name == "nt":  # directories cannot be opened there
+    """Sync a directory, so that renames in it survive a power loss; not on Windows."""
+    if os.name == "nt":
         return
     fd = os.open(folder, os.O_RDONLY)
     try:
@@ -195,7 +198,7 @@ def sync_directory(folder: str) -> None:
 
 
 def _copy_mode(name: str, fd: int) -> None:
-    """Give a new file the old one's permissions, or those of any new file."""
+    """Set a file's permissions: those of the file it replaces, or the default ones."""
     if os.name == "nt":
         return
     try:
@@ -206,7 +209,7 @@ def _copy_mode(name: str, fd: int) -> None:
 
 
 def _umask() -> int:
-    """Ask for the umask without setting it, which other threads would see."""
+    """Return the umask, if possible without setting it, which affects other threads."""
     with (
         suppress(OSError, ValueError, StopIteration),
         open("/proc/self/status") as file,

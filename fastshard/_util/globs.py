@@ -1,4 +1,4 @@
-"""Brace lists and globs of paths; shards of a directory in natural order."""
+"""Paths of shards: brace expansion, globs, directories in natural order."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ PADDED = re.compile(r"-?0[0-9]")
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Return the words that a brace list stands for, in its order.
+    """Expand brace lists as bash does, in the same order.
 
-    As in bash: numbers keep their zeros (``{08..10}``), go either way and in
-    steps (``{0..10..2}``); so do letters; lists nest, and what is no list or
-    range, or has no partner, stays as it is. Neither backslashes nor ``$`` mean
-    anything here: they are parts of names.
+    Ranges of numbers keep leading zeros (``{08..10}``), may descend and have steps
+    (``{0..10..2}``), as ranges of letters may; lists nest. Unpaired braces and braces
+    without a list or range are literal. Unlike in bash, backslashes and ``$`` are
+    literal too.
 
     Raises
     ------
     FastshardError
-        It stands for more than a million words, or nests deeper than 64.
+        The pattern expands to more than a million words, or nests deeper than 64.
     """
     words = _Parser(pattern).series(0, len(pattern), 0)
     if words.number > MAX_WORDS:
         raise FastshardError(
-            f"{_describe(pattern)} stands for more than {MAX_WORDS:,} words"
+            f"{_describe(pattern)} expands to more than {MAX_WORDS:,} words"
         )
     return words.build()
 
 
 class _Words(NamedTuple):
-    """Words that are counted before they are built."""
+    """Words whose number is known before they are built."""
 
-    number: int  # at most MAX_WORDS + 1, which stands for any more
+    number: int  # capped at MAX_WORDS + 1
     build: Callable[[], list[str]]
 
 
@@ -67,14 +67,14 @@ def _literal(text: str) -> _Words:
     return _Words(1, lambda: [text])
 
 
-def _either(options: list[_Words]) -> _Words:
+def _alternate(options: list[_Words]) -> _Words:
     number = min(sum(option.number for option in options), MAX_WORDS + 1)
     return _Words(
         number, lambda: [word for option in options for word in option.build()]
     )
 
 
-def _joined(parts: list[_Words]) -> _Words:
+def _concatenate(parts: list[_Words]) -> _Words:
     if len(parts) == 1:
         return parts[0]
     number = 1
@@ -89,23 +89,23 @@ def _joined(parts: list[_Words]) -> _Words:
     )
 
 
-def _ranged(text: str) -> _Words | None:
-    """Make the words of ``1..9``, ``a..f``, with a step or without."""
+def _expand_range(text: str) -> _Words | None:
+    """Return the words of ``1..9`` or ``a..f``, optionally with a step; or None."""
     if found := NUMBERS.fullmatch(text):
         first, last, step = found.groups()
         padded = any(PADDED.match(end) for end in (first, last))
         width = max(len(first), len(last)) if padded else 0
-        numbers = _stepped(int(first), int(last), step)
+        numbers = _make_range(int(first), int(last), step)
         return _Words(_length(numbers), lambda: [f"{n:0{width}d}" for n in numbers])
     if found := LETTERS.fullmatch(text):
         first, last, step = found.groups()
-        codes = _stepped(ord(first), ord(last), step)
+        codes = _make_range(ord(first), ord(last), step)
         return _Words(_length(codes), lambda: [chr(code) for code in codes])
     return None
 
 
-def _stepped(first: int, last: int, step: str | None) -> range:
-    size = abs(int(step or 1)) or 1  # the ends say which way, and 0 is 1
+def _make_range(first: int, last: int, step: str | None) -> range:
+    size = abs(int(step or 1)) or 1  # the sign is ignored, and 0 is 1
     return (
         range(first, last + 1, size) if first <= last else range(first, last - 1, -size)
     )
@@ -116,11 +116,11 @@ def _length(numbers: range) -> int:
 
 
 class _Parser:
-    """Read a pattern whose braces have been paired."""
+    """Parser of a pattern; pairs its braces first."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self.partner: dict[int, int] = {}  # "{" to its "}", where both are there
+        self.partner: dict[int, int] = {}  # position of "{" to that of its "}"
         opened: list[int] = []
         for at, character in enumerate(pattern):
             if character == "{":
@@ -129,7 +129,7 @@ class _Parser:
                 self.partner[opened.pop()] = at
 
     def series(self, start: int, end: int, depth: int) -> _Words:
-        """Read text and groups that follow one another."""
+        """Parse a sequence of text and groups."""
         if depth > MAX_DEPTH:
             raise FastshardError(
                 f"{_describe(self.pattern)} has braces nested deeper than {MAX_DEPTH}"
@@ -145,27 +145,27 @@ class _Parser:
             parts.append(self.group(at, close, depth + 1))
             text = at = close + 1
         parts.append(_literal(self.pattern[text:end]))
-        return _joined(parts)
+        return _concatenate(parts)
 
     def group(self, opens: int, closes: int, depth: int) -> _Words:
-        """Read what stands between a brace and its partner."""
+        """Parse the text between two paired braces."""
         ends = [*self.commas(opens + 1, closes), closes]
         if len(ends) > 1:
             starts = [opens + 1, *[comma + 1 for comma in ends[:-1]]]
-            return _either(
+            return _alternate(
                 [
                     self.series(start, end, depth)
                     for start, end in zip(starts, ends, strict=True)
                 ]
             )
-        words = _ranged(self.pattern[opens + 1 : closes])
+        words = _expand_range(self.pattern[opens + 1 : closes])
         if words is None:
             inner = self.series(opens + 1, closes, depth)
-            words = _joined([_literal("{"), inner, _literal("}")])
+            words = _concatenate([_literal("{"), inner, _literal("}")])
         return words
 
     def commas(self, start: int, end: int) -> list[int]:
-        """Find the commas of a group that are not those of one inside it."""
+        """Return the positions of a group's commas, without those of nested groups."""
         found = []
         at = start
         while at < end:
@@ -187,10 +187,10 @@ NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 
 
 def natural_key(path: str) -> NaturalKey:
-    """Return a key that sorts names as people do: ``shard-2`` before ``shard-10``.
+    """Return a key for natural order: ``shard-2`` before ``shard-10``.
 
-    Runs of the digits 0 to 9 compare as numbers of any length, all else as text;
-    names that are alike but for leading zeros compare as text.
+    Digits 0 to 9 compare as numbers of any length, other characters as text. Names
+    that differ only in leading zeros compare as text.
     """
     parts = re.split("([0-9]+)", path.replace(os.sep, "/"))
     return tuple([_number(p) if i % 2 else p for i, p in enumerate(parts)]), path
@@ -202,23 +202,23 @@ def _number(digits: str) -> tuple[int, str]:
 
 
 def has_magic(path: str) -> bool:
-    """Whether a path has a character that a glob gives a meaning to."""
+    """Return whether a path has a special character of globs."""
     return any(character in path for character in "*?[")
 
 
 def lexists(path: str) -> bool:
-    """Whether there is something of this name, were it a link that leads nowhere.
+    """Return whether a path exists; a dangling link does.
 
     Raises
     ------
     OSError
-        That cannot be told.
+        The path cannot be examined.
     """
     return _stat(os.lstat, path) is not None
 
 
 def target_exists(path: str) -> bool:
-    """Whether there is a file or a directory behind a name; OSError as `lexists`."""
+    """Return whether a path exists; a dangling link does not. Raises as `lexists`."""
     return _stat(os.stat, path) is not None
 
 
@@ -232,12 +232,12 @@ def _stat(call: Callable[[str], os.stat_result], path: str) -> os.stat_result | 
 
 
 def list_tars(folder: str) -> list[str]:
-    """List a directory's own shards in natural order: regular files, not hidden.
+    """Return the tar files of a directory in natural order, without hidden ones.
 
     Raises
     ------
     FileNotFoundError
-        A shard's name is a link that leads nowhere.
+        A tar file's name is a dangling link.
     OSError
         The directory cannot be read.
     """
@@ -249,20 +249,20 @@ def list_tars(folder: str) -> list[str]:
         if entry.is_file():
             shards.append(path)
         elif entry.is_symlink() and not target_exists(path):
-            raise FileNotFoundError(errno.ENOENT, "a link that leads nowhere", path)
+            raise FileNotFoundError(errno.ENOENT, "a dangling link", path)
     return sorted(shards, key=natural_key)
 
 
 def walk_folders(top: str) -> list[str]:
-    """List a directory and those in it at any depth, but for hidden ones.
+    """Return a directory and its subdirectories at any depth, without hidden ones.
 
-    A directory is listed once: under its own path, or, if only links lead to it,
-    under the first of them.
+    Each directory occurs once: by its own path, or if it is reached only by links, by
+    that of the first link.
 
     Raises
     ------
     OSError
-        One of them cannot be read.
+        A directory cannot be read.
     """
     found: list[str] = []
     seen: set[tuple[int, int]] = set()
@@ -280,7 +280,7 @@ def walk_folders(top: str) -> list[str]:
 
 
 def _subfolders(folder: str) -> list[tuple[str, bool]]:
-    """Name the directories in a directory, and tell which are links."""
+    """Return the names of subdirectories, and whether each is a link."""
     found = [
         (entry.name, entry.is_symlink())
         for entry in _entries(folder)
@@ -293,17 +293,16 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link to itself leads nowhere
+        if error.errno == errno.ELOOP:  # a link to itself
             return False
         raise
 
 
 def glob(pattern: str) -> list[str]:
-    """List what matches a pattern in natural order, directories too.
+    """Return the files and directories that match a pattern, in natural order.
 
-    A part of the pattern that exists by that very name means just that. ``**``
-    stands for any number of directories. Hidden names match only a part that
-    begins with a dot.
+    A part of the pattern that exists literally matches only itself. ``**`` matches
+    any number of directories. Hidden names match only a part that begins with a dot.
 
     Raises
     ------
@@ -323,7 +322,7 @@ def glob(pattern: str) -> list[str]:
 
 
 def _matching(base: str, part: str) -> list[str]:
-    """List the paths that one part of a pattern leads to from a directory."""
+    """Return the paths in a directory that match one part of a pattern."""
     path = os.path.join(base, part)
     if lexists(path):
         return [path]
@@ -341,7 +340,7 @@ def _matching(base: str, part: str) -> list[str]:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """List a directory; nothing if there is none of this name."""
+    """Return a directory's entries; none if it does not exist."""
     with (
         suppress(FileNotFoundError, NotADirectoryError),
         os.scandir(folder or os.curdir) as entries,

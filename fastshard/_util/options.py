@@ -1,4 +1,4 @@
-"""Checks of option names and values; errors name the nearest known one."""
+"""Checks of option names and values; errors propose the nearest valid one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = [
 ]
 
 
-ALL = 256  # names that are compared one by one; of more, those around
-AROUND = 16  # names on each side of where a sorted sequence would have it
-LONGEST = 256  # characters of a name that is compared
-SHOWN = 3  # names
+ALL = 256  # names; all of a shorter sequence are compared
+AROUND = 16  # names compared on each side of the name's position in sorted order
+LONGEST = 256  # characters of a compared name
+SHOWN = 3  # names in an error
 ALIKE = 0.75  # see difflib.get_close_matches
 
 
 def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ...]:
-    """Return up to three names that resemble one that is absent, the best first.
+    """Return up to three names similar to a missing one, the best first.
 
-    Bounded work: of a long sequence the first names are compared, and those where
-    this one would be if the sequence were sorted.
+    The work is bounded: of a long sequence only the first names are compared, and
+    those around the name's position if the sequence is sorted.
 
     Parameters
     ----------
@@ -45,21 +45,21 @@ def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ..
     if count <= ALL:
         known = [at(i) for i in range(count)]
     else:
-        places = dict.fromkeys(range(2 * AROUND))
-        for wanted in _spellings(name, at(0)):
-            middle = _bisect(wanted, count, at)
+        positions = dict.fromkeys(range(2 * AROUND))
+        for spelling in _spellings(name, at(0)):
+            middle = _bisect(spelling, count, at)
             first, last = max(0, middle - AROUND), min(count, middle + AROUND)
-            places |= dict.fromkeys(range(first, last))
-        known = [at(i) for i in places]
+            positions |= dict.fromkeys(range(first, last))
+        known = [at(i) for i in positions]
     known = [text for text in known if len(text) <= LONGEST]
-    spelled = set(_spellings(name, known[0] if known else ""))
-    sure = [text for text in dict.fromkeys(known) if text in spelled]
-    alike = get_close_matches(name, known, SHOWN, ALIKE)
-    return tuple(dict.fromkeys([*sure, *alike]))[:SHOWN]
+    spellings = set(_spellings(name, known[0] if known else ""))
+    exact = [text for text in dict.fromkeys(known) if text in spellings]
+    similar = get_close_matches(name, known, SHOWN, ALIKE)
+    return tuple(dict.fromkeys([*exact, *similar]))[:SHOWN]
 
 
 def _spellings(name: str, like: str) -> list[str]:
-    """Return what may be meant: without an extension or a folder, more zeros."""
+    """Return variants of a name: without extension or folder, with other zeros."""
     folder, slash, last = name.rpartition("/")
     stem = last.partition(".")[0]
     found = [name, folder + slash + stem, last, stem]
@@ -85,68 +85,69 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 INDEXES = ("auto", "none", "rebuild")
-WORD = re.compile(r"[A-Za-z_-]+")  # no suffix and no folder: hardly a path
+WORD = re.compile(r"[A-Za-z_-]+")  # no suffix, no folder: probably not a path
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Refuse what is none of an option's values.
+    """Check the value of an option.
 
     Raises
     ------
     ValueError
-        The message names all of them, and the nearest one.
+        The value is invalid; the message names all valid ones, and the nearest.
     """
     if value in choices:
         return
     known = list(choices)
-    told = " or ".join(f'"{choice}"' for choice in known[-2:])
-    told = "".join(f'"{choice}", ' for choice in known[:-2]) + told
-    raise ValueError(f"{name} is {told}, not {value!r}{_nearest(value, known)}")
+    valid = " or ".join(f'"{choice}"' for choice in known[-2:])
+    valid = "".join(f'"{choice}", ' for choice in known[:-2]) + valid
+    raise ValueError(f"{name} must be {valid}, got {value!r}{_nearest(value, known)}")
 
 
 def check_index(index: str) -> None:
-    """Refuse an ``index=`` that is a word, but none that means something.
+    """Check an ``index=`` that is not a keyword: a lone word must be an existing path.
 
     Raises
     ------
     ValueError
-        It is no file or directory either.
+        The word is neither a keyword nor an existing path.
     TypeError
-        It is bytes.
+        It is not a str.
     """
     if not isinstance(index, str):
-        raise TypeError(f"index is str or path-like, not {type(index).__name__}")
+        kind = type(index).__name__
+        raise TypeError(f"index must be a str or path-like, got {kind}")
     if index in INDEXES or not WORD.fullmatch(index) or os.path.lexists(index):
         return
     raise ValueError(
-        'index is "auto", "none", "rebuild" or a path, and there is no file '
+        'index must be "auto", "none", "rebuild" or an existing path, got '
         f"{index!r}{_nearest(index, INDEXES)}"
     )
 
 
 def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keyword arguments that a call does not take.
+    """Check the names of keyword arguments.
 
     Raises
     ------
     TypeError
-        The message names the nearest of those that it takes, or all.
+        A name is invalid; the message has the nearest valid one, or all.
     """
     known = list(known)
     for name in given:
         if name not in known:
-            near = _nearest(name, known, "=")
-            told = near or f": it takes {', '.join(f'{k}=' for k in sorted(known))}"
-            raise TypeError(f"{call}() has no argument {name}={told}")
+            hint = _nearest(name, known, "=")
+            hint = hint or f": it takes {', '.join(f'{k}=' for k in sorted(known))}"
+            raise TypeError(f"{call}() has no argument {name}={hint}")
 
 
 def named_options(call: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Have a function, or a class's ``__init__``, name the nearest of its arguments.
+    """Decorate a function or ``__init__`` to check its arguments by `check_names`.
 
     Parameters
     ----------
     call : str
-        What its callers call it.
+        Name of the call in messages.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -166,8 +167,8 @@ def named_options(call: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def _nearest(value: object, choices: Iterable[str], end: str = "") -> str:
-    """Return the end of a message that proposes a choice; "" where none is near."""
-    from difflib import get_close_matches  # 5 ms, for an error only
+    """Return the end of a message that proposes a similar choice, or ""."""
+    from difflib import get_close_matches  # takes 5 ms to import
 
     if not isinstance(value, str):
         return ""

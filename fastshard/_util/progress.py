@@ -1,4 +1,4 @@
-"""A bar on a terminal, for what takes longer than a second."""
+"""Progress bars on a terminal, for work of more than a second."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ T = TypeVar("T")
 
 @cache
 def bar_type() -> Any:
-    """Return tqdm without its own thread: a fork warns of threads."""
+    """Return a tqdm class without a monitor thread: a fork warns of threads."""
     from tqdm import tqdm
 
     return type("Bar", (tqdm,), {"monitor_interval": 0})
 
 
 def byte_bar(total: int | None, doing: str) -> Any:
-    """Return a bar of bytes, a context; ``total=None`` where they are not known."""
+    """Return a progress bar in bytes, a context manager; None is an unknown total."""
     return bar_type()(
         total=total,
         desc=doing,
         unit="B",
         unit_scale=True,
-        miniters=1,  # else a quick start delays what follows
+        miniters=1,  # otherwise a fast start delays later updates
         delay=BAR_DELAY,
         leave=False,
         disable=None,  # on a terminal only
     )
 
 
-def iterate_with_bar(things: Iterable[T], total: int, doing: str) -> Iterator[T]:
-    """Yield things, and show on a terminal how many of how many there were."""
+def iterate_with_bar(items: Iterable[T], total: int, doing: str) -> Iterator[T]:
+    """Yield items, and show their number on a terminal."""
     bar = bar_type()(
-        things,
+        items,
         total=total,
         desc=doing,
         unit=" shards",

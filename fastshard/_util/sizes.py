@@ -1,4 +1,4 @@
-"""Sizes as users write them: bytes, or text such as "1GiB"."""
+"""Sizes in bytes, or as text such as "1GiB"."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ def parse_size(size: int | str) -> int:
     ----------
     size : int or str
         Bytes; or a number and a unit: ``"500MB"`` (powers of 1,000),
-        ``"1GiB"``, ``"1.5 GiB"`` (powers of 1,024). Upper and lower case are one.
+        ``"1GiB"``, ``"1.5 GiB"`` (powers of 1,024). Case does not matter.
 
     Raises
     ------
     ValueError
-        It is no size, or not above 0.
+        The text is not a size, or the size is not positive.
     TypeError
-        It is neither int nor str.
+        The size is neither int nor str.
     """
     if isinstance(size, str):
         match = TEXT.fullmatch(size.strip())
         unit = UNITS.get(match[2].upper()) if match else None
         if match is None or unit is None:
-            raise ValueError(f'{size!r} is no size: bytes, or "500MB", "1GiB"')
+            raise ValueError(
+                f'a size must be in bytes, or text such as "500MB" or "1GiB", got '
+                f"{size!r}"
+            )
         nbytes = int(Fraction(match[1]) * unit)
     else:
         nbytes = operator.index(size)
     if nbytes <= 0:
-        raise ValueError(f"a size is above 0, not {size!r}")
+        raise ValueError(f"a size must be positive, got {size!r}")
     return nbytes

@@ -1,8 +1,8 @@
-"""Text for a terminal: one line, no control characters, no encoding that fails.
+"""Text for a terminal: single lines, without control or unencodable characters.
 
-Names, paths, keys and messages come from files and servers. Whatever a command
-prints goes through `write_line`, so that none of it moves the cursor, ends a line
-early, reorders text or raises `UnicodeEncodeError`.
+Names, paths, keys and messages come from files and servers. Commands print by
+`write_line`, so that no such text moves the cursor, ends a line, reorders text or
+raises `UnicodeEncodeError`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class UsageError(Exception):
 
 
 class PrintableFault(Protocol):
-    """A fault that a command found in data."""
+    """Protocol of a fault that `write_fault` prints."""
 
     @property
     def path(self) -> str: ...
@@ -39,10 +39,10 @@ class PrintableFault(Protocol):
 
 
 def escape_line(text: str) -> str:
-    """Escape every character that is not printable, as Python does: ``\\x1b``.
+    """Escape the characters that are not printable, as Python does: ``\\x1b``.
 
-    Bytes that were not decoded (lone surrogates) become ``\\xff``. Backslashes stay,
-    for paths have them; see `escape_name`.
+    Undecoded bytes (lone surrogates) become ``\\xff``. Backslashes are kept for paths;
+    see `escape_name`.
     """
     if text.isprintable():
         return text
@@ -50,14 +50,14 @@ def escape_line(text: str) -> str:
 
 
 def escape_name(name: str) -> str:
-    """Escape a name so that no two look alike: backslashes are doubled, as by tar."""
+    """Escape a name without ambiguity: backslashes are doubled, as by tar."""
     if "\\" in name:
         name = name.replace("\\", "\\\\")
     return escape_line(name)
 
 
 def escape_unencodable(text: str, encoding: str | None) -> str:
-    """Escape what an encoding has no bytes for: ``\\u00e9`` in ASCII."""
+    """Escape the characters that an encoding lacks: ``\\u00e9`` in ASCII."""
     if text.isascii():
         return text
     encoding = encoding or "utf-8"
@@ -71,7 +71,7 @@ def escape_unencodable(text: str, encoding: str | None) -> str:
 def write_line(*columns: object, file: TextIO | None = None) -> None:
     """Print one line, to stdout unless a file is given; tabs between columns."""
     file = sys.stdout if file is None else file
-    if file is not None:  # a program without a console has none
+    if file is not None:  # None in a program without a console
         line = "\t".join([escape_line(str(column)) for column in columns])
         file.write(escape_unencodable(line, getattr(file, "encoding", None)) + "\n")
 

@@ -1,4 +1,4 @@
-"""A seekable binary file over bytes that are in memory, without copying them."""
+"""Seekable binary file over a memoryview."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["ViewFile"]
 
 
 class ViewFile(io.BufferedIOBase):
-    """Read a view as a file: what `zipfile`, Pillow or `soundfile` take.
+    """File over a view, for `zipfile`, Pillow or `soundfile`.
 
-    Unlike `io.BytesIO` it copies nothing but what `read` returns.
+    Unlike `io.BytesIO` it copies only the bytes that `read` returns.
 
     Parameters
     ----------
     view : memoryview
-        Bytes. The file keeps it alive until it is closed.
+        One-dimensional, of bytes. The file holds it until it is closed.
     name : str
-        What `name` says, for messages.
+        The file's `name`, for messages.
     """
 
     def __init__(self, view: memoryview, name: str) -> None:
@@ -41,10 +41,10 @@ class ViewFile(io.BufferedIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         self._check()
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
-            raise ValueError(f"whence is 0, 1 or 2, not {whence}")
+            raise ValueError(f"whence must be 0, 1 or 2, got {whence}")
         at = (0, self._at, len(self._view))[whence] + offset
         if at < 0:
-            raise ValueError(f"a position before the first byte: {at}")
+            raise ValueError(f"the position must not be negative, got {at}")
         self._at = at
         return at
 
@@ -74,7 +74,7 @@ class ViewFile(io.BufferedIOBase):
         return self.readinto(buffer)
 
     def getbuffer(self) -> memoryview:
-        """Return the whole as a view, as `io.BytesIO` does."""
+        """Return the underlying view, as `io.BytesIO` does."""
         self._check()
         return self._view
 

@@ -1,4 +1,4 @@
-"""Addresses of hosts: resolved once, checked, and only then connected to."""
+"""Addresses of hosts: resolution, and the check that they are public."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IPv6 = ipaddress.IPv6Address
 
 GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # an IPv4 address in the last 32 bits
-SHARED = (  # between customers of a provider, and what older Pythons call global
+NOT_PUBLIC = (  # carrier-grade NAT, and networks that older Pythons call global
     ipaddress.IPv4Network("100.64.0.0/10"),
     ipaddress.IPv4Network("192.0.0.0/24"),
     ipaddress.IPv4Network("192.88.99.0/24"),
@@ -26,14 +26,14 @@ SHARED = (  # between customers of a provider, and what older Pythons call globa
 
 
 class RefusedHostError(RemoteError):
-    """A host has an address that ``private_hosts=False`` refuses."""
+    """A host has a private address, and ``private_hosts`` is False."""
 
 
 def is_public(text: str) -> bool:
     """Return whether an address belongs to a host on the public internet.
 
-    Of IPv6 addresses that contain an IPv4 address (mapped, NAT64, 6to4) that one
-    counts.
+    An IPv6 address that contains an IPv4 address (mapped, NAT64, 6to4) is as public
+    as the IPv4 address.
     """
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, IPv6):
@@ -45,26 +45,26 @@ def is_public(text: str) -> bool:
         address.is_global
         and not address.is_multicast
         and not address.is_reserved
-        and not any(address in network for network in SHARED)
+        and not any(address in network for network in NOT_PUBLIC)
     )
 
 
 def _embedded(address: IPv6) -> IPv4 | None:
-    """Return the IPv4 address that packets to an IPv6 address end up at."""
+    """Return the IPv4 address that an IPv6 address is translated to, or None."""
     if address in NAT64:
         return IPv4(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
 def public_addresses(host: str, port: int) -> list[str]:
-    """Resolve a host; return its addresses, all of which are public.
+    """Resolve a host; return its addresses if all of them are public.
 
     Raises
     ------
     RefusedHostError
-        One of them is not.
+        An address is not public.
     socket.gaierror
-        The host has none.
+        The host has no address.
     """
     found: list[Any] = socket.getaddrinfo(
         host.strip("[]"), port, allowed_gai_family(), socket.SOCK_STREAM
@@ -73,5 +73,5 @@ def public_addresses(host: str, port: int) -> list[str]:
     for address in addresses:
         if not is_public(address):
             of = "" if address == host else f" (of {host})"
-            raise RefusedHostError(f"{address} is no public address{of}", host)
+            raise RefusedHostError(f"{address} is not a public address{of}", host)
     return addresses

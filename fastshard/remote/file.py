@@ -1,4 +1,4 @@
-"""Remote files: reads by range, through the cache where there is one."""
+"""Remote files: range reads through the optional disk cache."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 
-MOST_WHOLE = 256 << 20  # bytes of an index
-FIRST = 16 << 10  # bytes that are asked for when an object is opened
+MOST_WHOLE = 256 << 20  # bytes of an index file
+FIRST = 16 << 10  # bytes requested when an object is opened
 
 
 class RemoteFile:
-    """An object that is read by ranges.
+    """Remote object, read by ranges. Thread-safe; does not pickle.
 
     Parameters
     ----------
@@ -54,20 +54,20 @@ class RemoteFile:
     settings : Settings
     info : ObjectInfo
     head : bytes
-        Its first bytes, as far as they are known.
+        First bytes of the object, if known.
     entry : Entry, optional
-        What is kept of it on this machine.
+        Its entry in the disk cache.
 
     Attributes
     ----------
     location : Url
     url : str
-        As it was given.
+        As given.
     path : str
-        The URL without what may be secret, for errors, logs, what is stored.
+        Redacted URL, for errors, logs and files.
     nbytes, mtime_ns : int
     tag : str
-        What changes when it is written to; empty if nothing does.
+        Differs between versions of the object; "" if the server sends none.
     """
 
     def __init__(
@@ -87,20 +87,21 @@ class RemoteFile:
         self.head = head
         self.entry = entry
         self._client = _client_of(self.location.scheme)
-        self._keeping = threading.Lock()
+        self._downloading = threading.Lock()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes; a range request, unless they are known already.
+        """Return bytes of the object, by a range request if they are not cached.
 
         Raises
         ------
         RemoteError
-            They cannot be had.
+            The bytes cannot be read.
         FormatError
-            The object has not so many.
+            The range ends after the object.
         """
         if offset > self.nbytes or size > self.nbytes - offset:
-            raise FormatError("a read beyond the object", self.path, offset)
+            reason = f"a read of {size:,} bytes past the end, byte {self.nbytes:,}"
+            raise FormatError(reason, self.path, offset)
         if offset + size <= len(self.head):
             return self.head[offset : offset + size]
         if not 0 < size <= MOST_SPAN:
@@ -113,12 +114,12 @@ class RemoteFile:
             try:
                 self.read_range(offset, offset + size, [(offset, view)], deadline)
             except (FastshardError, OSError) as error:
-                # Without the frames that hold headers and buffers.
+                # Frames of the traceback hold headers and buffers.
                 raise error.with_traceback(None)  # noqa: B904
         return room
 
     def read_many(self, extents: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return bytes of some extents, all asked for at once."""
+        """Return the bytes of several extents, requested at the same time."""
         if all(offset + size <= len(self.head) for offset, size in extents):
             return [self.head[offset : offset + size] for offset, size in extents]
         requests = [Request(self, offset, size) for offset, size in extents]
@@ -126,15 +127,15 @@ class RemoteFile:
         return [request.result() for request in requests]
 
     def request(self, offset: int, size: int) -> Request:
-        """Return a request, which `start` sends."""
+        """Return a request for bytes, to be sent by `start`."""
         return Request(self, offset, size)
 
     def start(self, requests: Sequence[Request]) -> None:
-        """Have requests of this object or others answered, and do not wait."""
+        """Send requests for this object or others, without waiting."""
         start(requests)
 
     def read_now(self, requests: Sequence[Request]) -> None:
-        """Answer requests in this thread, ahead of those that wait for the engine."""
+        """Read requests in this thread, before those queued for other threads."""
         read_now(requests)
 
     def read_into(
@@ -145,36 +146,36 @@ class RemoteFile:
         Parameters
         ----------
         wants : sequence of (RemoteFile, int, memoryview)
-            From where, from which byte on, where to.
+            Object, offset, destination.
 
         Returns
         -------
         list of Exception or None
-            What went wrong with each.
+            The error of each read, or None.
         """
         requests = [Request(file, at, len(view), view) for file, at, view in wants]
         return fetch(requests)
 
     @property
     def meter(self) -> Meter:
-        """Latency and rate of its server, as measured in this process."""
+        """Latency and transfer rate of the server, measured in this process."""
         return self.settings.shared(self._client).meter
 
     def is_cached(self, offset: int, size: int) -> bool:
-        """Say whether a range is on this machine."""
+        """Return whether the disk cache has all of a range."""
         return self.entry is not None and self.entry.has(offset, size)
 
     def read_cached(self, offset: int, view: memoryview) -> bool:
-        """Fill a buffer from this machine; False if a byte is not there, or wrong."""
+        """Fill a buffer from the disk cache; return False if it lacks a byte."""
         return self.entry is not None and self.entry.read_into(offset, view)
 
     def read_range(
         self, start: int, end: int, parts: Sequence[Part], deadline: Deadline
     ) -> None:
-        """Read a range over the network, and put parts of it where they go."""
+        """Read a range over the network and copy parts of it to their destinations."""
         if self.settings.offline:
             raise RemoteError(
-                f"offline, and byte {start:,} is not kept here", self.path
+                f"byte {start:,} is not in cache_dir, and offline=True", self.path
             )
         transport = self.settings.shared(self._client)
         try:
@@ -189,16 +190,16 @@ class RemoteFile:
                 self.entry.add(offset, view)
 
     def _download(self, entry: CacheEntry, parts: Sequence[Part]) -> None:
-        """Keep all of an object again, of which ranges cannot be had."""
+        """Download the object again, from a server without ranges."""
         cache = cache_for(self.settings)
         assert cache is not None
-        with self._keeping:
+        with self._downloading:
             if not all(entry.read_into(*part) for part in parts):
                 download_to_cache(self.location, self.settings, cache)
         if not all(entry.read_into(*part) for part in parts):
             raise RemoteError(
-                "the server sends whole objects only, and cache_limit is too small to "
-                "keep one",
+                "the server does not support ranges, and the object does not fit in "
+                "cache_limit",
                 self.path,
             )
 
@@ -224,7 +225,7 @@ def open_remote(url: str | Url, settings: Settings) -> RemoteFile:
     Raises
     ------
     RemoteNotFoundError
-        There is none.
+        The object does not exist.
     RemoteError
         It cannot be read.
     """
@@ -233,22 +234,24 @@ def open_remote(url: str | Url, settings: Settings) -> RemoteFile:
     if cache is None:
         info, head = transport_for(url, settings).head(url, FIRST)
         return RemoteFile(url, settings, info, head)
-    return _open_kept(url, settings, cache)
+    return _open_cached(url, settings, cache)
 
 
-def _open_kept(url: Url, settings: Settings, cache: RangeCache) -> RemoteFile:
-    """Open an object of which something may be kept here."""
+def _open_cached(url: Url, settings: Settings, cache: RangeCache) -> RemoteFile:
+    """Open an object through the disk cache."""
     name = cache_key(url.text)
     if settings.offline:
         known = cache.latest_info(name)
         if known is None:
-            raise RemoteNotFoundError("offline, and it is not kept here", url.redacted)
+            raise RemoteNotFoundError(
+                "the object is not in cache_dir, and offline=True", url.redacted
+            )
         return RemoteFile(url, settings, known, entry=cache.entry(name, known))
     try:
         info, head = transport_for(url, settings).head(url, FIRST)
     except NoRangesError:
         return RemoteFile(url, settings, *download_to_cache(url, settings, cache))
-    if not info.tag:  # nothing tells when it is written to
+    if not info.tag:  # a change of the object could not be detected
         return RemoteFile(url, settings, info, head)
     entry = cache.entry(name, info)
     if not entry.has(0, len(head)):
@@ -257,18 +260,18 @@ def _open_kept(url: Url, settings: Settings, cache: RangeCache) -> RemoteFile:
 
 
 def read_remote(url: str | Url, settings: Settings) -> bytes:
-    """Return the bytes of a small object."""
+    """Return all bytes of a small object, such as an index."""
     if settings.cache_dir is None:
         return transport_for(url, settings).whole(url)[1]
     file = open_remote(url, settings)
     if file.nbytes > MOST_WHOLE:
-        reason = f"{file.nbytes:,} bytes, and {MOST_WHOLE:,} may be"
+        reason = f"expected at most {MOST_WHOLE:,} bytes, got {file.nbytes:,}"
         raise RemoteError(reason, file.path)
     return file.read(0, file.nbytes)
 
 
 def try_open_remote(url: str | Url, settings: Settings) -> RemoteFile | None:
-    """Open an object, or return None if there is none."""
+    """Open an object, or return None if it does not exist."""
     try:
         return open_remote(url, settings)
     except RemoteError as error:
@@ -278,9 +281,9 @@ def try_open_remote(url: str | Url, settings: Settings) -> RemoteFile | None:
 
 
 def is_not_found(error: OSError) -> bool:
-    """Say whether an error means that there is no such object.
+    """Return whether an error means that the object does not exist.
 
-    A store that may not be listed denies what is not there.
+    A store without permission to list answers 403 for missing objects.
     """
     return isinstance(error, FileNotFoundError) or (
         isinstance(error, RemoteError) and error.status in (401, 403)
@@ -288,12 +291,12 @@ def is_not_found(error: OSError) -> bool:
 
 
 def transport_for(url: str | Url, settings: Settings) -> Transport:
-    """Return this process's client for a URL."""
+    """Return the process's client for a URL."""
     return settings.shared(_client_of(parse_url(url).scheme))
 
 
 def _client_of(scheme: str) -> Callable[[Settings], Transport]:
-    """Return the class of clients for a scheme; its module is imported now."""
+    """Return the client class for a scheme; import its module."""
     if scheme in HTTP:
         from fastshard.remote.http import HttpClient
 
@@ -307,14 +310,14 @@ def _client_of(scheme: str) -> Callable[[Settings], Transport]:
     return StoreClient
 
 
-CHUNK = 1 << 20  # bytes that are kept at a time
+CHUNK = 1 << 20  # bytes of a download stored at a time
 COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
 
 
 def cache_key(url: str) -> str:
-    """Return the name that an object is kept by: nothing secret, and no commit.
+    """Return an object's name in the cache: its URL without secrets and commit.
 
-    Objects that are the same in two commits of a repository are kept once: tags tell.
+    A file that is the same in two commits has one entry: versions differ by tag.
     """
     scheme, _, rest = url.partition("://")
     if scheme.lower() not in HTTP and "@" in rest.partition("/")[0]:
@@ -325,14 +328,14 @@ def cache_key(url: str) -> str:
 def download_to_cache(
     url: Url, settings: Settings, cache: RangeCache
 ) -> tuple[ObjectInfo, bytes, CacheEntry]:
-    """Keep a whole object of a server that knows no ranges."""
+    """Store a whole object in the cache, from a server without ranges."""
     from fastshard.remote.http import client_for
 
-    def keep(response: RangeResponse) -> tuple[ObjectInfo, bytes, CacheEntry]:
+    def store(response: RangeResponse) -> tuple[ObjectInfo, bytes, CacheEntry]:
         if not response.info.tag:
             raise response.error(
-                "the server sends whole objects only, and nothing that tells when they "
-                "are written to: download them"
+                "the server supports neither ranges nor ETag and Last-Modified: "
+                "download the object to a local file"
             )
         entry = cache.entry(cache_key(url.text), response.info)
         if entry.is_whole():
@@ -345,11 +348,11 @@ def download_to_cache(
         response.finish()
         return response.info, b"", entry
 
-    return client_for(settings).download(url, keep)
+    return client_for(settings).download(url, store)
 
 
-class _Kept:
-    """The cache that settings name."""
+class _CacheOfSettings:
+    """Disk cache for ``cache_dir`` and ``cache_limit``; one per `Settings`."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.cache_dir is not None
@@ -357,12 +360,14 @@ class _Kept:
 
 
 def cache_for(settings: Settings) -> RangeCache | None:
-    """Return what keeps bytes on this machine, if something does."""
-    return None if settings.cache_dir is None else settings.shared(_Kept).cache
+    """Return the process's disk cache, or None without ``cache_dir``."""
+    if settings.cache_dir is None:
+        return None
+    return settings.shared(_CacheOfSettings).cache
 
 
 def index_cache_entry(file: RemoteFile) -> CacheEntry | None:
-    """Return where an index of an object is kept that was made here."""
+    """Return the cache entry that stores an index made for an object, if any."""
     if file.entry is not None or not file.tag:
         return file.entry
     folder = default_cache_dir()
@@ -370,9 +375,12 @@ def index_cache_entry(file: RemoteFile) -> CacheEntry | None:
 
 
 def default_cache_dir() -> str | None:
-    """Return where indexes are kept: ``FASTSHARD_CACHE``, or the user's cache."""
-    told = os.environ.get("FASTSHARD_CACHE")
-    if told is not None:
-        return told or None
-    above = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(above, "fastshard") if os.path.isabs(above) else None
+    """Return the directory for indexes: ``FASTSHARD_CACHE``, or the user's cache.
+
+    None if the variable is empty, or the user has no home directory.
+    """
+    folder = os.environ.get("FASTSHARD_CACHE")
+    if folder is not None:
+        return folder or None
+    parent = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(parent, "fastshard") if os.path.isabs(parent) else None

@@ -1,7 +1,7 @@
-"""Ranges over HTTP and HTTPS, by urllib3: every answer is checked.
+"""Client for ranges over HTTP and HTTPS, by urllib3; checks every response.
 
-Redirects are followed here, so that a secret never goes to another origin, and no
-answer leads away from http and https.
+Redirects are followed here, so that no secret is sent to another origin, and no
+redirect leads to another scheme.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ FAILURES = (
     OSError,
     http.client.HTTPException,
     ValueError,
-    OverflowError,  # of http.client, for a chunk of absurd size
+    OverflowError,  # of http.client, for a chunk of an absurd size
 )
 
 NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL"))
 NO_NAME = frozenset(
     (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 )
-ENDED = frozenset((400, 401, 403, 404, 410))  # what a target says that was signed
+EXPIRED = frozenset((400, 401, 403, 404, 410))  # of a target with an old signature
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 MOST_REDIRECTS = 5
-REMEMBERED = 60.0  # seconds that a redirect is remembered, unless it says otherwise
-MARGIN = 30.0  # seconds before a signature ends in which it is not used
-MESSAGE = 64 << 10  # bytes of what goes with an error
-LARGEST = 1 << 40  # bytes of an object that is downloaded
-LARGEST_ANSWER = 256 << 20  # bytes of a whole object that is read at once
+LIFETIME = 60.0  # seconds that a redirect is cached, unless its target has a lifetime
+MARGIN = 30.0  # seconds before its expiry from which a signature is not used
+MESSAGE = 64 << 10  # bytes of the body of an error response
+LARGEST = 1 << 40  # bytes of a downloaded object
+LARGEST_ANSWER = 256 << 20  # bytes of an object read whole
 
 
 class HttpClient:
-    """Reads ranges; one a process and settings. Use `client_for`."""
+    """Client for HTTP servers; one per process and settings, by `client_for`."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -78,8 +78,8 @@ class HttpClient:
         self._fast = FastHttp(settings, self.meter)
         self._managers: dict[tuple[str | None, bool], Any] = {}
         self._pools: dict[Origin, tuple[Any, bool]] = {}
-        self._targets: dict[str, tuple[str, float]] = {}  # where urls lead, until when
-        self._answered: set[Origin] = set()  # these hosts exist
+        self._targets: dict[str, tuple[str, float]] = {}  # of redirects; with expiry
+        self._reached: set[Origin] = set()  # hosts that exist
 
     def read(
         self,
@@ -90,44 +90,55 @@ class HttpClient:
         known: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
-        """Read a range, and put parts of it where they go; see `Transport.read`."""
+        """Read a range and copy parts of it to their destinations; see `Transport`."""
         deadline = deadline or Deadline(self.settings.timeout, end - start)
         target = self._target_of(url.sent)
         if self._fast.read(target, start, end, parts, known, deadline):
             return
         self._request(
-            url, start, end, known, deadline, lambda answer: answer.read_parts(parts)
+            url,
+            start,
+            end,
+            known,
+            deadline,
+            lambda response: response.read_parts(parts),
         )
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
-        """Return what an object is, and its first bytes, at most `size`."""
+        """Return the metadata and at most the first `size` bytes of an object."""
         url = parse_url(url)
         deadline = Deadline(self.settings.timeout, size)
         return self._request(
-            url, 0, size, None, deadline, lambda answer: (answer.info, answer.read())
+            url,
+            0,
+            size,
+            None,
+            deadline,
+            lambda response: (response.info, response.read()),
         )
 
     def whole(
         self, url: str | Url, most: int = LARGEST_ANSWER
     ) -> tuple[ObjectInfo, bytes]:
-        """Return an object, also from servers that know no ranges.
+        """Return the metadata and all bytes of an object, also without range support.
 
         Raises
         ------
         RemoteError
-            It has more than `most` bytes, or cannot be had.
+            The object has more than `most` bytes, or cannot be read.
         """
         url = parse_url(url)
         first = 1 << 20
         deadline = Deadline(self.settings.timeout, first)
 
-        def take(answer: RangeResponse) -> tuple[ObjectInfo, bytes]:
-            if answer.info.nbytes > most:
-                raise answer.error(f"{answer.info.nbytes:,} bytes, and {most:,} may be")
-            deadline.extend(answer.end)
-            return answer.info, answer.read()
+        def receive(response: RangeResponse) -> tuple[ObjectInfo, bytes]:
+            nbytes = response.info.nbytes
+            if nbytes > most:
+                raise response.error(f"expected at most {most:,} bytes, got {nbytes:,}")
+            deadline.extend(response.end)
+            return response.info, response.read()
 
-        info, data = self._request(url, 0, first, None, deadline, take, whole=True)
+        info, data = self._request(url, 0, first, None, deadline, receive, whole=True)
         if len(data) == info.nbytes:
             return info, data
         room, view = allocate_bytes(info.nbytes)
@@ -137,14 +148,16 @@ class HttpClient:
         return info, room
 
     def download(self, url: Url, receive: Callable[[RangeResponse], T]) -> T:
-        """Return what `receive` makes of a response with a whole object of any size."""
+        """Request a whole object of any size; return ``receive(response)``."""
         deadline = Deadline(self.settings.timeout)
 
-        def begin(answer: RangeResponse) -> T:
-            deadline.extend(answer.end)
-            return receive(answer)
+        def extend_and_receive(response: RangeResponse) -> T:
+            deadline.extend(response.end)
+            return receive(response)
 
-        return self._request(url, 0, LARGEST, None, deadline, begin, whole=True)
+        return self._request(
+            url, 0, LARGEST, None, deadline, extend_and_receive, whole=True
+        )
 
     def _request(
         self,
@@ -156,25 +169,25 @@ class HttpClient:
         receive: Callable[[RangeResponse], T],
         whole: bool = False,
     ) -> T:
-        """Ask until an answer is right, or there is no sense in asking again."""
+        """Send a request; retry after transient failures and expired redirects."""
         sent, attempt = url.sent, 0
         while True:
-            remembered = self._target_of(sent) != sent
+            redirected = self._target_of(sent) != sent
             try:
-                with self._answer(url, start, end, known, deadline, whole) as answer:
-                    return receive(answer)
+                with self._respond(url, start, end, known, deadline, whole) as response:
+                    return receive(response)
             except RetryError as failed:
                 self._targets.pop(sent, None)
                 deadline.backoff(failed, attempt, url.redacted, self.settings.attempts)
             except RemoteError as error:
                 self._targets.pop(sent, None)
-                if not remembered or error.status not in ENDED:
+                if not redirected or error.status not in EXPIRED:
                     error.attempts = attempt + 1
                     raise
             attempt += 1
 
     @contextmanager
-    def _answer(
+    def _respond(
         self,
         url: Url,
         start: int,
@@ -183,11 +196,11 @@ class HttpClient:
         deadline: Deadline,
         whole: bool,
     ) -> Iterator[RangeResponse]:
-        """Send a request, follow its redirects, check the answer's headers."""
+        """Send a request, follow redirects, yield a response with valid headers."""
         target = self._target_of(url.sent)
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         response = None
-        handled = sys.exception()  # that the caller handles: the context of all others
+        handled = sys.exception()  # by the caller; the context of later exceptions
         current_read.deadline = deadline
         try:
             for _ in range(MOST_REDIRECTS + 1):
@@ -195,16 +208,16 @@ class HttpClient:
                 response = self._send(target, headers, known, deadline)
                 if response.status not in REDIRECTS:
                     break
-                target = self._redirected(url, target, response)
+                target = self._follow_redirect(url, target, response)
                 response.close()
             else:
-                raise RemoteError("too many redirects", url.redacted)
+                raise RemoteError(f"more than {MOST_REDIRECTS} redirects", url.redacted)
             self.meter.record_latency(time.monotonic() - begun)
             if response.status >= 400:
                 _drain(response)
-            answer = RangeResponse(response, url, start, end, known, whole)
+            ranged = RangeResponse(response, url, start, end, known, whole)
             begun = time.monotonic()
-            yield answer
+            yield ranged
             self.meter.record_transfer(end - start, time.monotonic() - begun)
             response = None
         except FAILURES as error:
@@ -222,9 +235,9 @@ class HttpClient:
         known: ObjectInfo | None,
         deadline: Deadline,
     ) -> Any:
-        """Send a request; return the response, whose body is not read."""
+        """Send a request; return the response with its body unread."""
         headers = dict(headers)
-        if known is not None and known.is_strong and not self._leads_on(target):
+        if known is not None and known.is_strong and target not in self._targets:
             headers["If-Match"] = known.tag
         origin = origin_of(target)
         if origin in self.settings.origins:
@@ -232,79 +245,79 @@ class HttpClient:
             token = self.settings.bearer()
             if token:
                 headers["Authorization"] = f"Bearer {token}"
-        left = deadline.remaining()
-        pool, whole = self._pool_for(origin)
+        remaining = deadline.remaining()
+        pool, takes_urls = self._pool_for(origin)
         base, question, query = target.partition("?")
         current_read.query = question + query if query else ""
         response = pool.urlopen(
             "GET",
-            base if whole else _path_of(base),
+            base if takes_urls else _path_of(base),
             headers=headers,
             redirect=False,
             assert_same_host=False,
             retries=False,
             preload_content=False,
             decode_content=False,
-            timeout=urllib3.Timeout(connect=min(left, CONNECT), read=left),
+            timeout=urllib3.Timeout(connect=min(remaining, CONNECT), read=remaining),
         )
-        self._answered.add(origin)
+        self._reached.add(origin)
         return response
 
     def _translate_error(
         self, error: Exception, url: Url, target: str, handled: BaseException | None
     ) -> Exception:
-        """Return a `RetryError` or a `RemoteError` for a library's or the system's."""
+        """Return a `RetryError` or a `RemoteError` for another exception."""
         chain = [error, *_causes(error, handled)]
-        reason = _text_of(chain[-1])
-        for one in chain:
-            if isinstance(one, RefusedHostError):
-                return RefusedHostError(one.reason, url.redacted)
-            if isinstance(one, RemoteError):
-                return one
-            if isinstance(one, ssl.SSLCertVerificationError):
-                reason = f"its certificate is not trusted: {reason}"
+        reason = _describe(chain[-1])
+        for cause in chain:
+            if isinstance(cause, RefusedHostError):
+                return RefusedHostError(cause.reason, url.redacted)
+            if isinstance(cause, RemoteError):
+                return cause
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                reason = f"the server's certificate is not trusted: {reason}"
                 return RemoteError(reason, url.redacted)
-            if isinstance(one, ssl.SSLError) and one.reason in NO_TLS:
-                return RemoteError(f"it does not speak TLS: {reason}", url.redacted)
-            unknown = isinstance(one, socket.gaierror) and one.errno in NO_NAME
-            if unknown and origin_of(target) not in self._answered:
-                return RemoteError(f"there is no such host: {reason}", url.redacted)
+            if isinstance(cause, ssl.SSLError) and cause.reason in NO_TLS:
+                reason = f"the server does not support TLS: {reason}"
+                return RemoteError(reason, url.redacted)
+            unknown = isinstance(cause, socket.gaierror) and cause.errno in NO_NAME
+            if unknown and origin_of(target) not in self._reached:
+                return RemoteError(f"the host does not exist: {reason}", url.redacted)
         return RetryError(reason)
 
-    def _leads_on(self, target: str) -> bool:
-        return target in self._targets
-
     def _target_of(self, url: str) -> str:
-        """Return where a url led, if that is remembered and holds."""
+        """Return the cached redirect target of a URL, or the URL."""
         target, until = self._targets.get(url, (url, 0.0))
         return target if time.monotonic() < until else url
 
-    def _redirected(self, url: Url, target: str, response: Any) -> str:
-        """Return where a redirect leads, and remember it."""
+    def _follow_redirect(self, url: Url, target: str, response: Any) -> str:
+        """Return the target of a redirect, and cache it."""
         location = response.headers.get("Location")
         if not location:
-            raise RemoteError("a redirect to nowhere", url.redacted, response.status)
+            reason = "a redirect without a Location"
+            raise RemoteError(reason, url.redacted, response.status)
         try:
-            found = normalize_url(urljoin(target, location))
+            following = normalize_url(urljoin(target, location))
         except (FastshardError, ValueError):
             raise RemoteError(
                 f"a redirect to {_redact(target, location)!r}",
                 url.redacted,
                 response.status,
             ) from None
-        if origin_of(target).scheme == "https" and origin_of(found).scheme == "http":
+        schemes = origin_of(target).scheme, origin_of(following).scheme
+        if schemes == ("https", "http"):
             raise RemoteError(
                 f"a redirect from https to {_redact(target, location)!r}",
                 url.redacted,
                 response.status,
             )
         if target == url.sent or url.sent in self._targets:
-            until = time.monotonic() + _lasts(found)
-            self._targets[url.sent] = found, until
-        return found
+            until = time.monotonic() + _lifetime(following)
+            self._targets[url.sent] = following, until
+        return following
 
     def _pool_for(self, origin: Origin) -> tuple[Any, bool]:
-        """Return the connections to an origin, and whether they take whole URLs."""
+        """Return an origin's connection pool, and whether it takes whole URLs."""
         found = self._pools.get(origin)
         if found is None:
             proxy, secure = proxy_for(origin), origin.scheme == "https"
@@ -312,25 +325,25 @@ class HttpClient:
             if not self.settings.private_hosts:
                 refuse_proxy(origin, proxy)
             if manager is None:
-                told = self.settings
+                settings = self.settings
                 manager = manager_for(
-                    told.connections, told.private_hosts, proxy, secure
+                    settings.connections, settings.private_hosts, proxy, secure
                 )
                 self._managers[proxy, secure] = manager
             pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)
-            made = pool, proxy is not None and origin.scheme == "http"
-            found = self._pools.setdefault(origin, made)
+            takes_urls = proxy is not None and origin.scheme == "http"
+            found = self._pools.setdefault(origin, (pool, takes_urls))
         return found
 
 
 @functools.lru_cache(1024)
 def _path_of(url: str) -> str:
-    """Return the path of a URL without a query, as it is sent to its host."""
+    """Return the path of a URL without a query, as a request target."""
     return urlsplit(url).path or "/"
 
 
 def _drain(response: Any) -> None:
-    """Read the message that goes with an error, so that the connection is free."""
+    """Read the short body of an error response, so that its connection is reused."""
     length = response.headers.get("Content-Length", "")
     if (
         length.isascii()
@@ -343,17 +356,17 @@ def _drain(response: Any) -> None:
 
 
 def _redact(target: str, location: str) -> str:
-    """Return where a redirect leads, without what may be secret."""
+    """Return the target of a redirect without its possible secrets."""
     try:
         return redact(urljoin(target, location)).partition("?")[0][:200]
     except ValueError:
-        return "no URL"
+        return "an invalid URL"
 
 
 def _causes(
     error: BaseException, handled: BaseException | None
 ) -> Iterator[BaseException]:
-    """Yield what led to an exception, up to one that was being handled before."""
+    """Yield the causes of an exception, up to the one in `handled`."""
     for _ in range(8):
         reason = getattr(error, "reason", None)
         inner = reason if isinstance(reason, BaseException) else error.__cause__
@@ -364,14 +377,16 @@ def _causes(
         error = inner
 
 
-def _text_of(last: BaseException) -> str:
-    """Describe an exception without addresses of objects or of secrets."""
-    text = last.strerror if isinstance(last, OSError) and last.strerror else str(last)
-    return f"{type(last).__name__}: {str(text)[:200]}"
+def _describe(error: BaseException) -> str:
+    """Return an exception's class and text: the system's message if it has one."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = str(error.strerror)
+    return f"{type(error).__name__}: {text[:200]}"
 
 
-def _lasts(url: str) -> float:
-    """Return how long a redirect's target holds, seconds; signed ones say it."""
+def _lifetime(url: str) -> float:
+    """Return for how many seconds a redirect's target is valid; signed ones say so."""
     query = parse_qs(urlsplit(url).query)
     try:
         if "Expires" in query:
@@ -384,9 +399,9 @@ def _lasts(url: str) -> float:
             return max(0.0, until - time.time() - MARGIN)
     except (ValueError, KeyError, OverflowError):
         pass
-    return REMEMBERED
+    return LIFETIME
 
 
 def client_for(settings: Settings) -> HttpClient:
-    """Return this process's client."""
+    """Return the process's client for these settings."""
     return settings.shared(HttpClient)

@@ -1,10 +1,10 @@
-"""Connections whose reads end at a deadline, and that may refuse private hosts.
+"""HTTP connections: read deadlines, queries kept from logs, private hosts refused.
 
-A socket's own timeout begins anew with each byte. Here each wait, for headers too, is
-as long as the deadline of the read that is under way in the thread.
+A socket's timeout restarts with each byte. Here every wait, for headers too, ends at
+the deadline of the read in progress in the thread.
 
-urllib3 logs the target of each request, and a query may be secret: it gets targets
-without one, and the connection adds that of the request under way.
+urllib3 logs the target of each request, and a query may be secret: urllib3 gets
+targets without a query, and the connection appends it when the request is sent.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from fastshard.remote.retry import Deadline
 from fastshard.remote.urls import Origin
 
 BUFFER = 8 << 10  # bytes
-CONNECT = 10.0  # seconds to be connected in
-AT_ONCE = 256 << 10  # bytes that are read by way of a buffer: more than it holds
+CONNECT = 10.0  # seconds to connect
+AT_ONCE = 256 << 10  # bytes of a buffered read; larger than the buffer, to bypass it
 
 __all__ = [
     "TimedResponse",
@@ -49,22 +49,22 @@ __all__ = [
 
 
 class _CurrentRead(threading.local):
-    """What this thread reads."""
+    """State of the read in progress in this thread."""
 
     deadline: Deadline | None = None
     response: TimedResponse | None = None
-    query: str = ""  # of the target that is asked for, with its question mark
+    query: str = ""  # of the request's target, with its question mark
 
 
 current_read = _CurrentRead()
 
 
 class _TimedRaw(io.RawIOBase):
-    """A socket's bytes; what was waited for too long raises `RetryError`."""
+    """Raw file of a socket; reads after the deadline raise `RetryError`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._held = sock.makefile("rb", buffering=0)  # the socket closes after us
+        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open
 
     def readable(self) -> bool:
         return True
@@ -78,47 +78,47 @@ class _TimedRaw(io.RawIOBase):
             deadline.sock = self.sock
             try:
                 return self.sock.recv_into(buffer)
-            except TimeoutError:  # `left` raises
+            except TimeoutError:  # `remaining` raises
                 continue
             finally:
                 deadline.sock = None
 
     def close(self) -> None:
         if not self.closed:
-            self._held.close()
+            self._file.close()
         super().close()
 
 
 class TimedResponse(HTTPResponse):
-    """An answer, whose body can be received into memory of the caller's."""
+    """Response whose body is received directly into the caller's memory."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         self._raw = _TimedRaw(sock)
-        # It asks the socket for nothing but a file.
+        # HTTPResponse calls only `makefile` of the socket.
         super().__init__(self, *args, **kwargs)  # type: ignore[arg-type]
-        self._drained = False  # nothing of the body is buffered any more
+        self._drained = False  # whether the buffer holds no byte of the body
         current_read.response = self
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Stand for the socket, of which `HTTPResponse` wants a file."""
+        """Return a buffered file of the socket, for `HTTPResponse`."""
         return io.BufferedReader(self._raw, BUFFER)
 
     def receive(self, scatter: Scatter) -> bool:
-        """Read some bytes of the body; False at its end."""
+        """Receive some bytes of the body; return False at its end."""
         sock = self._raw.sock
         if self._drained and CAN_RECEIVE and type(sock) is socket.socket:
-            got = _received(sock, scatter)
+            count = _receive(sock, scatter)
         else:
-            data = self.read1(min(scatter.left, AT_ONCE))  # which knows chunks
+            data = self.read1(min(scatter.left, AT_ONCE))  # decodes chunks
             scatter.feed(data)
             self._drained = not self.chunked and self.length is not None
             return bool(data)
         assert self.length is not None
-        self.length -= got
-        return got > 0
+        self.length -= count
+        return count > 0
 
-    def is_over(self) -> bool:
-        """Say whether the body was read whole; the connection is free then."""
+    def is_complete(self) -> bool:
+        """Return whether the whole body was read, which frees the connection."""
         if self.fp is None:
             return True
         if self.chunked or self.length is None:
@@ -129,60 +129,70 @@ class TimedResponse(HTTPResponse):
         return False
 
 
-def _received(sock: socket.socket, scatter: Scatter) -> int:
-    """Fill buffers from a plain socket, without the GIL; 0 at the end."""
+def _receive(sock: socket.socket, scatter: Scatter) -> int:
+    """Fill buffers from a plain socket, without the GIL; return 0 at its end."""
     deadline = current_read.deadline
     assert deadline is not None
     while True:
         deadline.remaining()
-        got, ended = scatter.receive(sock.fileno(), deadline.at)
-        if got or ended:
-            return got
+        count, ended = scatter.receive(sock.fileno(), deadline.at)
+        if count or ended:
+            return count
 
 
-class _Plain(HTTPConnection):
-    response_class = TimedResponse
-    debuglevel = 0  # http.client would print requests, with their secrets
+class _GuardedConnection:
+    """Mixin for connections of urllib3: timed responses, secrets kept from logs.
+
+    Parameters
+    ----------
+    private_hosts : bool
+        False refuses to connect to private hosts.
+    """
+
+    response_class: Any = TimedResponse
+    debuglevel = 0  # otherwise http.client may print requests, secrets included
+
+    def __init__(self, *args: Any, private_hosts: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._private_hosts = private_hosts
 
     def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        super().putrequest(method, url + current_read.query, *args, **kwargs)
+        target = url + current_read.query
+        super().putrequest(method, target, *args, **kwargs)  # type: ignore[misc]
 
-
-class _Secure(HTTPSConnection):
-    response_class = TimedResponse
-    debuglevel = 0
-
-    def putrequest(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        super().putrequest(method, url + current_read.query, *args, **kwargs)
-
-
-class _PublicPlain(_Plain):
     def _new_conn(self) -> socket.socket:
-        return _public_socket(self)
+        if self._private_hosts:
+            sock: socket.socket = super()._new_conn()  # type: ignore[misc]
+            return sock
+        assert isinstance(self, HTTPConnection)
+        return _connect_to_public(self)
 
 
-class _PublicSecure(_Secure):
-    def _new_conn(self) -> socket.socket:
-        return _public_socket(self)
+class _PlainConnection(_GuardedConnection, HTTPConnection):
+    """Connection without TLS."""
 
 
-def _public_socket(connection: HTTPConnection) -> socket.socket:
+class _SecureConnection(_GuardedConnection, HTTPSConnection):
+    """Connection with TLS."""
+
+
+def _connect_to_public(connection: HTTPConnection) -> socket.socket:
     """Connect to a host whose addresses are all public.
 
-    Its name is resolved once: the addresses that were checked are connected to. TLS
-    goes on with the name.
+    The name is resolved once, and the checked addresses are connected to. TLS uses
+    the name.
 
     Raises
     ------
     RefusedHostError
-        One of them is not; nothing was connected to.
+        An address is not public; no connection was made.
     """
     host = connection.host
     try:
         addresses = public_addresses(host, connection.port)
     except socket.gaierror as error:
         raise NameResolutionError(host, connection, error) from error
-    failed: OSError | None = None
+    failure: OSError | None = None
     for address in addresses:
         try:
             return create_connection(
@@ -191,19 +201,21 @@ def _public_socket(connection: HTTPConnection) -> socket.socket:
                 socket_options=connection.socket_options,
             )
         except OSError as error:
-            failed = error
-    if isinstance(failed, TimeoutError):
-        raise ConnectTimeoutError(connection, f"connecting to {host} took too long")
-    raise NewConnectionError(connection, f"no connection to {host}: {failed}")
+            failure = error
+    if isinstance(failure, TimeoutError):
+        raise ConnectTimeoutError(connection, f"connecting to {host} timed out")
+    raise NewConnectionError(connection, f"no connection to {host}: {failure}")
 
 
-def _pool(base: type, connection: type) -> type:
-    return type(base.__name__, (base,), {"ConnectionCls": connection})
+def _pool_class(base: type, connection: type, private_hosts: bool) -> type:
+    """Return a subclass of a connection pool with our class of connections."""
+    make = functools.partial(connection, private_hosts=private_hosts)
+    return type(base.__name__, (base,), {"ConnectionCls": staticmethod(make)})
 
 
 @functools.lru_cache(1)
-def _trust() -> ssl.SSLContext:
-    """Return what certificates are checked by; to load it takes long."""
+def _tls_context() -> ssl.SSLContext:
+    """Return the shared TLS context; loading certificates is slow."""
     context = create_urllib3_context()
     context.load_default_certs()
     return context
@@ -212,16 +224,14 @@ def _trust() -> ssl.SSLContext:
 def connection_to(
     origin: Origin, private_hosts: bool, timeout: float
 ) -> HTTPConnection:
-    """Return a connection of its own, which is connected."""
+    """Return a new connection to an origin, outside the pools of urllib3."""
+    options: dict[str, Any] = {"timeout": timeout, "private_hosts": private_hosts}
     connection: HTTPConnection
     if origin.scheme == "https":
-        secure = _Secure if private_hosts else _PublicSecure
-        connection = secure(
-            origin.host, origin.port, timeout=timeout, ssl_context=_trust()
-        )
+        options["ssl_context"] = _tls_context()
+        connection = _SecureConnection(origin.host, origin.port, **options)
     else:
-        plain = _Plain if private_hosts else _PublicPlain
-        connection = plain(origin.host, origin.port, timeout=timeout)
+        connection = _PlainConnection(origin.host, origin.port, **options)
     connection.connect()
     return connection
 
@@ -229,65 +239,69 @@ def connection_to(
 def manager_for(
     connections: int, private_hosts: bool, proxy: str | None, secure: bool
 ) -> Any:
-    """Return a pool of connections.
+    """Return a manager of connection pools.
 
     Parameters
     ----------
     connections : int
-        To one host, at most, that are kept.
+        Maximum of idle connections to one host.
     private_hosts : bool
-        Whether hosts may be private ones.
+        Whether private hosts are allowed.
     proxy : str or None
-        What to go through.
+        URL of a proxy.
     secure : bool
-        Whether hosts are spoken to by TLS.
+        Whether hosts are reached by TLS.
     """
-    kinds = (_Plain, _Secure) if private_hosts else (_PublicPlain, _PublicSecure)
     options: dict[str, Any] = {
         "maxsize": connections,
         "num_pools": 64,
         "retries": False,
     }
     if secure:
-        options["ssl_context"] = _trust()
+        options["ssl_context"] = _tls_context()
     manager = (
         urllib3.PoolManager(**options)
         if proxy is None
         else urllib3.ProxyManager(proxy, **options)
     )
     manager.pool_classes_by_scheme = {
-        "http": _pool(urllib3.HTTPConnectionPool, kinds[0]),
-        "https": _pool(urllib3.HTTPSConnectionPool, kinds[1]),
+        "http": _pool_class(
+            urllib3.HTTPConnectionPool, _PlainConnection, private_hosts
+        ),
+        "https": _pool_class(
+            urllib3.HTTPSConnectionPool, _SecureConnection, private_hosts
+        ),
     }
     return manager
 
 
 def check_public(origin: Origin) -> None:
-    """Refuse a private host for a client that resolves and connects by itself.
+    """Refuse a private host for a client that resolves names itself.
 
     Raises
     ------
     RefusedHostError
-        It is private, or a proxy is between.
+        The host is private, or is reached through a proxy.
     socket.gaierror
-        It has no address.
+        The host has no address.
     """
     refuse_proxy(origin, proxy_for(origin))
     public_addresses(origin.host, origin.port or 443)
 
 
 def refuse_proxy(origin: Origin, proxy: str | None) -> None:
-    """Refuse a proxy, which resolves names by itself, where addresses are checked."""
+    """Raise RefusedHostError for a proxy: it resolves names itself."""
     if proxy is not None:
         raise RefusedHostError(
             "private_hosts=False cannot be enforced through a proxy, which resolves "
-            f"names itself: add {origin.host} to NO_PROXY, or leave it to the proxy",
+            f"names itself: add {origin.host} to NO_PROXY, or let the proxy refuse "
+            "private hosts",
             origin.host,
         )
 
 
 def proxy_for(origin: Origin) -> str | None:
-    """Return the proxy that the environment tells for a server."""
+    """Return the URL of the environment's proxy for a server, or None."""
     proxies = getproxies()
     proxy = proxies.get(origin.scheme) or proxies.get("all")
     return None if proxy is None or proxy_bypass(origin.host) else proxy

@@ -1,4 +1,4 @@
-"""Responses to range requests, checked before and while their bodies are received.
+"""Responses to range requests: checks of headers and bodies.
 
 RFC 9110, sections 14.2 to 14.4 (ranges) and 15.3.7 (206).
 """
@@ -29,37 +29,37 @@ LONGEST_TAG = 300  # characters
 LARGEST = 2**63  # bytes of an object
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
-LASTING = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
-TRANSIENT = frozenset((408, 425, 429, *range(500, 600))) - LASTING  # may pass
+PERMANENT = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
+TRANSIENT = frozenset((408, 425, 429, *range(500, 600))) - PERMANENT
 
 
 class RangeResponse:
-    """A response whose headers are right, and its body.
+    """Response with valid headers, and its body.
 
     Parameters
     ----------
     response : urllib3.BaseHTTPResponse
     url : Url
-        What was asked for.
+        Requested object.
     start, end : int
-        The range, in bytes. An object may end before `end` where `known` is None.
+        Requested range, bytes. If `known` is None the object may end before `end`.
     known : ObjectInfo or None
-        What the object is known to be.
+        Expected version of the object.
     whole : bool
-        Whether the whole object will do in the place of a range of it.
+        Whether the whole object is accepted instead of the range.
 
     Attributes
     ----------
     info : ObjectInfo
     start, end : int
-        What the body holds.
+        Range of the body.
 
     Raises
     ------
     RetryError
-        It is worth to ask again.
+        Another attempt may succeed.
     RemoteError
-        It is not.
+        The response is not the expected one.
     """
 
     def __init__(
@@ -89,15 +89,16 @@ class RangeResponse:
             self._refuse()
         if response.headers.get("Content-Encoding", "identity") != "identity":
             coding = response.headers["Content-Encoding"]
-            raise self.error(f"the server compressed it ({coding[:40]!r}) unasked")
+            raise self.error(f"expected no Content-Encoding, got {coding[:40]!r}")
         length = self._length()
         if status == 416:
-            return  # its body is a message
-        if length is not None and length != self.end - self.start:
-            due = self.end - self.start
-            raise RetryError(f"a body of {length:,} bytes, where {due:,} were due")
+            return  # the body is an error message
+        expected = self.end - self.start
+        if length is not None and length != expected:
+            raise RetryError(f"expected a body of {expected:,} bytes, got {length:,}")
 
     def error(self, reason: str) -> RemoteError:
+        """Return an error with the URL and the status of the response."""
         return RemoteError(reason, self._url.redacted, self._response.status)
 
     def _length(self) -> int | None:
@@ -107,7 +108,7 @@ class RangeResponse:
         if text is None:
             return None
         if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
-            raise self.error(f"a body of {text[:40]!r} bytes")
+            raise self.error(f"Content-Length {text[:40]!r} is not a number")
         return int(text)
 
     def _check_range(self) -> None:
@@ -115,41 +116,41 @@ class RangeResponse:
         if text is None:
             kind = self._response.headers.get("Content-Type", "")
             if kind.lower().startswith("multipart/"):
-                raise self.error("several ranges, where one was asked for")
-            raise self.error("the answer does not say which range it is")
+                raise self.error("expected one range, got a multipart response")
+            raise self.error("the response has no Content-Range")
         match = RANGE.fullmatch(text.strip())
         if match is None:
-            raise self.error(f"the answer is of the range {text[:60]!r}")
+            raise self.error(f"Content-Range {text[:60]!r} is not a range of bytes")
         first, last = int(match[1]), int(match[2])
         if match[3] == "*":
             if self._known is None:
-                raise self.error("the server does not say how large the object is")
+                raise self.error("Content-Range does not tell the object's size")
             total = self._known.nbytes
         else:
             total = int(match[3])
         if total >= LARGEST:
-            raise self.error(f"an object of {total:,} bytes")
+            raise self.error(f"the object's size must be below 2**63, got {total:,}")
         self.info = self._info(total)
         end = self.end if self._known else min(self.end, total)
         if (first, last + 1) != (self.start, end) or end > total:
             raise self.error(
-                f"bytes {first:,} to {last:,} were answered, and "
-                f"{self.start:,} to {end - 1:,} asked for"
+                f"expected bytes {self.start:,} to {end - 1:,}, got {first:,} to "
+                f"{last:,}"
             )
         self.end = end
 
     def _check_whole(self, whole: bool) -> None:
-        """Take the whole object where that was asked for, or no more than that."""
+        """Accept a whole object if that was asked for, or the range covers it."""
         total = self._length()
         if (
             self._known is not None
             and total is not None
             and total != self._known.nbytes
         ):
-            raise self._changed(f"{total:,} bytes, and had {self._known.nbytes:,}")
+            raise self._changed(f"{total:,} bytes", f"{self._known.nbytes:,}")
         kind = self._response.headers.get("Content-Type", "")
         if kind.lower().startswith("text/html"):
-            raise self.error("the server sends a page for people to read")
+            raise self.error("expected data, got an HTML page")
         if self.start == 0 and total is not None and (whole or total <= self.end):
             self.info = self._info(total)
             self.end = total
@@ -157,19 +158,19 @@ class RangeResponse:
         if self._known is not None:
             self._info(self._known.nbytes)  # raises if it is another object
         raise NoRangesError(
-            "the server sends whole objects only, no ranges: keep them here with "
-            "cache_dir=, or download them",
+            "the server does not support ranges: store its objects with cache_dir=, or "
+            "download them",
             self._url.redacted,
             self._response.status,
         )
 
     def _check_beyond(self) -> None:
-        """Learn that an object is empty, or shorter than it was."""
+        """Accept a range past the end of an empty object."""
         match = NO_RANGE.fullmatch(
             self._response.headers.get("Content-Range", "").strip()
         )
         if match is None:
-            raise self.error("the server refuses the range")
+            raise self.error("the server refused the range")
         total = int(match[1])
         self.info = self._info(total)
         if total != 0 or self.start != 0:
@@ -183,40 +184,40 @@ class RangeResponse:
         if len(tag) > LONGEST_TAG:
             tag = "hash of it: " + hashlib.sha256(tag.encode()).hexdigest()
         if known is None:
-            return ObjectInfo(nbytes, tag, _time_of(modified))
+            return ObjectInfo(nbytes, tag, _parse_time(modified))
         if nbytes != known.nbytes:
-            raise self._changed(f"{nbytes:,} bytes, and had {known.nbytes:,}")
+            raise self._changed(f"{nbytes:,} bytes", f"{known.nbytes:,}")
         if known.tag and tag != known.tag:
-            raise self._changed(f"the tag {tag}, and had {known.tag}")
+            raise self._changed(f"the tag {tag}", known.tag)
         return known
 
-    def _changed(self, how: str) -> RemoteError:
-        return self.error(f"it was written to meanwhile: it has {how}")
+    def _changed(self, now: str, before: str) -> RemoteError:
+        return self.error(f"the object has changed: it has {now}, it had {before}")
 
     def _refuse(self) -> None:
-        """Raise for any other status."""
+        """Raise the error of a status that is not of a range."""
         status, headers = self._response.status, self._response.headers
         if status in TRANSIENT:
-            raise RetryError("the server fails", status, _pause_of(headers))
+            raise RetryError("the server failed", status, _retry_after(headers))
         if status == 412:
-            raise self.error("it was written to meanwhile")
+            raise self.error("the object has changed")
         message = headers.get("X-Error-Message", "")[:200]
         if status in (404, 410):
             raise RemoteNotFoundError(
-                message or "there is no such object", self._url.redacted, status
+                message or "the object does not exist", self._url.redacted, status
             )
         if status in (401, 403):
-            reason = message or "the server asks for other credentials"
+            reason = message or "the server requires other credentials"
             raise self.error(f"{reason}; give token=")
-        raise self.error("the server refuses")
+        raise self.error("the server refused the request")
 
     def read_parts(self, parts: Sequence[tuple[int, Buffer]]) -> None:
-        """Read the body, and put parts of it where they go; then `finish`.
+        """Read the body, copy parts of it to their destinations, and `finish`.
 
         Raises
         ------
         RetryError
-            The connection ended before.
+            The connection ended inside the body.
         """
         scatter = Scatter(self.start, self.end, parts)
         while scatter.left:
@@ -225,48 +226,48 @@ class RangeResponse:
         self.finish()
 
     def read(self) -> bytes:
-        """Return the body."""
+        """Read the body, and `finish`."""
         room, view = allocate_bytes(self.end - self.start)
         self.read_parts([(self.start, view)])
         return room
 
     def read_into(self, view: memoryview) -> None:
-        """Fill a buffer with what comes next of a body that is read by and by."""
+        """Fill a buffer with the next bytes of the body; `finish` comes later."""
         scatter = Scatter(0, len(view), [(0, view)])
         while scatter.left:
             if not self._body.receive(scatter):
                 raise RetryError("the connection ended inside the body")
 
     def finish(self) -> None:
-        """See that there is no more, and give the connection back.
+        """Check that the body has ended, and release the connection.
 
         Raises
         ------
         RetryError
-            There is.
+            The body is longer than expected.
         """
         if self._response.status == 416:
             self._response.close()
             return
-        if not self._body.is_over():
-            raise RetryError("more bytes came than were due")
+        if not self._body.is_complete():
+            raise RetryError("the body is longer than expected")
         self._response.release_conn()
 
 
-def _time_of(modified: str) -> int:
-    """Return the time of a header, ns since 1970; 0 for one that tells none."""
+def _parse_time(text: str) -> int:
+    """Return the time of a header, ns since 1970; 0 if it is not a time."""
     try:
-        return int(parsedate_to_datetime(modified).timestamp()) * 10**9
+        return int(parsedate_to_datetime(text).timestamp()) * 10**9
     except (ValueError, TypeError, OverflowError, IndexError):
         return 0
 
 
-def _pause_of(headers: Any) -> float | None:
-    """Return how long Retry-After asks to wait, seconds."""
+def _retry_after(headers: Any) -> float | None:
+    """Return the pause that Retry-After asks for, seconds; None without one."""
     import time
 
     text = headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}", text, re.ASCII):
         return float(text)
-    when = _time_of(text)
+    when = _parse_time(text)
     return None if when == 0 else max(0.0, when / 1e9 - time.time())

@@ -1,4 +1,4 @@
-"""A member of a remote shard as a file: what is read is what is asked for."""
+"""Seekable binary file of a member of a remote shard."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["open_range"]
 
-BUFFER = 256 << 10  # bytes that are asked for at a time, at least
+BUFFER = 256 << 10  # bytes of a range request at least
 
 
 class RangeFile(io.RawIOBase):
-    """Some bytes of a remote object, as a file that can seek."""
+    """Seekable raw file of an extent of a remote object."""
 
     def __init__(self, file: RemoteFile, offset: int, size: int, name: str) -> None:
         self._file = file
@@ -34,10 +34,10 @@ class RangeFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
-            raise ValueError(f"whence is 0, 1 or 2, not {whence}")
+            raise ValueError(f"whence must be 0, 1 or 2, got {whence}")
         at = (0, self._at, self._size)[whence] + offset
         if at < 0:
-            raise ValueError(f"a position before the first byte: {at}")
+            raise ValueError(f"the position must not be negative, got {at}")
         self._at = at
         return at
 
@@ -59,14 +59,14 @@ class RangeFile(io.RawIOBase):
 def open_range(
     file: RemoteFile, offset: int, size: int, name: str
 ) -> io.BufferedReader:
-    """Return bytes of a remote object as a binary file.
+    """Return an extent of a remote object as a buffered binary file.
 
     Parameters
     ----------
     file : RemoteFile
     offset, size : int
-        Within it.
+        Extent in the object, bytes.
     name : str
-        What `name` says, for messages.
+        The file's `name`, for messages.
     """
     return io.BufferedReader(RangeFile(file, offset, size, name), BUFFER)

@@ -41,19 +41,19 @@ __all__ = [
 ]
 
 
-PIECE = 1 << 20  # bytes of a body that are held besides where they go
-HARMLESS_CODINGS = ("", "identity", "aws-chunked")  # the last is of an upload, not kept
+PIECE = 1 << 20  # bytes of a body buffered before they are copied
+PLAIN_CODINGS = ("", "identity", "aws-chunked")  # the last is only of the upload
 
 
 class _Process:
-    """What is known of this process."""
+    """State of this process."""
 
-    used = False
-    forked = False  # after it was used
+    used = False  # whether obstore was used
+    forked = False  # whether that was in a parent process
 
 
-_owners: weakref.WeakSet[Any] = weakref.WeakSet()
-_inherited: list[Any] = []  # never freed
+_owners: weakref.WeakSet[Any] = weakref.WeakSet()  # of stores
+_inherited: list[Any] = []  # a parent's stores, which a child must not free
 
 
 def _after_fork() -> None:
@@ -66,17 +66,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def mark_store_used(owner: object) -> None:
-    """Note that `owner`, who has stores of obstore's, uses them.
+    """Register an owner of obstore's stores as in use.
 
     Raises
     ------
     FastshardError
-        This process was forked by one that did.
+        A parent of this forked process used obstore.
     """
     if _Process.forked:
         raise FastshardError(
-            "obstore cannot be used in a forked process whose parent used it: have "
-            "processes started by spawn or forkserver (for a DataLoader: "
+            "obstore cannot be used in a forked process whose parent used it: start "
+            "processes by spawn or forkserver (for a DataLoader: "
             "multiprocessing_context='spawn')"
         )
     _owners.add(owner)
@@ -84,45 +84,47 @@ def mark_store_used(owner: object) -> None:
 
 
 def parse_info(meta: Any) -> ObjectInfo:
-    """Return what an answer says of its object."""
+    """Return the metadata of an object from that of obstore."""
     modified = meta["last_modified"]
-    seconds = int(modified.timestamp())  # 0: it was not told
+    seconds = int(modified.timestamp())  # 0 if unknown
     tag = meta["e_tag"] or (modified.isoformat() if seconds else "")
     return ObjectInfo(meta["size"], tag, seconds * 10**9)
 
 
-def find_mismatch(answer: Any, start: int, end: int, known: ObjectInfo) -> str:
-    """Say what is wrong with the headers of an answer; nothing if they are right."""
-    meta = answer.meta
+def find_mismatch(response: Any, start: int, end: int, known: ObjectInfo) -> str:
+    """Return a reason if a response is not the expected one, otherwise ""."""
+    meta = response.meta
     nbytes, tag = meta["size"], meta["e_tag"]
     if nbytes != known.nbytes:
-        had = f"{known.nbytes:,}"
-        return f"it was written to meanwhile: it has {nbytes:,} bytes, and had {had}"
+        before = f"{known.nbytes:,}"
+        return f"the object has changed: it has {nbytes:,} bytes, it had {before}"
     if known.tag != tag:
         seconds = int(meta["last_modified"].timestamp())
         if tag is not None or not known.mtime_ns or seconds * 10**9 != known.mtime_ns:
-            return f"it was written to meanwhile: it has the tag {tag}"
-    if answer.range != (start, end):
-        first, last = answer.range
-        return f"bytes {first:,} to {last:,} were answered, not {start:,} to {end:,}"
-    return find_coding(answer)
+            return f"the object has changed: it has the tag {tag}, it had {known.tag}"
+    if response.range != (start, end):
+        first, last = response.range
+        return f"expected bytes {start:,} to {end:,}, got {first:,} to {last:,}"
+    return find_coding(response)
 
 
-def find_coding(answer: Any) -> str:
-    """Complain of a body that is compressed; nothing if it is not."""
-    coding = answer.attributes.get("Content-Encoding", "")
-    return "" if coding in HARMLESS_CODINGS else f"it is compressed ({coding[:40]!r})"
+def find_coding(response: Any) -> str:
+    """Return a reason if the body is compressed, otherwise ""."""
+    coding = response.attributes.get("Content-Encoding", "")
+    if coding in PLAIN_CODINGS:
+        return ""
+    return f"expected no Content-Encoding, got {coding[:40]!r}"
 
 
-def read_body(answer: Any, start: int, end: int, parts: Sequence[Part]) -> bool:
-    """Put parts of a body where they go; say whether it was as long as was due.
+def read_body(response: Any, start: int, end: int, parts: Sequence[Part]) -> bool:
+    """Copy parts of a body to their destinations; return whether its size is right.
 
-    No more is taken of a body that is too long than a piece of it.
+    At most one piece of a body that is too long is read.
     """
     scatter = Scatter(start, end, parts)
-    # One byte more than is due: the end of the body is seen with the last of it.
+    # One byte more than expected, so that the last piece shows the body's end.
     least = min(end - start, PIECE) + 1
-    for piece in answer.stream(min_chunk_size=least):
+    for piece in response.stream(min_chunk_size=least):
         if len(piece) > scatter.left:
             return False
         scatter.feed(piece)
@@ -133,23 +135,23 @@ def read_body(answer: Any, start: int, end: int, parts: Sequence[Part]) -> bool:
 
 T = TypeVar("T")
 
-RUN = 8 << 20  # bytes of a range at most
-RETRIES = 2  # of obstore's own, for each attempt here
-SLOWEST = 100_000  # bytes a second, on top of the time for an answer
-LARGEST_ANSWER = 256 << 20  # bytes of a whole object that is read at once
-FIRST = 1 << 20  # bytes of one that are asked for first
+MOST_SPAN = 8 << 20  # bytes of a range
+RETRIES = 2  # by obstore, in each attempt
+SLOWEST = 100_000  # bytes per second, in addition to the timeout
+LARGEST_ANSWER = 256 << 20  # bytes of an object read whole
+FIRST = 1 << 20  # bytes of the first range of such an object
 STATUS = re.compile(r"status code: (\d{3})")
 TIMES = re.compile(r"\bretries: (\d{1,6}),")
 CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 QUERY = re.compile(r"(?<=[?])\S+|(?<=://)[^\s/@]*@")
-SAME = {"gcs": "gs", "adl": "abfss", "azure": "az"}  # of schemes that obstore knows
+OBSTORE_SCHEMES = {"gcs": "gs", "adl": "abfss", "azure": "az"}
 PASSES = re.compile(r"\bkind: (?:Connect|Request|Timeout|Interrupted)\b")
 LASTS = re.compile(r"certificate|UnknownIssuer|NotValidForName", re.IGNORECASE)
-METADATA = ("169.254.169.254", "metadata.google", "fd00:ec2")
+METADATA = ("169.254.169.254", "metadata.google", "fd00:ec2")  # credential servers
 
 
 class StoreClient:
-    """Reads and lists objects; one a process and settings. Use `stores_for`."""
+    """Client for object stores; one per process and settings, by `stores_for`."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -165,9 +167,9 @@ class StoreClient:
         known: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
-        """Read a range, and put parts of it where they go; see `Transport.read`.
+        """Read a range and copy parts of it to their destinations; see `Transport`.
 
-        A read under way is not cancelled: obstore knows no way.
+        A read in progress cannot be cancelled: obstore has no call for it.
         """
         deadline = deadline or Deadline(self.settings.timeout, end - start)
         if deadline.cancelled:
@@ -177,116 +179,118 @@ class StoreClient:
             options["if_match"] = known.tag
         store, key = self._locate(url)
 
-        def ask() -> None:
+        def call() -> None:
             begun = time.monotonic()
-            answer = store.get(key, options=options)
-            answered = time.monotonic()
-            wrong = find_mismatch(answer, start, end, known)
-            if not wrong and not read_body(answer, start, end, parts):
-                wrong = f"a body of another length than {end - start:,} bytes"
-            if wrong:
-                raise RemoteError(wrong, url.redacted)
-            self.meter.record_latency(answered - begun)
-            self.meter.record_transfer(end - start, time.monotonic() - answered)
+            response = store.get(key, options=options)
+            responded = time.monotonic()
+            reason = find_mismatch(response, start, end, known)
+            if not reason and not read_body(response, start, end, parts):
+                reason = f"the body does not have the expected {end - start:,} bytes"
+            if reason:
+                raise RemoteError(reason, url.redacted)
+            self.meter.record_latency(responded - begun)
+            self.meter.record_transfer(end - start, time.monotonic() - responded)
 
-        self._ask(url, deadline, ask)
+        self._call(url, deadline, call)
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
-        """Return what an object is, and its first bytes, at most `size`."""
+        """Return the metadata and at most the first `size` bytes of an object."""
         url = parse_url(url)
         store, key = self._locate(url)
 
-        def ask() -> tuple[ObjectInfo, bytes]:
+        def call() -> tuple[ObjectInfo, bytes]:
             try:
-                answer = store.get(key, options={"range": (0, size)})
+                response = store.get(key, options={"range": (0, size)})
             except Exception as error:
                 if _status_of(error) != 416:
                     raise
-                answer = store.get(key)  # an empty object has no ranges
-                if answer.meta["size"]:
+                response = store.get(key)  # an empty object has no ranges
+                if response.meta["size"]:
                     raise
-            info, wrong = parse_info(answer.meta), find_coding(answer)
-            due = min(size, info.nbytes)
-            if answer.range != (0, due):
-                wrong = f"bytes {answer.range} were answered, not the first {due:,}"
-            data = bytearray(due)
-            if not wrong and not read_body(answer, 0, due, [(0, memoryview(data))]):
-                wrong = f"a body of another length than {due:,} bytes"
-            if wrong:
-                raise RemoteError(wrong, url.redacted)
+            info, reason = parse_info(response.meta), find_coding(response)
+            expected = min(size, info.nbytes)
+            if response.range != (0, expected):
+                first, last = response.range
+                reason = f"expected bytes 0 to {expected:,}, got {first:,} to {last:,}"
+            data = bytearray(expected)
+            parts = [(0, memoryview(data))]
+            if not reason and not read_body(response, 0, expected, parts):
+                reason = f"the body does not have the expected {expected:,} bytes"
+            if reason:
+                raise RemoteError(reason, url.redacted)
             return info, bytes(data)
 
-        return self._ask(url, Deadline(self.settings.timeout, size), ask)
+        return self._call(url, Deadline(self.settings.timeout, size), call)
 
     def whole(
         self, url: str | Url, most: int = LARGEST_ANSWER
     ) -> tuple[ObjectInfo, bytes]:
-        """Return an object.
+        """Return the metadata and all bytes of an object.
 
         Raises
         ------
         RemoteError
-            It has more than `most` bytes, or cannot be had.
+            The object has more than `most` bytes, or cannot be read.
         """
         url = parse_url(url)
         info, data = self.head(url, FIRST)
         if len(data) == info.nbytes:
             return info, data
         if info.nbytes > most:
-            reason = f"{info.nbytes:,} bytes, and {most:,} may be"
+            reason = f"expected at most {most:,} bytes, got {info.nbytes:,}"
             raise RemoteError(reason, url.redacted)
-        rest = bytearray(info.nbytes)
-        rest[: len(data)] = data
-        for start in range(len(data), info.nbytes, RUN):
-            end = min(start + RUN, info.nbytes)
-            self.read(url, start, end, [(start, memoryview(rest)[start:end])], info)
-        return info, bytes(rest)
+        whole = bytearray(info.nbytes)
+        whole[: len(data)] = data
+        for start in range(len(data), info.nbytes, MOST_SPAN):
+            end = min(start + MOST_SPAN, info.nbytes)
+            self.read(url, start, end, [(start, memoryview(whole)[start:end])], info)
+        return info, bytes(whole)
 
     def list(self, folder: str) -> Iterator[str]:
         """Return the URLs of all objects below a folder."""
         url = Url(folder)
         if self.settings.offline:
             raise RemoteError(
-                "it cannot be listed with offline=True: name its shards, for instance "
-                "by a brace list",
+                "a folder cannot be listed with offline=True: name its shards, for "
+                "instance by a brace list",
                 url.redacted,
             )
         scheme, _, path = folder.partition("://")
         bucket, _, prefix = path.rstrip("/").partition("/")
         store = self._store_of(url, bucket)
 
-        def ask() -> list[str]:
+        def call() -> list[str]:
             pages = store.list(prefix or None, chunk_size=1000)
             return [str(meta["path"]) for page in pages for meta in page]
 
-        for path in self._ask(url, Deadline(self.settings.timeout), ask):
+        for path in self._call(url, Deadline(self.settings.timeout), call):
             yield f"{scheme}://{bucket}/{path}"
 
     def _locate(self, url: str | Url) -> tuple[Any, str]:
-        """Return a bucket, and the key of an object in it."""
+        """Return the store of an object's bucket, and the object's key."""
         url = parse_url(url)
         bucket, _, key = url.text.partition("://")[2].partition("/")
         if not {"", ".", ".."}.isdisjoint(key.split("/")):
             raise RemoteError(
-                "obstore reads no key with empty parts or dots", url.redacted
+                "obstore does not support keys with empty parts, . or ..", url.redacted
             )
         return self._store_of(url, bucket), key
 
     def _store_of(self, url: Url, bucket: str) -> Any:
         mark_store_used(self)
-        name = f"{SAME.get(url.scheme, url.scheme)}://{bucket}"
+        name = f"{OBSTORE_SCHEMES.get(url.scheme, url.scheme)}://{bucket}"
         store = self._stores.get(name)
         if store is None:
-            store = self._stores.setdefault(name, _made(name, self.settings))
+            store = self._stores.setdefault(name, _open_store(name, self.settings))
         return store
 
-    def _ask(self, url: Url, deadline: Deadline, ask: Callable[[], T]) -> T:
-        """Return what `ask` returns; ask again for as long as failures may pass."""
+    def _call(self, url: Url, deadline: Deadline, call: Callable[[], T]) -> T:
+        """Return ``call()``; repeat it after transient failures."""
         attempt = attempts = 0
         while True:
             try:
-                with self._translated(url):
-                    return ask()
+                with self._translate_errors(url):
+                    return call()
             except RemoteError as error:
                 if not error.transient or self.settings.attempts is not None:
                     raise
@@ -300,23 +304,23 @@ class StoreClient:
             attempt += 1
 
     @contextmanager
-    def _translated(self, url: Url) -> Iterator[None]:
-        """Translate exceptions of obstore."""
+    def _translate_errors(self, url: Url) -> Iterator[None]:
+        """Raise a `RemoteError` for an exception of obstore."""
         try:
             yield
         except (FastshardError, ReadCancelledError):
             raise
-        except Exception as error:  # of its own classes, of builtins, of callbacks
+        except Exception as error:  # obstore's classes, builtins, errors of callbacks
             raise _translate_error(error, url, self.settings) from None
 
 
-def _made(name: str, settings: Settings) -> Any:
-    """Return a new store of obstore's."""
+def _open_store(name: str, settings: Settings) -> Any:
+    """Return a new store of obstore for ``scheme://bucket``."""
     try:
         from obstore.store import from_url
     except ImportError:
         raise FastshardError(
-            f"{redact(name)} is read by obstore, which is not installed: "
+            f"reading {redact(name)} needs obstore, which is not installed: "
             'pip install "fastshard[cloud]"'
         ) from None
     options = dict(settings.store)
@@ -324,7 +328,7 @@ def _made(name: str, settings: Settings) -> Any:
     if not settings.private_hosts:
         _refuse_private(options, scheme_of(name))
     client = {
-        "timeout": timedelta(seconds=settings.timeout + RUN / SLOWEST),
+        "timeout": timedelta(seconds=settings.timeout + MOST_SPAN / SLOWEST),
         "read_timeout": timedelta(seconds=settings.timeout),
         "connect_timeout": timedelta(seconds=min(5.0, settings.timeout)),
         "allow_http": endpoint.startswith("http://"),
@@ -335,19 +339,19 @@ def _made(name: str, settings: Settings) -> Any:
         "retry_timeout": timedelta(seconds=settings.timeout),
         **(options.pop("retry_config", None) or {}),
     }
-    make: Any = from_url  # its overloads are for literal options
+    make: Any = from_url  # its overloads require literal options
     try:
         return make(name, client_options=client, retry_config=retries, **options)
     except Exception as error:
-        reason = _text_of(error, settings)
+        reason = _describe(error, settings)
         raise FastshardError(f"{redact(name)} cannot be opened: {reason}") from None
 
 
 def _refuse_private(options: Mapping[str, Any], scheme: str) -> None:
-    """Refuse private endpoints, those that obstore takes from the environment too."""
-    maker = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_"}.get(scheme, "AZURE_")
-    told = {key: text for key, text in os.environ.items() if key.startswith(maker)}
-    for name, value in {**told, **options}.items():
+    """Refuse private endpoints in the options, and in obstore's own variables."""
+    prefix = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_"}.get(scheme, "AZURE_")
+    environ = {key: text for key, text in os.environ.items() if key.startswith(prefix)}
+    for name, value in {**environ, **options}.items():
         if scheme_of(str(value)) not in HTTP or "proxy" in name.lower():
             continue
         try:
@@ -355,7 +359,7 @@ def _refuse_private(options: Mapping[str, Any], scheme: str) -> None:
         except RefusedHostError as error:
             raise RefusedHostError(error.reason, redact(str(value))) from None
         except socket.gaierror as error:
-            reason = f"its host has no address: {error.strerror}"
+            reason = f"the endpoint's host has no address: {error.strerror}"
             raise RemoteError(reason, redact(str(value)), transient=True) from None
 
 
@@ -365,25 +369,25 @@ def _status_of(error: Exception) -> int | None:
 
 
 def _translate_error(error: Exception, url: Url, settings: Settings) -> Exception:
-    """Return a `RemoteError` for an exception of obstore's."""
+    """Return a `RemoteError` for an exception of obstore."""
     kind, text = type(error).__name__, str(error)
-    reason, status = _text_of(error, settings), _status_of(error)
+    reason, status = _describe(error, settings), _status_of(error)
     times = TIMES.search(text)
     attempts = 1 + int(times[1]) if times else 1
     if kind == "PreconditionError":
-        return RemoteError("it was written to meanwhile", url.redacted, status or 412)
+        return RemoteError("the object has changed", url.redacted, status or 412)
     if isinstance(error, FileNotFoundError) or status == 404:
         code = CODE.search(text)
-        reason = "there is no such object" + (f" ({code[1]})" if code else "")
+        reason = "the object does not exist" + (f" ({code[1]})" if code else "")
         return RemoteNotFoundError(reason, url.redacted, status or 404)
     if kind in ("PermissionDeniedError", "UnauthenticatedError"):
         reason += (
-            "; give store= other credentials, or for a public bucket "
+            "; give other credentials in store=, or for a public bucket "
             "store={'skip_signature': True}"
         )
     elif any(host in text for host in METADATA):
         reason = (
-            "no credentials were found; give store= some, or for a public bucket "
+            "no credentials were found; give them in store=, or for a public bucket "
             f"store={{'skip_signature': True}} ({reason})"
         )
     passes = status in TRANSIENT if status else bool(PASSES.search(text))
@@ -393,8 +397,8 @@ def _translate_error(error: Exception, url: Url, settings: Settings) -> Exceptio
     return RemoteError(reason, url.redacted, status, attempts, transient=passes)
 
 
-def _text_of(error: Exception, settings: Settings) -> str:
-    """Describe an exception in a line: no body of an answer, no query, no secret."""
+def _describe(error: Exception, settings: Settings) -> str:
+    """Return an exception's first line without response bodies, queries, secrets."""
     text = str(error)
     code = CODE.search(text)
     line = re.split(r"[\n<{]", text, maxsplit=1)[0]
@@ -406,5 +410,5 @@ def _text_of(error: Exception, settings: Settings) -> str:
 
 
 def stores_for(settings: Settings) -> StoreClient:
-    """Return this process's client."""
+    """Return the process's client for these settings."""
     return settings.shared(StoreClient)

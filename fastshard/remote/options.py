@@ -1,4 +1,4 @@
-"""How remote shards are read: the options that users give, and what is kept of them."""
+"""Options for remote shards: as users give them, and checked as `Settings`."""
 
 from __future__ import annotations
 
@@ -18,51 +18,52 @@ __all__ = ["RemoteOptions", "Settings", "make_settings"]
 T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
 
-CONNECTIONS = 16  # ranges at a time
+CONNECTIONS = 16  # concurrent range requests
 TIMEOUT = 60.0  # seconds
+# Headers, and parts of the names of store options, that may be pickled.
 PLAIN_HEADERS = ("user-agent", "accept-language", "referer", "from", "x-requested-with")
 NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted")
 
 
 class RemoteOptions(TypedDict, total=False):
-    """What `fastshard.open` takes for remote sources.
+    """Keyword arguments of `fastshard.open` for remote sources.
 
     Attributes
     ----------
     token : str or callable
-        Sent as ``Authorization: Bearer`` to the sources' own scheme, host and port,
-        and nowhere else. A function is asked for it in each process. For ``hf://``
-        what huggingface_hub knows is used without one (`HF_TOKEN`, a login).
+        Sent as ``Authorization: Bearer`` to the sources' own scheme, host and port
+        only. A function is called in each process. For ``hf://`` the default is the
+        token of huggingface_hub (``HF_TOKEN``, a login).
     headers : Mapping of str to str
-        Sent to the same.
+        Sent to the same servers.
     connections : int
-        Ranges that are asked for at a time, in a process; 16.
+        Maximum number of concurrent range requests of a process; 16.
     timeout : float
-        Seconds for a range, all attempts together; one more for each 100 KB. 60.
-        What may pass (connections, 429, 5xx) is asked for again until then, after
+        Seconds for a range, all attempts together, plus one for each 100 KB; 60.
+        Transient failures (connections, 429, 5xx) are retried until then, after
         pauses that grow to 5 seconds.
     attempts : int or None
-        How often a range is asked for at most; None, the default, leaves that to
+        Maximum number of attempts for a range; None, the default, leaves the limit to
         `timeout`.
     cache_dir : str or path-like
-        Keep what is read in this directory; whole shards in it are mapped.
+        Directory in which the bytes read are stored; complete shards in it are mapped.
     cache_limit : int or str
-        Bytes of it at most, or ``"100GB"``.
+        Maximum of bytes in `cache_dir`, or text such as ``"100GB"``.
     offline : bool
-        Read nothing but what is in `cache_dir`.
+        Read only from `cache_dir`.
     private_hosts : bool
         False refuses hosts with an address that is not public (private, local,
-        link-local, shared, multicast), of redirects too. Addresses are checked before
-        one of them is connected to. Proxies are refused: they resolve names
-        themselves. Of the hub's listing and of stores the endpoint is checked, which
+        link-local, shared, multicast), also in redirects. Addresses are checked before
+        a connection is made. Proxies are refused: they resolve names themselves. For
+        the hub's listings and for object stores the endpoint is checked, which
         huggingface_hub and obstore then resolve again.
     store : Mapping of str to object
         Options of obstore's `S3Store`, `GCSStore`, `AzureStore`: ``region``,
         ``endpoint``, ``skip_signature``, credentials.
     revision : str
-        Of a repository of the Hugging Face hub: a branch, a tag, a commit.
+        Branch, tag or commit of a repository on the Hugging Face hub.
     endpoint : str
-        Of the hub; otherwise ``HF_ENDPOINT``, or https://huggingface.co.
+        URL of the hub; the default is ``HF_ENDPOINT``, then https://huggingface.co.
     """
 
     token: Token
@@ -79,12 +80,12 @@ class RemoteOptions(TypedDict, total=False):
     endpoint: str | None
 
 
-_every: weakref.WeakSet[Settings] = weakref.WeakSet()
+_all_settings: weakref.WeakSet[Settings] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Leave connections and threads to the parent: a child makes its own."""
-    for settings in list(_every):
+    """Drop the parent's connections and thread pools; the child makes its own."""
+    for settings in list(_all_settings):
         settings._shared.clear()
 
 
@@ -93,12 +94,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Settings:
-    """Checked options; immutable. See `RemoteOptions`.
+    """Checked `RemoteOptions`; immutable. Pickles unless it holds a secret.
 
     Attributes
     ----------
     origins : frozenset of Origin
-        Whom the token and the headers are told.
+        Servers that the token and the headers are sent to.
     """
 
     def __init__(
@@ -106,20 +107,21 @@ class Settings:
     ) -> None:
         check_names("RemoteOptions", options, RemoteOptions.__optional_keys__)
         self._shared: dict[Callable[[Settings], Any], Any] = {}
-        _every.add(self)
+        _all_settings.add(self)
         self.options = options
         self.origins = origins
         self.token: Token = options.get("token")
         if not (
             self.token is None or isinstance(self.token, str) or callable(self.token)
         ):
-            raise TypeError("a token is a str, or a function that returns one")
-        self.headers = _headers_of(options.get("headers") or {})
-        self.connections = _above(options, "connections", CONNECTIONS)
-        self.timeout = float(_above(options, "timeout", TIMEOUT))
+            kind = type(self.token).__name__
+            raise TypeError(f"token must be a str or a callable, got {kind}")
+        self.headers = _check_headers(options.get("headers") or {})
+        self.connections = _check_positive(options, "connections", CONNECTIONS)
+        self.timeout = float(_check_positive(options, "timeout", TIMEOUT))
         self.attempts: int | None = None
         if options.get("attempts") is not None:
-            self.attempts = _above(options, "attempts", 1)
+            self.attempts = _check_positive(options, "attempts", 1)
         self.cache_dir = os.fspath(options.get("cache_dir") or "") or None
         limit = options.get("cache_limit")
         self.cache_limit = None if limit is None else parse_size(limit)
@@ -133,39 +135,39 @@ class Settings:
             or "https://huggingface.co"
         ).rstrip("/")
         if self.offline and self.cache_dir is None:
-            raise FastshardError("offline=True reads a cache: give cache_dir=")
+            raise FastshardError("offline=True reads from a cache: give cache_dir=")
 
     def shared(self, kind: Callable[[Settings], T]) -> T:
-        """Return this process's ``kind(settings)``, the same each time."""
+        """Return the process's one ``kind(settings)``; make it at the first call."""
         found: T | None = self._shared.get(kind)
         if found is None:
             found = self._shared.setdefault(kind, kind(self))
         return found
 
     def bearer(self) -> str | None:
-        """Return the token; asks the function that knows it.
+        """Return the token, or None; call the function that returns it.
 
         Raises
         ------
         FastshardError
-            It has a character that no header may have.
+            The token has a character that is invalid in a header.
         """
         token = self.token() if callable(self.token) else self.token
         token = token and token.strip()
         if token and not (token.isascii() and token.isprintable()):
-            raise FastshardError("the token has a character that no token has")
+            raise FastshardError("the token must be printable ASCII")
         return token
 
     def __repr__(self) -> str:
         return f"<Settings: {self.connections} connections, {self.timeout:g} s>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle, unless that would write a secret down.
+        """Pickle the options, unless one of them is a secret.
 
         Raises
         ------
         FastshardError
-            There is a token, a header or an option that is one.
+            The token, a header or an option of `store` is, or may be, a secret.
         """
         if isinstance(self.token, str):
             raise FastshardError(
@@ -176,9 +178,9 @@ class Settings:
             if name.lower() not in PLAIN_HEADERS:
                 raise FastshardError(
                     f"the header {name} may be secret, and is not pickled: give token= "
-                    "a function"
+                    "a function instead"
                 )
-        name = _secret_in(self.store)
+        name = _find_secret(self.store)
         if name:
             raise FastshardError(
                 f"the option {name!r} of a store is not pickled: leave it to the "
@@ -187,11 +189,11 @@ class Settings:
         return Settings, (self.options, self.origins)
 
 
-def _secret_in(options: Mapping[str, Any]) -> str:
-    """Return the name of an option that may be secret; "" if there is none."""
+def _find_secret(options: Mapping[str, Any]) -> str:
+    """Return the name of an option that may be a secret, or ""."""
     for name, value in options.items():
         if isinstance(value, Mapping):
-            found = _secret_in(value)
+            found = _find_secret(value)
             if found:
                 return found
         elif isinstance(value, str | bytes) and not _is_plain(name):
@@ -199,16 +201,16 @@ def _secret_in(options: Mapping[str, Any]) -> str:
     return ""
 
 
-def _headers_of(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers that can be sent; no value is shown."""
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return valid headers; errors name a header, but not its value."""
     checked_headers = {}
     for name, value in headers.items():
         if not isinstance(value, str) or not re.fullmatch(
             r"[\x20-\x7e]*", value.strip()
         ):
-            raise FastshardError(f"the header {name!r} is not one line of ASCII")
+            raise FastshardError(f"the header {name!r} must be one line of ASCII")
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-            raise FastshardError(f"{name!r} is no name of a header")
+            raise FastshardError(f"{name!r} is not a valid name of a header")
         checked_headers[name] = value.strip()
     return checked_headers
 
@@ -217,17 +219,18 @@ def _is_plain(name: str) -> bool:
     return any(part in name.lower() for part in NOT_SECRET)
 
 
-def _above(options: Mapping[str, Any], name: str, default: Any) -> Any:
+def _check_positive(options: Mapping[str, Any], name: str, default: Any) -> Any:
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | type(default)):
-        raise TypeError(f"{name} is a number, not {value!r}")
+        kind = "a number" if isinstance(default, float) else "an int"
+        raise TypeError(f"{name} must be {kind}, got {value!r}")
     if not 0 < value < float("inf"):
-        raise ValueError(f"{name} is above 0, not {value!r}")
+        raise ValueError(f"{name} must be positive, got {value!r}")
     return value
 
 
 def make_settings(options: RemoteOptions, sources: Iterable[str | Url]) -> Settings:
-    """Return settings whose secrets are for the origins of some sources."""
+    """Return settings whose secrets are sent to the origins of the sources only."""
     settings = Settings(options)
     urls = [parse_url(source) for source in sources]
     origins = {origin_of(url.sent) for url in urls if url.scheme in HTTP}

@@ -18,44 +18,48 @@ __all__ = [
 ]
 
 
-GROWTH = 1.02  # of the least latency, by each answer that took longer
+GROWTH = 1.02  # factor on the latency for each slower response
 WEIGHT = 0.1  # of a new measurement
-LEAST_BYTES = 64 << 10  # of an answer that tells a rate
+LEAST_BYTES = 64 << 10  # of a response whose rate is measured
 LEAST_GAP, MOST_GAP = 16 << 10, 1 << 20  # bytes
 LEAST_SPAN, MOST_SPAN = 1 << 20, 8 << 20  # bytes
 
 
 class Meter:
-    """Running figures; threads may lose a measurement, which does not matter.
+    """Running latency and transfer rate of a server.
+
+    Without a lock: concurrent threads may lose a measurement.
 
     Attributes
     ----------
     latency : float
-        Seconds until an answer begins, the least of late: more is waiting in line.
+        Seconds until a response begins: a recent minimum, since more is queueing.
     rate : float
-        Bytes a second of one connection, the mean of late.
+        Bytes per second of one connection, a moving average.
     """
 
     def __init__(self) -> None:
         self.latency = 0.01
         self.rate = 50e6
-        self._answers = False
-        self._rates = 0
+        self._measured = False  # whether `latency` is
+        self._rates = 0  # number of measured rates
 
     def record_latency(self, seconds: float) -> None:
-        slower = self.latency * GROWTH if self._answers else seconds
-        self._answers = True
+        """Record the time until a response began."""
+        slower = self.latency * GROWTH if self._measured else seconds
+        self._measured = True
         self.latency = min(seconds, slower)
 
     def record_response(self, nbytes: int, seconds: float) -> None:
-        """Note an answer that came in a time, waiting and bytes together."""
-        waited = min(seconds, self.latency * GROWTH) if self._answers else seconds
+        """Record the time of a whole response, latency and transfer together."""
+        waited = min(seconds, self.latency * GROWTH) if self._measured else seconds
         if nbytes < LEAST_BYTES:
             self.record_latency(seconds)
         else:
             self.record_transfer(nbytes, seconds - min(waited, seconds / 2))
 
     def record_transfer(self, nbytes: int, seconds: float) -> None:
+        """Record the time in which a response's body was received."""
         if nbytes < LEAST_BYTES:
             return
         self._rates += 1
@@ -63,37 +67,37 @@ class Meter:
         self.rate += weight * (nbytes / max(seconds, 1e-6) - self.rate)
 
     def span(self) -> int:
-        """Return how many bytes to ask for at once, so that answers cost little."""
+        """Return the bytes of a range for which the latency matters little."""
         return min(max(int(8 * self.latency * self.rate), LEAST_SPAN), MOST_SPAN)
 
     def gap(self) -> int:
-        """Return how many bytes come while an answer is waited for."""
+        """Return the bytes transferred in the time of one latency."""
         return min(max(int(self.latency * self.rate), LEAST_GAP), MOST_GAP)
 
 
-SLOWEST = 100_000  # bytes a second, on top of the time for an answer
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts, at most
-LEAST_LEFT = 0.02  # seconds that another attempt is worth
+SLOWEST = 100_000  # bytes per second, in addition to the timeout
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # upper bounds of the pause, seconds
+LEAST_LEFT = 0.02  # seconds; with less left there is no other attempt
 
 
 class ReadCancelledError(Exception):
-    """Nobody waits for these bytes any more."""
+    """The read was cancelled: no request needs its bytes."""
 
 
 class NoRangesError(RemoteError):
-    """A server sends whole objects only."""
+    """The server ignores ranges and sends whole objects."""
 
 
 class RetryError(Exception):
-    """An attempt failed in a way that may pass: it is worth another one.
+    """An attempt failed, and another one may succeed.
 
     Attributes
     ----------
     reason : str
     status : int or None
-        What the server answered.
+        HTTP status, if there was a response.
     retry_after : float or None
-        How long it asks to wait, seconds.
+        Pause that the server asks for, seconds.
     """
 
     def __init__(
@@ -106,14 +110,24 @@ class RetryError(Exception):
 
 
 class Deadline:
-    """The end of a read, in ns of `time.monotonic_ns`; it can be brought forward.
+    """Time limit of a read and its retries; cancellable from other threads.
 
     Parameters
     ----------
     timeout : float
         Seconds.
     nbytes : int
-        Bytes that are asked for: large reads may take longer.
+        Size of the read, which extends the limit.
+
+    Attributes
+    ----------
+    at : int
+        End, ns of `time.monotonic_ns`.
+    timeout : float
+        Total time, seconds.
+    cancelled : bool
+    sock : socket.socket or None
+        The socket that the reading thread waits for.
     """
 
     __slots__ = ("at", "cancelled", "sock", "timeout")
@@ -122,15 +136,15 @@ class Deadline:
         self.timeout = timeout + nbytes / SLOWEST
         self.at = time.monotonic_ns() + int(self.timeout * 1e9)
         self.cancelled = False
-        self.sock: socket.socket | None = None  # that is waited for
+        self.sock: socket.socket | None = None
 
     def extend(self, nbytes: int) -> None:
-        """Allow for more bytes, whose number the answer told."""
+        """Extend the limit by the size of a response."""
         self.timeout += nbytes / SLOWEST
         self.at += int(nbytes / SLOWEST * 1e9)
 
     def cancel(self) -> None:
-        """End the read: nobody waits for it."""
+        """Cancel the read; a thread that waits for the socket wakes up."""
         self.cancelled = True
         sock = self.sock
         if sock is not None:
@@ -138,20 +152,20 @@ class Deadline:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def remaining(self) -> float:
-        """Return seconds, above 0.
+        """Return the remaining seconds, a positive number.
 
         Raises
         ------
         RetryError
-            It is over.
-        DroppedError
-            Nobody waits.
+            The time is over.
+        ReadCancelledError
+            The read was cancelled.
         """
         if self.cancelled:
             raise ReadCancelledError
         left = (self.at - time.monotonic_ns()) / 1e9
         if left <= 0:
-            raise RetryError(f"no whole answer within {self.timeout:.3g} s")
+            raise RetryError(f"no complete response within {self.timeout:.3g} s")
         return left
 
     def backoff(
@@ -162,18 +176,18 @@ class Deadline:
         Parameters
         ----------
         failed : RetryError
-            Why the last attempt failed.
+            Failure of the last attempt.
         attempt : int
-            Its number, from 0.
+            Number of the last attempt, from 0.
         url : str
-            For the error.
+            Redacted, for the error.
         attempts : int, optional
-            How many there may be; otherwise only the time limits them.
+            Maximum number of attempts; without it only the time limits them.
 
         Raises
         ------
         RemoteError
-            There is no time, or no attempt, left.
+            No time or no attempt is left.
         """
         longest = min(FIRST_PAUSE * 2 ** min(attempt, 16), LONGEST_PAUSE)
         left = (self.at - time.monotonic_ns()) / 1e9
@@ -181,11 +195,11 @@ class Deadline:
         if left <= LEAST_LEFT or asked >= left or attempt + 1 == attempts:
             reason = failed.reason
             if asked >= left > 0:
-                reason += f"; it asks to wait for {asked:,.0f} s"
+                reason += f"; it asks to retry after {asked:,.0f} s"
             raise RemoteError(
                 reason, url, failed.status, attempt + 1, transient=True
             ) from None
-        # Half of what is left at most, so that the last attempts come near its end.
+        # At most half of the remaining time: the last attempts lie near the end.
         self._sleep(max(min(random.uniform(0, longest), left / 2), asked))
 
     def _sleep(self, seconds: float) -> None:

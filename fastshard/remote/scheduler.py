@@ -1,8 +1,8 @@
-"""Scheduling of range reads: requests are coalesced, threads read the ranges.
+"""Scheduler of range reads: coalesces requests and reads ranges in threads.
 
-Requests of one object that lie near each other share a range: to read over a gap takes
-less time than another answer. Each request's bytes go into memory of its own, so that
-what is kept of one does not keep the others.
+Nearby requests for one object share a range, where reading over the gap takes less
+time than another response. Each request's bytes go to memory of their own, so that a
+view of one does not keep the others alive.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ __all__ = [
 ]
 
 MOST_SPAN = 8 << 20  # bytes of a range
-IDLE = 1.0  # seconds that a thread waits for more to do
-PATIENCE = 0.5  # seconds after which a waiting thread reads a range itself
+IDLE = 1.0  # seconds before an idle thread ends
+PATIENCE = 0.5  # seconds before a waiting thread reads an unqueued range itself
+CANCELLED = "the request was cancelled: no reader waits for it"
 
 
 class Request:
-    """Bytes wanted of a remote object.
+    """Request for bytes of a remote object.
 
     Parameters
     ----------
     file : RangedObject
     offset, size : int
-        Within it.
+        Extent in the object, bytes.
     into : memoryview, optional
-        Where they go; otherwise they become bytes of their own.
+        Destination; without one `result` returns new bytes.
     """
 
     __slots__ = ("_room", "error", "file", "filled", "offset", "reads", "size", "view")
@@ -58,20 +59,20 @@ class Request:
         self.size = size
         self.reads: Sequence[RangeRead] = ()
         self.error: Exception | None = None
-        self.filled = False  # without a range read
+        self.filled = False  # from the cache, or by the calling thread
         self._room: bytes | None = None
         self.view = into
 
-    def place(self) -> memoryview:
-        """Return where the bytes go; room is made when they are asked for."""
+    def destination(self) -> memoryview:
+        """Return the memory for the bytes; allocate it at the first call."""
         if self.view is None:
             self._room, self.view = allocate_bytes(self.size)
         return self.view
 
     def wait(self) -> Exception | None:
-        """Wait until the bytes are there, or nothing comes any more.
+        """Wait until the request succeeds or fails; return its error.
 
-        One that was not sent, for something interrupted that, is sent now.
+        A request whose sending was interrupted is sent now.
         """
         if not self.reads and not self.filled and self.size:
             start([self])
@@ -81,33 +82,48 @@ class Request:
         return self.error
 
     def has_failed(self) -> bool:
-        """Return whether it ended with an error; does not wait."""
+        """Return whether the request has failed, without waiting."""
         return self.error is not None or any(
             read.done and read.error is not None for read in self.reads
         )
 
     def settle(self) -> None:
-        """Wait until nothing writes into the buffer any more."""
+        """Wait until no thread writes to the destination."""
         for read in self.reads:
             read.wait()
 
     def result(self) -> bytes:
-        """Return the bytes, once they are there."""
+        """Wait, and return the bytes or raise the error of the request."""
         error = self.wait()
         if error is not None:
             raise error.with_traceback(None)
-        self.place()
+        self.destination()
         assert self._room is not None
         return self._room
 
     def drop(self) -> None:
-        """Tell that nobody waits for these bytes any more."""
+        """Cancel the request; a range read ends when all its requests are dropped."""
         for read in self.reads:
             read.release()
 
 
 class RangeRead:
-    """One range of an object, read by one thread."""
+    """Read of one range of an object, by one thread.
+
+    Attributes
+    ----------
+    start, end : int
+        The range, bytes of the object.
+    parts : list of (int, memoryview)
+        Offsets and destinations, ascending; empty when the read has ended.
+    wanted : int
+        Number of requests that were not dropped.
+    error : Exception or None
+    done : bool
+        Whether the read has ended.
+    queued : bool
+        Whether it was given to a `ReaderPool`.
+    """
 
     __slots__ = (
         "_busy",
@@ -128,7 +144,7 @@ class RangeRead:
         self.file = file
         self.start = self.end = start
         self.parts: list[tuple[int, memoryview]] = []
-        self.wanted = 0  # requests that somebody waits for
+        self.wanted = 0
         self.error: Exception | None = None
         self.done = False
         self.deadline: Deadline | None = None
@@ -139,17 +155,17 @@ class RangeRead:
         self._busy.acquire()
 
     def add(self, offset: int, view: memoryview) -> None:
-        """Add what comes next in the range."""
+        """Extend the range to the end of another part."""
         self.parts.append((offset, view))
         self.end = offset + len(view)
         self.wanted += 1
 
     def claim(self) -> bool:
-        """Say whether nobody has begun to read it, and that the caller will."""
+        """Return True to the first caller only, which then calls `read` or `fail`."""
         return self._unclaimed.acquire(blocking=False)
 
     def read(self) -> None:
-        """Read the range, which was claimed; what goes wrong is left in `error`."""
+        """Read the claimed range; leave a failure in `error`."""
         try:
             if self.wanted <= 0:
                 raise ReadCancelledError
@@ -159,10 +175,8 @@ class RangeRead:
         except (FastshardError, OSError) as error:
             self.error = error.with_traceback(None)
         except ReadCancelledError:
-            self.error = RemoteError(
-                "the request was cancelled: no reader waits for it", self.file.path
-            )
-        except Exception as error:  # of a function that was to return a token, say
+            self.error = RemoteError(CANCELLED, self.file.path)
+        except Exception as error:  # for example of a function for token=
             self.error = RemoteError(f"{type(error).__name__}: {error}", self.file.path)
         except BaseException:
             self.error = RemoteError("the read was interrupted", self.file.path)
@@ -171,7 +185,7 @@ class RangeRead:
             self._end()
 
     def fail(self, error: Exception) -> None:
-        """End a read that was claimed with an error, without reading."""
+        """End the claimed read with an error."""
         self.error = error
         self._end()
 
@@ -182,27 +196,23 @@ class RangeRead:
             self._busy.release()
 
     def wait(self) -> Exception | None:
-        """Wait until it is read; return what went wrong."""
+        """Wait until the read has ended; return its error."""
         if self._pid != os.getpid() and not self.done:
-            self.read()  # a forked copy, whose threads are gone
+            self.read()  # in a forked child, which has no reader threads
         while not self.done:
             if self._busy.acquire(timeout=PATIENCE):
                 self._busy.release()
             elif not self.queued and self.claim():
-                self.read()  # it was lost when something interrupted who sent it
+                self.read()  # an interrupt prevented its queueing
         return self.error
 
     def release(self) -> None:
-        """Note that one request less waits; ends a read that nobody waits for."""
+        """Release one request's claim; cancel the read after the last one."""
         self.wanted -= 1
         if self.wanted > 0 or self.done or self._pid != os.getpid():
             return
         if self.claim():
-            self.fail(
-                RemoteError(
-                    "the request was cancelled: no reader waits for it", self.file.path
-                )
-            )
+            self.fail(RemoteError(CANCELLED, self.file.path))
         elif self.deadline is not None:
             self.deadline.cancel()
 
@@ -213,38 +223,38 @@ def coalesce(requests: Iterable[Request], gap: int, span: int) -> list[RangeRead
     Parameters
     ----------
     requests : iterable of Request
-        Of any objects, in any order.
+        For any objects, in any order.
     gap : int
-        Bytes between two requests that one range read reads over.
+        Maximum of bytes between two requests of one range.
     span : int
-        Bytes of a range of several requests, at most.
+        Maximum of bytes of a range with several requests.
     """
     by_file: dict[int, list[Request]] = {}
     for request in requests:
         if request.size > 0:
             by_file.setdefault(id(request.file), []).append(request)
     reads: list[RangeRead] = []
-    for some in by_file.values():
-        some.sort(key=lambda request: request.offset)
-        reads += _merged(some, gap, span)
+    for group in by_file.values():
+        group.sort(key=lambda request: request.offset)
+        reads += _merge(group, gap, span)
     return reads
 
 
-def _merged(requests: Sequence[Request], gap: int, span: int) -> list[RangeRead]:
-    """Merge requests of one object, which are sorted."""
+def _merge(requests: Sequence[Request], gap: int, span: int) -> list[RangeRead]:
+    """Merge requests for one object, sorted by offset."""
     reads: list[RangeRead] = []
     read: RangeRead | None = None
     for request in requests:
         end = request.offset + request.size
-        near = (
+        fits = (
             read is not None
             and 0 <= request.offset - read.end <= gap
             and end - read.start <= span
         )
-        if read is None or not near:
+        if read is None or not fits:
             read = RangeRead(request.file, request.offset)
             reads.append(read)
-        view, own = request.place(), [read]
+        view, own = request.destination(), [read]
         for at in range(0, request.size, MOST_SPAN):
             if at > 0:
                 read = RangeRead(request.file, request.offset + at)
@@ -256,31 +266,31 @@ def _merged(requests: Sequence[Request], gap: int, span: int) -> list[RangeRead]
 
 
 class ReaderPool:
-    """Threads that read ranges, a bounded number; they end when idle.
+    """Thread pool for range reads; idle threads end.
 
     Parameters
     ----------
     settings : Settings
-        Whose ``connections`` are how many there may be.
+        ``connections`` is the maximum number of threads.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._connections = settings.connections
-        # Written in C, as locks are: nothing that interrupts a thread leaves it held.
+        # Written in C: an exception such as KeyboardInterrupt never leaves it locked.
         self._reads: SimpleQueue[RangeRead | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
-        _engines.add(self)
+        _pools.add(self)
 
     def start(self, reads: Iterable[RangeRead]) -> None:
-        """Queue range reads; those that were given first are read first."""
+        """Queue range reads, first in first out."""
         for read in reads:
             read.queued = True
             self._reads.put(read)
         with self._lock:
             alone = not self._grow()
-        while alone:  # no thread can be started: this one does it
+        while alone:  # no thread can be started: read in this one
             try:
                 waiting = self._reads.get_nowait()
             except Empty:
@@ -289,7 +299,7 @@ class ReaderPool:
                 waiting.read()
 
     def _grow(self) -> bool:
-        """Start threads for what is to be read; say whether there are any."""
+        """Start threads for queued reads; return whether any thread runs."""
         missing = min(
             self._reads.qsize() - self._idle, self._connections - len(self._threads)
         )
@@ -300,7 +310,7 @@ class ReaderPool:
             self._threads.add(thread)
             try:
                 thread.start()
-            except RuntimeError:  # those that there are do it
+            except RuntimeError:  # the system has no more threads
                 self._threads.discard(thread)
                 break
         return bool(self._threads)
@@ -309,10 +319,10 @@ class ReaderPool:
         while (read := self._next()) is not None:
             if read.claim():
                 read.read()
-            del read  # its buffers are its owner's now
+            del read  # an idle thread must not keep its buffers alive
 
     def _next(self) -> RangeRead | None:
-        """Wait for something to do; None: leave."""
+        """Wait for a read; return None if the thread is to end."""
         with self._lock:
             self._idle += 1
         while True:
@@ -327,8 +337,8 @@ class ReaderPool:
                     self._threads.discard(threading.current_thread())
                 return read
 
-    def rest(self) -> None:
-        """Have idle threads leave, and wait for them: a fork warns of threads."""
+    def stop_idle_threads(self) -> None:
+        """End idle threads before a fork, which warns of threads."""
         with self._lock:
             threads = list(self._threads)
             busy = len(threads) - self._idle
@@ -338,31 +348,31 @@ class ReaderPool:
             thread.join(1.0)
 
 
-_engines: weakref.WeakSet[ReaderPool] = weakref.WeakSet()
+_pools: weakref.WeakSet[ReaderPool] = weakref.WeakSet()
 
 
-def _rest() -> None:
-    for engine in list(_engines):
-        engine.rest()
+def _before_fork() -> None:
+    for pool in list(_pools):
+        pool.stop_idle_threads()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_rest, after_in_child=_engines.clear)
+    os.register_at_fork(before=_before_fork, after_in_child=_pools.clear)
 
 
 def fetch(requests: Sequence[Request]) -> list[Exception | None]:
-    """Have requests answered, and wait; return what went wrong with each.
+    """Send requests and wait; return the error of each, or None.
 
-    When it returns, also with an exception such as KeyboardInterrupt, nothing writes
-    into their buffers any more.
+    When it returns or raises, KeyboardInterrupt included, no thread writes to a
+    destination.
     """
     try:
         if len(requests) == 1 and 0 < requests[0].size <= MOST_SPAN:
-            if not _is_filled(requests[0]):
+            if not _fill_from_cache(requests[0]):
                 _read_here(requests[0])
         else:
             start(requests)
-        for request in reversed(requests):  # the last first: it wakes this thread once
+        for request in reversed(requests):  # last first: this thread wakes up once
             request.wait()
         return [request.error for request in requests]
     except BaseException:
@@ -374,21 +384,21 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
 
 
 def start(requests: Sequence[Request]) -> None:
-    """Have requests answered by the engine's threads, and do not wait."""
-    for settings, some in _by_settings(requests).items():
-        reads = _coalesced(some)
+    """Send requests by the threads of their pools, without waiting."""
+    for settings, group in _by_settings(requests).items():
+        reads = _coalesce_as_measured(group)
         if reads:
             settings.shared(ReaderPool).start(reads)
 
 
 def read_now(requests: Sequence[Request]) -> None:
-    """Answer requests in this thread, ahead of those that wait for the engine.
+    """Read requests in this thread, before those queued for other threads.
 
-    What goes wrong is left in the requests; after a failure the rest is not asked for.
+    Failures are left in the requests; after one the others fail without a read.
     """
     failed: Exception | None = None
     groups = _by_settings(requests).values()
-    for read in [read for some in groups for read in _coalesced(some)]:
+    for read in [read for group in groups for read in _coalesce_as_measured(group)]:
         if not read.claim():
             continue
         if failed is None:
@@ -399,34 +409,35 @@ def read_now(requests: Sequence[Request]) -> None:
 
 
 def _read_here(request: Request) -> None:
-    """Answer a request in this thread."""
+    """Read one request in this thread."""
     file, at = request.file, request.offset
     deadline = Deadline(file.settings.timeout, request.size)
     try:
-        file.read_range(at, at + request.size, [(at, request.place())], deadline)
+        parts = [(at, request.destination())]
+        file.read_range(at, at + request.size, parts, deadline)
     except (FastshardError, OSError) as error:
         request.error = error.with_traceback(None)
     request.filled = True
 
 
-def _is_filled(request: Request) -> bool:
-    """Answer a request from this machine, if all of it is kept here."""
+def _fill_from_cache(request: Request) -> bool:
+    """Fill a request from the disk cache; return whether that succeeded."""
     if not request.file.is_cached(request.offset, request.size):
         return False
-    request.filled = request.file.read_cached(request.offset, request.place())
+    request.filled = request.file.read_cached(request.offset, request.destination())
     return request.filled
 
 
 def _by_settings(requests: Sequence[Request]) -> dict[Settings, list[Request]]:
-    """Sort out requests that the network has to answer."""
-    found: dict[Settings, list[Request]] = {}
+    """Fill requests from the cache; group the others by settings."""
+    groups: dict[Settings, list[Request]] = {}
     for request in requests:
-        if not _is_filled(request):
-            found.setdefault(request.file.settings, []).append(request)
-    return found
+        if not _fill_from_cache(request):
+            groups.setdefault(request.file.settings, []).append(request)
+    return groups
 
 
-def _coalesced(requests: Sequence[Request]) -> list[RangeRead]:
-    """Merge requests of the same settings, as the measured latency and rate allow."""
+def _coalesce_as_measured(requests: Sequence[Request]) -> list[RangeRead]:
+    """Merge requests of the same settings by the measured latency and rate."""
     meter = requests[0].file.meter
     return coalesce(requests, meter.gap(), meter.span())

@@ -1,6 +1,6 @@
-"""URLs: which are remote, their parts, as they are sent, as they are shown.
+"""URLs: parsing, normalization, redaction.
 
-A URL's query may hold a signature, so it is never shown.
+A query may hold a signature, so it never appears in errors, logs or files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PORTS = {"http": 80, "https": 443}
 
 
 class Origin(NamedTuple):
-    """Whom a secret may be told: scheme, host and port."""
+    """Scheme, host and port: the scope of a secret."""
 
     scheme: str
     host: str
@@ -50,12 +50,12 @@ class Origin(NamedTuple):
 
 
 class Url:
-    """A URL, parsed once. Its text may be secret, `redacted` is not.
+    """Parsed URL. Its text may be secret, `redacted` is not; it does not pickle.
 
     Attributes
     ----------
     text : str
-        As it was given.
+        As given.
     scheme : str
         In lower case.
     base, query : str
@@ -70,7 +70,7 @@ class Url:
 
     @cached_property
     def redacted(self) -> str:
-        """The URL for errors, logs and whatever is stored: see `redact`."""
+        """The URL for errors, logs and files; see `redact`."""
         return redact(self.text)
 
     @cached_property
@@ -86,12 +86,12 @@ class Url:
 
 
 def parse_path_or_url(text: str) -> str | Url:
-    """Parse a path or a URL: a path is returned as it is."""
+    """Parse a URL; return a path unchanged."""
     return Url(text) if is_remote(text) else text
 
 
 def parse_url(url: str | Url) -> Url:
-    """Parse a URL, unless that has been done."""
+    """Parse a URL; return a parsed one unchanged."""
     return url if isinstance(url, Url) else Url(url)
 
 
@@ -102,50 +102,53 @@ def scheme_of(text: str) -> str:
 
 
 def is_remote(text: str) -> bool:
-    """Say whether a str is the URL of something that is read over a network."""
+    """Return whether a str is a URL that is read over a network."""
     return scheme_of(text) in REMOTE
 
 
 @lru_cache(1024)
 def normalize_url(url: str) -> str:
-    """Return an ``http`` or ``https`` URL as it is sent.
+    """Return an ``http`` or ``https`` URL as HTTP sends it: ASCII, percent-encoded.
 
     Raises
     ------
     FastshardError
-        It is another kind of URL, has a user or a password in it, or no host.
+        The URL has another scheme, a user or a password, or no valid host.
     """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise FastshardError(f"{redact(url)} is no URL: {error}") from None
+        raise FastshardError(f"{redact(url)} is not a URL: {error}") from None
     if parts.scheme.lower() not in HTTP:
-        raise FastshardError(f"{redact(url)} is neither http nor https")
+        raise FastshardError(f"expected an http or https URL, got {redact(url)}")
     if not host or re.search(r"[\x00-\x20\x7f]", url):
-        raise FastshardError(f"{redact(url)!r} is no URL")
+        raise FastshardError(
+            f"{redact(url)!r} is not a URL: it has no host, or a space or control "
+            "character"
+        )
     if "@" in parts.netloc:
         raise FastshardError(
-            f"{redact(url)} has a password in it; give headers= or token= in its place"
+            f"{redact(url)} contains a user or password; use headers= or token= instead"
         )
     if not host.isascii():
         try:
             url = url.replace(host, host.encode("idna").decode("ascii"), 1)
         except UnicodeError:
-            raise FastshardError(f"{redact(url)} has no host that there is") from None
+            raise FastshardError(f"{redact(url)} has no valid host name") from None
     return quote(url.partition("#")[0], safe="%/:=&?~#+!$,;'@()*[]")
 
 
-def is_folder(place: str | Url) -> bool:
-    """Say whether a folder is named: a directory here, or a URL of no index."""
-    found = parse_path_or_url(place) if isinstance(place, str) else place
-    if isinstance(found, Url):
-        return not found.base.endswith((".fsi", ".json", ".idx"))
-    return os.path.isdir(found)
+def is_folder(location: str | Url) -> bool:
+    """Return whether a path is a directory, or a URL is not that of an index file."""
+    parsed = parse_path_or_url(location) if isinstance(location, str) else location
+    if isinstance(parsed, Url):
+        return not parsed.base.endswith((".fsi", ".json", ".idx"))
+    return os.path.isdir(parsed)
 
 
 def redact(url: str) -> str:
-    """Return a URL without what may be secret: user, password, query."""
+    """Return a URL without its possible secrets: user, password, query, fragment."""
     if SCHEME.match(url) is None:
         return url
     base, query, _ = without_user(url.partition("#")[0]).partition("?")
@@ -159,7 +162,7 @@ def without_user(url: str) -> str:
         return url
     rest = url[scheme.end() :]
     base, _, query = rest.partition("?")
-    if "@" in query or "@" in base.partition("/")[0]:  # a password may have any of / ?
+    if "@" in query or "@" in base.partition("/")[0]:  # a password may contain / or ?
         rest = rest.rpartition("@")[2]
     return scheme[0] + rest
 
@@ -179,44 +182,44 @@ def base_of(url: str) -> str:
 
 
 def folder_of(url: str) -> str:
-    """Return the URL of the folder that an object is in, without a slash."""
+    """Return the URL of an object's folder, without a trailing slash."""
     return base_of(url).rpartition("/")[0]
 
 
 def join_url(folder: str, name: str) -> str:
-    """Return the URL of an object by its name below a folder, or by its own URL."""
+    """Join a folder's URL and a name; return a name that is a URL unchanged."""
     if scheme_of(name):
         return name
     if scheme_of(folder) in HTTP:
         base, question, query = folder.partition("?")
-        found = urljoin(base.rstrip("/") + "/", name)
-        if origin_of(found) != origin_of(base):  # a query is for its own origin
-            return found
-        return found + question + query
+        url = urljoin(base.rstrip("/") + "/", name)
+        if origin_of(url) != origin_of(base):  # a query is for its own origin
+            return url
+        return url + question + query
     return folder.rstrip("/") + "/" + name
 
 
 def relative_path(url: str, root: str) -> str:
-    """Return the name of an object below a folder; "" if it is elsewhere."""
+    """Return the path of an object below a folder; "" if it is not below it."""
     base, prefix = base_of(url), root.rstrip("/") + "/"
     return base[len(prefix) :] if base.startswith(prefix) else ""
 
 
 def common_folder(urls: list[str]) -> str:
-    """Return the folder that all objects lie below; "" for different hosts.
+    """Return the deepest folder above all objects; "" if they have none.
 
-    Of the hub it is in one repository.
+    It includes the host; on the hub, the repository.
     """
     parts = [folder_of(url).split("/") for url in (min(urls), max(urls))]
-    same = []
+    common = []
     for a, b in zip(*parts, strict=False):
         if a != b:
             break
-        same.append(a)
-    least = 5 if scheme_of(urls[0]) == "hf" else 3  # scheme, nothing, host; or a repo
-    return "/".join(same) if len(same) >= least else ""
+        common.append(a)
+    least = 5 if scheme_of(urls[0]) == "hf" else 3  # scheme:, "", host (or repository)
+    return "/".join(common) if len(common) >= least else ""
 
 
 def url_basename(url: str) -> str:
-    """Return the name of an object in its folder."""
+    """Return the last part of a URL's path, percent-decoded."""
     return unquote(posixpath.basename(base_of(url)))

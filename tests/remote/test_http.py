@@ -232,7 +232,7 @@ def test_a_server_without_ranges_is_recognised_before_its_body_is_taken(server):
     server.behave("/large.tar", "ok_for_range")
     server.forget()
 
-    with pytest.raises(RemoteError, match="whole objects only"):
+    with pytest.raises(RemoteError, match="does not support ranges"):
         file.read(20_000, 10)
     assert len(server.requests) <= 2
     assert server.bytes_sent < 30_000_000
@@ -242,7 +242,7 @@ def test_an_object_that_is_written_to_is_noticed(server):
     file = opened(server)
     server.files["/a.tar"] = DATA[::-1]
 
-    with pytest.raises(RemoteError, match="written to meanwhile"):
+    with pytest.raises(RemoteError, match="has changed"):
         file.read(20_000, 10)
 
 
@@ -251,7 +251,7 @@ def test_an_object_that_is_written_to_without_tags_is_noticed_by_its_size(server
     file = opened(server)
     server.files["/a.tar"] = DATA + b"more"
 
-    with pytest.raises(RemoteError, match="written to meanwhile"):
+    with pytest.raises(RemoteError, match="has changed"):
         file.read(20_000, 10)
 
 
@@ -306,7 +306,7 @@ def test_no_redirect_leaves_http(server, location):
 
 
 def test_private_hosts_can_be_refused(server):
-    with pytest.raises(RemoteError, match=r"127\.0\.0\.1 is no public address"):
+    with pytest.raises(RemoteError, match=r"127\.0\.0\.1 is not a public address"):
         opened(server, private_hosts=False)
     assert not server.requests
 

@@ -28,29 +28,29 @@ __all__ = [
     "survey",
 ]
 
-ABOVE = re.compile(r"[0-9a-f]{2}")
-ENTRY = re.compile(r"[0-9a-f]{40}-[0-9a-f]{24}")
+SUBFOLDER = re.compile(r"[0-9a-f]{2}")
+ENTRY = re.compile(r"[0-9a-f]{40}-[0-9a-f]{24}")  # an entry's directory
+OBJECT = "object.json"  # the version file of an entry
+USED = "used"  # an empty file; its mtime is the time of the entry's last use
+NEW = ".new"  # suffix of a directory that becomes an entry
 PATIENCE_NS = 3600 * 10**9  # age at which an unfinished entry is abandoned
-OBJECT = "object.json"
-USED = "used"  # its time is that of the last use
-NEW = ".new"  # how names of entries end that are being made
 
 
 class CachedObject(NamedTuple):
-    """What is here of an object.
+    """Cached version of an object.
 
     Attributes
     ----------
     url : str
-        "" if that is damaged.
+        "" if the version file is damaged.
     disk_bytes : int
-        That the entry's files take on disk.
+        Allocated on disk for the entry's files.
     nbytes : int
-        Of the object.
+        Size of the object.
     whole : bool
-        Whether all of it was stored; it has not been checked.
+        Whether all bytes were stored; their checksums are not verified here.
     used_ns : int
-        The time of the last use, in nanoseconds since 1970.
+        Time of the last use, ns since 1970.
     """
 
     url: str
@@ -61,7 +61,7 @@ class CachedObject(NamedTuple):
 
 
 class EntryUsage(NamedTuple):
-    """An entry as the directory shows it."""
+    """Directory of an entry, with its size and its last use."""
 
     path: str
     disk_bytes: int
@@ -69,75 +69,85 @@ class EntryUsage(NamedTuple):
 
 
 def list_objects(folder: str) -> list[CachedObject]:
-    """Return what is in a cache's folder, the last used first."""
-    found = sorted(survey(folder), key=lambda one: one.used_ns, reverse=True)
-    return [_inspect(one) for one in found]
+    """Return the cached objects of a directory, the last used first."""
+    entries = sorted(survey(folder), key=lambda entry: entry.used_ns, reverse=True)
+    return [_inspect(entry) for entry in entries]
 
 
 def clear(folder: str, urls: Collection[str] | None = None) -> int:
-    """Remove what is in a cache's folder, and return how many bytes that frees.
+    """Remove entries from a cache directory; return the bytes freed on disk.
 
-    Only what the cache made is removed, not other files in the folder.
+    Files that the cache did not make are left alone.
 
     Parameters
     ----------
     folder : str
     urls : collection of str, optional
-        Remove all versions of these objects only.
+        Remove only the entries of these objects, of every version.
     """
     if urls is None:
         remove_leftovers(folder)
         return remove_entries(survey(folder))
-    parts = {hash_url(url) for url in urls}
-    found = survey(folder)
+    hashes = {hash_url(url) for url in urls}
     return remove_entries(
-        one for one in found if os.path.basename(one.path)[:40] in parts
+        entry for entry in survey(folder) if os.path.basename(entry.path)[:40] in hashes
     )
 
 
-def remove_entries(found: Iterable[EntryUsage], enough: int | None = None) -> int:
-    """Remove entries until so many bytes are free; return how many are."""
+def remove_entries(entries: Iterable[EntryUsage], enough: int | None = None) -> int:
+    """Remove entries until `enough` bytes are free; return the bytes freed."""
     freed = 0
-    for one in found:
+    for entry in entries:
         if enough is not None and freed >= enough:
             break
-        if remove_tree(one.path):
-            freed += one.disk_bytes
+        if remove_tree(entry.path):
+            freed += entry.disk_bytes
     return freed
 
 
-def _inspect(one: EntryUsage) -> CachedObject:
-    known = read_version(os.path.join(one.path, OBJECT))
-    if known is None:
-        return CachedObject("", one.disk_bytes, 0, False, one.used_ns)
-    nbytes = known.info.nbytes
-    whole = False
-    with suppress(OSError, DamagedEntryError):
-        whole = not EntryFiles(one.path, nbytes).missing(0, nbytes)
-    return CachedObject(known.url, one.disk_bytes, nbytes, whole, one.used_ns)
+def remove_leftovers(folder: str) -> None:
+    """Remove the leftovers of processes that died while making or removing entries."""
+    for item in _items(folder):
+        limit_ns = time.time_ns() - PATIENCE_NS
+        is_abandoned = item.name.endswith(NEW) and mtime_ns(item.path) < limit_ns
+        if item.name.startswith(".") and (item.name.endswith(GONE) or is_abandoned):
+            remove_tree(item.path)
 
 
 def survey(folder: str) -> Iterator[EntryUsage]:
+    """Yield the entries of a cache directory."""
     for item in _items(folder):
         if ENTRY.fullmatch(item.name):
             used_ns = mtime_ns(os.path.join(item.path, USED))
             yield EntryUsage(item.path, _bytes_in(item), used_ns)
 
 
-def remove_leftovers(folder: str) -> None:
-    """Remove what was left by processes that ended while they made or removed."""
-    for item in _items(folder):
-        late_ns = time.time_ns() - PATIENCE_NS
-        unfinished = item.name.endswith(NEW) and mtime_ns(item.path) < late_ns
-        if item.name.startswith(".") and (item.name.endswith(GONE) or unfinished):
-            remove_tree(item.path)
+def mtime_ns(path: str) -> int:
+    """Return a file's modification time, ns since 1970; 0 if it has none."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _inspect(entry: EntryUsage) -> CachedObject:
+    version = read_version(os.path.join(entry.path, OBJECT))
+    if version is None:
+        return CachedObject("", entry.disk_bytes, 0, False, entry.used_ns)
+    nbytes = version.info.nbytes
+    whole = False
+    with suppress(OSError, DamagedEntryError):
+        whole = not EntryFiles(entry.path, nbytes).missing(0, nbytes)
+    return CachedObject(version.url, entry.disk_bytes, nbytes, whole, entry.used_ns)
 
 
 def _items(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield what is in the folders that entries are in."""
-    for above in _scan(folder):
-        if ABOVE.fullmatch(above.name) and above.is_dir(follow_symlinks=False):
-            yield from _scan(above.path)
+    """Yield the content of the subfolders, which hold the entries."""
+    for subfolder in _scan(folder):
+        if SUBFOLDER.fullmatch(subfolder.name) and subfolder.is_dir(
+            follow_symlinks=False
+        ):
+            yield from _scan(subfolder.path)
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
@@ -155,10 +165,3 @@ def _bytes_in(item: os.DirEntry[str]) -> int:
         with suppress(OSError):
             total += disk_bytes(os.stat(file.path, follow_symlinks=False))
     return total
-
-
-def mtime_ns(path: str) -> int:
-    try:
-        return os.stat(path, follow_symlinks=False).st_mtime_ns
-    except OSError:
-        return 0

@@ -1,4 +1,4 @@
-"""Files that others may damage or fill at the same time: open, read, write, remove."""
+"""File operations that are safe beside processes that damage or fill the same files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "write_at",
 ]
 
-# No link is followed, no pipe is waited for, no line end is changed.
+# Follow no link, do not block on a pipe, do not translate line ends.
 SAFELY = (
     getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
@@ -33,17 +33,17 @@ SAFELY = (
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
 )
-MODE = 0o600  # of new files: what is cached may have needed a password
-BLOCK = 512  # bytes that `st_blocks` counts by
+MODE = 0o600  # of new files: the bytes may have needed credentials
+BLOCK = 512  # unit of `st_blocks`, bytes
 MOST_AT_ONCE = 1 << 30  # bytes; some systems refuse 2 GiB
-GONE = ".gone"  # how names end of what is being deleted
+GONE = ".gone"  # suffix of a directory that is being removed
 
 _all_locked: weakref.WeakSet[LockOwner] = weakref.WeakSet()
-_seeking = threading.Lock()  # where there is no pread: position and read are one
+_seeking = threading.Lock()  # without pread: makes seek and read atomic
 
 
 class LockOwner:
-    """Something with a lock that is free in a forked child.
+    """Owner of a lock that is free in a forked child.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class LockOwner:
         _all_locked.add(self)
 
     def reset_after_fork(self) -> None:
-        """Begin anew: another thread was changing this when the process forked."""
+        """Reset state in a forked child: the parent held the lock during the fork."""
 
 
 def _free_locks() -> None:
@@ -72,12 +72,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Open a file, and return its descriptor.
+    """Open a regular file; return its descriptor.
 
     Raises
     ------
     OSError
-        It cannot be opened, or is a link, a pipe, a directory.
+        It cannot be opened, or is a link, a pipe or a directory.
     """
     fd = os.open(path, flags | SAFELY, MODE)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -87,7 +87,7 @@ def open_regular(path: str, flags: int) -> int:
 
 
 def read_at(fd: int, view: memoryview, offset: int) -> bool:
-    """Fill the view with a file's bytes; return False if the file ends before."""
+    """Fill the view from a file; return False if the file ends before."""
     done = 0
     while done < len(view):
         part = view[done : done + MOST_AT_ONCE]
@@ -113,12 +113,12 @@ def _read_some(fd: int, view: memoryview, offset: int) -> int:
 
 
 def write_at(fd: int, view: memoryview, offset: int) -> None:
-    """Write all of the view to a place in a file.
+    """Write all of the view to a file at an offset.
 
     Raises
     ------
     OSError
-        It cannot be written; some of it may have been.
+        A write failed; a part of the view may have been written.
     """
     done = 0
     while done < len(view):
@@ -135,7 +135,7 @@ def _write_some(fd: int, view: memoryview, offset: int) -> int:
 
 
 def append_to(fd: int, data: bytes) -> None:
-    """Write to the end of a file that was opened with ``O_APPEND``, at once.
+    """Write to the end of a file opened with ``O_APPEND``, in one call.
 
     Raises
     ------
@@ -147,23 +147,23 @@ def append_to(fd: int, data: bytes) -> None:
 
 
 def disk_bytes(status: os.stat_result) -> int:
-    """Return the bytes that a file takes on disk: of a sparse one not its size."""
+    """Return the bytes allocated for a file; of a sparse one fewer than its size."""
     if sys.platform == "win32":
         return status.st_size
     return status.st_blocks * BLOCK
 
 
 def touch(path: str, now_ns: int) -> None:
-    """Set a file's times, if that is allowed; of a link its own."""
+    """Set a file's times if permitted; do not follow a link."""
     follow = os.utime not in os.supports_follow_symlinks
     with suppress(OSError):
         os.utime(path, ns=(now_ns, now_ns), follow_symlinks=follow)
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a directory, or what is in its place; return whether it is gone.
+    """Remove a directory, or a file of its name; return whether it is gone.
 
-    It is renamed first, so that nobody meets it half deleted.
+    It is renamed first, so that no process opens it half removed.
     """
     try:
         gone = tempfile.mkdtemp(prefix=".", suffix=GONE, dir=os.path.dirname(path))
@@ -180,20 +180,20 @@ def remove_tree(path: str) -> bool:
 
 @contextmanager
 def try_lock_folder(folder: str) -> Iterator[bool]:
-    """Tell whether no other process or thread is in here with the same folder.
+    """Lock a folder without waiting; yield whether the lock was acquired.
 
-    Where files cannot be locked, everyone is told that they are alone.
+    On a file system without locks it always yields True.
     """
     fd = -1
     with suppress(OSError):
         fd = open_regular(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT)
     try:
-        alone = fd < 0 or _lock(fd)
+        locked = fd < 0 or _lock(fd)
         try:
-            yield alone
+            yield locked
         finally:
-            if fd >= 0 and alone:
-                _unlock(fd)  # said, for a forked child has the descriptor too
+            if fd >= 0 and locked:
+                _unlock(fd)  # closing is not enough: a forked child shares the lock
     finally:
         if fd >= 0:
             os.close(fd)

@@ -1,10 +1,10 @@
-"""The files of an entry while they are open: data, and the log of what is in it.
+"""Open files of a cache entry: the data, and the log of its stored ranges.
 
-Several threads and processes may fill an entry at the same time, without a lock on
-its files: all write the same bytes to the same places, and a record is appended, at
-once, after the bytes that it is of. So a record that is whole tells where bytes were
-written; that they are right is checked once before they are used, for a crash may
-have kept the record and lost the bytes.
+Several threads and processes may fill an entry at the same time without locking its
+files: all write the same bytes to the same offsets, and append a range's record, in
+one write, after its bytes. A complete record therefore tells that bytes were written.
+Their CRC is verified before the first use, because a crash may keep the record and
+lose the bytes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from fastshard.remote.cache.ranges import (
 
 __all__ = ["DATA", "LOG", "DamagedEntryError", "EntryFiles", "RemovedEntryError"]
 
-READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # it may still be read
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # retried without writing
 
 DATA = "data"
 LOG = "ranges"
 MOST_LOG = 1 << 28  # bytes; 8 million ranges
-CHUNK = 1 << 22  # bytes of a log that are read at once
+CHUNK = 1 << 22  # bytes of a log per read
 
 
 class DamagedEntryError(Exception):
-    """The entry cannot be used, and is in the way of a good one."""
+    """The entry is unusable, and must be removed before a new one is made."""
 
 
 class RemovedEntryError(Exception):
@@ -51,26 +51,25 @@ class RemovedEntryError(Exception):
 
 
 class EntryFiles(LockOwner):
-    """An entry's files.
+    """Open files of a cache entry. Thread-safe.
 
-    The data file is open for as long as this lives; whoever reads from it holds a
-    reference.
+    The data file is closed with the last reference; readers hold one.
 
     Parameters
     ----------
     folder : str
-        Of the entry.
+        Directory of the entry.
     nbytes : int
-        Of the object.
+        Size of the object.
 
     Raises
     ------
     FileNotFoundError
-        There is no entry.
-    DamagedError
-        There is something else.
+        The entry does not exist.
+    DamagedEntryError
+        Its files are missing, or not those of an entry.
     OSError
-        It cannot be opened.
+        They cannot be opened.
     """
 
     def __init__(self, folder: str, nbytes: int) -> None:
@@ -115,18 +114,18 @@ class EntryFiles(LockOwner):
         self._log_read = 0
 
     def is_removed(self) -> bool:
-        """Tell whether its files were removed, and take up space until it is closed."""
+        """Return whether the files were removed; closing them frees their space."""
         return os.fstat(self.fd).st_nlink == 0
 
     def has(self, start: int, end: int) -> bool:
-        """Tell whether all of a range was added by anyone, and not found damaged."""
+        """Return whether any process stored all of a range, not known as damaged."""
         with self.lock:
             if not self._ranges.has(start, end):
                 self._read_log()
             return self._ranges.has(start, end)
 
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the starts and ends of what `has` does not hold for."""
+        """Return the starts and ends of the gaps in a range."""
         with self.lock:
             gaps = self._ranges.gaps(start, end)
             if gaps and self._read_log():
@@ -134,14 +133,14 @@ class EntryFiles(LockOwner):
             return gaps
 
     def read_into(self, start: int, view: memoryview) -> bool:
-        """Fill the view, or return False if not all of it is here and right.
+        """Fill the view; return False if a byte is missing or wrong.
 
         Raises
         ------
-        DamagedError
-            The file has become shorter.
+        DamagedEntryError
+            The data file was truncated.
         OSError
-            It cannot be read.
+            The data file cannot be read.
         """
         if not self._verify(start, start + len(view)):
             return False
@@ -150,13 +149,13 @@ class EntryFiles(LockOwner):
         return True
 
     def is_whole(self) -> bool:
-        """Tell whether all of the object is here and right, and in its place."""
+        """Return whether all of the object is stored and right, under its path."""
         if not self._whole:
             with self.lock:
                 if not self._ranges.is_whole():
                     self._read_log()
-                held = self._ranges.is_whole()
-            self._whole = held and self._verify(0, self.nbytes)
+                stored = self._ranges.is_whole()
+            self._whole = stored and self._verify(0, self.nbytes)
         if not self._whole:
             return False
         status = os.fstat(self.fd)
@@ -165,16 +164,16 @@ class EntryFiles(LockOwner):
         return self._is_in_place(status)
 
     def add(self, start: int, data: memoryview, most: int | None) -> int:
-        """Store bytes; return by how many more the disk is filled, at most.
+        """Store bytes; return an upper bound of the growth on disk, bytes.
 
-        Nothing is stored if the file would take more than `most` bytes on disk.
+        Nothing is stored if the data file would grow above `most` bytes on disk.
 
         Raises
         ------
-        VanishedError, DamagedError
-            They cannot be stored here, but in a new entry.
+        RemovedEntryError, DamagedEntryError
+            The bytes can only be stored in a new entry.
         OSError
-            They cannot be stored.
+            The bytes cannot be stored.
         """
         before = os.fstat(self.fd)
         if before.st_nlink == 0:
@@ -224,13 +223,13 @@ class EntryFiles(LockOwner):
             return False
 
     def _is_log(self, status: os.stat_result) -> bool:
-        """Tell a log from that of a newer entry at the same place."""
+        """Return whether a file is this entry's log, not that of a newer entry."""
         return (status.st_dev, status.st_ino) == self._log_id
 
     def _read_log(self) -> bool:
-        """Take what was appended to the log; return whether anything was.
+        """Read new records of the log; return whether there were any.
 
-        The lock is held.
+        The caller holds the lock.
         """
         before = self._log_read
         try:
@@ -256,7 +255,7 @@ class EntryFiles(LockOwner):
         return used
 
     def _verify(self, start: int, end: int) -> bool:
-        """Tell whether a range is here, and check what has not been checked of it."""
+        """Return whether a range is stored and right; verify it where necessary."""
         with self.lock:
             ranges = self._ranges
             if ranges.is_verified(start, end):
@@ -271,7 +270,7 @@ class EntryFiles(LockOwner):
             return ranges.is_verified(start, end)
 
     def _check(self, ranges: Ranges, number: int) -> None:
-        """Compare a piece's unchecked ranges with their CRCs, without the lock."""
+        """Verify the CRCs of a piece's ranges; the bytes are read without the lock."""
         with self.lock:
             found = ranges.unverified(number)
         if not found:
@@ -290,6 +289,6 @@ class EntryFiles(LockOwner):
 
 
 def _check_above(folder: str) -> None:
-    """Raise unless what entries are in is a directory, not a link to one."""
+    """Raise unless the parent of entries is a directory, not a link to one."""
     if not stat.S_ISDIR(os.lstat(folder).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)

@@ -1,12 +1,12 @@
-"""Which bytes of an object are here: a log of ranges, and the table made of it.
+"""Stored ranges of an object: the log on disk, and its table in memory.
 
 The log consists of records of 32 bytes, little-endian: start (u64), end (u64), CRC-32
 of the object's bytes from start to end (u32), the mark (8 bytes), CRC-32 of the 28
-bytes before (u32). Records are only appended. Where one is torn, the mark tells where
-the next begins.
+bytes before (u32). Records are only appended. After a torn record the mark finds the
+next one.
 
-An object is seen as pieces of 1 MiB, and no range reaches from one into another: so
-little has to be read to check what is said of a few bytes.
+Ranges are split at pieces of 1 MiB of the object, so that verifying a few bytes reads
+at most one piece.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ __all__ = ["PIECE", "Range", "Ranges", "decode", "encode", "split_at_pieces"]
 PIECE = 1 << 20  # bytes
 RECORD = struct.Struct("<QQI8sI")
 MARK = b"\xf5fsrange"
-MARK_AT = 20  # bytes of a record before the mark
-BODY = 28  # bytes of a record that its CRC is of
+MARK_AT = 20  # offset of the mark in a record
+BODY = 28  # bytes of a record that its CRC covers
 
 Range = tuple[int, int, int]  # start, end, CRC-32 of the bytes
 
 
-def encode(found: Range) -> bytes:
-    """Return a range as a record."""
-    body = RECORD.pack(*found, MARK, 0)[:BODY]
+def encode(stored: Range) -> bytes:
+    """Return the record of a range."""
+    body = RECORD.pack(*stored, MARK, 0)[:BODY]
     return body + zlib.crc32(body).to_bytes(4, "little")
 
 
 def decode(log: bytes) -> tuple[list[Range], int]:
-    """Return the ranges in a part of a log, and how many bytes that took.
+    """Parse a part of a log; return its ranges and the number of bytes consumed.
 
-    What is left at the end may become a record when more is appended.
+    The rest may be the start of a record that is not fully appended.
     """
     found = []
     at = 0
@@ -52,7 +52,7 @@ def decode(log: bytes) -> tuple[list[Range], int]:
 
 
 def split_at_pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cut a range where pieces of the object meet."""
+    """Split a range at the borders of pieces."""
     while start < end:
         stop = min(end, (start // PIECE + 1) * PIECE)
         yield start, stop
@@ -60,15 +60,15 @@ def split_at_pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 class Piece:
-    """Which bytes of a piece are here.
+    """Stored ranges of a piece.
 
     Attributes
     ----------
-    held, sound : list of int
-        Start, end, start, end... of disjoint runs, ascending. What is sound has been
-        checked, or was written by this process; it is held too.
-    unchecked : list of Range
-        What else is held.
+    stored, verified : list of int
+        Start, end, start, end... of disjoint intervals, ascending. Verified bytes had
+        their CRC compared, or were written by this process; they are stored too.
+    unverified : list of Range
+        Ranges of the log that are stored, but not verified.
     """
 
     __slots__ = ("stored", "unverified", "verified")
@@ -80,12 +80,12 @@ class Piece:
 
 
 class Ranges:
-    """Which bytes of an object are here. Not for several threads at a time.
+    """Stored ranges of an object. Not thread-safe.
 
     Parameters
     ----------
     nbytes : int
-        Of the object.
+        Size of the object.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -93,7 +93,7 @@ class Ranges:
         self._pieces: dict[int, Piece] = {}
 
     def add_unverified(self, found: Range) -> None:
-        """Take a range that the log tells of. One that cannot be is passed over."""
+        """Add a range of the log; ignore one that is invalid."""
         start, end, _ = found
         number = start // PIECE
         if not (start < end <= self.nbytes and (end - 1) // PIECE == number):
@@ -104,18 +104,18 @@ class Ranges:
             piece.unverified.append(found)
 
     def add_verified(self, start: int, end: int) -> None:
-        """Take a range that is known to be right, inside one piece."""
+        """Add a range whose bytes are right; it lies inside one piece."""
         piece = self._piece(start // PIECE)
         _insert(piece.stored, start, end)
         _insert(piece.verified, start, end)
 
     def unverified(self, number: int) -> tuple[Range, ...]:
-        """Return what is to be checked of a piece."""
+        """Return the unverified ranges of a piece."""
         piece = self._pieces.get(number)
         return tuple(piece.unverified) if piece else ()
 
     def record_check(self, number: int, right: set[Range], wrong: set[Range]) -> None:
-        """Take the outcome of a check of a piece's ranges."""
+        """Record which of a piece's ranges had a right, or a wrong, CRC."""
         piece = self._piece(number)
         for start, end, _ in right:
             _insert(piece.verified, start, end)
@@ -127,7 +127,7 @@ class Ranges:
                 _insert(piece.stored, start, end)
 
     def has(self, start: int, end: int) -> bool:
-        """Tell whether all of a range is held."""
+        """Return whether all of a range is stored."""
         pieces = self._pieces
         for a, b in split_at_pieces(start, end):
             piece = pieces.get(a // PIECE)
@@ -136,7 +136,7 @@ class Ranges:
         return True
 
     def is_verified(self, start: int, end: int) -> bool:
-        """Tell whether all of a range is held, and has been checked."""
+        """Return whether all of a range is stored and verified."""
         pieces = self._pieces
         for a, b in split_at_pieces(start, end):
             piece = pieces.get(a // PIECE)
@@ -145,16 +145,16 @@ class Ranges:
         return True
 
     def is_whole(self) -> bool:
-        """Tell whether every byte of the object is held."""
+        """Return whether every byte of the object is stored."""
         enough = len(self._pieces) == -(-self.nbytes // PIECE)
         return enough and self.has(0, self.nbytes)
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the starts and ends of what is not held of a range."""
+        """Return the starts and ends of the gaps in a range."""
         found = []
         at = start
         for number in self._numbers(start, end):
-            for left, right in _runs(self._pieces[number].stored, at, end):
+            for left, right in _intersect(self._pieces[number].stored, at, end):
                 if left > at:
                     found.append((at, left))
                 at = right
@@ -163,7 +163,7 @@ class Ranges:
         return found
 
     def _numbers(self, start: int, end: int) -> list[int]:
-        """Return the pieces of a range of which something is held, ascending."""
+        """Return the numbers of a range's pieces that have an entry, ascending."""
         wanted = range(start // PIECE, -(-end // PIECE))
         if len(wanted) <= len(self._pieces):
             return [number for number in wanted if number in self._pieces]
@@ -177,7 +177,7 @@ class Ranges:
 
 
 def _insert(bounds: list[int], start: int, end: int) -> None:
-    """Add a run to runs; those that touch become one."""
+    """Add an interval; merge those that touch."""
     i = bisect_left(bounds, start)
     j = bisect_right(bounds, end)
     new = [start] if i % 2 == 0 else []
@@ -191,8 +191,8 @@ def _covers(bounds: list[int], start: int, end: int) -> bool:
     return i % 2 == 1 and bounds[i] >= end
 
 
-def _runs(bounds: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield what lies of each run between start and end."""
+def _intersect(bounds: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the intersection of each interval with start to end."""
     i = bisect_right(bounds, start)
     for k in range(i - i % 2, len(bounds), 2):
         if bounds[k] >= end:

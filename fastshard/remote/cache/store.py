@@ -52,38 +52,42 @@ from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
 
 __all__ = ["CacheEntry", "RangeCache"]
 
-LOOK_EVERY = 5.0  # seconds between looks for removed files
-MOST_OPEN = 256  # entries whose files are open
-_warned_of: set[str] = set()  # folders that objects are too large for
-SPARE = 10  # the part of the limit that is free after entries were removed: 1/10
+LOOK_EVERY = 5.0  # seconds between searches for removed files
+MOST_OPEN = 256  # entries with open files
+SPARE = 10  # eviction frees 1/10 of the limit
+TOUCH_NS = 5 * 10**9  # between two updates of the time of the last use
+NOT_OF_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT)
+
+T = TypeVar("T")
+
+_warned_of: set[str] = set()  # folders that were too small for an object
 
 
 class RangeCache(LockOwner):
-    """Ranges of remote objects, kept in a directory. Any thread may use it.
+    """Disk cache for ranges of remote objects. Thread-safe.
 
-    Other processes may use the same directory at the same time.
+    Several processes may use the same directory at the same time.
 
     Parameters
     ----------
     folder : str
-        Made when it is needed.
+        Created when the first entry is stored.
     limit : int or str, optional
-        Bytes on disk, of all that is in the folder; or text such as "100GB". When
-        there are more, entries that were not used for longest are removed until a
-        tenth of the limit is free. While several processes add there may be
-        somewhat more.
+        Maximum of bytes on disk for all entries, or text such as "100GB". Above it
+        the least recently used entries are evicted until a tenth of the limit is
+        free. While several processes store, the size may exceed it somewhat.
 
     Attributes
     ----------
     folder : str
     limit : int or None
     is_stopped : bool
-        Whether nothing more is stored, for the disk cannot be written to.
+        Whether storing has ended because the disk cannot be written to.
 
     Raises
     ------
     ValueError
-        The limit is no size, or not above 0.
+        The limit is not a size, or not positive.
     """
 
     def __init__(self, folder: str, limit: int | str | None = None) -> None:
@@ -91,35 +95,36 @@ class RangeCache(LockOwner):
         self.folder = os.path.abspath(folder)
         self.limit = None if limit is None else parse_size(limit)
         self.is_stopped = False
-        self._room = 0  # bytes that may be added before all are counted again
-        self._looked = -LOOK_EVERY  # when removed files were looked for
-        self._open: dict[
-            CacheEntry, None
-        ] = {}  # whose files are open, the oldest first
+        self._room = 0  # bytes to store before the directory is counted again
+        self._looked = -LOOK_EVERY  # time of the last search for removed files
+        self._open: dict[CacheEntry, None] = {}  # with open files, oldest first
         self._entries: weakref.WeakSet[CacheEntry] = weakref.WeakSet()
 
     def entry(self, url: str, info: ObjectInfo) -> CacheEntry:
-        """Open what is here of an object, or make an entry for it.
+        """Open the entry of a version of an object, or create it.
 
         Parameters
         ----------
         url : str
-            Stored as it is, so without anything secret.
+            Stored on disk, so without secrets.
         info : ObjectInfo
-            What the server told, or `latest_info` did. Another tag or size is another
-            version, of which nothing is shared.
+            From the server, or from `latest_info`. Another tag or size is another
+            version, with an entry of its own.
 
         Raises
         ------
         ValueError
-            There is no tag, or no file can have the size.
+            The tag is empty, or the size is out of range.
         """
         if not info.tag:
             raise ValueError(
-                f"the server tells nothing that versions of {url} differ by"
+                f"cannot tell versions of {url} apart: the server sends neither an "
+                "ETag nor Last-Modified"
             )
         if not 0 <= info.nbytes < MAX_NBYTES:
-            raise ValueError(f"{url} cannot have {info.nbytes:,} bytes")
+            raise ValueError(
+                f"the size of {url} must be 0 to 2**63 - 1 bytes, got {info.nbytes:,}"
+            )
         path = f"{self._path_of(url)}-{hash_version(info)}"
         entry = CacheEntry(self, path, ObjectVersion(url, info))
         with self.lock:
@@ -127,31 +132,31 @@ class RangeCache(LockOwner):
         return entry
 
     def latest_info(self, url: str) -> ObjectInfo | None:
-        """Return the info that an entry for an object was last opened with."""
-        above, part = os.path.split(self._path_of(url))
+        """Return the metadata of the last opened version of an object, or None."""
+        subfolder, part = os.path.split(self._path_of(url))
         found = []
         with suppress(OSError):
-            for name in os.listdir(above):
-                path = os.path.join(above, name, OBJECT)
+            for name in os.listdir(subfolder):
+                path = os.path.join(subfolder, name, OBJECT)
                 if name.startswith(part) and ENTRY.fullmatch(name):
-                    known = read_version(path)
-                    if known is not None and known.url == url:
-                        found.append((mtime_ns(path), known.info))
+                    version = read_version(path)
+                    if version is not None and version.url == url:
+                        found.append((mtime_ns(path), version.info))
         return max(found)[1] if found else None
 
     def stop(self, error: Exception) -> None:
-        """Store nothing more; the first time, warn."""
+        """End all storing; warn the first time."""
         with self.lock:
             first = not self.is_stopped
             self.is_stopped = True
         if first:
-            text = f"nothing more is cached in {self.folder}: {error}"
+            text = f"caching in {self.folder} has stopped: {error}"
             warnings.warn(text, CacheWarning, stacklevel=2)
 
     def warn_uncacheable(self, url: str, nbytes: int, error: Exception) -> None:
-        """Note that an object cannot be kept; of the first one in a folder, warn.
+        """Warn of the first object of a folder that cannot be cached.
 
-        Others may be small enough for a limit on the size of files.
+        Smaller ones may fit a file system's limit on the size of files.
         """
         with self.lock:
             first = self.folder not in _warned_of
@@ -161,7 +166,7 @@ class RangeCache(LockOwner):
             warnings.warn(text, CacheWarning, stacklevel=2)
 
     def note_growth(self, entry: CacheEntry, nbytes: int) -> None:
-        """Count bytes that were added to an entry, and hold the limit."""
+        """Count bytes stored in an entry, and enforce the limit."""
         if self.limit is None:
             return
         with self.lock:
@@ -172,47 +177,46 @@ class RangeCache(LockOwner):
             self.release_removed()
 
     def note_opened(self, entry: CacheEntry) -> None:
-        """Have the files closed of what was opened first, if there are too many."""
+        """Register open files; close the oldest ones above the maximum."""
         with self.lock:
             self._open.pop(entry, None)
             self._open[entry] = None
-            most = most_open()
-            gone = list(self._open)[: max(0, len(self._open) - most)]
-            for one in gone:
-                del self._open[one]
-        for one in gone:
-            one.close_files()
+            oldest = list(self._open)[: max(0, len(self._open) - most_open())]
+            for other in oldest:
+                del self._open[other]
+        for other in oldest:
+            other.close_files()
 
     def release_periodically(self) -> None:
-        """Do as `release_removed` does, if that was not done of late."""
+        """Call `release_removed`, at most once in 5 seconds."""
         with self.lock:
             now = time.monotonic()
-            late = now - self._looked >= LOOK_EVERY
-            self._looked = now if late else self._looked
-        if late:
+            due = now - self._looked >= LOOK_EVERY
+            self._looked = now if due else self._looked
+        if due:
             self.release_removed()
 
     def release_removed(self) -> None:
-        """Close files that were removed, by this process or another."""
+        """Close files that were removed by this process or another."""
         with self.lock:
             entries = list(self._entries)
         for entry in entries:
             entry.release_if_removed()
 
     def _enforce_limit(self, limit: int, keep: str) -> None:
-        """Count what is here, and remove entries but one until the limit holds."""
+        """Count the directory; above the limit evict entries other than `keep`."""
         left = limit
-        with try_lock_folder(self.folder) as alone:
-            if alone:
+        with try_lock_folder(self.folder) as locked:
+            if locked:
                 remove_leftovers(self.folder)
-                found = sorted(survey(self.folder), key=lambda one: one.used_ns)
-                left = limit - sum(one.disk_bytes for one in found)
-                others = [one for one in found if one.path != keep]
+                entries = sorted(survey(self.folder), key=lambda entry: entry.used_ns)
+                left = limit - sum(entry.disk_bytes for entry in entries)
+                others = [entry for entry in entries if entry.path != keep]
                 if left < 0:
                     left += remove_entries(others, limit // SPARE - left)
-        few = max(limit // 64, left // 8)  # for other processes add as well
+        share = max(limit // 64, left // 8)  # other processes store as well
         with self.lock:
-            self._room = max(0, min(left, few))
+            self._room = max(0, min(left, share))
 
     def _path_of(self, url: str) -> str:
         part = hash_url(url)
@@ -221,7 +225,7 @@ class RangeCache(LockOwner):
 
 @functools.lru_cache(1)
 def most_open() -> int:
-    """Return how many entries may have files open: a part of what a process may."""
+    """Return how many entries may have open files: a quarter of RLIMIT_NOFILE."""
     try:
         import resource
 
@@ -231,106 +235,97 @@ def most_open() -> int:
     return MOST_OPEN if soft < 0 else max(8, min(MOST_OPEN, soft // 4))
 
 
-TOUCH_NS = 5 * 10**9  # between two notes that an entry is in use
-PASSING = (  # not of the disk
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.ENOENT,
-)
-
-T = TypeVar("T")
-
-
 class CacheEntry:
-    """Bytes of one version of a remote object. Any thread may use it.
+    """Cached bytes of one version of a remote object. Thread-safe.
 
-    It is made by `RangeCache.entry`. A forked child may go on with it; what has been
-    checked by then need not be checked again. One that cannot be read, or was closed,
-    has nothing and takes nothing.
+    Made by `RangeCache.entry`. Usable in a forked child, which inherits the results
+    of checks. An entry that is closed or unreadable is empty and stores nothing.
 
     Attributes
     ----------
     path : str
-        Of the data: a sparse file of `nbytes` bytes. It need not exist; while
-        `is_whole` says so it does, and may be read by anyone.
+        Data file: sparse, `nbytes` long. It may not exist. While `is_whole` returns
+        True it exists, and any program may read it.
     nbytes : int
-        Of the object.
+        Size of the object.
     """
 
-    def __init__(self, cache: RangeCache, folder: str, known: ObjectVersion) -> None:
+    def __init__(self, cache: RangeCache, folder: str, version: ObjectVersion) -> None:
         self.path = os.path.join(folder, DATA)
-        self.nbytes = known.info.nbytes
+        self.nbytes = version.info.nbytes
         self.folder = folder
         self._cache = cache
-        self._known = known
+        self._version = version
         self._files: EntryFiles | None = None
         self._closed = False
         self._touched_ns = 0
-        self._reopen(make=True)
+        self._reopen(create=True)
         if self._files is not None:
             touch(os.path.join(folder, OBJECT), time.time_ns())
             self._mark_used()
 
     def has(self, offset: int, size: int) -> bool:
-        """Tell whether all of a range was stored.
+        """Return whether all of a range was stored.
 
-        That it is right is not looked at: `read_into` may still return False, after
-        which what is wrong is missing.
+        Checksums are not verified: `read_into` may still return False, after which
+        the damaged bytes count as missing.
         """
         if not self._is_inside(offset, size):
             return False
-        return not size or self._query(lambda it: it.has(offset, offset + size), False)
+        return not size or self._query(
+            lambda files: files.has(offset, offset + size), False
+        )
 
     def missing(self, offset: int, size: int) -> list[tuple[int, int]]:
-        """Return what was not stored of a range: offsets and sizes, ascending."""
+        """Return the gaps in a range: offsets and sizes, ascending."""
         end = min(offset + size, self.nbytes)
         start = max(offset, 0)
         if start >= end:
             return []
-        gaps = self._query(lambda it: it.missing(start, end), [(start, end)])
+        gaps = self._query(lambda files: files.missing(start, end), [(start, end)])
         return [(left, right - left) for left, right in gaps]
 
     def read_into(self, offset: int, view: memoryview) -> bool:
-        """Fill the view and return True if every byte of it is here and right.
+        """Fill a buffer; return False if a byte is missing or wrong.
 
-        Otherwise return False; the view may have been written to. Ranges are compared
-        with their CRCs before they are first used in this process.
+        In that case the buffer may have been written to. CRCs of ranges are verified
+        before their first use in this process.
 
         Parameters
         ----------
         offset : int
-            In the object, in bytes.
+            In the object, bytes.
         view : memoryview
             Contiguous and writable.
         """
         with as_bytes(view) as to:
             if not self._is_inside(offset, len(to)):
                 return False
-            done = not to or self._query(lambda it: it.read_into(offset, to), False)
+            done = not to or self._query(
+                lambda files: files.read_into(offset, to), False
+            )
         if done:
             self._mark_used()
         return done
 
     def is_whole(self) -> bool:
-        """Tell whether every byte of the object is here and right.
+        """Return whether every byte of the object is stored and right.
 
-        What has not been checked in this process is read. For a file that was opened
-        by its `path` ask after that: then it was the one that is whole.
+        Bytes not verified in this process are read. If a file was opened by `path`
+        before the call, a True result covers that file.
         """
-        whole = self._query(lambda it: it.is_whole(), False)
+        whole = self._query(lambda files: files.is_whole(), False)
         if whole:
             self._mark_used()
         return whole
 
     def add(self, offset: int, data: bytes | memoryview) -> None:
-        """Store bytes of the object, unless that cannot be done.
+        """Store bytes of the object, if possible.
 
-        A disk that is full or cannot be written to ends all storing of this cache
-        with one warning; one without room for a file of the object's size ends that of
-        this entry, with a warning for the first of them. Nothing is stored either of
-        what does not lie inside the object, or by what this entry alone would break
-        the limit.
+        If the disk is full or read-only, all storing of this cache ends, with one
+        warning. If no file of the object's size can be created, storing of this entry
+        ends, with a warning for the first such entry. Bytes outside the object are
+        not stored, nor those with which this entry alone would exceed the limit.
         """
         with as_bytes(memoryview(data)) as view:
             if view and self._is_inside(offset, len(view)):
@@ -344,54 +339,55 @@ class CacheEntry:
         Raises
         ------
         ValueError
-            The name is no file's, or is used by the cache.
+            The name is not a file name, or is used by the cache.
         """
         taken = name in (DATA, LOG, OBJECT, USED) or name.startswith(".")
         if not name or taken or os.path.basename(name) != name or "\0" in name:
-            raise ValueError(f"{name!r} is no name for a file beside cached data")
+            raise ValueError(f"{name!r} is not a name for a file beside cached data")
         return os.path.join(self.folder, name)
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files for good."""
         self._closed = True
         self._files = None
 
     def close_files(self) -> None:
-        """Close the files; they are opened again when they are needed."""
+        """Close the files until the next access."""
         self._files = None
 
     def release_if_removed(self) -> None:
-        """Let the files go if they were removed, so that the disk gets their space."""
-        opened = self._files
+        """Close the files if they were removed, which frees their disk space."""
+        files = self._files
         with suppress(OSError):
-            if opened is not None and opened.is_removed():
+            if files is not None and files.is_removed():
                 self._files = None
 
     def _is_inside(self, offset: int, size: int) -> bool:
         return size >= 0 and 0 <= offset <= self.nbytes - size
 
-    def _query(self, question: Callable[[EntryFiles], T], otherwise: T) -> T:
-        """Ask the files, or answer otherwise if they cannot be asked."""
-        opened = self._files or self._reopen(make=False)
-        if opened is None:
-            return otherwise
+    def _query(self, question: Callable[[EntryFiles], T], default: T) -> T:
+        """Return ``question(files)``, or `default` if the files cannot be read."""
+        files = self._files or self._reopen(create=False)
+        if files is None:
+            return default
         try:
-            return question(opened)
+            return question(files)
         except DamagedEntryError:
             self._discard()
-        except OSError:  # it has nothing, rather than something that none can read
+        except OSError:
             self.close()
-        return otherwise
+        return default
 
     def _store(self, offset: int, view: memoryview) -> int:
-        for _ in range(3):  # in case it is removed again meanwhile
+        """Store bytes; return the growth on disk."""
+        for _ in range(3):  # another process may remove the new entry again
             if self._cache.is_stopped:
                 return 0
-            opened = self._files or self._reopen(make=True)
-            if opened is None:
+            files = self._files or self._reopen(create=True)
+            if files is None:
                 return 0
             try:
-                return opened.add(offset, view, self._cache.limit)
+                return files.add(offset, view, self._cache.limit)
             except RemovedEntryError:
                 self._files = None
             except DamagedEntryError:
@@ -400,49 +396,50 @@ class CacheEntry:
                 self._cache.stop(error)
         return 0
 
-    def _reopen(self, *, make: bool) -> EntryFiles | None:
-        """Open the files; make them, if asked to, where none can be used."""
+    def _reopen(self, *, create: bool) -> EntryFiles | None:
+        """Open the files; if they are missing or unusable, optionally create them."""
         if self._closed:
             return None
         try:
-            opened = self._open()
-            if opened is None and make and not self._cache.is_stopped:
-                make_entry(self.folder, self._known)
-                opened = self._open()
+            files = self._open()
+            if files is None and create and not self._cache.is_stopped:
+                create_entry(self.folder, self._version)
+                files = self._open()
         except OSError as error:
-            if make and error.errno == errno.EFBIG:
-                self.close()  # no file of its size can be made here
-                self._cache.warn_uncacheable(self._known.url, self.nbytes, error)
-            elif make and error.errno not in PASSING:
+            if create and error.errno == errno.EFBIG:
+                self.close()  # the file system has no files of this size
+                self._cache.warn_uncacheable(self._version.url, self.nbytes, error)
+            elif create and error.errno not in NOT_OF_THE_DISK:
                 self._cache.stop(error)
             return None
         if not self._closed:
-            self._files = opened
-            if opened is not None:
+            self._files = files
+            if files is not None:
                 self._cache.note_opened(self)
-        return opened
+        return files
 
     def _open(self) -> EntryFiles | None:
-        """Open the files if they are there; remove what cannot be used."""
+        """Open the files if they exist; remove unusable ones."""
         try:
-            opened = EntryFiles(self.folder, self.nbytes)
-            self._check_object()
+            files = EntryFiles(self.folder, self.nbytes)
+            self._check_version()
         except FileNotFoundError:
             return None
         except DamagedEntryError:
             self._discard()
             return None
-        return opened
+        return files
 
-    def _check_object(self) -> None:
+    def _check_version(self) -> None:
+        """Raise if the version file names another object; update the time in it."""
         path = os.path.join(self.folder, OBJECT)
         stored = read_version(path)
-        if stored is None or not same_object(stored, self._known):
+        if stored is None or not is_same_object(stored, self._version):
             raise DamagedEntryError
-        if stored != self._known and not self._cache.is_stopped:
+        if stored != self._version and not self._cache.is_stopped:
             try:
                 with replace_file(path) as file:
-                    file.write(self._known.dump())
+                    file.write(self._version.dump())
             except OSError as error:
                 self._cache.stop(error)
 
@@ -451,7 +448,7 @@ class CacheEntry:
         remove_tree(self.folder)
 
     def _mark_used(self) -> None:
-        """Note that it is in use, from time to time."""
+        """Update the time of the last use, at most once in 5 seconds."""
         now_ns = time.time_ns()
         if abs(now_ns - self._touched_ns) >= TOUCH_NS:
             self._touched_ns = now_ns
@@ -460,44 +457,45 @@ class CacheEntry:
 
 
 def as_bytes(view: memoryview) -> memoryview:
+    """Return a view of bytes; an empty view cannot be cast."""
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def same_object(one: ObjectVersion, other: ObjectVersion) -> bool:
-    """Tell whether the bytes are the same. Of the time, servers tell several."""
+def is_same_object(one: ObjectVersion, other: ObjectVersion) -> bool:
+    """Return whether the bytes are the same; replicas may differ in the time."""
     return one.url == other.url and one.info[:2] == other.info[:2]
 
 
-def make_entry(folder: str, known: ObjectVersion) -> None:
-    """Make the files of an entry, and give them their place if it is free.
+def create_entry(folder: str, version: ObjectVersion) -> None:
+    """Create the files of an entry, unless another process is faster.
 
     Raises
     ------
     OSError
-        They cannot be made.
+        They cannot be created.
     """
-    above = os.path.dirname(folder)
-    os.makedirs(above, 0o700, exist_ok=True)
-    new = tempfile.mkdtemp(prefix=".", suffix=NEW, dir=above)
+    subfolder = os.path.dirname(folder)
+    os.makedirs(subfolder, 0o700, exist_ok=True)
+    new = tempfile.mkdtemp(prefix=".", suffix=NEW, dir=subfolder)
     try:
-        _fill(new, known)
+        _write_files(new, version)
         os.rename(new, folder)
     except OSError as error:
-        faster = error.errno in (errno.EEXIST, errno.ENOTEMPTY)  # another was
-        if not faster and not os.path.lexists(folder):
+        exists = error.errno in (errno.EEXIST, errno.ENOTEMPTY)
+        if not exists and not os.path.lexists(folder):
             raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _fill(folder: str, known: ObjectVersion) -> None:
-    content = {DATA: b"", LOG: b"", OBJECT: known.dump(), USED: b""}
+def _write_files(folder: str, version: ObjectVersion) -> None:
+    content = {DATA: b"", LOG: b"", OBJECT: version.dump(), USED: b""}
     for name, data in content.items():
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         fd = open_regular(os.path.join(folder, name), flags)
         try:
             if name == DATA:
-                os.ftruncate(fd, known.info.nbytes)
+                os.ftruncate(fd, version.info.nbytes)
             append_to(fd, data)
         finally:
             os.close(fd)

@@ -147,7 +147,7 @@ def test_versions_that_cannot_be_told_apart_are_refused(folder):
     for nbytes in (-1, 2**63):
         with pytest.raises(ValueError, match="cannot have"):
             cache.entry(URL, ObjectInfo(nbytes, "t", 0))
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ValueError, match="must be positive"):
         RangeCache(folder, limit=0)
 
 
