@@ -105,7 +105,7 @@ def test_no_permission_suggests_another_directory(folder, capsys, monkeypatch):
     def refuse(*args, **options):
         raise PermissionError(13, "Permission denied", "t-0.fsi")
 
-    monkeypatch.setattr("fastshard.index.binary.replacing", refuse)
+    monkeypatch.setattr("fastshard.index.binary.replace_file", refuse)
     status, _, err = run(capsys, "index", folder)
     assert status == 1
     assert "--out" in err

@@ -122,7 +122,7 @@ def test_a_read_only_directory_is_explained(folder, monkeypatch):
     def refuse(*args, **options):
         raise PermissionError(13, "Permission denied", "t-0.fsi")
 
-    monkeypatch.setattr("fastshard.index.binary.replacing", refuse)
+    monkeypatch.setattr("fastshard.index.binary.replace_file", refuse)
     with pytest.raises(PermissionError) as caught:
         fastshard.build_index(everything(folder))
     assert "out=" in caught.value.__notes__[0]

@@ -573,7 +573,7 @@ def test_the_other_rule_for_keys_is_not_answered_by_the_index(tmp_path):
 
 def test_wrong_options_are_refused(folder):
     for option in ({"mode": "rw"}, {"key": "middle"}):
-        with pytest.raises(ValueError, match="is "):
+        with pytest.raises(ValueError, match="must be"):
             fastshard.open(folder, **option)
     index = folder / "t-0.fsi"
     with pytest.raises(ValueError, match="one index"):

@@ -214,7 +214,7 @@ def test_a_long_wait_is_refused_at_once(server):
     server.behave("/a.tar", "status_429_long")
 
     begun = time.monotonic()
-    with pytest.raises(RemoteError, match="asks to wait for 86,400 s"):
+    with pytest.raises(RemoteError, match="asks to retry after 86,400 s"):
         file.read(20_000, 10)
     assert time.monotonic() - begun < 2
 
@@ -547,7 +547,7 @@ def test_tls_is_checked(tmp_path, monkeypatch):
         path = tmp_path / "trusted.pem"
         path.write_text(server.certificate)
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
-        connection._trust.cache_clear()
+        connection._tls_context.cache_clear()
         try:
             file = opened(server, timeout=10.0)
             assert file.read(20_000, 10_000) == DATA[20_000:30_000]
@@ -555,4 +555,4 @@ def test_tls_is_checked(tmp_path, monkeypatch):
                 file.read_many([(17_000, 100), (49_000, 100)])[1] == DATA[49_000:49_100]
             )
         finally:
-            connection._trust.cache_clear()
+            connection._tls_context.cache_clear()

@@ -186,7 +186,7 @@ def test_an_object_that_is_replaced_is_noticed(bucket):
 def test_a_compressed_object_is_refused(bucket):
     bucket.put("a.tar", DATA, ContentEncoding="gzip")
 
-    with pytest.raises(RemoteError, match="compressed"):
+    with pytest.raises(RemoteError, match="expected no Content-Encoding"):
         open_remote(bucket.url("a.tar"), bucket.settings())
 
 
@@ -204,7 +204,7 @@ def test_what_is_missing(bucket):
 
 @pytest.mark.parametrize("key", ["a//b.tar", "/a.tar", "a/../b.tar", "./a.tar", ""])
 def test_keys_that_obstore_would_change_are_refused(bucket, key):
-    with pytest.raises(RemoteError, match="empty parts or dots"):
+    with pytest.raises(RemoteError, match="does not support keys"):
         open_remote(bucket.url(key), bucket.settings())
 
 

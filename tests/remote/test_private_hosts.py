@@ -232,7 +232,7 @@ def test_tls_goes_on_with_the_name(monkeypatch, tmp_path):
     path.write_text(pem)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
     monkeypatch.setattr(connection, "public_addresses", lambda *a: ["127.0.0.1"])
-    connection._trust.cache_clear()
+    connection._tls_context.cache_clear()
     try:
         with Server({"/a.tar": DATA}, tls=True) as server:
             file = open_remote(server.at("/a.tar"), strict(server.url, timeout=10.0))
@@ -243,7 +243,7 @@ def test_tls_goes_on_with_the_name(monkeypatch, tmp_path):
                 open_remote(url, strict(url, timeout=10.0))
     finally:
         context.sni_callback = None
-        connection._trust.cache_clear()
+        connection._tls_context.cache_clear()
 
 
 def test_a_certificate_that_is_not_trusted_is_asked_for_once(monkeypatch):

@@ -258,7 +258,7 @@ def test_a_wait_that_the_server_asks_for_is_kept(monkeypatch):
     for _ in range(20):
         Deadline(60.0).backoff(RetryError("busy", 503, 7.0), 0, "u")
     assert min(slept) >= 7.0
-    with pytest.raises(RemoteError, match="asks to wait for 90 s"):
+    with pytest.raises(RemoteError, match="asks to retry after 90 s"):
         Deadline(60.0).backoff(RetryError("busy", 503, 90.0), 0, "u")
 
 

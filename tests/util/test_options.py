@@ -46,8 +46,11 @@ def test_remote_options_go_on_being_taken(tar):
     [
         ({"index": "atuo"}, "'atuo'; did you mean auto"),
         ({"index": "rebuilt"}, "did you mean rebuild"),
-        ({"index": "frobnicate"}, 'is "auto", "none", "rebuild" or a path'),
-        ({"mode": "nmap"}, '"private" or "pread", not \'nmap\'; did you mean mmap'),
+        (
+            {"index": "frobnicate"},
+            'must be "auto", "none", "rebuild" or an existing path',
+        ),
+        ({"mode": "nmap"}, '"private" or "pread", got \'nmap\'; did you mean mmap'),
         ({"key": "frist"}, "did you mean first"),
     ],
 )

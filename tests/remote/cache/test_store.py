@@ -142,10 +142,10 @@ def test_versions_and_equal_basenames_never_meet(folder):
 
 def test_versions_that_cannot_be_told_apart_are_refused(folder):
     cache = RangeCache(folder)
-    with pytest.raises(ValueError, match="nothing that versions"):
+    with pytest.raises(ValueError, match="cannot tell versions"):
         cache.entry(URL, ObjectInfo(10, "", 0))
     for nbytes in (-1, 2**63):
-        with pytest.raises(ValueError, match="cannot have"):
+        with pytest.raises(ValueError, match="must be 0 to"):
             cache.entry(URL, ObjectInfo(nbytes, "t", 0))
     with pytest.raises(ValueError, match="must be positive"):
         RangeCache(folder, limit=0)
@@ -175,7 +175,7 @@ def test_another_time_of_the_same_version_is_noted(folder, entry):
 def test_sidecars_lie_beside_the_data(entry):
     assert os.path.dirname(entry.sidecar("index.fsi")) == os.path.dirname(entry.path)
     for name in ["", "data", "used", ".x", "a/b", "..", "a\0"]:
-        with pytest.raises(ValueError, match="no name"):
+        with pytest.raises(ValueError, match="not a name"):
             entry.sidecar(name)
 
 
