@@ -130,11 +130,13 @@ def bench_shuffle(benchmark: Any, read: Any, turn: int) -> None:
     benchmark(read)
 
 
-def resumed(ds: fastshard.Dataset, state: dict[str, Any]) -> str:
+def resumed(ds: fastshard.Dataset[fastshard.Sample], state: dict[str, Any]) -> str:
     return str(next(iter(ds.iter(state))).key)
 
 
-def opened_and_resumed(ds: fastshard.Dataset, state: dict[str, Any]) -> str:
+def opened_and_resumed(
+    ds: fastshard.Dataset[fastshard.Sample], state: dict[str, Any]
+) -> str:
     with fastshard.open(ds.shards.paths[0].rpartition("/")[0]) as again:
         return resumed(again, state)
 

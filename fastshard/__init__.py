@@ -21,8 +21,9 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     ),
     "fastshard.dataset.batch": "collate",
     "fastshard.dataset.build_index": "build_index merge_indexes",
-    "fastshard.dataset.combine": "mix zip_by_key",
+    "fastshard.dataset.combine": "Mix Zip mix zip_by_key",
     "fastshard.dataset.dataset": "Dataset",
+    "fastshard.dataset.iteration": "BatchIterator SampleIterator",
     "fastshard.dataset.open": "open",
     "fastshard.errors": (
         "AmbiguousKeyError CacheWarning ClosedError FastshardError FieldNotFoundError "

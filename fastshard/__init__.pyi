@@ -2,132 +2,59 @@ from fastshard import adapters as adapters
 from fastshard import columnar as columnar
 from fastshard import errors as errors
 from fastshard import formats as formats
-from fastshard._core.dataset.shard import (
-    Shard as Shard,
-)
-from fastshard.adapters.webshart.batch import (
-    BatchProcessor as BatchProcessor,
-)
-from fastshard.adapters.webshart.batch import (
-    read_files_batch as read_files_batch,
-)
-from fastshard.adapters.webshart.discover import (
-    DiscoveredDataset as DiscoveredDataset,
-)
-from fastshard.adapters.webshart.discover import (
-    ShardReader as ShardReader,
-)
-from fastshard.adapters.webshart.discover import (
-    discover_dataset as discover_dataset,
-)
+from fastshard._core.dataset.shard import Shard as Shard
+from fastshard.adapters.webshart.batch import BatchProcessor as BatchProcessor
+from fastshard.adapters.webshart.batch import read_files_batch as read_files_batch
+from fastshard.adapters.webshart.discover import DiscoveredDataset as DiscoveredDataset
+from fastshard.adapters.webshart.discover import ShardReader as ShardReader
+from fastshard.adapters.webshart.discover import discover_dataset as discover_dataset
 from fastshard.adapters.webshart.discover import (
     discover_dataset_async as discover_dataset_async,
 )
 from fastshard.adapters.webshart.discover import (
     discover_datasets_batch as discover_datasets_batch,
 )
-from fastshard.dataset.batch import (
-    collate as collate,
-)
-from fastshard.dataset.build_index import (
-    build_index as build_index,
-)
-from fastshard.dataset.build_index import (
-    merge_indexes as merge_indexes,
-)
-from fastshard.dataset.combine import (
-    mix as mix,
-)
-from fastshard.dataset.combine import (
-    zip_by_key as zip_by_key,
-)
-from fastshard.dataset.dataset import (
-    Dataset as Dataset,
-)
-from fastshard.dataset.open import (
-    open as open,  # noqa: A004
-)
-from fastshard.errors import (
-    AmbiguousKeyError as AmbiguousKeyError,
-)
-from fastshard.errors import (
-    CacheWarning as CacheWarning,
-)
-from fastshard.errors import (
-    ClosedError as ClosedError,
-)
-from fastshard.errors import (
-    FastshardError as FastshardError,
-)
-from fastshard.errors import (
-    FieldNotFoundError as FieldNotFoundError,
-)
-from fastshard.errors import (
-    FormatError as FormatError,
-)
-from fastshard.errors import (
-    InfoNotFoundError as InfoNotFoundError,
-)
-from fastshard.errors import (
-    MemberNotFoundError as MemberNotFoundError,
-)
-from fastshard.errors import (
-    MissingLibraryError as MissingLibraryError,
-)
-from fastshard.errors import (
-    QueryError as QueryError,
-)
-from fastshard.errors import (
-    QueryTimeoutError as QueryTimeoutError,
-)
-from fastshard.errors import (
-    RaggedError as RaggedError,
-)
-from fastshard.errors import (
-    RemoteError as RemoteError,
-)
-from fastshard.errors import (
-    RemoteNotFoundError as RemoteNotFoundError,
-)
-from fastshard.errors import (
-    SampleNotFoundError as SampleNotFoundError,
-)
-from fastshard.errors import (
-    ShardNotFoundError as ShardNotFoundError,
-)
-from fastshard.errors import (
-    StaleIndexError as StaleIndexError,
-)
-from fastshard.errors import (
-    StaleIndexWarning as StaleIndexWarning,
-)
-from fastshard.errors import (
-    StateError as StateError,
-)
-from fastshard.errors import (
-    WriterLockedError as WriterLockedError,
-)
-from fastshard.formats.sample import (
-    Sample as Sample,
-)
-from fastshard.formats.sample import (
-    Samples as Samples,
-)
-from fastshard.formats.tar import (
-    TarShard as TarShard,
-)
-from fastshard.formats.tar import (
-    open_shard as open_shard,
-)
-from fastshard.formats.writer import (
-    ShardWriter as ShardWriter,
-)
-from fastshard.remote.options import (
-    RemoteOptions as RemoteOptions,
-)
+from fastshard.dataset.batch import collate as collate
+from fastshard.dataset.build_index import build_index as build_index
+from fastshard.dataset.build_index import merge_indexes as merge_indexes
+from fastshard.dataset.combine import Mix as Mix
+from fastshard.dataset.combine import Zip as Zip
+from fastshard.dataset.combine import mix as mix
+from fastshard.dataset.combine import zip_by_key as zip_by_key
+from fastshard.dataset.dataset import Dataset as Dataset
+from fastshard.dataset.iteration import BatchIterator as BatchIterator
+from fastshard.dataset.iteration import SampleIterator as SampleIterator
+from fastshard.dataset.open import open as open  # noqa: A004
+from fastshard.errors import AmbiguousKeyError as AmbiguousKeyError
+from fastshard.errors import CacheWarning as CacheWarning
+from fastshard.errors import ClosedError as ClosedError
+from fastshard.errors import FastshardError as FastshardError
+from fastshard.errors import FieldNotFoundError as FieldNotFoundError
+from fastshard.errors import FormatError as FormatError
+from fastshard.errors import InfoNotFoundError as InfoNotFoundError
+from fastshard.errors import MemberNotFoundError as MemberNotFoundError
+from fastshard.errors import MissingLibraryError as MissingLibraryError
+from fastshard.errors import QueryError as QueryError
+from fastshard.errors import QueryTimeoutError as QueryTimeoutError
+from fastshard.errors import RaggedError as RaggedError
+from fastshard.errors import RemoteError as RemoteError
+from fastshard.errors import RemoteNotFoundError as RemoteNotFoundError
+from fastshard.errors import SampleNotFoundError as SampleNotFoundError
+from fastshard.errors import ShardNotFoundError as ShardNotFoundError
+from fastshard.errors import StaleIndexError as StaleIndexError
+from fastshard.errors import StaleIndexWarning as StaleIndexWarning
+from fastshard.errors import StateError as StateError
+from fastshard.errors import WriterLockedError as WriterLockedError
+from fastshard.formats.sample import Sample as Sample
+from fastshard.formats.sample import Samples as Samples
+from fastshard.formats.tar import TarShard as TarShard
+from fastshard.formats.tar import open_shard as open_shard
+from fastshard.formats.writer import ShardWriter as ShardWriter
+from fastshard.remote.options import RemoteOptions as RemoteOptions
 
 __all__ = [
     "AmbiguousKeyError",
+    "BatchIterator",
     "BatchProcessor",
     "CacheWarning",
     "ClosedError",
@@ -139,6 +66,7 @@ __all__ = [
     "InfoNotFoundError",
     "MemberNotFoundError",
     "MissingLibraryError",
+    "Mix",
     "QueryError",
     "QueryTimeoutError",
     "RaggedError",
@@ -146,6 +74,7 @@ __all__ = [
     "RemoteNotFoundError",
     "RemoteOptions",
     "Sample",
+    "SampleIterator",
     "SampleNotFoundError",
     "Samples",
     "Shard",
@@ -157,6 +86,7 @@ __all__ = [
     "StateError",
     "TarShard",
     "WriterLockedError",
+    "Zip",
     "build_index",
     "collate",
     "discover_dataset",

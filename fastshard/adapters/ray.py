@@ -38,7 +38,7 @@ LOOKED_AT = 16  # samples that a guess at the size of some fields is made from
 
 
 def read(
-    source: Source | Dataset,
+    source: Source | Dataset[Any],
     fields: str | Sequence[str] | None = None,
     *,
     ray_options: Mapping[str, Any] | None = None,
@@ -124,7 +124,7 @@ def decode(batch: dict[str, Any]) -> dict[str, Any]:
 class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
     """A dataset for `ray.data.read_datasource`; see `read`."""
 
-    def __init__(self, dataset: Dataset, fields: Sequence[str] | None) -> None:
+    def __init__(self, dataset: Dataset[Any], fields: Sequence[str] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self._dataset = dataset
         if fields is None:
@@ -227,7 +227,7 @@ class _Reader:
         self._most = most
 
     def __call__(self) -> Iterator[pa.Table]:
-        dataset: Dataset = ray.get(self._shared)
+        dataset: Dataset[Any] = ray.get(self._shared)
         fields = [column for column in self._columns if column != KEY]
         samples: list[Any] = []
         nbytes = 0

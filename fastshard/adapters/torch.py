@@ -184,7 +184,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __init__(
         self,
-        dataset: BaseDataset,
+        dataset: BaseDataset[Any],
         batch_size: int | None = None,
         *,
         drop_last: bool = False,
@@ -212,7 +212,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
             raise ValueError(f"an epoch is at least 0, not {epoch}")
         self._epoch.fill_(epoch)
 
-    def _of_epoch(self) -> BaseDataset:
+    def _of_epoch(self) -> BaseDataset[Any]:
         epoch = int(self._epoch)
         plan = self._dataset._plan
         if epoch < 0 or plan.shuffling is None or plan.shuffling.epoch == epoch:

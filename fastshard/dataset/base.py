@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from warnings import warn
 
 from fastshard._core.dataset.shard import add_notes
@@ -17,6 +17,7 @@ from fastshard.dataset.iteration import (
     ErrorHandler,
     OnError,
     SampleIterator,
+    T_co,
     handler_of,
 )
 from fastshard.dataset.order.plan import (
@@ -39,16 +40,30 @@ from fastshard.dataset.order.state import (
 )
 from fastshard.dataset.order.worker import current_worker, guard_collation
 from fastshard.dataset.shardset import WINDOW
+from fastshard.dataset.torch_base import Dataset as TorchDataset
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fastshard.formats.sample import Sample
 
 __all__ = ["BaseDataset"]
+
+T = TypeVar("T")
+Batch = TypeVar("Batch")
 
 MOST = 1 << 62  # ranks, or samples of a block
 
 
-class BaseDataset(Sequence[Any]):
+class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     """A sequence whose positions come by a `Plan`."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+        # Datasets are not added; torch's `Dataset` declares that they are.
+        __add__: None  # type: ignore[assignment, unused-ignore]
 
     _plan: Plan
     _stages: tuple[Callable[[Any], Any], ...]
@@ -66,12 +81,28 @@ class BaseDataset(Sequence[Any]):
         """Say what dataset it is, whatever its order."""
 
     @abstractmethod
-    def get_many(self, positions: Iterable[int]) -> list[Any]:
+    def get_many(self, positions: Iterable[int]) -> list[T_co]:
         """Return items by position, in the order given, as a list."""
 
     @abstractmethod
-    def _iterator(self, window: int, on_error: ErrorHandler | None) -> SampleIterator:
+    def _iterator(
+        self, window: int, on_error: ErrorHandler | None
+    ) -> SampleIterator[T_co]:
         """Return an iterator over all items that knows its state."""
+
+    @abstractmethod
+    def map(self, fn: Callable[[T_co], T]) -> BaseDataset[T]:
+        """Return a dataset of ``fn(item)``, called when an item is asked for."""
+
+    @overload
+    @abstractmethod
+    def __getitem__(self, key: int | np.integer[Any]) -> T_co: ...
+    @overload
+    @abstractmethod
+    def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Self: ...
+    @abstractmethod
+    def __getitem__(self, key: Any) -> Any:
+        """Return an item by position, or a dataset of some."""
 
     def _is_counted(self) -> bool:
         """Say whether the number of items is known."""
@@ -118,7 +149,7 @@ class BaseDataset(Sequence[Any]):
             raise failure from error
         return made
 
-    def __getitems__(self, positions: Iterable[int]) -> list[Any]:
+    def __getitems__(self, positions: Iterable[int]) -> list[T_co]:
         """As `get_many`: how torch's DataLoader asks for a batch."""
         guard_collation()
         return self.get_many(positions)
@@ -231,7 +262,7 @@ class BaseDataset(Sequence[Any]):
         order: Any = None,
         window: int = WINDOW,
         on_error: OnError = "raise",
-    ) -> SampleIterator:
+    ) -> SampleIterator[T_co]:
         """Iterate over samples; their bytes are brought before they are asked for.
 
         ``iter(ds)`` is short for ``ds.iter()``.
@@ -288,32 +319,66 @@ class BaseDataset(Sequence[Any]):
         guard_collation()
         return part._worker_share(1, state)._iterator(window, handler)
 
-    def __iter__(self) -> SampleIterator:
+    def __iter__(self) -> SampleIterator[T_co]:
         return self.iter()
 
-    def scan(self, order: Any = None, window: int = WINDOW) -> SampleIterator:
+    def scan(self, order: Any = None, window: int = WINDOW) -> SampleIterator[T_co]:
         """Do what ``iter(order=order, window=window)`` does (deprecated)."""
         warn("scan is deprecated, use iter(order=)", DeprecationWarning, stacklevel=2)
         return self.iter(order=order, window=window)
 
     def iterate(
         self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
-    ) -> SampleIterator:
+    ) -> SampleIterator[T_co]:
         """Do what `iter` does with the same arguments (deprecated)."""
         warn("iterate is deprecated, use iter", DeprecationWarning, stacklevel=2)
         return self.iter(order=order, window=window, on_error=on_error)
 
+    @overload
     def batches(
         self,
         n: int,
         *,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Callable[[list[T_co]], Batch],
+        drop_last: bool = False,
+        state: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
+    ) -> BatchIterator[Batch]: ...
+    @overload
+    def batches(
+        self: BaseDataset[Sample | Mapping[str, Any]],
+        n: int,
+        *,
+        collate: None = None,
         drop_last: bool = False,
         ragged: Padding = "list",
         out: dict[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
         on_error: OnError = "raise",
-    ) -> BatchIterator:
+    ) -> BatchIterator[dict[str, Any]]: ...
+    @overload
+    def batches(
+        self,
+        n: int,
+        *,
+        collate: None = None,
+        drop_last: bool = False,
+        ragged: Padding = "list",
+        out: dict[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
+    ) -> BatchIterator[Any]: ...
+    def batches(
+        self,
+        n: int,
+        *,
+        collate: Callable[[list[T_co]], Any] | None = None,
+        drop_last: bool = False,
+        ragged: Padding = "list",
+        out: dict[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
+    ) -> BatchIterator[Any]:
         """Iterate over batches of samples, collated in this process.
 
         Parameters

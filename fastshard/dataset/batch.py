@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastshard._core.dataset.gather import gather, resolve_positions
 from fastshard._core.dataset.shard import find_members, find_odd_width
@@ -187,6 +187,20 @@ def _describe(array: NDArray[Any]) -> str:
     return f"{array.dtype} {array.shape}"
 
 
+@overload
+def collate(
+    samples: Sequence[Sample | Mapping[str, Any]],
+    *,
+    ragged: Padding = "list",
+    out: dict[str, Any] | None = None,
+) -> dict[str, Any]: ...
+@overload
+def collate(
+    samples: Sequence[Any],
+    *,
+    ragged: Padding = "list",
+    out: dict[str, Any] | None = None,
+) -> Any: ...
 def collate(
     samples: Sequence[Any],
     *,

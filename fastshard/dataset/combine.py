@@ -10,11 +10,11 @@ from fractions import Fraction
 from hashlib import blake2b
 from itertools import accumulate, islice
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 from fastshard._core.table.order import Order, Shuffle
-from fastshard.dataset.base import BaseDataset
-from fastshard.dataset.iteration import ErrorHandler, SampleIterator, alone
+from fastshard.dataset.base import BaseDataset, T
+from fastshard.dataset.iteration import ErrorHandler, SampleIterator, T_co, alone
 from fastshard.dataset.order.plan import (
     Plan,
     check_seed,
@@ -25,6 +25,7 @@ from fastshard.dataset.order.state import Identity
 from fastshard.errors import AmbiguousKeyError, FastshardError, SampleNotFoundError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from fastshard.dataset.dataset import Dataset
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 
-class CombinedDataset(BaseDataset):
+class CombinedDataset(BaseDataset[T_co]):
     """The base of datasets whose samples come from others; it has an order of its own.
 
     Shuffled, split, resumed, mapped and batched as a `Dataset`. The others stay as
@@ -53,7 +54,9 @@ class CombinedDataset(BaseDataset):
         self._known: Identity | None = None
 
     @abstractmethod
-    def _again(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Self:
+    def _again(
+        self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]
+    ) -> CombinedDataset[Any]:
         """Return the same with another plan and other stages."""
 
     @abstractmethod
@@ -70,7 +73,7 @@ class CombinedDataset(BaseDataset):
         """Return items by their places, before they are mapped."""
 
     def _with_plan(self, plan: Plan) -> Self:
-        return self._again(plan, self._stages)
+        return cast(Self, self._again(plan, self._stages))
 
     def __len__(self) -> int:
         if self._count is None:
@@ -84,7 +87,7 @@ class CombinedDataset(BaseDataset):
         return self._found
 
     @overload
-    def __getitem__(self, key: int) -> Any: ...
+    def __getitem__(self, key: int | np.integer[Any]) -> T_co: ...
     @overload
     def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Self: ...
     def __getitem__(self, key: Any) -> Any:
@@ -93,7 +96,7 @@ class CombinedDataset(BaseDataset):
             return self.get_many([key])[0]
         return self._select(key)
 
-    def get_many(self, positions: Iterable[int]) -> list[Any]:
+    def get_many(self, positions: Iterable[int]) -> list[T_co]:
         """Return items by position, in the order given, as a list.
 
         Raises
@@ -113,11 +116,13 @@ class CombinedDataset(BaseDataset):
             return items
         return self._map_items(items, asked)
 
-    def map(self, fn: Callable[[Any], Any]) -> Self:
+    def map(self, fn: Callable[[T_co], T]) -> CombinedDataset[T]:
         """Return a dataset of ``fn(item)``, called when an item is asked for."""
         return self._again(self._plan, (*self._stages, fn))
 
-    def _iterator(self, window: int, on_error: ErrorHandler | None) -> SampleIterator:
+    def _iterator(
+        self, window: int, on_error: ErrorHandler | None
+    ) -> SampleIterator[T_co]:
         return CombinedIterator(self, max(window, 1), on_error)
 
 
@@ -128,11 +133,11 @@ class Failure:
         self.error = error
 
 
-class CombinedIterator(Iterator[Any]):
+class CombinedIterator(Iterator[T_co]):
     """An iterator that reads some items at a time; see `SampleIterator`."""
 
     def __init__(
-        self, items: CombinedDataset, window: int, on_error: ErrorHandler | None
+        self, items: CombinedDataset[T_co], window: int, on_error: ErrorHandler | None
     ) -> None:
         self._items = items
         self._window = window
@@ -143,10 +148,13 @@ class CombinedIterator(Iterator[Any]):
         self.position = 0
         self.skipped = items._plan.skipped
 
+    def __iter__(self) -> Self:
+        return self
+
     def __length_hint__(self) -> int:
         return 0 if self._closed else len(self._items) - self.position
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T_co:
         with alone(self._entered):
             while True:
                 if self._closed:
@@ -156,7 +164,7 @@ class CombinedIterator(Iterator[Any]):
                 item = self._waiting.pop()
                 self.position += 1
                 if not isinstance(item, Failure):
-                    return item
+                    return cast(T_co, item)
                 error = item.error.with_traceback(None)
                 told = self._on_error
                 if told is None or not told(error, self.position - 1):
@@ -197,7 +205,7 @@ class CombinedIterator(Iterator[Any]):
 
 
 def combined(
-    join: str, datasets: Sequence[BaseDataset], samples: int, *how: object
+    join: str, datasets: Sequence[BaseDataset[Any]], samples: int, *how: object
 ) -> Identity:
     """Return the identity of datasets put together in some way."""
     parts = []
@@ -215,12 +223,12 @@ Stop = Literal["first", "all"]
 
 
 def mix(
-    datasets: Sequence[BaseDataset],
+    datasets: Sequence[BaseDataset[T]],
     weights: Sequence[float] | None = None,
     seed: int = 0,
     *,
     stop: Stop = "first",
-) -> Mix:
+) -> Mix[T]:
     """Mix datasets: their samples take turns at random, in given proportions.
 
     Each dataset keeps its own order at large: 1,024 neighbours of the mix are shuffled
@@ -268,12 +276,12 @@ def mix(
     return Mix(datasets, weights, check_seed(seed), stop)
 
 
-class Mix(CombinedDataset):
+class Mix(CombinedDataset[T_co]):
     """Datasets mixed in given proportions; see `mix`."""
 
     def __init__(
         self,
-        datasets: list[BaseDataset],
+        datasets: list[BaseDataset[Any]],
         weights: list[float] | None,
         seed: int,
         stop: Stop,
@@ -286,8 +294,12 @@ class Mix(CombinedDataset):
         self._shares: list[int] | None = None  # samples of each, once counted
         self._blocks: Shuffle | None = None
 
-    def _again(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Mix:
+    def _again(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Mix[Any]:
         return Mix(self.datasets, *self._options, plan, stages)
+
+    if TYPE_CHECKING:
+
+        def map(self, fn: Callable[[T_co], T]) -> Mix[T]: ...
 
     @property
     def shares(self) -> list[int]:
@@ -369,10 +381,12 @@ def split(shares: Sequence[int], count: int) -> list[int]:
     return found
 
 
+A = TypeVar("A")
+B = TypeVar("B")
 SHOWN = 5  # keys that an error names
 
 
-def zip_by_key(a: Dataset, b: Dataset, strict: bool = True) -> Zip:
+def zip_by_key(a: Dataset[A], b: Dataset[B], strict: bool = True) -> Zip[tuple[A, B]]:
     """Join two datasets by key: a sequence of pairs ``(sample of a, sample of b)``.
 
     Pairs come in the order of `a`. Nothing is read or looked up before a pair is
@@ -404,13 +418,13 @@ def zip_by_key(a: Dataset, b: Dataset, strict: bool = True) -> Zip:
     return Zip(a, b, strict)
 
 
-class Zip(CombinedDataset):
+class Zip(CombinedDataset[T_co]):
     """Pairs of samples with the same key; see `zip_by_key`."""
 
     def __init__(
         self,
-        a: Dataset,
-        b: Dataset,
+        a: Dataset[Any],
+        b: Dataset[Any],
         strict: bool,
         plan: Plan = Plan(),  # noqa: B008 - immutable
         stages: tuple[Callable[[Any], Any], ...] = (),
@@ -421,8 +435,12 @@ class Zip(CombinedDataset):
         self._strict = strict
         self._common = common  # positions in `a` of keys that both have; or None
 
-    def _again(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Zip:
+    def _again(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Zip[Any]:
         return Zip(*self.datasets, self._strict, plan, stages, self._common)
+
+    if TYPE_CHECKING:
+
+        def map(self, fn: Callable[[T_co], T]) -> Zip[T]: ...
 
     def _total(self) -> int:
         a, b = self.datasets

@@ -17,14 +17,14 @@ from fastshard._core.dataset.remote_prefetch import (
 from fastshard._core.dataset.shard import add_notes
 from fastshard._core.dataset.streams import ItemStream, PositionStream, ShardStream
 from fastshard._util.aio import run_in_thread
-from fastshard.dataset.base import BaseDataset
+from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.batch import (
     Ragged,
     gather_samples,
     parse_field_types,
     read_column,
 )
-from fastshard.dataset.iteration import ErrorHandler
+from fastshard.dataset.iteration import ErrorHandler, T_co
 from fastshard.dataset.order.plan import Plan
 from fastshard.dataset.order.selection import (
     RAISE,
@@ -57,7 +57,7 @@ MOST_FETCHED = 1 << 62  # bytes of a remote batch, without max_memory
 Missing = Literal["raise", "skip"]
 
 
-class Dataset(BaseDataset):
+class Dataset(BaseDataset[T_co]):
     """A sequence of samples over the shards of a dataset; see `fastshard.open`.
 
     What narrows, reorders or maps a dataset returns a new one on the same
@@ -105,7 +105,7 @@ class Dataset(BaseDataset):
         self._direct: SampleLocator | None = None  # the same, if they are all there is
         self._count = 0
 
-    def _with(self, **changes: Any) -> Dataset:
+    def _with(self, **changes: Any) -> Dataset[Any]:
         options = {
             "plan": self._plan,
             "fields": self._fields,
@@ -133,9 +133,11 @@ class Dataset(BaseDataset):
         return self._count
 
     @overload
-    def __getitem__(self, key: int | str) -> Any: ...
+    def __getitem__(self, key: int | np.integer[Any] | str) -> T_co: ...
     @overload
-    def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Dataset: ...
+    def __getitem__(
+        self, key: slice | Sequence[int] | NDArray[Any]
+    ) -> Dataset[T_co]: ...
     def __getitem__(self, key: Any) -> Any:
         """Return a sample, or a dataset of some.
 
@@ -196,7 +198,7 @@ class Dataset(BaseDataset):
             prefetch_samples(samples, reading.window_bytes)
         return samples
 
-    def get_many(self, positions: Iterable[int]) -> list[Any]:
+    def get_many(self, positions: Iterable[int]) -> list[T_co]:
         """Return samples by position, in the order given, as a list.
 
         Their bytes are brought into memory together, without the GIL.
@@ -213,7 +215,7 @@ class Dataset(BaseDataset):
         asked = list(positions)
         return self._map_items(self._load_samples(asked), asked)
 
-    async def get_many_async(self, positions: Iterable[int]) -> list[Any]:
+    async def get_many_async(self, positions: Iterable[int]) -> list[T_co]:
         """Do what `get_many` does, without holding up the event loop.
 
         Calls that are awaited together ask for their ranges together. In asyncio's
@@ -330,7 +332,7 @@ class Dataset(BaseDataset):
     def _is_counted(self) -> bool:
         return self._plan != Plan() or self._set.is_counted()
 
-    def _with_plan(self, plan: Plan) -> Dataset:
+    def _with_plan(self, plan: Plan) -> Dataset[T_co]:
         return self._with(plan=plan)
 
     def _total(self) -> int:
@@ -362,7 +364,9 @@ class Dataset(BaseDataset):
         """The shards, opened when asked for."""
         return Shards(self._set)
 
-    def select_fields(self, *fields: str, missing: Missing = "raise") -> Dataset:
+    def select_fields(
+        self: Dataset[Sample], *fields: str, missing: Missing = "raise"
+    ) -> Dataset[Sample]:
         """Return a dataset whose samples show these fields only, in this order.
 
         Parameters
@@ -385,7 +389,7 @@ class Dataset(BaseDataset):
     def filter(
         self,
         fn: Callable[[str, Mapping[str, int], Mapping[str, Any]], object],
-    ) -> Dataset:
+    ) -> Dataset[T_co]:
         """Return a dataset of the samples that a function wants; reads no data.
 
         Parameters
@@ -421,9 +425,10 @@ class Dataset(BaseDataset):
         wanted = [i for i in range(len(self)) if is_wanted(i)]
         return self._plain()[np.array(wanted, np.int64)]._with(stages=self._stages)
 
-    def _plain(self) -> Dataset:
+    def _plain(self) -> Dataset[Sample]:
         """Return the dataset before it is mapped."""
-        return self._with(stages=()) if self._stages else self
+        plain: Dataset[Any] = self._with(stages=()) if self._stages else self
+        return plain
 
     def _facts(self, i: int) -> tuple[str, dict[str, int], Mapping[str, Any]]:
         """Return the key, the sizes and the infos of a sample."""
@@ -458,11 +463,11 @@ class Dataset(BaseDataset):
         facts = self._plain()._facts
         return info_column(map(facts, range(len(self))), name, default)
 
-    def map(self, fn: Callable[[Any], Any]) -> Dataset:
+    def map(self, fn: Callable[[T_co], T]) -> Dataset[T]:
         """Return a dataset of ``fn(item)``, called when an item is asked for."""
         return self._with(stages=(*self._stages, fn))
 
-    def decode(self, *fields: str) -> Dataset:
+    def decode(self: Dataset[Sample], *fields: str) -> Dataset[dict[str, Any]]:
         """Return a dataset of plain values, decoded when they are asked for.
 
         Parameters
@@ -478,7 +483,7 @@ class Dataset(BaseDataset):
         self._refuse_mapped("decode")
         return self.map(_Decode(fields))
 
-    def exclude(self, shards: Iterable[str | int]) -> Dataset:
+    def exclude(self, shards: Iterable[str | int]) -> Dataset[T_co]:
         """Return the dataset without some shards.
 
         Parameters
@@ -546,7 +551,7 @@ class Dataset(BaseDataset):
         """
         self._set.close()
 
-    def __enter__(self) -> Dataset:
+    def __enter__(self) -> Dataset[T_co]:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -569,7 +574,7 @@ class Dataset(BaseDataset):
         return _again, (self._set, options)
 
 
-def _again(shards: ShardSet, options: dict[str, Any]) -> Dataset:
+def _again(shards: ShardSet, options: dict[str, Any]) -> Dataset[Any]:
     return Dataset(shards, **options)
 
 
@@ -605,7 +610,7 @@ class _Opener:
 class _StateAfter:
     """Returns the state after some items of an iteration over a dataset."""
 
-    def __init__(self, dataset: Dataset, failed: set[int]) -> None:
+    def __init__(self, dataset: Dataset[Any], failed: set[int]) -> None:
         self._set: ShardSet | None = dataset._set
         self._known = ref(dataset._set)
         self._plan = dataset._plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 from fastshard.dataset.batch import Collation
 from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
@@ -21,10 +21,18 @@ __all__ = [
 ]
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    # An item: a sample, or its mapped value. `Dataset` alone is ``Dataset[Any]``.
+    T_co = DefaultTypeVar("T_co", covariant=True, default=Any)
+else:
+    T_co = TypeVar("T_co", covariant=True)
+
 OnError = Literal["raise", "skip"] | Callable[[Exception, int], object]
 
 
-class SampleIterator(Protocol):
+class SampleIterator(Iterator[T_co], Protocol[T_co]):
     """An iterator over samples that knows how far it is; see `Dataset.iter`.
 
     Attributes
@@ -40,8 +48,8 @@ class SampleIterator(Protocol):
     def position(self) -> int: ...
     @property
     def skipped(self) -> int: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
+    def __iter__(self) -> SampleIterator[T_co]: ...
+    def __next__(self) -> T_co: ...
     def __length_hint__(self) -> int: ...
     def state_dict(self) -> dict[str, Any]:
         """Return the state after what came so far, skipped or not."""
@@ -112,7 +120,7 @@ def alone(entered: threading.Lock) -> Iterator[None]:
         entered.release()
 
 
-class BatchIterator(Iterator[Any]):
+class BatchIterator(Iterator[T_co]):
     """An iterator over collated batches; see `Dataset.batches`.
 
     After an error of one sample the next batch has those that were read before it,
@@ -133,10 +141,10 @@ class BatchIterator(Iterator[Any]):
 
     def __init__(
         self,
-        samples: SampleIterator,
+        samples: SampleIterator[Any],
         count: int | Callable[[], int],
         size: int,
-        collate: Callable[[list[Any]], Any],
+        collate: Callable[[list[Any]], T_co],
         drop_last: bool,
         on_error: ErrorHandler | None,
     ) -> None:
@@ -150,6 +158,9 @@ class BatchIterator(Iterator[Any]):
         self._entered = threading.Lock()
         self._broken = 0  # samples that could not be collated, and were passed over
         self._done = 0, samples.skipped  # after the batches that had their turn
+
+    def __iter__(self) -> Self:
+        return self
 
     def __len__(self) -> int:
         """Return how many batches are to come; at most, where samples are skipped."""
@@ -171,7 +182,7 @@ class BatchIterator(Iterator[Any]):
         """Samples passed over before that; those of the state it began from too."""
         return self._done[1]
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T_co:
         with alone(self._entered):
             while True:
                 batch = self._filled()

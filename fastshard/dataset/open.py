@@ -28,6 +28,7 @@ from fastshard.remote.urls import Url, is_folder, redact
 
 if TYPE_CHECKING:
     from fastshard.formats.decoders import Decoder
+    from fastshard.formats.sample import Sample
 
 __all__ = ["open"]
 
@@ -46,7 +47,7 @@ def open(  # noqa: A001
     prefetch: bool = True,
     check_size: bool = False,
     **remote: Unpack[RemoteOptions],
-) -> Dataset:
+) -> Dataset[Sample]:
     """Open a dataset of tar shards, local or remote.
 
     Parameters

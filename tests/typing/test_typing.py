@@ -1,0 +1,114 @@
+"""Public types as mypy and pyright read them, with torch and without it."""
+
+import functools
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastshard
+from support.marks import not_sanitized
+
+HERE = Path(__file__).parent
+PACKAGES = Path(fastshard.__file__).parents[1]  # the folder with the package
+IS_INSTALLED = PACKAGES.name == "site-packages"
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+RESULTS, MISTAKES = "results.py", "mistakes.py"
+
+
+def run(*command, **env):
+    return subprocess.run(
+        [sys.executable, "-m", *map(str, command)],
+        capture_output=True,
+        text=True,
+        env=os.environ | env,
+    )
+
+
+@functools.cache
+def pyright_problem():
+    """Return why pyright cannot be had, or None; the first run may download it."""
+    if importlib.util.find_spec("pyright") is None:
+        return "pyright is not installed"
+    done = run("pyright", "--version")
+    return f"pyright does not run: {done.stderr}" if done.returncode else None
+
+
+def mypy_errors(folder, files, paths):
+    pytest.importorskip("mypy")
+    done = run(
+        *("mypy", "--strict", "--output=json", "--config-file="),
+        *(
+            "--cache-dir",
+            folder.parents[1] / "mypy",
+            *(folder / name for name in files),
+        ),
+        MYPYPATH=os.pathsep.join(map(str, paths)),
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    for line in done.stdout.splitlines():
+        found = json.loads(line)
+        if found["severity"] == "error":
+            yield found["file"], found["line"], found["code"], found["message"]
+
+
+def pyright_errors(folder, files, paths):
+    if problem := pyright_problem():
+        pytest.skip(problem)
+    config = {"include": files, "extraPaths": [*map(str, paths)], "strict": files[:1]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
+    done = run(
+        *("pyright", "--project", folder, "--pythonpath", sys.executable),
+        "--outputjson",
+        PYRIGHT_PYTHON_IGNORE_WARNINGS="1",
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    for found in json.loads(done.stdout)["generalDiagnostics"]:
+        line = found["range"]["start"]["line"] + 1
+        if found["severity"] == "error":
+            yield found["file"], line, found.get("rule", "syntax"), found["message"]
+
+
+CHECKERS = {"mypy": mypy_errors, "pyright": pyright_errors}
+
+
+def expected_errors(checker):
+    """Return the line and the code of each error that comments name."""
+    errors = set()
+    for number, line in enumerate((HERE / MISTAKES).read_text().splitlines(), 1):
+        mypy, _, pyright = line.partition("# E: ")[2].partition(", ")
+        codes = mypy if checker == "mypy" else pyright
+        errors |= {(number, code) for code in codes.split()}
+    return errors
+
+
+@not_sanitized
+@pytest.mark.parametrize("torch", ["with torch", "without torch"])
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_users_code_type_checks(tmp_path, checker, torch):
+    files = [RESULTS, MISTAKES]
+    paths = [] if IS_INSTALLED else [PACKAGES]
+    if torch == "without torch":
+        (tmp_path / "hidden" / "torch").mkdir(parents=True)
+        (tmp_path / "hidden" / "torch" / "__init__.py").touch()
+        paths = [tmp_path / "hidden", *paths]
+    elif HAS_TORCH:
+        files.append("torch_loading.py")
+    else:
+        pytest.skip("torch has no wheel for this Python")
+    folder = tmp_path / "code"
+    folder.mkdir()
+    for name in files:
+        shutil.copy(HERE / name, folder)
+    found = [
+        (Path(path).name, line, code, message)
+        for path, line, code, message in CHECKERS[checker](folder, files, paths)
+        if Path(path).name in files  # mypy reports those of sources too
+    ]
+    assert [error for error in found if error[0] != MISTAKES] == []
+    assert {(line, code) for _, line, code, _ in found} == expected_errors(checker)

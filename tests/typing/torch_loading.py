@@ -1,0 +1,28 @@
+"""Types of datasets in torch's loaders; read by type checkers, never run."""
+
+from collections.abc import Iterator
+from typing import Any, assert_type
+
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset
+
+import fastshard
+from fastshard import Sample
+
+
+def to_tensor(values: dict[str, Any]) -> Tensor:
+    return Tensor(values["npy"])
+
+
+ds = fastshard.open("train/")
+assert_type(DataLoader(ds), DataLoader[Sample])
+assert_type(DataLoader(ds.shuffle(7).split_by_rank(0, 2)), DataLoader[Sample])
+loader = DataLoader(ds.decode("npy").map(to_tensor), batch_size=256, num_workers=8)
+assert_type(loader, DataLoader[Tensor])
+assert_type(DataLoader(fastshard.mix([ds, ds])), DataLoader[Sample])
+pairs = fastshard.zip_by_key(ds, ds)
+assert_type(DataLoader(pairs), DataLoader[tuple[Sample, Sample]])
+assert_type(Subset(ds, [1, 2]), Subset[Sample])
+it = iter(ds)
+assert_type(it.state_dict(), dict[str, Any])
+batches: Iterator[Any] = iter(DataLoader(ds, collate_fn=fastshard.collate))
