@@ -22,7 +22,7 @@ __all__ = [
     "verify",
 ]
 
-HOMES = {  # modules that have not the name of what they hold, which would hide it
+MODULES = {  # not named as their contents, which they would hide
     "ShardedDatasetReader": "read.reader",
     "ShardedDatasetWriter": "write.writer",
     "compact": "compaction",
@@ -32,13 +32,13 @@ HOMES = {  # modules that have not the name of what they hold, which would hide 
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, when it is."""
+    """Import a public name at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = import_module(f"{__name__}.{HOMES[name]}")
-    value = getattr(home, name)
+    module = import_module(f"{__name__}.{MODULES[name]}")
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

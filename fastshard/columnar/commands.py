@@ -1,4 +1,4 @@
-"""Commands on columnar datasets, and their lines of ``ls`` and ``stat``."""
+"""Commands ``query`` and ``compact``, and lines of ``ls`` and ``stat``."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ __all__ = [
 ]
 
 ROOT_HELP = "the directory of a columnar dataset"
-LEFT = {
-    "replaced": "were replaced by compact, and go when no reader has them",
-    "uncommitted": "were never committed, and go with the next writer",
+LEFTOVERS = {
+    "replaced": "replaced by compact, kept for open readers",
+    "uncommitted": "never committed, removed by the next writer",
 }
 TIMEOUT = 30.0  # seconds of a query
 
 
-def needed_root(root: str) -> str:
+def check_root(root: str) -> str:
+    """Return `root`; raise UsageError if it is not a columnar dataset."""
     if not is_columnar(root):
-        raise UsageError(f"{root} is no columnar dataset: it has no index.sqlite")
+        raise UsageError(f"{root} is not a columnar dataset: it has no index.sqlite")
     return root
 
 
 def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Describe what `stat` counted."""
+    """Yield the lines of ``stat`` for the result of `stat`."""
     columns = ", ".join(
         f"{escape_name(name)} {escape_name(kind)}".strip()
         for name, kind in figures["columns"].items()
@@ -58,11 +59,11 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {escape_name(name)}: {samples} in {shards} of {of['bytes']:,} bytes"
         if of["missing"]:
             numbers = ", ".join(map(str, of["missing"][:8]))
-            yield f"    {len(of['missing']):,} shards are not there: {numbers}"
-        for what, why in LEFT.items():
+            yield f"    {len(of['missing']):,} shards are missing: {numbers}"
+        for what, why in LEFTOVERS.items():
             if of[what]:
                 nbytes = f"{of[what + '_bytes']:,} bytes"
-                yield f"    {of[what]:,} files of {nbytes} {why}"
+                yield f"    {of[what]:,} files of {nbytes}: {why}"
         if "live_bytes" in of:
             dead = f"{of['dead_bytes']:,} in {of['dead_members']:,} members"
             yield f"    live {of['live_bytes']:,} bytes, dead {dead}"
@@ -72,7 +73,7 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
-    """Describe each sample on a line."""
+    """Yield a line of ``ls`` for each sample."""
     from fastshard.columnar.connection import INDEX_ERRORS, open_reader, translate_error
 
     conn = open_reader(os.path.join(root, INDEX_NAME))
@@ -84,12 +85,12 @@ def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
             f"SELECT id{columns} FROM samples ORDER BY rowid"
         ):
             shards = zip(names, at, strict=True)
-            there = {name: shard for name, shard in shards if shard is not None}
+            stored = {name: shard for name, shard in shards if shard is not None}
             if as_json:
-                line = {"id": plain(sample_id), "shards": each_plain(there)}
+                line = {"id": to_json(sample_id), "shards": row_to_json(stored)}
                 yield json.dumps(line)
             else:
-                fields = f"  {' '.join(map(escape_name, there))}" if long else ""
+                fields = f"  {' '.join(map(escape_name, stored))}" if long else ""
                 yield escape_name(str(sample_id)) + fields
     except INDEX_ERRORS as error:
         raise translate_error(error, conn.path) from error
@@ -98,10 +99,10 @@ def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
 
 
 def cmd_compact(args: argparse.Namespace) -> int:
-    """Rewrite the shards of a columnar dataset without what nothing refers to."""
+    """Rewrite the shards of a columnar dataset without unreferenced members."""
     from fastshard.columnar.compaction import compact
 
-    done = compact(needed_root(args.root))._asdict()
+    done = compact(check_root(args.root))._asdict()
     if args.json:
         write_line(json.dumps(done))
         return 0
@@ -123,7 +124,7 @@ def cmd_query(args: argparse.Namespace) -> int:
     from fastshard.columnar.connection import open_reader
     from fastshard.columnar.read.query import query, split
 
-    root = needed_root(args.root)
+    root = check_root(args.root)
     conn = open_reader(os.path.join(root, INDEX_NAME))
     try:
         rows = query(
@@ -146,11 +147,12 @@ def cmd_query(args: argparse.Namespace) -> int:
 def print_rows(
     rows: list[dict[str, Any]], columns: list[str], args: argparse.Namespace
 ) -> None:
+    """Print rows as CSV, as a JSON object a line, or as columns."""
     if args.csv:
-        write_csv([columns, *(each_plain(row).values() for row in rows)])
+        write_csv([columns, *(row_to_json(row).values() for row in rows)])
         return
     for row in rows:
-        values = each_plain(row)
+        values = row_to_json(row)
         if args.json:
             write_line(json.dumps(values))
         else:
@@ -159,12 +161,12 @@ def print_rows(
 
 
 def write_csv(rows: Iterable[Iterable[Any]]) -> None:
-    """Write CSV: escaped on a terminal, as it is into a file or a pipe."""
+    """Write CSV to stdout, with control characters escaped on a terminal."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")  # so that both get quotes
-    is_seen = sys.stdout.isatty()
+    writer = csv.writer(text, lineterminator="\r\n")  # has \r and \n quoted
+    is_terminal = sys.stdout.isatty()
     for row in rows:
-        if is_seen:
+        if is_terminal:
             row = [escape_line(v) if isinstance(v, str) else v for v in row]
         writer.writerow(row)
         line = text.getvalue().removesuffix("\r\n") + "\n"
@@ -173,12 +175,12 @@ def write_csv(rows: Iterable[Iterable[Any]]) -> None:
         text.truncate()
 
 
-def each_plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: plain(value) for name, value in values.items()}
+def row_to_json(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: to_json(value) for name, value in values.items()}
 
 
-def plain(value: Any) -> Any:
-    """Return a value of SQL as JSON and CSV can say it; bytes as hex digits."""
+def to_json(value: Any) -> Any:
+    """Return an SQL value as JSON and CSV can represent it: bytes as hex digits."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float) and not math.isfinite(value):
@@ -186,14 +188,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-def number(text: str) -> int:
+def parse_count(text: str) -> int:
+    """Parse an int of at least 0."""
     count = int(text)
     if count < 0:
         raise ValueError
     return count
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
+    """Parse a float of at least 0."""
     count = float(text)
     if not count >= 0:
         raise ValueError
@@ -204,19 +208,25 @@ def add_query(commands: Any) -> None:
     parser = commands.add_parser("query", help=cmd_query.__doc__)
     parser.add_argument("root", metavar="ROOT", help=ROOT_HELP)
     parser.add_argument(
-        "where", nargs="?", metavar="SQL", help="an expression; all without it"
+        "where", nargs="?", metavar="SQL", help="an expression; all samples by default"
     )
     parser.add_argument(
         "--columns",
         default="id,meta_json",
         metavar="A,B",
-        help="columns, or SQL expressions; id,meta_json without it",
+        help="columns, or SQL expressions (default: id,meta_json)",
     )
-    parser.add_argument("--limit", type=number, metavar="N", help="N samples at most")
     parser.add_argument(
-        "--timeout", type=seconds, default=TIMEOUT, metavar="S", help="seconds; 30"
+        "--limit", type=parse_count, metavar="N", help="at most N samples"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=parse_seconds,
+        default=TIMEOUT,
+        metavar="S",
+        help="seconds (default: 30)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object a line")
-    form.add_argument("--csv", action="store_true", help="with a line of names")
+    form.add_argument("--csv", action="store_true", help="CSV with a line of names")
     parser.set_defaults(run=cmd_query)

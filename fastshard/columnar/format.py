@@ -1,4 +1,4 @@
-"""The columnar format, as the registry has it."""
+"""Registration of the columnar format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FORMAT"]
 
 
 class ColumnarFormat(Format):
-    """Arrays by field in tar shards, under one SQLite index."""
+    """Columnar format: arrays by field in tar shards, under one SQLite index."""
 
     name = "columnar"
 

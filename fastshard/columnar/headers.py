@@ -1,4 +1,4 @@
-"""Checking that members are arrays, by their headers and sizes."""
+"""Check of members by their ``.npy`` headers and sizes, without their data."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from fastshard.errors import FormatError
 
 __all__ = ["ArrayType", "HeaderCheck", "needs_pickle"]
 
-GUESS = 256 + 64  # bytes that are read of each member at first
+FIRST_READ = 256 + 64  # bytes of each member
 MAX_HEADER = 1 << 20  # bytes
 MAGIC = b"\x93NUMPY"
-AT_ONCE = 4096  # members whose headers are read together
-MOST_KNOWN = 10_000  # headers that are remembered
-CUT = "not .npy: it ends inside its header"
-LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
+MEMBERS_PER_READ = 4096
+CACHE_SIZE = 10_000  # distinct headers
+TRUNCATED = "not .npy: it ends inside its header"
+LENGTH_FORMATS = {
+    1: struct.Struct("<H"),
+    2: struct.Struct("<I"),
+    3: struct.Struct("<I"),
+}
 
 
 class ArrayType(NamedTuple):
-    """What a header says of an array."""
+    """Dtype and shape of an array."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 class HeaderCheck:
-    """Checks members; one like another that was seen costs a look-up.
+    """Check of members, with a cache of results by header and size.
 
     Parameters
     ----------
     allow_pickle : bool
-        Whether arrays of Python objects are arrays.
+        Accept arrays of Python objects.
     """
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self._allow_pickle = allow_pickle
-        # By header and size: what they make, or why they make nothing.
-        self._known: dict[tuple[bytes, int], ArrayType | str] = {}
+        self._results: dict[tuple[bytes, int], ArrayType | str] = {}
 
     def check(
         self, file: LocalFile, members: Sequence[tuple[int, int, str]]
@@ -49,67 +52,80 @@ class HeaderCheck:
         Yields
         ------
         (int, str, ArrayType or str)
-            The offset and name of each, and what it is, or why it is no array.
+            Offset and name of each member, and its array's type, or the reason why it
+            is not an array.
         """
-        for start in range(0, len(members), AT_ONCE):
-            part = members[start : start + AT_ONCE]
-            heads = file.read_many([(at, min(size, GUESS)) for at, size, _ in part])
+        for start in range(0, len(members), MEMBERS_PER_READ):
+            part = members[start : start + MEMBERS_PER_READ]
+            heads = file.read_many(
+                [(at, min(size, FIRST_READ)) for at, size, _ in part]
+            )
             for (at, size, name), head in zip(part, heads, strict=True):
-                yield at, name, self._kind(file, at, size, head)
+                yield at, name, self._check_member(file, at, size, head)
 
-    def _kind(
+    def _check_member(
         self, file: LocalFile, at: int, size: int, head: bytes
     ) -> ArrayType | str:
         length = parse_header_length(head)
         if isinstance(length, str):
             return length
         if length > size:
-            return CUT
+            return TRUNCATED
         if length > len(head):
             (head,) = file.read_many([(at, length)])
         key = head[:length], size
-        kind = self._known.get(key)
-        if kind is None:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            kind = parse_array_type(*key)
-            if self._allow_pickle and isinstance(kind, str) and needs_pickle(kind):
-                kind = ArrayType("object", ())
-            self._known[key] = kind
-        return kind
+        result = self._results.get(key)
+        if result is None:
+            if len(self._results) >= CACHE_SIZE:
+                self._results.clear()
+            result = parse_array_type(*key)
+            if self._allow_pickle and isinstance(result, str) and needs_pickle(result):
+                result = ArrayType("object", ())
+            self._results[key] = result
+        return result
 
 
 def needs_pickle(reason: str) -> bool:
-    """Say whether what is wrong with an array is that only a pickle holds it."""
+    """Return whether an array was refused because it is a pickle."""
     return "Python objects" in reason
 
 
 def parse_array_type(header: bytes, size: int) -> ArrayType | str:
-    """Say what a member of this header and so many bytes is, or why it is nothing."""
+    """Return the array type of a member, or the reason why it is not an array.
+
+    Parameters
+    ----------
+    header : bytes
+    size : int
+        Of the member with its header, in bytes.
+    """
     import numpy as np
 
     from fastshard._core.dataset.npy import array_from_buffer
 
     try:
-        member = np.zeros(size, np.uint8)  # pages that nobody touches
+        member = np.zeros(size, np.uint8)  # untouched pages take no memory
         member[: len(header)] = np.frombuffer(header, np.uint8)
-        array = array_from_buffer(member.data)  # as a reader would
+        array = array_from_buffer(member.data)  # the readers' own check
     except FormatError as error:
         return error.reason
     except MemoryError:
-        return f"an array of {size:,} bytes"
+        return f"an array of {size:,} bytes does not fit in memory"
     return ArrayType(str(array.dtype), array.shape)
 
 
 def parse_header_length(head: bytes) -> int | str:
-    """Return how many bytes a header has, or what is wrong with it."""
+    """Return the size of a header in bytes, or the reason why it is not one."""
     if not head.startswith(MAGIC) or len(head) < len(MAGIC) + 2:
-        return "not .npy: it does not begin as one"
-    form = LENGTHS.get(head[len(MAGIC)])
-    if form is None:
+        return "not .npy: it does not begin with the magic string"
+    length_format = LENGTH_FORMATS.get(head[len(MAGIC)])
+    if length_format is None:
         return f"not .npy: version {head[len(MAGIC)]}"
     start = len(MAGIC) + 2
-    if len(head) < start + form.size:
-        return CUT
-    length: int = form.unpack_from(head, start)[0] + start + form.size
-    return length if length <= MAX_HEADER else f"a header of {length:,} bytes"
+    if len(head) < start + length_format.size:
+        return TRUNCATED
+    (size,) = length_format.unpack_from(head, start)
+    length: int = start + length_format.size + size
+    if length > MAX_HEADER:
+        return f"a header of {length:,} bytes, at most {MAX_HEADER:,} are read"
+    return length

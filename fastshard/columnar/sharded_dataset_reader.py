@@ -1,4 +1,4 @@
-"""The module that synthefy-dataset-utils has the class in."""
+"""Module of the reader, under the name that it has in synthefy-dataset-utils."""
 
 from fastshard.columnar.read.reader import ShardedDatasetReader
 

@@ -1,4 +1,4 @@
-"""The module that synthefy-dataset-utils has the class in."""
+"""Module of the writer, under the name that it has in synthefy-dataset-utils."""
 
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 

@@ -1,4 +1,4 @@
-"""A columnar dataset as `fastshard.open` gives it: what its samples come from."""
+"""Shard set of a columnar dataset, for `fastshard.open`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ColumnSet"]
 
 
 class ColumnSet(ShardSet):
-    """All samples of an index, in the place of one shard's.
+    """Shard set of a columnar dataset: its index is the one shard.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ class ColumnSet(ShardSet):
         super().__init__(1, root=root, mode=mode, limit=limit, reading=reading)
         self.paths = [root]
         self.snapshot = Snapshot(os.path.abspath(root), mode, limit, self.ring)
-        self.kept = limit  # as it was given
+        self._limit = limit  # as given, for pickles
         self._counts: list[Counts] | None = None
 
     def open_shard(self, k: int) -> ColumnSamples:
-        """Read all rows of the index."""
+        """Load all rows of the index."""
         if self.closed:
             raise ClosedError("the dataset is closed: open it again")
         samples = load_samples(self.snapshot)
@@ -52,8 +52,8 @@ class ColumnSet(ShardSet):
 
     def rows(self) -> ColumnSamples:
         """Return all samples."""
-        found: ColumnSamples = self.samples(0)
-        return found
+        samples: ColumnSamples = self.samples(0)
+        return samples
 
     def is_counted(self) -> bool:
         return True
@@ -62,7 +62,7 @@ class ColumnSet(ShardSet):
         return [len(self.rows())]
 
     def counts(self) -> list[Counts]:
-        """Count the samples, and the arrays of all fields."""
+        """Return the number of samples, and of arrays in all fields."""
         if self.closed:
             raise ClosedError("the dataset is closed: open it again")
         if self._counts is None:
@@ -72,7 +72,7 @@ class ColumnSet(ShardSet):
         return self._counts
 
     def data_bytes(self) -> int:
-        """Return the sum of all arrays' sizes as they are stored; reads all headers."""
+        """Return the stored bytes of all arrays; reads all headers."""
         rows = self.rows()
         return sum(column.data_bytes() for column in rows.columns)
 
@@ -88,11 +88,11 @@ class ColumnSet(ShardSet):
         return [] if i < 0 else [i]
 
     def verify(self) -> list[Any]:
-        """Return the faults of every row and shard."""
+        """Return the faults of the index and the shards."""
         return list(verify(self.snapshot.root))
 
     def identify(self) -> Identity:
-        """Say what dataset it is: its fields, and its samples' ids."""
+        """Return the identity of the dataset: a digest of its fields and ids."""
         rows = self.rows()
         digest = blake2b("\n".join(rows.field_names).encode(), digest_size=8)
         for i in range(len(rows)):
@@ -101,7 +101,7 @@ class ColumnSet(ShardSet):
         return Identity(name, len(rows), digest.hexdigest())
 
     def mapped_ranges(self) -> list[tuple[int, int]]:
-        """Return the address and the bytes of each shard that is mapped."""
+        """Return address and size of each mapped shard."""
         sources = self.snapshot.files.sources()
         return [
             (source.address, source.nbytes)
@@ -112,8 +112,14 @@ class ColumnSet(ShardSet):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise ClosedError("the dataset is closed: open it again")
-        return _again, (self.snapshot.root, self.mode, self.kept, self.reading)
+        return _restore, (self.snapshot.root, self.mode, self._limit, self.reading)
 
 
-def _again(root: str, mode: Mode, limit: int | None, reading: ReadOptions) -> ColumnSet:
+def _restore(
+    root: str, mode: Mode, limit: int | None, reading: ReadOptions
+) -> ColumnSet:
+    """Open a shard set from its pickle."""
     return ColumnSet(root, mode=mode, limit=limit, reading=reading)
+
+
+_again = _restore  # the name in pickles of version 0.1

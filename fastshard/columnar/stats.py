@@ -1,4 +1,4 @@
-"""What a columnar dataset holds, in numbers."""
+"""Statistics of a columnar dataset."""
 
 from __future__ import annotations
 
@@ -22,55 +22,58 @@ from fastshard.columnar.write.leftovers import left_files
 
 __all__ = ["stat"]
 
-COMMON = 20  # kinds of arrays that are told apart
+MAX_ARRAY_TYPES = 20  # listed of each field
 
 
 def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
-    """Count what a columnar dataset holds.
+    """Count the samples, shards and bytes of a columnar dataset.
 
     Parameters
     ----------
     root : str or path-like
         The dataset's directory.
     deep : bool
-        Read the headers of all shards too, for what only they tell.
+        Read the headers of all shards too.
 
     Returns
     -------
     dict
-        ``dataset``, ``samples``, ``index_bytes``, ``bytes`` (of all shards'
-        files), ``columns`` (of metadata: name to declared type), and ``fields``:
-        name to ``samples``, ``shards``, ``bytes``, ``missing``, the shards that
-        are not there, ``replaced`` and ``replaced_bytes``, shards that `compact` has
-        replaced and readers may still open, ``uncommitted`` and
-        ``uncommitted_bytes``, files that a writer that was stopped has left and the
-        next one removes. A deep one has for each field also ``live_bytes`` and
-        ``dead_bytes`` (members' data that rows refer to, and that none does any
-        more), ``dead_members``, and ``arrays``: the commonest dtypes and shapes,
-        and how many of each.
+        ``dataset``, ``samples``, ``index_bytes``, ``bytes`` (of all shard files),
+        ``columns`` (metadata columns: declared type by name), and ``fields``: by name
+        a dict of
+
+        - ``samples``, ``shards``, ``bytes``;
+        - ``missing``: numbers of shards without a file;
+        - ``replaced``, ``replaced_bytes``: files that `compact` has replaced and
+          readers may still open;
+        - ``uncommitted``, ``uncommitted_bytes``: files of an interrupted writer, which
+          the next writer removes;
+        - with `deep`: ``live_bytes`` and ``dead_bytes`` of members that a row, or none,
+          refers to; ``dead_members``; ``arrays``: the most frequent dtypes and shapes,
+          and the count of each.
 
     Raises
     ------
     FormatError
         The index, or with `deep` a shard, is damaged.
     OSError
-        They cannot be read.
+        The index or a shard cannot be read.
     """
     name = os.fsdecode(root)
-    with Lease(name):  # else a compaction removes what is looked at
-        return _stat(name, deep)
+    with Lease(name):  # keeps the shards from removal by a compaction
+        return _count(name, deep)
 
 
-def _stat(name: str, deep: bool) -> dict[str, Any]:
+def _count(name: str, deep: bool) -> dict[str, Any]:
     conn = open_reader(os.path.join(name, INDEX_NAME))
     try:
         fields = read_fields(conn, conn.path)
         (samples,) = conn.execute("SELECT count(*) FROM samples").fetchone()
-        figures = {field.name: _field(conn, name, field) for field in fields}
+        figures = {field.name: _count_field(conn, name, field) for field in fields}
         if deep:
             for field in fields:
-                figures[field.name].update(_deep(conn, name, field))
-        columns = _columns(conn, fields)
+                figures[field.name].update(_count_members(conn, name, field))
+        columns = _metadata_columns(conn, fields)
     except INDEX_ERRORS as error:
         raise translate_error(error, conn.path) from error
     finally:
@@ -78,29 +81,30 @@ def _stat(name: str, deep: bool) -> dict[str, Any]:
     return {
         "dataset": name,
         "samples": samples,
-        "index_bytes": _bytes_of(conn.path) + _bytes_of(f"{conn.path}-wal"),
+        "index_bytes": _file_size(conn.path) + _file_size(f"{conn.path}-wal"),
         "bytes": sum(of["bytes"] for of in figures.values()),
         "columns": columns,
         "fields": figures,
     }
 
 
-def _columns(conn: ReaderConnection, fields: list[Field]) -> dict[str, str]:
-    """Return the columns of metadata: those that are neither ours nor a field's."""
-    ours = {"id", "meta_json"}
+def _metadata_columns(conn: ReaderConnection, fields: list[Field]) -> dict[str, str]:
+    """Return the declared types of the columns that belong to no field, by name."""
+    others = {"id", "meta_json"}
     for field in fields:
-        ours |= {f"{field.name}_offset".lower(), f"{field.name}_shard".lower()}
+        others |= {f"{field.name}_offset".lower(), f"{field.name}_shard".lower()}
     rows = conn.execute("PRAGMA table_xinfo(samples)")
-    return {row[1]: row[2] for row in rows if row[1].lower() not in ours}
+    return {row[1]: row[2] for row in rows if row[1].lower() not in others}
 
 
-def _field(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
+def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
+    """Count the samples and the shard files of a field."""
     column = f"{field.name}_shard"
     rows = conn.execute(
         f"SELECT {column}, count(*) FROM samples WHERE {column} IS NOT NULL "
         f"GROUP BY {column} ORDER BY {column}"
     ).fetchall()
-    sizes = {shard: _bytes_of(_path(root, field, shard)) for shard, _ in rows}
+    sizes = {shard: _file_size(_shard_path(root, field, shard)) for shard, _ in rows}
     left = left_files(conn, root, field)
     return {
         "samples": sum(count for _, count in rows),
@@ -114,7 +118,8 @@ def _field(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
     }
 
 
-def _deep(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
+def _count_members(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
+    """Count the members of a field that rows refer to, and the others."""
     check = HeaderCheck()
     sums: Counter[str] = Counter(live_bytes=0, dead_bytes=0, dead_members=0)
     kinds: Counter[ArrayType] = Counter()
@@ -124,7 +129,7 @@ def _deep(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
     )
     for shard, of_shard in groupby(rows, itemgetter(0)):
         try:
-            members = members_of(_path(root, field, shard))
+            members = members_of(_shard_path(root, field, shard))
         except FileNotFoundError:
             continue
         with members:
@@ -142,17 +147,17 @@ def _deep(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
                     sums["dead_members"] += 1
     arrays = [
         {"dtype": kind.dtype, "shape": list(kind.shape), "count": count}
-        for kind, count in kinds.most_common(COMMON)
+        for kind, count in kinds.most_common(MAX_ARRAY_TYPES)
     ]
     return {**sums, "arrays": arrays}
 
 
-def _path(root: str, field: Field, shard: Any) -> str:
-    number = shard if type(shard) is int else -1  # of no file
+def _shard_path(root: str, field: Field, shard: Any) -> str:
+    number = shard if type(shard) is int else -1  # a file that does not exist
     return os.path.join(root, field.folder, shard_name(number))
 
 
-def _bytes_of(path: str) -> int:
+def _file_size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Encoding of arrays as members, and of objects as pickles."""
+"""Encoding of arrays as ``.npy`` members, and of metadata as JSON."""
 
 from __future__ import annotations
 
@@ -27,30 +27,29 @@ __all__ = [
 ]
 
 
-DEEP = 400  # brackets in a text from which on it is asked how deep they nest
-
+MAX_BRACKETS = 400  # in JSON whose nesting SQLite need not check
 MAX_METADATA = 63 << 20  # bytes; readers take rows of 64 MiB
 
 _encoder = json.JSONEncoder(allow_nan=False, check_circular=False)
 
 
-def _text_maker() -> Callable[[object], str]:
-    """Return `JSONEncoder.encode`, less what it makes anew for each text.
+def _make_encode() -> Callable[[object], str]:
+    """Return a faster `JSONEncoder.encode`.
 
-    That takes half of its time.
+    `JSONEncoder.encode` spends half of its time on objects that it makes anew for each
+    text.
     """
     make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # another Python
+    if make is None:  # not CPython
         return _encoder.encode
     escape = json.encoder.encode_basestring_ascii
     separators = _encoder.key_separator, _encoder.item_separator
-    # No circles are looked for, no indent; keys are neither sorted nor passed over;
-    # no NaN.
+    # No check for cycles, no indent; keys neither sorted nor skipped; NaN refused.
     parts = make(None, _encoder.default, escape, None, *separators, False, False, False)
     return lambda metadata: "".join(parts(metadata, 0))
 
 
-_json = _text_maker()
+_encode_json = _make_encode()
 
 
 def encode_array(value: Any) -> tuple[bytes, Buffer]:
@@ -65,13 +64,13 @@ def encode_array(value: Any) -> tuple[bytes, Buffer]:
     header : bytes
         64 bytes or a multiple of that, so that the data is aligned.
     data : bytes-like
-        C-contiguous; the array itself where that is possible.
+        C-contiguous; the array itself if possible.
 
     Raises
     ------
     ValueError
-        It is no array, or one that holds Python objects, or one of a dtype that
-        ``.npy`` would turn into another.
+        The value is not an array, or holds Python objects, or has a dtype that
+        ``.npy`` does not preserve.
     """
     array = _as_array(value)
     if array.dtype.hasobject:
@@ -80,15 +79,15 @@ def encode_array(value: Any) -> tuple[bytes, Buffer]:
             "only with allow_pickle=True"
         )
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    # A dtype of several parts can change: it is no key.
-    header_of = _header if array.dtype.names is None else _new_header
-    header = header_of(array.dtype, array.shape, fortran)
-    # What stands in the file in C order: of a Fortran array its transpose does.
+    # A structured dtype is mutable: not a key of the cache.
+    encode = _cached_header if array.dtype.names is None else _encode_header
+    header = encode(array.dtype, array.shape, fortran)
+    # The file holds the C order; of a Fortran array, that of its transpose.
     straight = array.T if fortran else array
     if straight.flags.c_contiguous:
         try:
             memoryview(straight)  # type: ignore[arg-type]
-        except ValueError:  # a dtype without a buffer format: datetime64
+        except ValueError:  # a dtype without a buffer format, as datetime64
             pass
         else:
             return header, straight  # type: ignore[return-value]
@@ -96,12 +95,14 @@ def encode_array(value: Any) -> tuple[bytes, Buffer]:
 
 
 def encode_object(value: Any) -> tuple[bytes, Buffer]:
-    """Do the same, and pickle arrays of Python objects.
+    """Return header and data as `encode_array` does; pickle arrays of Python objects.
+
+    A pickled array is all data, after an empty header.
 
     Raises
     ------
     ValueError
-        As for `encode_array`; or it cannot be pickled.
+        As for `encode_array`, or the array cannot be pickled.
     """
     array = _as_array(value)
     if not array.dtype.hasobject:
@@ -118,138 +119,148 @@ def _as_array(value: Any) -> NDArray[Any]:
     if type(value) is np.ndarray:
         return value
     if isinstance(value, np.ma.MaskedArray):
-        raise ValueError("a masked array would lose its mask: store it as a field too")
+        raise ValueError(
+            "a masked array would lose its mask: store its data and mask as two fields"
+        )
     try:
         return np.asarray(value)
     except Exception as error:
-        raise ValueError(f"{type(value).__name__} is no array: {error}") from error
+        kind = type(value).__name__
+        raise ValueError(f"a field must be an array, got {kind}: {error}") from error
 
 
-def _new_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
-    """Return what stands before an array's data; magic and version included."""
-    header = _any_header(dtype, shape, fortran)
+def _encode_header(
+    dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool
+) -> bytes:
+    """Return the header of an array, from the magic string on."""
+    header = _write_header(dtype, shape, fortran)
     if len(header) > MAX_HEADER:
-        raise ValueError(f"its dtype takes {len(header):,} bytes to say: too many")
+        raise ValueError(
+            f"the header of an array must have at most {MAX_HEADER:,} bytes, got "
+            f"{len(header):,}: simplify its dtype"
+        )
     return header
 
 
-def _any_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
+def _write_header(dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool) -> bytes:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # metadata of dtypes, versions
+        warnings.simplefilter("ignore", UserWarning)  # on dtypes' metadata, versions
         descr = npy.dtype_to_descr(dtype)
         if npy.descr_to_dtype(descr) != dtype:
             raise ValueError(
                 f"an array of dtype {dtype} would be read as {descr}: "
-                "store a view of it"
+                "store a view of another dtype"
             )
         fields = {"descr": descr, "fortran_order": fortran, "shape": shape}
         for write in (npy.write_array_header_1_0, npy.write_array_header_2_0):
             header = io.BytesIO()
             try:
                 write(header, fields)
-            except ValueError:  # too long; or names that are not Latin-1
+            except ValueError:  # too long, or names outside Latin-1
                 continue
             return header.getvalue()
-        return _first_write(np.empty(shape, dtype, order="F" if fortran else "C"))
+        return _capture_header(np.empty(shape, dtype, order="F" if fortran else "C"))
 
 
-_header = lru_cache(maxsize=4096)(_new_header)
+_cached_header = lru_cache(maxsize=4096)(_encode_header)
 
 
-def _first_write(array: NDArray[Any]) -> bytes:
-    """Return the header that NumPy chooses itself. The array's memory is not used."""
-    first = _First()
-    with suppress(_EnoughError):
-        npy.write_array(first, array, allow_pickle=False)
-    return first.data
+def _capture_header(array: NDArray[Any]) -> bytes:
+    """Return the header that NumPy chooses itself, without reading the array."""
+    file = _HeaderFile()
+    with suppress(_HeaderCompleteError):
+        npy.write_array(file, array, allow_pickle=False)
+    return file.header
 
 
-class _EnoughError(Exception):
-    pass
+class _HeaderCompleteError(Exception):
+    """The header was written, and NumPy goes on to the data."""
 
 
-class _First:
-    """A file that takes one write."""
+class _HeaderFile:
+    """File that accepts one write: NumPy's, of the header."""
 
-    data = b""
+    header = b""
 
     def write(self, data: bytes) -> None:
-        if self.data:
-            raise _EnoughError
-        self.data = data
+        if self.header:
+            raise _HeaderCompleteError
+        self.header = data
 
 
 def encode_metadata(
     metadata: object, sample_id: str | None, conn: sqlite3.Connection
 ) -> str:
-    """Return metadata as the JSON text that the index keeps.
+    """Return metadata as JSON, for the index.
 
     Parameters
     ----------
     metadata : mapping or None
     sample_id : str or None
-        Whose, for errors.
+        The sample, for errors.
     conn : sqlite3.Connection
-        It is asked whether it can read a text that nests deeply.
+        Checks deeply nested JSON, for SQLite limits the depth that it reads.
 
     Raises
     ------
     ValueError
-        JSON cannot say it: it has a NaN, an object of another type, a circle; or
-        two of its own keys would be one.
+        JSON cannot represent the metadata: a NaN, an object of another type, a cycle,
+        or two keys that are equal as JSON.
     TypeError
-        It is no mapping.
+        The metadata is not a mapping.
     """
     if metadata is None:
         return "{}"
     if not isinstance(metadata, dict):
         if not isinstance(metadata, Mapping):
             kind = type(metadata).__name__
-            raise TypeError(f"metadata is a mapping or None, not {kind}")
+            raise TypeError(f"metadata must be a mapping or None, got {kind}")
         metadata = dict(metadata)
     try:
-        text = _json(metadata)
-        collides = not _are_texts(metadata) and len(json.loads(text)) < len(metadata)
+        text = _encode_json(metadata)
+        collides = not _are_all_str(metadata) and len(json.loads(text)) < len(metadata)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"the metadata{_of(sample_id)} is no JSON: {error}{_hint(error)}"
+            f"the metadata{_of_sample(sample_id)} cannot be JSON: {error}{_hint(error)}"
         ) from error
     if collides:
-        raise ValueError(f"the metadata{_of(sample_id)} has keys that are one in JSON")
+        raise ValueError(
+            f"the metadata{_of_sample(sample_id)} has keys that are equal as JSON"
+        )
     if len(text) > MAX_METADATA:
         raise ValueError(
-            f"the metadata{_of(sample_id)} is JSON of {len(text):,} bytes: at most "
-            f"{MAX_METADATA:,}"
+            f"the metadata{_of_sample(sample_id)} must have at most {MAX_METADATA:,} "
+            f"bytes as JSON, got {len(text):,}"
         )
     if (
-        len(text) > DEEP
-        and text.count("[") + text.count("{") > DEEP
+        len(text) > MAX_BRACKETS
+        and text.count("[") + text.count("{") > MAX_BRACKETS
         and not conn.execute("SELECT json_valid(?)", (text,)).fetchone()[0]
     ):
         raise ValueError(
-            f"the metadata{_of(sample_id)} nests too deeply for SQLite to read"
+            f"the metadata{_of_sample(sample_id)} nests too deeply for SQLite"
         )
     return text
 
 
-def _of(sample_id: str | None) -> str:
+def _of_sample(sample_id: str | None) -> str:
     return "" if sample_id is None else f" of sample {sample_id!r:.200}"
 
 
 def _hint(error: Exception) -> str:
-    """Say what to do about an object of NumPy."""
+    """Return advice on how to convert an object of NumPy."""
     kind = str(error).removeprefix("Object of type ").partition(" ")[0]
     if kind == "ndarray":
-        return "; .tolist() makes a list of an array"
+        return "; convert an array by .tolist()"
     found = getattr(np, kind, None)
     if not (isinstance(found, type) and issubclass(found, np.generic)):
         return ""
-    return "; .item() makes a number of Python's of one of NumPy's"
+    return "; convert a NumPy scalar by .item()"
 
 
-def _are_texts(keys: Iterable[object]) -> bool:
+def _are_all_str(keys: Iterable[object]) -> bool:
     try:
-        "".join(keys)  # type: ignore[arg-type]  # which looks at them, and is fast
+        "".join(keys)  # type: ignore[arg-type]  # the fastest check
     except TypeError:
         return False
     return True

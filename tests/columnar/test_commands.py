@@ -183,7 +183,7 @@ def test_a_query_that_runs_for_ever(root, call):
 def test_what_is_no_columnar_dataset(tmp_path, call, command):
     status, _, err = call(command, tmp_path)
     assert status == 2
-    assert "is no columnar dataset" in err
+    assert "is not a columnar dataset" in err
 
 
 @pytest.mark.parametrize("command", ["ls", "stat", "verify"])

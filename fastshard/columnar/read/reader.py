@@ -14,7 +14,7 @@ from fastshard.columnar.read.query import Params, SQLValue, query, query_ids
 from fastshard.columnar.read.sequence import Arrays, ArraySequence
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.schema import quote_name
-from fastshard.dataset.shardset import Reading as Memory
+from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode
 
@@ -86,8 +86,8 @@ class ShardedDatasetReader:
             "allow_pickle": allow_pickle,
         }
         limit = None if max_memory is None else parse_size(max_memory)
-        self._memory = Memory(max_memory=limit)
-        self._ring = self._memory.make_ring()
+        self._reading = ReadOptions(max_memory=limit)
+        self._ring = self._reading.make_ring()
         unpickle: Unpickle | None = None
         if allow_pickle:
             from fastshard.columnar.read.objects import unpickle_array
@@ -274,7 +274,7 @@ class ShardedDatasetReader:
             ids = self.query_ids(where, params, timeout=timeout)
         samples = lookup.load()
         positions = None if ids is None else samples.find_keys(ids)
-        window = self._memory.window_bytes
+        window = self._reading.window_bytes
         return scan_samples(
             samples, names, positions, batch_size, window, self._ring, ragged
         )

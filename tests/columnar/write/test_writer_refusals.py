@@ -96,10 +96,10 @@ for _ in range(100_000):
         ({"n": {"deep": [np.arange(3)]}}, r"ndarray .*\.tolist\(\)"),
         ({"n": {1}}, "set is not JSON serializable$"),
         ({(1, 2): 1}, "keys must be [^;]*$"),
-        ({1: DEEP}, "no JSON"),
-        ({"n": float("nan")}, "of sample 'x' is no JSON"),
-        ({1: "a", "1": "b"}, "keys that are one in JSON"),
-        ({True: 1, "true": 2, "x": 3}, "keys that are one in JSON"),
+        ({1: DEEP}, "cannot be JSON"),
+        ({"n": float("nan")}, "of sample 'x' cannot be JSON"),
+        ({1: "a", "1": "b"}, "keys that are equal as JSON"),
+        ({True: 1, "true": 2, "x": 3}, "keys that are equal as JSON"),
     ],
 )
 def test_what_is_said_of_metadata(writer, metadata, hint):
