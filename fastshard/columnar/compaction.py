@@ -1,4 +1,4 @@
-"""Compacting a dataset that is not open."""
+"""Compaction of a dataset without an open writer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 
-from fastshard.columnar.schema import is_columnar, quote_name
+from fastshard.columnar.schema import is_columnar
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.rewrite import Compaction
 from fastshard.columnar.write.writer import ShardedDatasetWriter
@@ -17,32 +17,45 @@ __all__ = ["Compaction", "compact"]
 def compact(root: str | os.PathLike[str]) -> Compaction:
     """Rewrite the shards of a dataset without dead space.
 
-    New shards have as many samples as the fullest of the old ones. See
+    New shards have as many members at most as the fullest old one. See
     `ShardedDatasetWriter.compact`.
+
+    Parameters
+    ----------
+    root : str or path-like
+        The dataset's directory.
+
+    Returns
+    -------
+    Compaction
+        Bytes and numbers of shard files, before and after.
 
     Raises
     ------
     FileNotFoundError
-        There is no such dataset.
+        There is no columnar dataset.
     WriterLockedError
         Another process writes to it.
+    FormatError, OSError
+        As for `ShardedDatasetWriter.compact`.
     """
     name = os.fsdecode(root)
     if not is_columnar(name):
         raise FileNotFoundError(errno.ENOENT, "no columnar dataset", name)
     with ShardedDatasetWriter(name) as writer:
-        columns = writer._columns.values()
-        fullest = max((_fullest(writer.conn, column) for column in columns), default=0)
-        writer.samples_per_shard = fullest or writer.samples_per_shard
+        columns = writer._transaction.columns.values()
+        limits = (_max_members(writer.conn, column) for column in columns)
+        limit = max(limits, default=0) or writer.samples_per_shard
+        writer.samples_per_shard = limit
         for column in columns:
-            column.limit = writer.samples_per_shard
+            column.limit = limit
         return writer.compact()
 
 
-def _fullest(conn: sqlite3.Connection, column: Column) -> int:
-    """Return how many members the fullest shard of a field has, or rows refer to."""
-    shard = quote_name(f"{column.name}_shard")
+def _max_members(conn: sqlite3.Connection, column: Column) -> int:
+    """Return the members of a field's fullest shard, by its records and its rows."""
+    shard = column.shard_column
     sql = f"SELECT count(*) FROM samples WHERE {shard} IS NOT NULL GROUP BY {shard}"
     counts = [count for (count,) in conn.execute(sql)]
-    counts += [r.members for r in column.records.values() if r.nbytes >= 0]
+    counts += [r.members for r in column.records.values() if not r.is_condemned]
     return max(counts, default=0)

@@ -16,9 +16,9 @@ from fastshard.columnar.connection import (
 )
 from fastshard.columnar.headers import ArrayType, HeaderCheck
 from fastshard.columnar.read.leases import Lease
+from fastshard.columnar.read.shard_members import scan_members
 from fastshard.columnar.schema import INDEX_NAME, Field, read_fields, shard_name
-from fastshard.columnar.verification import members_of
-from fastshard.columnar.write.leftovers import left_files
+from fastshard.columnar.write.recovery import list_leftovers
 
 __all__ = ["stat"]
 
@@ -105,7 +105,7 @@ def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, A
         f"GROUP BY {column} ORDER BY {column}"
     ).fetchall()
     sizes = {shard: _file_size(_shard_path(root, field, shard)) for shard, _ in rows}
-    left = left_files(conn, root, field)
+    left = list_leftovers(conn, root, field)
     return {
         "samples": sum(count for _, count in rows),
         "shards": len(rows),
@@ -129,7 +129,7 @@ def _count_members(conn: ReaderConnection, root: str, field: Field) -> dict[str,
     )
     for shard, of_shard in groupby(rows, itemgetter(0)):
         try:
-            members = members_of(_shard_path(root, field, shard))
+            members = scan_members(_shard_path(root, field, shard))
         except FileNotFoundError:
             continue
         with members:

@@ -8,11 +8,8 @@ import sqlite3
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from fastshard._core.io.source import LocalFile
-from fastshard._core.parse.tar import scan_until_fault
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     ReaderConnection,
@@ -22,6 +19,7 @@ from fastshard.columnar.connection import (
 from fastshard.columnar.headers import HeaderCheck
 from fastshard.columnar.read.leases import Lease
 from fastshard.columnar.read.query import limit_value_size
+from fastshard.columnar.read.shard_members import ShardMembers, scan_members
 from fastshard.columnar.schema import (
     INDEX_NAME,
     MAX_COUNTER,
@@ -32,103 +30,12 @@ from fastshard.columnar.schema import (
     read_fields,
     shard_name,
 )
-from fastshard.columnar.shard_files import is_unmodified
-from fastshard.columnar.write.connection import check_plain
-from fastshard.columnar.write.leftovers import left_files, left_in_root
+from fastshard.columnar.write.connection import check_no_triggers
+from fastshard.columnar.write.recovery import list_leftovers, list_unfinished_index
 from fastshard.dataset.verify import Fault
 from fastshard.errors import FastshardError, FormatError, QueryError
-from fastshard.formats.tar_writer import BLOCK
 
-__all__ = [
-    "Members",
-    "members_of",
-    "verify",
-]
-
-
-class Members:
-    """The members of a shard by name, and by name and offset.
-
-    Attributes
-    ----------
-    file : LocalFile
-        The shard.
-    nbytes : int
-        Of the file.
-    error : FormatError or None
-        Why the scan ended before the archive did.
-    is_unmodified : bool
-        Nobody but fastshard wrote to it: offsets are true ones.
-    ends : set of int
-        Where members end, with their padding, in bytes from the start.
-    """
-
-    def __init__(self, file: LocalFile, recorded: int | None) -> None:
-        self.file = file
-        self.nbytes = file.nbytes
-        self.is_unmodified = recorded is not None and is_unmodified(file, recorded)
-        error: FormatError | None
-        table, _, error = scan_until_fault(file)
-        # What comes after all that was acknowledged is cut off by the next writer.
-        cut = bool(recorded) and error is not None and error.offset >= (recorded or 0)
-        self.error = None if cut else error
-        self.ends: set[int] = set()
-        self._last: dict[str, tuple[int, int]] = {}
-        self._sizes: dict[tuple[str, int], int] = {}
-        for i in range(len(table)):
-            offset, size = table.extent(i)
-            name = table.name_of(i)
-            self._last[name] = offset, size
-            self._sizes[name, offset] = size
-            self.ends.add(offset + size + -size % BLOCK)
-
-    def find(self, name: str, offset: object) -> tuple[int, int] | None:
-        """Return where a member's data are, and how many bytes.
-
-        The original's offsets are no offsets: then the last of that name counts.
-        """
-        if isinstance(offset, int):
-            size = self._sizes.get((name, offset))
-            if size is not None:
-                return offset, size
-        return self._last.get(name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.file.close()
-
-    def sizes(self) -> list[tuple[str, int, int]]:
-        """Return name, offset and size of each member, in the order of the file."""
-        return [(name, at, size) for (name, at), size in self._sizes.items()]
-
-
-def members_of(path: str, recorded: int | None = None) -> Members:
-    """Scan a shard.
-
-    Parameters
-    ----------
-    path : str
-    recorded : int, optional
-        Bytes that the index has true offsets of; a fault beyond them is none.
-
-    Raises
-    ------
-    OSError, FormatError
-        It cannot be read at all.
-    """
-    file = LocalFile(path)
-    try:
-        return Members(file, recorded)
-    except BaseException:
-        file.close()
-        raise
+__all__ = ["verify"]
 
 
 MOST = 100  # complaints of SQLite's own that are passed on
@@ -190,9 +97,9 @@ def _verify(conn: ReaderConnection, root: str, check: HeaderCheck) -> list[Fault
         records = _records(conn)
         for field in fields:
             faults += _field(conn, root, field, records, check)
-            left = left_files(conn, root, field).uncommitted
+            left = list_leftovers(conn, root, field).uncommitted
             faults += _left(left, field.name)
-        faults += _left(left_in_root(root), INDEX_NAME)
+        faults += _left(list_unfinished_index(root), INDEX_NAME)
     except FormatError as error:
         faults.append(_fault_from(error))
     except INDEX_ERRORS as error:
@@ -262,7 +169,7 @@ def _left(files: dict[str, int], of: str) -> Iterator[Fault]:
 def _actors(conn: ReaderConnection) -> Iterator[Fault]:
     """Say what a writer refuses: an index that does more than to keep rows."""
     try:
-        check_plain(conn, conn.path)
+        check_no_triggers(conn, conn.path)
     except FormatError as error:
         yield _fault_from(error)
 
@@ -352,7 +259,7 @@ def _shard(
     """Check the rows that refer to one shard."""
     recorded = record if type(record) is int and record >= 0 else None
     try:
-        members = members_of(path, recorded)
+        members = scan_members(path, recorded)
     except FileNotFoundError:
         reason = f"the shard is not there; samples of it: {len(rows):,}"
         yield Fault(path, 0, None, reason)
@@ -383,7 +290,7 @@ def _shard(
 
 
 def _why_not(
-    field: str, offset: Any, extent: tuple[int, int] | None, members: Members
+    field: str, offset: Any, extent: tuple[int, int] | None, members: ShardMembers
 ) -> str | None:
     """Say what is wrong with where a row says that its member is."""
     if offset is None:

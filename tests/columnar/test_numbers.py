@@ -51,7 +51,7 @@ def test_a_counter_at_its_end(root):
     with ShardedDatasetWriter(root) as writer:
         assert writer.add_sample({"a": [1]}) == f"sample_{LARGEST}"
         for _ in range(2):
-            with pytest.raises(FormatError, match="name the ids"):
+            with pytest.raises(FormatError, match="pass a sample_id"):
                 writer.add_sample({"a": [2]})
         writer.add_sample({"a": [3]}, "mine")
     (fault,) = verify(root)

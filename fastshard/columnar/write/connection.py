@@ -1,4 +1,4 @@
-"""The connection of a writer: nothing is committed before its arrays are stored."""
+"""Index connection of a writer: it commits nothing before its arrays are on disk."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import re
 import sqlite3
 import weakref
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
@@ -16,20 +16,21 @@ from fastshard.columnar.connection import SIDE_SUFFIXES, file_size, is_json_trus
 from fastshard.errors import ClosedError, FormatError, WriterLockedError
 
 __all__ = [
-    "Guard",
+    "CommitGuard",
     "WriterConnection",
     "WriterCursor",
     "begin",
-    "check_plain",
-    "error_of",
+    "check_no_triggers",
     "is_fatal",
-    "is_wrong",
+    "is_statement_error",
     "open_writer",
+    "savepoint",
+    "translate_writer_error",
 ]
 
 BUSY_SECONDS = 30.0
-OURS = ("samples", "fields", "counters", "fastshard_shards")
-# What ends a transaction, behind blanks and comments.
+TABLES = ("samples", "fields", "counters", "fastshard_shards")
+# SQL that may end a transaction, after blanks and comments.
 ENDING = re.compile(
     r"(?:\s|;|\ufeff|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*(commit|end|release)\b",
     re.IGNORECASE | re.DOTALL,
@@ -39,26 +40,26 @@ IOERR, CORRUPT, NOTADB, BUSY, LOCKED, READONLY, CANTOPEN = 10, 11, 26, 5, 6, 8, 
 ERROR, NOMEM, INTERRUPT, TOOBIG, CONSTRAINT, MISMATCH = 1, 7, 9, 18, 19, 20
 SETTINGS = (
     "PRAGMA cell_size_check=ON",
-    "PRAGMA synchronous=FULL",  # each commit is on the disk when it returns
-    "PRAGMA fullfsync=ON",  # also where the system's fsync is not enough
+    "PRAGMA synchronous=FULL",  # a commit returns when it is on disk
+    "PRAGMA fullfsync=ON",  # for macOS, where fsync does not suffice
     "PRAGMA cache_size=-65536",  # KiB
     "PRAGMA temp_store=MEMORY",
 )
 
 
-class Guard(Protocol):
-    """What a connection asks before it commits: its writer."""
+class CommitGuard(Protocol):
+    """Owner of a connection, called around everything that commits."""
 
     def flush(self) -> None: ...
 
-    def ending(self) -> AbstractContextManager[None]:
-        """Give a context for a statement that may commit."""
+    def guard_commit(self) -> AbstractContextManager[None]:
+        """Return a context for one statement that may commit."""
 
     def check_transaction(self, error: sqlite3.Error) -> None:
-        """Raise what says that an error has ended the open transaction, if so."""
+        """Raise an error for the writer if `error` has ended the transaction."""
 
     def check_open(self) -> None:
-        """Raise what says that the writer is closed, or another process's."""
+        """Raise ClosedError if the writer is closed or another process's."""
 
     def close(self) -> None: ...
 
@@ -67,21 +68,30 @@ PLAIN_LEVEL: Any = sqlite3.Connection.isolation_level
 
 
 class WriterConnection(sqlite3.Connection):
-    """A connection whose commits store the arrays first.
+    """Connection whose commits store the arrays first.
 
-    `commit`, leaving a ``with`` block, and SQL that ends a transaction all do
-    what the writer's `flush` does. A `rollback` takes back the rows of samples
-    that were added since; their arrays become dead space. Closing it closes the
-    writer.
+    `commit`, leaving a ``with`` block, and SQL that ends a transaction act as the
+    writer's `flush`. A `rollback` removes the rows of samples added since the last
+    flush; their arrays become dead space. `close` closes the writer.
+
+    Attributes
+    ----------
+    guard : weakref to CommitGuard, or None
+        Unset until the index is open; commits are plain ones until then.
+    is_finished : bool
+        Whether `finish` was called.
+    has_begun : bool
+        Whether a transaction was begun and its end not seen yet. If SQLite says that
+        there is none, an error has rolled it back.
     """
 
-    guard: weakref.ref[Guard] | None = None
-    finished = False
-    begun = False  # a transaction, of whose end we do not know
+    guard: weakref.ref[CommitGuard] | None = None
+    is_finished = False
+    has_begun = False
 
     @property  # type: ignore[override]
     def isolation_level(self) -> str | None:
-        """How transactions begin; to change it commits, as `commit` does."""
+        """How transactions begin. Setting it commits, as `commit` does."""
         level: str | None = PLAIN_LEVEL.__get__(self)
         return level
 
@@ -93,33 +103,35 @@ class WriterConnection(sqlite3.Connection):
         PLAIN_LEVEL.__set__(self, level)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "autocommit":  # it commits without asking
-            raise sqlite3.NotSupportedError("a writer's connection has transactions")
+        if name == "autocommit":  # setting it commits without a call of ours
+            raise sqlite3.NotSupportedError(
+                "autocommit cannot be set on a writer's connection"
+            )
         super().__setattr__(name, value)
 
     def cursor(self, factory: Any = None) -> Any:
-        """Return a cursor that does the same."""
+        """Return a `WriterCursor`, or a cursor made by `factory`."""
         self._check()
         return super().cursor(WriterCursor if factory is None else factory)
 
     def execute(self, sql: str, parameters: Any = (), /) -> WriterCursor:
         """Execute one statement with a new cursor."""
-        return self._cursor().execute(sql, parameters)
+        return self._new_cursor().execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> WriterCursor:
         """Execute one statement many times with a new cursor."""
-        return self._cursor().executemany(sql, parameters)
+        return self._new_cursor().executemany(sql, parameters)
 
     def executescript(self, sql_script: str, /) -> WriterCursor:
         """Flush, then execute statements with a new cursor; each commits itself."""
-        return self._cursor().executescript(sql_script)
+        return self._new_cursor().executescript(sql_script)
 
-    def _cursor(self) -> WriterCursor:
+    def _new_cursor(self) -> WriterCursor:
         self._check()
         return WriterCursor(self)
 
     def commit(self) -> None:
-        """Do as the writer's `flush`."""
+        """Flush the writer."""
         guard = self._check()
         if guard is None:
             super().commit()
@@ -127,22 +139,22 @@ class WriterConnection(sqlite3.Connection):
             guard.flush()
 
     def rollback(self) -> None:
-        """Take back the rows that were not committed."""
+        """Roll back the rows that are not committed."""
         self._check()
         super().rollback()
-        self.begun = False
+        self.has_begun = False
 
     def close(self) -> None:
         """Close the writer, which flushes first."""
         guard = None if self.guard is None else self.guard()
         if guard is None:
             super().close()
-        elif not self.finished:
+        elif not self.is_finished:
             guard.close()
 
     def finish(self) -> None:
-        """Close the connection alone. The writer calls it."""
-        self.finished = True
+        """Close the connection alone, without a commit. For the writer."""
+        self.is_finished = True
         super().close()
 
     def __enter__(self) -> Self:
@@ -160,8 +172,9 @@ class WriterConnection(sqlite3.Connection):
             self.rollback()
         return False
 
-    def _check(self) -> Guard | None:
-        if self.finished:
+    def _check(self) -> CommitGuard | None:
+        """Return the guard; raise ClosedError if the writer is closed."""
+        if self.is_finished:
             raise ClosedError("the writer of this connection is closed: open another")
         guard = None if self.guard is None else self.guard()
         if guard is not None:
@@ -170,13 +183,13 @@ class WriterConnection(sqlite3.Connection):
 
 
 class WriterCursor(sqlite3.Cursor):
-    """A cursor that lets no statement commit what is not stored."""
+    """Cursor of a `WriterConnection`: its statements are guarded in the same way."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
         """Execute one statement, as `sqlite3.Cursor.execute`."""
-        guard = self._guard()
+        guard = self._check()
         if guard is not None and ENDING.match(sql) is not None:
-            with guard.ending():
+            with guard.guard_commit():
                 super().execute(sql, parameters)
             return self
         try:
@@ -184,104 +197,101 @@ class WriterCursor(sqlite3.Cursor):
         except sqlite3.Error as error:
             self._check_transaction(guard, error)
             raise
-        self._note(guard)
+        self._note_transaction(guard)
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Self:
         """Execute one statement many times, as `sqlite3.Cursor.executemany`."""
-        guard = self._guard()
+        guard = self._check()
         try:
             super().executemany(sql, parameters)
         except sqlite3.Error as error:
             self._check_transaction(guard, error)
             raise
-        self._note(guard)
+        self._note_transaction(guard)
         return self
 
     def executescript(self, sql_script: str, /) -> Self:
         """Flush, then execute statements; each commits itself."""
-        guard = self._guard()
+        guard = self._check()
         if guard is not None:
             guard.flush()
         super().executescript(sql_script)
         return self
 
-    def _note(self, guard: Guard | None) -> None:
+    def _note_transaction(self, guard: CommitGuard | None) -> None:
         if guard is not None:
-            self.connection.begun = self.connection.in_transaction  # type: ignore[attr-defined]
+            self.connection.has_begun = self.connection.in_transaction  # type: ignore[attr-defined]
 
     @staticmethod
-    def _check_transaction(guard: Guard | None, error: sqlite3.Error) -> None:
+    def _check_transaction(guard: CommitGuard | None, error: sqlite3.Error) -> None:
         if guard is not None:
             guard.check_transaction(error)
 
-    def _guard(self) -> Guard | None:
+    def _check(self) -> CommitGuard | None:
         conn = self.connection
         return conn._check() if isinstance(conn, WriterConnection) else None
 
 
 def open_writer(path: str) -> WriterConnection:
-    """Open an index for writing; it is made if there is none.
+    """Open an index for writing; create it if it does not exist.
 
     Raises
     ------
     FormatError
-        It is no database.
+        The file is not a database, or has triggers; see `check_no_triggers`.
     OSError
-        It cannot be opened.
+        The file cannot be opened.
     WriterLockedError
-        Another program is writing to it, and does not stop.
+        Another program has kept the index locked for `BUSY_SECONDS`.
     """
     real = os.path.realpath(path)
-    for end in ("", *SIDE_SUFFIXES):
-        file_size(path, real, end)  # a pipe would be waited for
+    for suffix in ("", *SIDE_SUFFIXES):
+        file_size(path, real, suffix)  # raises for a pipe, which SQLite would wait for
     try:
         conn = sqlite3.connect(
             path,
             timeout=BUSY_SECONDS,
             factory=WriterConnection,
-            check_same_thread=False,  # the writer has a lock of its own
+            check_same_thread=False,  # the writer has a mutex
         )
     except sqlite3.Error as error:
-        raise error_of(error, path) from error
+        raise translate_writer_error(error, path) from error
     try:
         for setting in SETTINGS:
             conn.execute(setting)
         if is_json_trusted():
             conn.execute("PRAGMA trusted_schema=OFF")
         (mode,) = conn.execute("PRAGMA journal_mode=WAL").fetchone()
-        if mode != "wal":  # a file system that cannot share memory
+        if mode != "wal":  # the file system does not support shared memory
             conn.execute("PRAGMA synchronous=EXTRA")
-        check_plain(conn, path)
+        check_no_triggers(conn, path)
     except sqlite3.Error as error:
         conn.close()
-        raise error_of(error, path) from error
+        raise translate_writer_error(error, path) from error
     except BaseException:
         conn.close()
         raise
     return conn
 
 
-def check_plain(conn: sqlite3.Connection, path: str) -> None:
-    """Refuse an index that does more on writing than to keep what is written.
+def check_no_triggers(conn: sqlite3.Connection, path: str) -> None:
+    """Raise FormatError if the index runs SQL of its own when rows are written.
 
-    Raises
-    ------
-    FormatError
-        A trigger, or a view under a name of ours.
+    Triggers do, and so do views that have the name of one of our tables.
     """
     rows = conn.execute(
         "SELECT type, name, tbl_name FROM sqlite_master WHERE type IN "
         "('trigger', 'view')"
     )
     for kind, name, table in rows.fetchall():
-        if kind == "trigger" or str(table).lower() in OURS:
-            reason = f"a {kind} {name!r:.80} on {table!r:.80}, which a writer refuses"
+        if kind == "trigger" or str(table).lower() in TABLES:
+            reason = f"a {kind} {name!r:.80} on {table!r:.80}: drop it"
             raise FormatError(reason, path, 0)
 
 
 def begin(conn: WriterConnection) -> None:
-    """Begin a transaction, if there is none, that can write.
+    """Begin a write transaction, unless one is open.
 
     Raises
     ------
@@ -290,7 +300,23 @@ def begin(conn: WriterConnection) -> None:
     """
     if not conn.in_transaction:
         sqlite3.Cursor(conn).execute("BEGIN IMMEDIATE")
-    conn.begun = True
+    conn.has_begun = True
+
+
+@contextmanager
+def savepoint(conn: WriterConnection) -> Iterator[sqlite3.Cursor]:
+    """Give a cursor whose statements are all undone if one fails."""
+    begin(conn)
+    cursor = sqlite3.Cursor(conn)
+    cursor.execute("SAVEPOINT fastshard")
+    try:
+        yield cursor
+    except BaseException:
+        if conn.in_transaction:
+            cursor.execute("ROLLBACK TO fastshard")
+            cursor.execute("RELEASE fastshard")
+        raise
+    cursor.execute("RELEASE fastshard")
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -298,17 +324,30 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def is_fatal(error: sqlite3.Error) -> bool:
-    """Say whether the transaction may be gone, not just the statement."""
+    """Return whether SQLite may have rolled back the transaction for this error."""
     return _code(error) in (FULL, IOERR, CORRUPT, NOTADB, READONLY, CANTOPEN, NOMEM)
 
 
-def is_wrong(error: Exception) -> bool:
-    """Say whether a statement was refused for what it says."""
+def is_statement_error(error: Exception) -> bool:
+    """Return whether SQLite refused the statement itself (SQLITE_ERROR)."""
     return isinstance(error, sqlite3.Error) and _code(error) == ERROR
 
 
-def error_of(error: sqlite3.Error, path: str) -> Exception:
-    """Return what a caller expects in place of an error of SQLite."""
+def translate_writer_error(error: sqlite3.Error, path: str) -> Exception:
+    """Return the exception to raise for an error of SQLite.
+
+    Parameters
+    ----------
+    error : sqlite3.Error
+    path : str
+        The index.
+
+    Returns
+    -------
+    Exception
+        WriterLockedError, FormatError, OSError, ValueError, MemoryError or
+        ClosedError; `error` itself if it is none of these.
+    """
     code = _code(error)
     if code in (BUSY, LOCKED):
         reason = f"another program is writing to it: {error}"
@@ -321,9 +360,9 @@ def error_of(error: sqlite3.Error, path: str) -> Exception:
         number = numbers[code]
         return OSError(number, f"{os.strerror(number)} ({error})", path)
     if code in (CONSTRAINT, TOOBIG, MISMATCH):
-        return ValueError(f"the index does not take it: {error}")
+        return ValueError(f"the index does not accept it: {error}")
     if code == ERROR:
-        return FormatError(f"the index is not as it was: {error}", path, 0)
+        return FormatError(f"another program has changed the index: {error}", path, 0)
     if code == INTERRUPT:
         return OSError(errno.EINTR, f"{os.strerror(errno.EINTR)} ({error})", path)
     if code == NOMEM:

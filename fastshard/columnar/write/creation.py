@@ -1,4 +1,4 @@
-"""Creating a dataset's index: a crash leaves a whole one, or none."""
+"""Creation of a dataset's index: after a crash it is complete or absent."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from contextlib import closing, suppress
 from fastshard._util.files import sync_directory
 from fastshard.columnar.connection import SIDE_SUFFIXES
 from fastshard.columnar.schema import INDEX_NAME, create
-from fastshard.columnar.write.column import sync_file
+from fastshard.columnar.write.append_file import sync_path
 
-__all__ = ["clear_unfinished", "create_index", "is_unfinished"]
+__all__ = ["create_index", "is_unfinished", "remove_unfinished"]
 
-UNFINISHED = f".{INDEX_NAME}.new"  # what an index is called until it is whole
+UNFINISHED = f".{INDEX_NAME}.new"  # the index's name until it is complete
+SUFFIXES = ("", *SIDE_SUFFIXES)
 
 
 def is_unfinished(name: str) -> bool:
-    """Say whether a file's name is that of an index that was never finished."""
-    return name.startswith(UNFINISHED) and name[len(UNFINISHED) :] in (
-        "",
-        *SIDE_SUFFIXES,
-    )
+    """Return whether a file name is that of an index whose creation was stopped."""
+    return name.startswith(UNFINISHED) and name[len(UNFINISHED) :] in SUFFIXES
 
 
 def create_index(path: str) -> None:
-    """Make an index without samples or fields, unless one is there.
+    """Create an index without samples and fields; keep one that exists.
 
-    The caller has the writer's lock.
+    The caller holds the writer's lock.
 
     Raises
     ------
     OSError, sqlite3.Error
-        It cannot be made. Nothing is left.
+        The index cannot be created. Nothing is left of it.
     """
     folder = os.path.dirname(path)
     new = os.path.join(folder, UNFINISHED)
@@ -40,41 +38,37 @@ def create_index(path: str) -> None:
         with closing(sqlite3.connect(new)) as conn:
             conn.execute("PRAGMA synchronous=FULL")
             conn.execute("PRAGMA fullfsync=ON")
-            # Now: changing it later would leave a journal behind in a crash.
+            # Now: a crash during a later change would leave a journal behind.
             conn.execute("PRAGMA journal_mode=WAL").fetchone()
             conn.execute("BEGIN IMMEDIATE")
             create(conn)
             conn.commit()
-            # Closing it does the same, and says nothing of an error.
+            # `close` checkpoints as well, but ignores errors.
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        fd = os.open(new, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-        try:
-            sync_file(fd)
-        finally:
-            os.close(fd)
+        sync_path(new, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         _rename(new, path)
     finally:
-        clear_unfinished(folder)
+        remove_unfinished(folder)
     sync_directory(folder)
 
 
-def clear_unfinished(folder: str) -> None:
-    """Remove what a crash has left of an index that was being made."""
-    for end in ("", *SIDE_SUFFIXES):
+def remove_unfinished(folder: str) -> None:
+    """Remove the files of an index whose creation was stopped."""
+    for suffix in SUFFIXES:
         with suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, UNFINISHED + end))
+            os.unlink(os.path.join(folder, UNFINISHED + suffix))
 
 
 def _rename(new: str, path: str) -> None:
-    """Give a file its name, which another program may have taken meanwhile."""
+    """Rename a file, unless another program has made `path` meanwhile."""
     if os.name == "nt":
         with suppress(FileExistsError):
-            os.rename(new, path)  # there it replaces nothing
+            os.rename(new, path)  # on Windows it does not replace a file
         return
     try:
         os.link(new, path)
     except FileExistsError:
         pass
-    except OSError:  # a file system without hard links
+    except OSError:  # the file system has no hard links
         if not os.path.lexists(path):
             os.rename(new, path)

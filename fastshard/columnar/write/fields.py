@@ -1,11 +1,10 @@
-"""Fields of a dataset under construction, and their directories."""
+"""Fields and metadata columns of a writer: their SQL, and their directories."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 
 from fastshard._util.files import sync_directory
 from fastshard.columnar.schema import (
@@ -14,59 +13,70 @@ from fastshard.columnar.schema import (
     quote_name,
     shard_number,
 )
-from fastshard.columnar.write.connection import WriterConnection, begin
 
 __all__ = [
-    "columns_of",
+    "has_shards",
+    "insert_field",
+    "insert_metadata_column",
+    "list_columns",
     "make_folder",
     "make_root",
-    "new_field",
-    "new_metadata_column",
-    "savepoint",
+    "select_new_fields",
 ]
 
-
 TYPES = ("INTEGER", "REAL", "TEXT", "NUMERIC")
-OF_PYTHON = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT"}
+PYTHON_TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT"}
 
 
-def columns_of(conn: sqlite3.Connection) -> set[str]:
+def list_columns(conn: sqlite3.Connection) -> set[str]:
     """Return the names of all columns of `samples`, lower-cased."""
-    rows = conn.execute("PRAGMA table_xinfo(samples)")  # computed ones too
+    rows = conn.execute("PRAGMA table_xinfo(samples)")  # includes generated columns
     return {str(row[1]).lower() for row in rows}
 
 
-@contextmanager
-def savepoint(conn: WriterConnection) -> Iterator[sqlite3.Cursor]:
-    """Give a cursor whose statements count all, or none when one fails."""
-    begin(conn)
-    cursor = sqlite3.Cursor(conn)
-    cursor.execute("SAVEPOINT fastshard")
-    try:
-        yield cursor
-    except BaseException:
-        if conn.in_transaction:
-            cursor.execute("ROLLBACK TO fastshard")
-            cursor.execute("RELEASE fastshard")
-        raise
-    cursor.execute("RELEASE fastshard")
+def select_new_fields(
+    names: Sequence[str], existing: Collection[str], columns: set[str]
+) -> list[str]:
+    """Return the names that are not fields yet.
+
+    Parameters
+    ----------
+    names : sequence of str
+    existing : collection of str
+        Names of the fields.
+    columns : set of str
+        Names of the columns of ``samples``, lower-cased.
+
+    Raises
+    ------
+    ValueError
+        A name is not an identifier, or its columns exist.
+    """
+    new: list[str] = []
+    columns = set(columns)
+    for name in names:
+        if isinstance(name, str) and (name in existing or name in new):
+            continue
+        new.append(check_field_name(name, columns))
+        columns |= {f"{name}_offset".lower(), f"{name}_shard".lower()}
+    return new
 
 
-def new_field(cursor: sqlite3.Cursor, name: str, folder: str) -> None:
+def insert_field(cursor: sqlite3.Cursor, name: str, folder: str) -> None:
     """Add a field's columns and its row.
 
     Parameters
     ----------
     cursor : sqlite3.Cursor
     name : str
-        Checked.
+        A valid, new name.
     folder : str
-        The path of its shards' directory.
+        The path of the directory for its shards.
 
     Raises
     ------
     ValueError
-        The table can have no more columns.
+        SQLite allows no more columns.
     """
     try:
         for suffix in ("offset", "shard"):
@@ -80,7 +90,7 @@ def new_field(cursor: sqlite3.Cursor, name: str, folder: str) -> None:
         "INSERT INTO fields (name, num_shards, base_dir) VALUES (?, 0, ?)",
         (name, folder),
     )
-    if not _has_shards(folder):  # what is there after a crash, we have left there
+    if not has_shards(folder):  # so that shards found after a crash are known as ours
         cursor.execute(
             "INSERT OR REPLACE INTO fastshard_shards (field, shard, nbytes, members) "
             "VALUES (?, 0, 0, 0)",
@@ -88,41 +98,39 @@ def new_field(cursor: sqlite3.Cursor, name: str, folder: str) -> None:
         )
 
 
-def _has_shards(folder: str) -> bool:
-    try:
-        return any(shard_number(name) is not None for name in os.listdir(folder))
-    except FileNotFoundError:
-        return False
-
-
-def check_new_fields(
-    names: Sequence[str], known: dict[str, object], taken: set[str]
-) -> list[str]:
-    """Return those that are not there yet, or say which one cannot be added."""
-    new: list[str] = []
-    taken = set(taken)
-    for name in names:
-        if isinstance(name, str) and (name in known or name in new):
-            continue
-        new.append(check_field_name(name, taken))
-        taken |= {f"{name}_offset".lower(), f"{name}_shard".lower()}
-    return new
-
-
-def new_metadata_column(
+def insert_metadata_column(
     cursor: sqlite3.Cursor, name: str, path: str, kind: str | type
 ) -> None:
-    """Add a column that is computed from the metadata, and an SQL index over it."""
-    name = check_column_name(name, columns_of(cursor.connection))
+    """Add a column computed from the metadata, and an SQL index over it.
+
+    Parameters
+    ----------
+    cursor : sqlite3.Cursor
+    name : str
+    path : str
+        JSON path, as SQLite's ``json_extract`` takes it.
+    kind : str or type
+        The column's type; see `TYPES` and `PYTHON_TYPES`.
+
+    Raises
+    ------
+    ValueError
+        An argument is invalid, or a sample's metadata is not JSON.
+    """
+    name = check_column_name(name, list_columns(cursor.connection))
     if not isinstance(path, str) or not path.startswith("$") or "\0" in path:
-        raise ValueError(f"a path into the metadata begins with $: {path!r:.200}")
-    declared = (OF_PYTHON.get(kind) if isinstance(kind, type) else str(kind)) or ""
+        raise ValueError(
+            f"path must be a JSON path that starts with $, got {path!r:.200}"
+        )
+    declared = (PYTHON_TYPES.get(kind) if isinstance(kind, type) else str(kind)) or ""
     if declared.upper() not in TYPES:
-        raise ValueError(f"a column's type is one of {', '.join(TYPES)}: {kind!r}")
+        raise ValueError(f"type must be one of {', '.join(TYPES)}, got {kind!r}")
     try:
         cursor.execute("SELECT json_extract('{}', ?)", (path,))
     except sqlite3.OperationalError as error:
-        raise ValueError(f"no path into JSON: {path!r:.200}: {error}") from error
+        raise ValueError(
+            f"path must be a JSON path, got {path!r:.200}: {error}"
+        ) from error
     text = "'" + path.replace("'", "''") + "'"
     try:
         cursor.execute(
@@ -131,35 +139,43 @@ def new_metadata_column(
         )
         cursor.execute(
             f"CREATE INDEX {quote_name('fastshard_' + name)} "
-            f"ON samples ({quote_name(name)}, id)"  # ids are found without their rows
+            f"ON samples ({quote_name(name)}, id)"  # with id it covers queries for ids
         )
     except sqlite3.OperationalError as error:
         if "malformed JSON" in str(error):
             raise ValueError(
-                "a sample's metadata is no JSON: no column can be made of it"
+                f"column {name!r}: the metadata of a sample is not JSON"
             ) from error
         raise
 
 
+def has_shards(folder: str) -> bool:
+    """Return whether a directory has shard files; a missing one has none."""
+    try:
+        return any(shard_number(name) is not None for name in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def make_root(root: str) -> None:
-    """Make a directory, and those above it that are missing, on the disk."""
+    """Create a directory and its missing parents, and sync them."""
     folder = root
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)
         folder = os.path.dirname(folder)
     os.makedirs(root, exist_ok=True)
-    for made in missing:
-        sync_directory(os.path.dirname(made))
+    for created in missing:
+        sync_directory(os.path.dirname(created))
 
 
 def make_folder(folder: str) -> bool:
-    """Make a field's directory; say whether it was not there.
+    """Create a field's directory; return whether it was missing.
 
     Raises
     ------
     FileExistsError
-        Something else has its name.
+        A file has its name.
     """
     if os.path.isdir(folder):
         return False

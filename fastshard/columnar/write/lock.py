@@ -1,7 +1,13 @@
-"""One writer of a dataset at a time: a lock between processes, a list in this one."""
+"""Exclusive right to write to a dataset.
+
+Between processes it is a file lock; inside a process, a registry of open writers,
+through which a new writer closes the one before it. Forked children are shut out of
+both.
+"""
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import sys
@@ -16,26 +22,24 @@ from fastshard.errors import WriterLockedError
 
 __all__ = [
     "LOCK",
-    "Locked",
+    "OpenWriter",
     "WriterLock",
+    "find_writer",
+    "hold_registry",
     "is_locked",
-    "open_writers",
-    "opening",
+    "list_writers",
     "register",
-    "registered",
     "unregister",
 ]
 
 LOCK = "writer.lock"  # below a dataset's root; holds the writer's process id
-A_MOMENT = 0.1  # seconds that `is_locked` may keep it, at most
 AGAIN = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # another process has the lock
-PATIENCE = 5.0  # seconds that a writer of this process may take to end
+OTHER_SECONDS = 0.1  # of waiting for another process: `is_locked` may have the lock
+OWN_SECONDS = 5.0  # of waiting for a writer of this process that is being closed
 
 
 class WriterLock:
-    """The right to write to a dataset, until `release`.
-
-    The system ends it when the process does. A forked child has no part in it.
+    """Exclusive file lock on a dataset, until `release` or the process's end.
 
     Parameters
     ----------
@@ -45,18 +49,18 @@ class WriterLock:
     Raises
     ------
     WriterLockedError
-        Another process has it.
+        Another process holds the lock.
     OSError
-        The file cannot be made, or the file system has no locks.
+        The file cannot be created, or the file system has no locks.
     """
 
     def __init__(self, root: str) -> None:
         path = os.path.join(root, LOCK)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
         try:
-            _take_soon(fd)
+            _wait_for_lock(fd)
         except OSError as error:
-            holder = _holder(fd)
+            holder = _read_holder(fd)
             os.close(fd)
             if error.errno not in AGAIN:
                 raise OSError(error.errno, error.strerror, path) from error
@@ -64,52 +68,53 @@ class WriterLock:
             reason = f"{who} writes to this dataset; there can be one writer at a time"
             raise WriterLockedError(errno.EAGAIN, reason, root) from None
         self._fd = fd
-        _held.add(self)
-        with suppress(OSError):  # for messages only: a full disk is no reason to stop
+        _locks.add(self)
+        with suppress(OSError):  # the id is for messages only: the disk may be full
             os.ftruncate(fd, 0)
             os.write(fd, b"%d\n" % os.getpid())
 
     def release(self) -> None:
-        """Give it back. Twice is no error."""
-        if self._fd >= 0:  # until it is given back: an interrupt may come between
+        """Unlock and close the file; twice is no error."""
+        if self._fd >= 0:  # reset last: an interrupted release can be repeated
             with suppress(OSError):
                 os.ftruncate(self._fd, 0)
             with suppress(OSError):
-                _give_back(self._fd)
-            _held.discard(self)
+                _unlock(self._fd)
+            _locks.discard(self)
             fd, self._fd = self._fd, -1
             os.close(fd)
 
-    def forked(self) -> None:
-        """Leave it to the parent, in a child process."""
+    def close_in_child(self) -> None:
+        """Close a forked child's descriptor; the parent keeps the lock."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
-_held: set[WriterLock] = set()
+_locks: set[WriterLock] = set()  # held by this process
 
 
 if sys.platform == "win32":
     import msvcrt
 
-    FAR = 1 << 30  # the byte that is locked: where the process id is not
+    LOCKED_BYTE = 1 << 30  # behind the process id, which others must be able to read
 
-    def _take(fd: int) -> None:
-        os.lseek(fd, FAR, os.SEEK_SET)
+    def _lock(fd: int) -> None:
+        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         finally:
             os.lseek(fd, 0, os.SEEK_SET)
 
-    def _give_back(fd: int) -> None:
-        os.lseek(fd, FAR, os.SEEK_SET)
+    def _unlock(fd: int) -> None:
+        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
         msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
 else:
     import fcntl
 
-    def _take(fd: int) -> None:
-        # A lock of `lockf` would be lost when anything here closes the same file.
+    def _lock(fd: int) -> None:
+        # `lockf` only as a fallback: its lock is lost when any descriptor of the
+        # file is closed in this process.
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -117,23 +122,26 @@ else:
                 raise
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def _give_back(fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # also where a child that starts has a copy
+    def _unlock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a child about to exec may hold a copy of fd
 
 
 def is_locked(root: str) -> bool:
-    """Say whether a writer is at work; for a moment it takes the lock to know."""
-    if registered(root) is not None:
+    """Return whether a dataset has an open writer.
+
+    The lock is taken for a moment to find out.
+    """
+    if find_writer(root) is not None:
         return True
     try:
         fd = os.open(os.path.join(root, LOCK), os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # who may not write cannot know
+        return True  # without write permission nothing is known
     try:
-        _take(fd)
-        _give_back(fd)
+        _lock(fd)
+        _unlock(fd)
     except OSError:
         return True
     finally:
@@ -141,23 +149,23 @@ def is_locked(root: str) -> bool:
     return False
 
 
-def _take_soon(fd: int) -> None:
-    """Take the lock; wait a little for a writer of this process that is ending."""
+def _wait_for_lock(fd: int) -> None:
+    """Lock a file; retry for `OWN_SECONDS` or `OTHER_SECONDS`."""
     begun = time.monotonic()
     while True:
         try:
-            return _take(fd)
+            return _lock(fd)
         except OSError as error:
             if error.errno not in AGAIN:
                 raise
-            patience = PATIENCE if _holder(fd) == os.getpid() else A_MOMENT
-            if time.monotonic() > begun + patience:
+            own = _read_holder(fd) == os.getpid()
+            if time.monotonic() > begun + (OWN_SECONDS if own else OTHER_SECONDS):
                 raise
         time.sleep(0.01)
 
 
-def _holder(fd: int) -> int | None:
-    """Return the process that wrote its id, None if none can be read."""
+def _read_holder(fd: int) -> int | None:
+    """Return the process id in the lock file, None if there is none."""
     try:
         os.lseek(fd, 0, os.SEEK_SET)
         return int(os.read(fd, 32))
@@ -165,71 +173,90 @@ def _holder(fd: int) -> int | None:
         return None
 
 
-class Locked(Protocol):
-    """What is registered: a writer."""
+class OpenWriter(Protocol):
+    """Entry of the registry."""
 
     def close(self) -> None: ...
 
-    def forked(self) -> list[object]:
-        """Become useless, in a child process; return what must not be finished."""
+    def close_dropped(self) -> None:
+        """Close the writer with a `ResourceWarning`."""
+
+    def disable_in_child(self) -> list[object]:
+        """Disable the writer in a forked child.
+
+        Returns
+        -------
+        list of object
+            Objects that the child must never finalize.
+        """
 
 
-_writers: weakref.WeakValueDictionary[tuple[int, int], Locked] = (
+_writers: weakref.WeakValueDictionary[tuple[int, int], OpenWriter] = (
     weakref.WeakValueDictionary()
 )
+_registry_lock = threading.RLock()
 
 
-_opening = threading.RLock()
+def hold_registry() -> AbstractContextManager[Any]:
+    """Return the lock to hold while a writer is opened in this process."""
+    return _registry_lock
 
 
-def opening() -> AbstractContextManager[Any]:
-    """Return the lock that is held while a writer is opened in this process."""
-    return _opening
+def find_writer(root: str) -> OpenWriter | None:
+    """Return this process's writer of a dataset, whatever path it was opened by."""
+    return _writers.get(_identify(root))
 
 
-def registered(root: str) -> Locked | None:
-    """Return this process's writer of a dataset, under whatever path it was opened."""
-    return _writers.get(_identity(root))
+def register(root: str, writer: OpenWriter) -> None:
+    """Add the writer of a dataset; the registry does not keep it alive."""
+    _writers[_identify(root)] = writer
 
 
-def register(root: str, writer: Locked) -> None:
-    """Remember the writer of a dataset; it is not kept alive."""
-    _writers[_identity(root)] = writer
-
-
-def unregister(writer: Locked) -> None:
-    """Forget a writer. One that is not registered is no error."""
+def unregister(writer: OpenWriter) -> None:
+    """Remove a writer. One that is not registered is no error."""
     for key, other in list(_writers.items()):
         if other is writer:
             del _writers[key]
 
 
-def open_writers() -> list[Locked]:
-    """Return the writers that are registered."""
+def list_writers() -> list[OpenWriter]:
+    """Return the open writers of this process."""
     return list(_writers.values())
 
 
-def _identity(root: str) -> tuple[int, int]:
+def _identify(root: str) -> tuple[int, int]:
     status = os.stat(root)
     return status.st_dev, status.st_ino
 
 
-def _after_fork() -> None:
-    """Make the parent's writers useless in a child, and keep what they hold.
+def _close_all() -> None:
+    """Close all writers at exit; report errors, so that each is closed."""
+    for writer in list_writers():
+        try:
+            writer.close_dropped()
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
 
-    A connection that a child closes takes back what the parent has not committed,
-    in memory that both share; so it is never closed here.
+
+atexit.register(_close_all)
+
+
+def _disable_in_child() -> None:
+    """Disable the parent's writers in a forked child.
+
+    Their connections are kept for ever: closing one would roll back the parent's
+    transaction, in memory that both processes share.
     """
-    global _opening  # another thread may have held it
-    _opening = threading.RLock()
-    for lock in _held:
-        lock.forked()
-    _held.clear()
-    for writer in open_writers():
-        for thing in writer.forked():
+    global _registry_lock  # another thread of the parent may have held it
+    _registry_lock = threading.RLock()
+    for lock in _locks:
+        lock.close_in_child()
+    _locks.clear()
+    for writer in list_writers():
+        for thing in writer.disable_in_child():
             keep_for_ever(thing)
     _writers.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_disable_in_child)

@@ -1,4 +1,12 @@
-"""Crash recovery: truncate shards to the lengths committed in the index."""
+"""Crash recovery: truncate shards to the lengths committed in the index.
+
+Bytes after a record were never acknowledged, with one exception: another program may
+have appended to the shard, and rows refer to what it wrote. Then they are *adopted*:
+the record is extended over them. `transaction` states what is acknowledged.
+
+`recover` runs when a writer opens a dataset. `list_leftovers` and
+`list_unfinished_index` list the files that it would remove.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +14,131 @@ import os
 import sqlite3
 import stat
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.parse.tar import scan_until_fault
 from fastshard._core.table.extents import ExtentTable
 from fastshard._util.files import sync_directory
-from fastshard.columnar.schema import MAX_SHARD, quote_name, shard_number
-from fastshard.columnar.write.column import (
-    FLAGS,
-    Column,
-    Record,
-    only_zeros,
+from fastshard.columnar.schema import MAX_SHARD, Field, quote_name, shard_number
+from fastshard.columnar.write.append_file import (
+    OPEN_FLAGS,
+    is_zero_from,
     sync_file,
     write_at,
 )
-from fastshard.columnar.write.replace import settle_swaps
+from fastshard.columnar.write.column import Column, ShardRecord
+from fastshard.columnar.write.creation import is_unfinished
+from fastshard.columnar.write.lock import is_locked
+from fastshard.columnar.write.replace import is_temporary_name, settle_replacements
 from fastshard.formats.tar_writer import BLOCK, END, is_marked
 
 __all__ = [
-    "is_left",
+    "UNFINISHED",
+    "Leftovers",
+    "adopt_rows",
+    "is_leftover",
+    "list_leftovers",
+    "list_unfinished_index",
     "read_records",
     "recover",
-    "shards_of_rows",
-    "take_over_shard",
-    "take_over_tail",
+    "referenced_shards",
 ]
 
-
-LOOK_FLAGS = os.O_RDONLY
+# Record of a new shard of a compaction that is not committed: no reader needs it.
+UNFINISHED = ShardRecord(-1, 0)
+MAX_BYTES = 1 << 62  # of a shard; SQLite's integers are int64
+READ_FLAGS = os.O_RDONLY
 for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
-    LOOK_FLAGS |= getattr(os, _flag, 0)
+    READ_FLAGS |= getattr(os, _flag, 0)
 
 
-def is_left(path: str) -> bool:
-    """Say whether a shard that nothing refers to was made by a writer of ours.
+def recover(conn: sqlite3.Connection, column: Column) -> None:
+    """Load a field's shard records, and undo what was never acknowledged.
 
-    One is told by the mark in its first header. A file that has none, or zeros in its
-    place, as a power loss leaves them, is no archive of anything.
+    Shards longer than their record are cut, or adopted. Files that a stopped writer
+    left without a record and without rows are removed. Files of other programs are
+    not touched. The caller commits.
+
+    Parameters
+    ----------
+    conn : sqlite3.Connection
+        In a write transaction.
+    column : Column
+        New; its records and sets of shards are filled in.
+
+    Warns
+    -----
+    RuntimeWarning
+        A file is missing, or shorter than its record: arrays are lost.
+
+    Raises
+    ------
+    OSError
+        A file can be neither read nor cut.
+    """
+    settle_replacements(conn, column.folder)
+    column.records = read_records(conn, column.name)
+    column.unsound |= _find_invalid_records(conn, column)
+    _remove_unfinished(conn, column)
+    sizes = _list_sizes(column.folder)
+    for number, record in sorted(column.records.items()):
+        if record.is_condemned:
+            continue
+        size = sizes.get(number, 0)
+        if size < record.nbytes:
+            _warn(
+                column,
+                number,
+                f"{column.path(number)} has {size:,} of {record.nbytes:,} bytes that "
+                "were stored: arrays are lost",
+            )
+        else:  # of any size: a member may be as long as the archive's end
+            _check_tail(conn, column, number, record)
+    unrecorded = sizes.keys() - column.records.keys() - column.unsound
+    if unrecorded or not column.records:
+        column.foreign = referenced_shards(conn, column.name) - column.records.keys()
+    unrecorded -= _remove_leftovers(column, unrecorded - column.foreign)
+    numbers = column.records.keys() | column.foreign | column.unsound | unrecorded
+    column.highest = max(numbers, default=-1)
+    if column.highest in column.foreign:
+        column.adopt(column.highest)
+
+
+def read_records(conn: sqlite3.Connection, field: str) -> dict[int, ShardRecord]:
+    """Return a field's valid shard records by number."""
+    rows = conn.execute(
+        "SELECT shard, nbytes, members FROM fastshard_shards WHERE field = ? "
+        "AND typeof(shard) = 'integer' AND typeof(nbytes) = 'integer' "
+        "AND typeof(members) = 'integer' AND shard BETWEEN 0 AND ? AND members >= 0 "
+        f"AND (nbytes = -1 OR nbytes BETWEEN 0 AND {MAX_BYTES} "
+        f"AND nbytes % {BLOCK} = 0 AND members <= nbytes / {BLOCK})",
+        (field, MAX_SHARD),
+    )
+    return {number: ShardRecord(*record) for number, *record in rows}
+
+
+def referenced_shards(conn: sqlite3.Connection, field: str) -> set[int]:
+    """Return the shards of a field that rows refer to; reads all rows."""
+    column = quote_name(f"{field}_shard")
+    rows = conn.execute(
+        f"SELECT DISTINCT {column} FROM samples "
+        f"WHERE typeof({column}) = 'integer' AND {column} BETWEEN 0 AND ?",
+        (MAX_SHARD,),
+    )
+    return {number for (number,) in rows}
+
+
+def is_leftover(path: str) -> bool:
+    """Return whether a shard that no row refers to was made by a stopped writer.
+
+    Its first header has our mark. A file shorter than a header, or with zeros for
+    one, as a power loss leaves them, is taken for a leftover as well.
     """
     try:
-        fd = os.open(path, LOOK_FLAGS)
+        fd = os.open(path, READ_FLAGS)
     except OSError:
         return False
     try:
@@ -59,28 +151,25 @@ def is_left(path: str) -> bool:
         os.close(fd)
 
 
-def take_over_shard(cursor: sqlite3.Cursor, column: Column, number: int) -> None:
-    """Correct the rows of another program's shard that is gone on with.
+def adopt_rows(cursor: sqlite3.Cursor, column: Column, number: int) -> None:
+    """Give rows of an adopted shard true offsets: other programs' are not.
 
-    The caller commits it with the shard's record.
+    The caller commits them together with the shard's record.
 
     Raises
     ------
     OSError
         The shard cannot be read.
     """
-    before = column.scanned.get(number)
-    if before is None:  # nothing was kept of it
+    before = column.scans.get(number)
+    if before is None:  # it was not adopted whole
         return
     with LocalFile(column.path(number)) as file:
         table = scan_until_fault(file)[0]
     last: dict[str, int] = {}
     for i in range(before.members):
         last[table.name_of(i)] = table.extent(i)[0]
-    offset, shard = (
-        quote_name(f"{column.name}_offset"),
-        quote_name(f"{column.name}_shard"),
-    )
+    offset, shard = column.offset_column, column.shard_column
     cursor.executemany(
         f"UPDATE samples SET {offset} = ? WHERE id = ? AND {shard} = ? "
         f"AND (typeof({offset}) <> 'integer' OR {offset} < ?)",
@@ -91,120 +180,52 @@ def take_over_shard(cursor: sqlite3.Cursor, column: Column, number: int) -> None
     )
 
 
-def take_over_tail(
+def _adopt_tail(
     conn: sqlite3.Connection,
     column: Column,
     number: int,
-    record: Record,
+    record: ShardRecord,
     table: ExtentTable,
-) -> Record:
-    """Take over what stands behind a record, if other programs appended it.
+) -> ShardRecord:
+    """Adopt members after a record that rows of other programs refer to.
 
-    They did if a member there has not our mark, and a row is of its name; or if a
-    row says that a member with our mark is there. Else it is what a crash has left,
-    of which no row says so. The caller commits.
+    A member without our mark is theirs if a row has its name. One with our mark is
+    adopted if a row has its offset; else a crash has left it. The caller commits.
 
     Returns
     -------
-    Record
-        Up to the last such member; the same one if there is none.
+    ShardRecord
+        Up to the last adopted member; `record` if there is none.
     """
     behind = [i for i in range(len(table)) if table.extent(i)[0] >= record.nbytes]
-    places = [table.extent(i)[0] for i in behind]
+    offsets = [table.extent(i)[0] for i in behind]
     names = [table.name_of(i) for i in behind]
     with LocalFile(column.path(number)) as file:
-        blocks = file.read_many([(at - BLOCK, BLOCK) for at in places])
+        blocks = file.read_many([(at - BLOCK, BLOCK) for at in offsets])
     last = dict(zip(names, range(len(names)), strict=True))
-    offset, shard = (
-        quote_name(f"{column.name}_offset"),
-        quote_name(f"{column.name}_shard"),
-    )
+    offset, shard = column.offset_column, column.shard_column
     find = f"SELECT {offset} FROM samples WHERE id = ? AND {shard} = ?"
-    found: dict[str, int] = {}
+    adopted: dict[str, int] = {}
     for k, name in enumerate(names):
         row = conn.execute(find, (name.removesuffix(".npy"), number)).fetchone()
         if row is None:
             continue
-        # Of several without our mark the last counts; of ours what the row says.
-        if row[0] == places[k] if is_marked(blocks[k]) else last[name] == k:
-            found[name] = k
-    if not found:
+        # Without our mark the last of a name counts; with it, the row's offset.
+        if row[0] == offsets[k] if is_marked(blocks[k]) else last[name] == k:
+            adopted[name] = k
+    if not adopted:
         return record
     conn.executemany(
         f"UPDATE samples SET {offset} = ? WHERE id = ?",
-        [(places[k], name.removesuffix(".npy")) for name, k in found.items()],
+        [(offsets[k], name.removesuffix(".npy")) for name, k in adopted.items()],
     )
-    i = behind[max(found.values())]
+    i = behind[max(adopted.values())]
     at, size = table.extent(i)
-    return Record(at + size + -size % BLOCK, i + 1)
+    return ShardRecord(at + size + -size % BLOCK, i + 1)
 
 
-UNFINISHED = Record(-1, 0)  # see `compacting`
-MOST_BYTES = 1 << 62  # of a shard; offsets are int64 in SQLite
-
-
-def recover(conn: sqlite3.Connection, column: Column) -> None:
-    """Learn which shards a field has, and undo what was never acknowledged.
-
-    Files that end behind what their record says are cut, unless rows refer to what
-    is there: then another program appended it, and it is taken over. Files of ours
-    that have neither a record nor rows are removed. Files of other programs are not
-    touched. The caller commits.
-
-    Parameters
-    ----------
-    conn : sqlite3.Connection
-    column : Column
-        New; its shards are filled in.
-
-    Warns
-    -----
-    RuntimeWarning
-        A file is missing, or shorter than its record: arrays are lost.
-
-    Raises
-    ------
-    OSError
-        A file can be neither read nor cut.
-    """
-    settle_swaps(conn, column.folder)
-    column.records = read_records(conn, column.name)
-    column.unsound |= _unsound_records(conn, column)
-    _remove_condemned(conn, column)
-    sizes = _sizes(column.folder)
-    for number, record in sorted(column.records.items()):
-        if record.nbytes < 0:
-            continue
-        size = sizes.get(number, 0)
-        if size < record.nbytes:
-            _warn_short(column, number, size, record)
-        else:  # of any size: a member may take as much room as the archive's end
-            _check_tail(conn, column, number, record)
-    unrecorded = sizes.keys() - column.records.keys() - column.unsound
-    if unrecorded or not column.records:
-        column.foreign = shards_of_rows(conn, column.name) - column.records.keys()
-    unrecorded -= _remove_left(column, unrecorded - column.foreign)
-    known = column.records.keys() | column.foreign | column.unsound | unrecorded
-    column.highest = max(known, default=-1)
-    if column.highest in column.foreign:
-        column.take_over(column.highest)
-
-
-def read_records(conn: sqlite3.Connection, field: str) -> dict[int, Record]:
-    """Return what the index knows of a field's shard files, where it can be so."""
-    rows = conn.execute(
-        "SELECT shard, nbytes, members FROM fastshard_shards WHERE field = ? "
-        "AND typeof(shard) = 'integer' AND typeof(nbytes) = 'integer' "
-        "AND typeof(members) = 'integer' AND shard BETWEEN 0 AND ? AND members >= 0 "
-        f"AND (nbytes = -1 OR nbytes BETWEEN 0 AND {MOST_BYTES} "
-        f"AND nbytes % {BLOCK} = 0 AND members <= nbytes / {BLOCK})",
-        (field, MAX_SHARD),
-    )
-    return {number: Record(*record) for number, *record in rows}
-
-
-def _unsound_records(conn: sqlite3.Connection, column: Column) -> set[int]:
-    """Return the shards of which the index knows what cannot be."""
+def _find_invalid_records(conn: sqlite3.Connection, column: Column) -> set[int]:
+    """Return the shards whose record `read_records` leaves out."""
     rows = conn.execute(
         "SELECT shard FROM fastshard_shards WHERE field = ? "
         "AND typeof(shard) = 'integer' AND shard BETWEEN 0 AND ?",
@@ -213,19 +234,8 @@ def _unsound_records(conn: sqlite3.Connection, column: Column) -> set[int]:
     return {number for (number,) in rows} - column.records.keys()
 
 
-def shards_of_rows(conn: sqlite3.Connection, field: str) -> set[int]:
-    """Return the shards that rows refer to. It reads them all."""
-    column = quote_name(f"{field}_shard")
-    rows = conn.execute(
-        f"SELECT DISTINCT {column} FROM samples "
-        f"WHERE typeof({column}) = 'integer' AND {column} BETWEEN 0 AND ?",
-        (MAX_SHARD,),
-    )
-    return {number for (number,) in rows}
-
-
-def _sizes(folder: str) -> dict[int, int]:
-    """Return the size of each shard file; of what is no regular file too."""
+def _list_sizes(folder: str) -> dict[int, int]:
+    """Return size by number of all entries named like a shard."""
     sizes = {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -236,92 +246,166 @@ def _sizes(folder: str) -> dict[int, int]:
     return sizes
 
 
-def _warn_short(column: Column, number: int, size: int, record: Record) -> None:
-    reason = f"has {size:,} bytes of {record.nbytes:,} that were stored"
-    _warn(column, number, f"{column.path(number)} {reason}: arrays are lost")
-
-
 def _warn(column: Column, number: int, reason: str) -> None:
+    """Warn of a shard, and mark it as unsound."""
     column.unsound.add(number)
     reason += "; nothing is appended to it"
     warnings.warn(reason, RuntimeWarning, stacklevel=6)
 
 
 def _check_tail(
-    conn: sqlite3.Connection, column: Column, number: int, record: Record
+    conn: sqlite3.Connection, column: Column, number: int, record: ShardRecord
 ) -> None:
-    """Cut what stands behind a record, or take it over."""
+    """Cut or adopt the bytes after a record."""
     path = column.path(number)
     try:
         with LocalFile(path) as file:
             has_end = file.nbytes >= record.nbytes + len(END)
-            if only_zeros(file.fd, record.nbytes):
-                # A full disk had no room for the end.
+            if is_zero_from(file.fd, record.nbytes):
+                # A full disk may have had no room for the archive's end.
                 unended = not (record.nbytes and has_end)
-                if unended and column.may_grow(number, record.nbytes):
+                if unended and column.may_append(number, record.nbytes):
                     _cut(path, record.nbytes)
                 return
             table, end, _ = scan_until_fault(file)
-    except FileNotFoundError:  # and nothing was stored in it
+    except FileNotFoundError:  # the record is of 0 bytes
         return
     if end < record.nbytes:
         _warn(column, number, f"{path} is damaged at byte {end:,}, of what was stored")
         return
-    if record.nbytes and not column.may_grow(number, record.nbytes):
-        _warn(column, number, f"{path} is a link, and more is in it than was stored")
+    if record.nbytes and not column.may_append(number, record.nbytes):
+        _warn(column, number, f"{path} is a link, and longer than what was stored")
         return
-    taken = take_over_tail(conn, column, number, record, table)
-    _cut(path, taken.nbytes)
-    if taken != record:
-        column.records[number] = taken
+    adopted = _adopt_tail(conn, column, number, record, table)
+    _cut(path, adopted.nbytes)
+    if adopted != record:
+        column.records[number] = adopted
         conn.execute(
             "UPDATE fastshard_shards SET nbytes = ?, members = ? "
             "WHERE field = ? AND shard = ?",
-            (*taken, column.name, number),
+            (*adopted, column.name, number),
         )
 
 
 def _cut(path: str, nbytes: int) -> None:
-    """Let a file end after some bytes, on the disk too. Of 0 bytes nothing is left."""
+    """Truncate a shard, write an archive's end and sync; remove it for 0 bytes.
+
+    `cut_file` does the same for files that are open, and ignores errors.
+    """
     if nbytes == 0:
         os.unlink(path)
         sync_directory(os.path.dirname(path))
         return
-    fd = os.open(path, FLAGS)
+    fd = os.open(path, OPEN_FLAGS)
     try:
         os.ftruncate(fd, nbytes)
-        with suppress(OSError):  # a full disk; the end is written with what follows
+        with suppress(OSError):  # the disk is full; the next member brings an end
             write_at(fd, memoryview(END), nbytes)
         sync_file(fd)
     finally:
         os.close(fd)
 
 
-def _remove_left(column: Column, numbers: set[int]) -> set[int]:
-    """Remove what a writer that was stopped has left of shards; return which."""
-    left = {number for number in numbers if is_left(column.path(number))}
-    for number in left:
+def _remove_leftovers(column: Column, numbers: set[int]) -> set[int]:
+    """Remove those of the shards that a stopped writer left; return their numbers."""
+    leftovers = {number for number in numbers if is_leftover(column.path(number))}
+    for number in leftovers:
         with suppress(FileNotFoundError):
             os.unlink(column.path(number))
-    if left:
+    if leftovers:
         sync_directory(column.folder)
-    return left
+    return leftovers
 
 
-def _remove_condemned(conn: sqlite3.Connection, column: Column) -> None:
-    """Remove files that a compaction has not finished; what it replaced may be read."""
-    condemned = {n for n, record in column.records.items() if record == UNFINISHED}
-    if not condemned:
+def _remove_unfinished(conn: sqlite3.Connection, column: Column) -> None:
+    """Remove the new shards of a compaction that was stopped, and their records.
+
+    Shards that a compaction has replaced stay: readers may open them.
+    """
+    numbers = {n for n, record in column.records.items() if record == UNFINISHED}
+    if not numbers:
         return
-    used = shards_of_rows(conn, column.name)
-    for number in condemned - used:
+    for number in numbers - referenced_shards(conn, column.name):
         with suppress(FileNotFoundError):
             os.unlink(column.path(number))
     with suppress(FileNotFoundError):
         sync_directory(column.folder)
-    for number in condemned:
+    for number in numbers:
         del column.records[number]
         conn.execute(
             "DELETE FROM fastshard_shards WHERE field = ? AND shard = ?",
             (column.name, number),
         )
+
+
+class Leftovers(NamedTuple):
+    """Files of a field that no sample needs, with their sizes in bytes by path.
+
+    Attributes
+    ----------
+    uncommitted : dict
+        Left by a stopped writer. The next writer removes them.
+    replaced : dict
+        Replaced by a compaction. Readers may still open them.
+    """
+
+    uncommitted: dict[str, int]
+    replaced: dict[str, int]
+
+
+def list_leftovers(conn: sqlite3.Connection, root: str, field: Field) -> Leftovers:
+    """Return the files of a field that no sample needs.
+
+    Nothing counts as uncommitted while the dataset has an open writer.
+    """
+    folder = os.path.join(root, field.folder)
+    condemned: set[int] = set()
+    recorded: set[int] = set()
+    with suppress(sqlite3.OperationalError):  # fastshard never wrote to the index
+        sql = "SELECT shard, nbytes FROM fastshard_shards WHERE field = ?"
+        for shard, nbytes in conn.execute(sql, (field.name,)):
+            if nbytes != 0:  # a record of 0 bytes is of a shard without a commit
+                recorded.add(shard)
+            if nbytes == -1:
+                condemned.add(shard)
+    replaced, others = {}, {}
+    for number, path, nbytes in _list_shards(folder):
+        if number in condemned:
+            replaced[path] = nbytes
+        elif number not in recorded:
+            others[path] = number, nbytes
+    uncommitted = {}
+    if not is_locked(root):
+        used = referenced_shards(conn, field.name) if others else set()
+        for path, (number, nbytes) in others.items():
+            if number not in used and is_leftover(path):
+                uncommitted[path] = nbytes
+        uncommitted |= _list_files(folder, is_temporary_name)
+    return Leftovers(uncommitted, replaced)
+
+
+def list_unfinished_index(root: str) -> dict[str, int]:
+    """Return the files of an index whose creation was stopped; size by path."""
+    return {} if is_locked(root) else _list_files(root, is_unfinished)
+
+
+def _list_shards(folder: str) -> Iterator[tuple[int, str, int]]:
+    """Yield number, path and size of shard files, sorted by name."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            number = shard_number(entry.name)
+            if number is not None:
+                with suppress(FileNotFoundError):
+                    size = entry.stat(follow_symlinks=False).st_size
+                    yield number, entry.path, size
+
+
+def _list_files(folder: str, is_wanted: Callable[[str], bool]) -> dict[str, int]:
+    """Return size by path of the files whose name `is_wanted` accepts."""
+    found = {}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if is_wanted(entry.name):
+                with suppress(FileNotFoundError):
+                    found[entry.path] = entry.stat(follow_symlinks=False).st_size
+    return found

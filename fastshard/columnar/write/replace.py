@@ -1,4 +1,15 @@
-"""A shard file that takes the place of another, with the commit that counts it."""
+"""Replacement of a shard file, together with the commit that refers to the new one.
+
+A replacement has four steps, each synced before the next:
+
+1. The old file gets a second name, ``.shard_N.tar.TOKEN.old``.
+2. The token is written to the index, in the transaction of the new rows.
+3. The new file is renamed to ``shard_N.tar``.
+4. The transaction is committed, and the second name is removed.
+
+After a crash the token in the index tells whether step 4 was reached: if so the
+second name is removed, else the old file gets its name back.
+"""
 
 from __future__ import annotations
 
@@ -11,118 +22,122 @@ from contextlib import suppress
 
 from fastshard._util.files import sync_directory
 from fastshard.columnar.schema import shard_name
-from fastshard.columnar.write.column import Column, sync_file
+from fastshard.columnar.write.append_file import sync_path
+from fastshard.columnar.write.column import Column
 
-__all__ = ["Swap", "Swaps", "is_passing", "new_name", "settle_swaps"]
+__all__ = [
+    "Replacements",
+    "ShardReplacement",
+    "is_temporary_name",
+    "settle_replacements",
+    "temporary_name",
+]
 
-TOKEN = "fastshard_replaced"  # the counter that holds that of the last one
-KEPT = re.compile(r"\.(shard_[0-9]+\.tar)\.([0-9a-f]{16})\.old")
+TOKEN = "fastshard_replaced"  # the counter with the token of the last replacement
+OLD = re.compile(r"\.(shard_[0-9]+\.tar)\.([0-9a-f]{16})\.old")
 UNFINISHED = re.compile(r"\.shard_[0-9]+\.tar\.(new|[0-9a-f]{16}\.old\.new)")
 
 
-def new_name(number: int) -> str:
-    """Return what a shard is called before it counts."""
+def temporary_name(number: int) -> str:
+    """Return the name of a replacement's new file before step 3."""
     return f".{shard_name(number)}.new"
 
 
-def is_passing(name: str) -> bool:
-    """Say whether a file has a name that it keeps until a commit."""
-    return bool(KEPT.fullmatch(name) or UNFINISHED.fullmatch(name))
+def is_temporary_name(name: str) -> bool:
+    """Return whether a file name is one that exists only until a commit."""
+    return bool(OLD.fullmatch(name) or UNFINISHED.fullmatch(name))
 
 
-class Swap:
-    """A new file for a shard, and the old one, which is kept until the commit.
-
-    The old one's other name has a token in it. The commit that counts the new one
-    writes the token to the index: so after a crash it is known which one counts.
+class ShardReplacement:
+    """New file for a shard, and the old one, kept under a second name.
 
     Parameters
     ----------
     column : Column
     number : int
         The shard.
-    new : str
-        The path of the new file, which is on the disk.
+    new_path : str
+        The new file, synced.
     """
 
-    def __init__(self, column: Column, number: int, new: str) -> None:
+    def __init__(self, column: Column, number: int, new_path: str) -> None:
         self.column = column
         self.number = number
         self.path = column.path(number)
         self.token = secrets.randbits(63)
         self.committed = False
-        self._new = new
-        self._kept = os.path.join(
+        self._new_path = new_path
+        self._old_path = os.path.join(
             column.folder, f".{shard_name(number)}.{self.token:016x}.old"
         )
 
-    def make(self, cursor: sqlite3.Cursor) -> None:
-        """Give the new file its name, and write the token to the open transaction."""
+    def install(self, cursor: sqlite3.Cursor) -> None:
+        """Do steps 1 to 3; the token goes to the cursor's open transaction."""
         folder = self.column.folder
         if os.path.lexists(self.path):
-            _link(self.path, self._kept)
+            _link(self.path, self._old_path)
             sync_directory(folder)
         cursor.execute(
             "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)",
             (TOKEN, self.token),
         )
-        os.replace(self._new, self.path)
+        os.replace(self._new_path, self.path)
         sync_directory(folder)
 
     def undo(self) -> None:
-        """Give the old file its name back, if it is not committed."""
-        if self.committed or os.path.lexists(self._new):
-            self.finish()  # the new one has not got its name
-        elif os.path.lexists(self._kept):
-            os.replace(self._kept, self.path)
+        """Give the old file its name back, unless the replacement is committed."""
+        if self.committed or os.path.lexists(self._new_path):
+            self.remove_old()  # step 3 was not reached
+        elif os.path.lexists(self._old_path):
+            os.replace(self._old_path, self.path)
         else:
             os.unlink(self.path)
 
-    def finish(self) -> None:
-        """Remove the old file."""
+    def remove_old(self) -> None:
+        """Remove the old file's second name."""
         with suppress(FileNotFoundError):
-            os.unlink(self._kept)
+            os.unlink(self._old_path)
 
 
-class Swaps:
-    """Those that are made, and not committed or not finished."""
+class Replacements:
+    """Replacements of a transaction, and committed ones with an old file left."""
 
     def __init__(self) -> None:
-        self._swaps: list[Swap] = []
+        self._replacements: list[ShardReplacement] = []
 
-    def make(self, swap: Swap, cursor: sqlite3.Cursor) -> None:
-        """Make a swap; it is remembered also if that fails."""
-        self._swaps.append(swap)
-        swap.make(cursor)
+    def install(self, replacement: ShardReplacement, cursor: sqlite3.Cursor) -> None:
+        """Install a replacement. One that fails is listed too, for `undo`."""
+        self._replacements.append(replacement)
+        replacement.install(cursor)
 
-    def commit(self) -> None:
-        """Take them for committed, and remove the old files as far as that works."""
-        for swap in self._swaps:
-            swap.committed = True
-        with suppress(OSError):  # it is tried again before the next one
-            self.finish()
+    def mark_committed(self) -> None:
+        """Mark all as committed, and remove the old files as far as possible."""
+        for replacement in self._replacements:
+            replacement.committed = True
+        with suppress(OSError):  # tried again before the next replacement
+            self.remove_old()
 
-    def finish(self) -> None:
-        """Remove the old files of those that are committed.
+    def remove_old(self) -> None:
+        """Remove the old files of committed replacements.
 
-        Two tokens cannot be in the index: so it is done before another is made.
+        Call it before another replacement: the index holds one token only.
         """
-        while self._swaps and self._swaps[-1].committed:
-            self._swaps[-1].finish()
-            self._swaps.pop()
+        while self._replacements and self._replacements[-1].committed:
+            self._replacements[-1].remove_old()
+            self._replacements.pop()
 
     def undo(self) -> None:
-        """Put the old files back, unless that is committed."""
-        for swap in self._swaps:
-            if not swap.committed:
-                swap.column.pending.pop(swap.number, None)
+        """Put the old files back, except for committed replacements."""
+        for replacement in self._replacements:
+            if not replacement.committed:
+                replacement.column.pending.pop(replacement.number, None)
             with suppress(OSError):
-                swap.undo()
-        self._swaps.clear()
+                replacement.undo()
+        self._replacements.clear()
 
 
-def settle_swaps(conn: sqlite3.Connection, folder: str) -> None:
-    """Finish, or undo, what a crash has stopped; remove files that were unfinished."""
+def settle_replacements(conn: sqlite3.Connection, folder: str) -> None:
+    """Finish or undo replacements that a crash stopped; remove unfinished files."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -130,10 +145,10 @@ def settle_swaps(conn: sqlite3.Connection, folder: str) -> None:
     changed = False
     for name in names:
         here = os.path.join(folder, name)
-        found = KEPT.fullmatch(name)
-        if found is not None:
-            path = os.path.join(folder, found[1])
-            if _is_committed(conn, int(found[2], 16)) or _are_one(here, path):
+        old = OLD.fullmatch(name)
+        if old is not None:
+            path = os.path.join(folder, old[1])
+            if _is_committed(conn, int(old[2], 16)) or _is_same_file(here, path):
                 os.unlink(here)
             else:
                 os.replace(here, path)
@@ -151,8 +166,8 @@ def _is_committed(conn: sqlite3.Connection, token: int) -> bool:
     return row is not None and row[0] == token
 
 
-def _are_one(first: str, second: str) -> bool:
-    """Say whether two names are of one file, which no rename makes one name."""
+def _is_same_file(first: str, second: str) -> bool:
+    """Return whether both names are of one file; a rename would keep both."""
     return os.path.lexists(second) and os.path.samefile(first, second)
 
 
@@ -165,9 +180,5 @@ def _link(path: str, other: str) -> None:
         pass
     unfinished = f"{other}.new"
     shutil.copyfile(path, unfinished)
-    fd = os.open(unfinished, os.O_RDWR)
-    try:
-        sync_file(fd)
-    finally:
-        os.close(fd)
+    sync_path(unfinished, os.O_RDWR)
     os.replace(unfinished, other)

@@ -1,52 +1,318 @@
-"""The part of a writer that handles and compactions work with."""
+"""Session of a writer: from taking the dataset's lock to giving it back."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
-from contextlib import AbstractContextManager
-from typing import Any, NoReturn, Protocol
-from weakref import WeakSet
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn, Protocol
 
-from fastshard.columnar.write.column import Column, Record
-from fastshard.columnar.write.replace import Swap
+from fastshard._util.files import sync_directory
+from fastshard.columnar.connection import file_size
+from fastshard.columnar.read.leases import create_lease_file
+from fastshard.columnar.schema import INDEX_NAME, create, has_tables, read_fields
+from fastshard.columnar.write.column import Column
+from fastshard.columnar.write.connection import (
+    begin,
+    is_fatal,
+    is_statement_error,
+    open_writer,
+    translate_writer_error,
+)
+from fastshard.columnar.write.creation import create_index, remove_unfinished
+from fastshard.columnar.write.fields import has_shards, make_root
+from fastshard.columnar.write.lock import (
+    WriterLock,
+    find_writer,
+    hold_registry,
+    register,
+    unregister,
+)
+from fastshard.columnar.write.transaction import Transaction
+from fastshard.errors import ClosedError, FastshardError, FormatError
 
-__all__ = ["Session", "Store"]
+__all__ = ["WriterSession"]
+
+OPEN, CLOSED, BROKEN, FORKED = range(4)
+REASONS = {
+    CLOSED: "the writer of {root} is closed: open another",
+    BROKEN: "the writer of {root} is closed, for it could not store its samples: "
+    "open another",
+    FORKED: "the writer of {root} was opened by the parent process: use it there",
+}
 
 
-class Store(Protocol):
-    """The columns of a writer, its connection to the index, its commits."""
+class Handle(Protocol):
+    """Open shard handle, which ends with its session."""
 
-    _allow_pickle: bool
-    _busy: bool
-    _columns: dict[str, Column]
-    _conn: Any
-    _handles: WeakSet[Any]
-    _home: str
-    _mutex: threading.RLock
+    def end(self, *, cut: bool) -> None:
+        """Discard the shard; with `cut`, restore its file."""
+
+
+class WriterSession:
+    """Open dataset of a writer: lock, mutex, connection, transaction, open handles.
+
+    It is shared by the writer, its shard handles and its compactions, and closes
+    when the last of them is dropped. Its connection calls it around commits; see
+    `connection.CommitGuard`.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset's directory; it is created if it does not exist.
+    limit : int
+        Members of a shard at most.
+    allow_pickle : bool
+        Whether arrays of Python objects are accepted.
+
+    Attributes
+    ----------
+    state : int
+        OPEN (0), CLOSED, BROKEN or FORKED.
+    mutex : threading.RLock
+        Held during each call of the writer and its handles.
+    busy : bool
+        Whether an array is being encoded, whose own code may call the writer.
+    conn : WriterConnection
+    transaction : Transaction
+    handles : WeakSet
+        Open shard handles.
+
+    Raises
+    ------
+    WriterLockedError
+        Another process writes to the dataset.
+    FormatError
+        The index is damaged or not of such a dataset, or missing beside its shards.
+    OSError
+        The dataset cannot be opened.
+    """
+
+    def __init__(self, root: Path, limit: int, *, allow_pickle: bool) -> None:
+        self.state = CLOSED  # until it is open
+        self.root = root
+        self.home = os.path.abspath(root)  # stays valid after a chdir
+        self.path = os.path.join(self.home, INDEX_NAME)
+        self.mutex = threading.RLock()
+        self.busy = False
+        self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self.allow_pickle = allow_pickle
+        make_root(self.home)
+        with hold_registry():
+            other = find_writer(self.home)
+            if other is not None:
+                other.close()
+            self._lock = WriterLock(self.home)
+            try:
+                self._open(limit)
+            except BaseException as error:
+                self.state = CLOSED
+                self._lock.release()
+                if isinstance(error, sqlite3.Error):
+                    raise translate_writer_error(error, self.path) from error
+                raise
+
+    def _open(self, limit: int) -> None:
+        """Open the index, and make the files agree with it."""
+        real = os.path.realpath(self.path)
+        if not any(file_size(self.path, real, suffix) for suffix in ("", "-wal")):
+            self._check_no_shards()
+        remove_unfinished(self.home)
+        is_new = not os.path.lexists(self.path)
+        create_lease_file(self.home, is_new=is_new)
+        if is_new:
+            create_index(self.path)
+        conn = self.conn = open_writer(self.path)
+        transaction = self.transaction = Transaction(
+            conn, self.home, self.path, allow_pickle=self.allow_pickle
+        )
+        try:
+            begin(conn)  # the tables are created all together
+            if not has_tables(conn):  # another program was stopped
+                self._check_no_shards()
+            create(conn)
+            transaction.add_columns(read_fields(conn, self.path), limit)
+            transaction.load_last_id()
+            transaction.record()
+            conn.commit()
+            transaction.mark_committed()
+            sync_directory(self.home)
+        except BaseException:
+            conn.finish()
+            raise
+        conn.guard = weakref.ref(self)
+        self.state = OPEN
+        try:
+            register(self.home, self)
+            self.remove_condemned()
+        except BaseException:
+            if self.state == OPEN:
+                self._end(CLOSED)
+            raise
+
+    def _check_no_shards(self) -> None:
+        """Raise FormatError if there are shards: their index is missing."""
+        for folder in sorted(Path(self.home).glob("*_shards")):
+            if has_shards(str(folder)):
+                reason = f"the index of the shards in {folder} is gone: move them away"
+                raise FormatError(reason, self.path, 0)
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether nothing more can be written."""
+        return self.state != OPEN
 
-    def flush(self) -> None: ...
+    def check_open(self) -> None:
+        """Raise ClosedError unless this process may write."""
+        if self.state != OPEN:
+            raise ClosedError(REASONS[self.state].format(root=self.root))
 
-    def check_idle(self) -> None: ...
+    def check_idle(self) -> None:
+        """Raise ClosedError if closed, RuntimeError within an array's own code."""
+        self.check_open()
+        if self.busy:
+            raise RuntimeError(
+                f"the writer of {self.root} is used by an array that is being added"
+            )
 
-    def _failed(self, error: OSError | sqlite3.Error) -> NoReturn: ...
+    def flush(self) -> None:
+        """Commit; see `ShardedDatasetWriter.flush`."""
+        with self.guard_commit():
+            if self.conn.in_transaction:
+                sqlite3.Cursor(self.conn).execute("COMMIT")
 
+    @contextmanager
+    def guard_commit(self) -> Iterator[None]:
+        """Store the arrays, let the context commit, and note whether it did.
 
-class Session(Store, Protocol):
-    """A writer to which samples and whole shards are added."""
+        A statement in the context that SQLite refuses as such is the user's error;
+        any other error ends the session.
+        """
+        with self.mutex:
+            self.check_idle()
+            transaction = self.transaction
+            try:
+                transaction.store()
+                transaction.is_committing = True
+                yield
+            except (OSError, sqlite3.Error) as error:
+                if (
+                    transaction.is_committing
+                    and is_statement_error(error)
+                    and not transaction.is_lost()
+                ):
+                    raise
+                self.fail(error)
+            except BaseException:
+                if transaction.is_committing and not self.conn.in_transaction:
+                    transaction.mark_committed()  # the interrupt came after the commit
+                raise
+            finally:
+                transaction.is_committing = False
+            if not self.conn.in_transaction:
+                transaction.mark_committed()
 
-    def withdrawing(self, column: Column) -> AbstractContextManager[None]: ...
+    def check_transaction(self, error: sqlite3.Error) -> None:
+        """End the session if `error` has made SQLite roll the transaction back."""
+        with self.mutex:
+            if self.transaction.is_lost():
+                self.fail(error)
 
-    def adopt(
-        self,
-        column: Column,
-        number: int,
-        record: Record,
-        rows: dict[str, int],
-        swap: Swap | None,
-        *,
-        existed: bool,
-    ) -> None: ...
+    def fail(self, error: OSError | sqlite3.Error) -> NoReturn:
+        """Raise the exception for an error; undo and end the session if it must be.
+
+        It goes on after errors of SQLite that leave the transaction open.
+        """
+        if isinstance(error, sqlite3.Error):
+            shown = translate_writer_error(error, self.path)
+            if not is_fatal(error) and not self.transaction.is_lost():
+                raise shown from error
+        else:
+            shown = error
+        self.transaction.undo()
+        self._end(BROKEN)
+        if isinstance(shown, OSError):
+            reason = (
+                f"{shown.strerror}; samples added since the last flush are not stored, "
+                f"and the writer of {self.root} is closed"
+            )
+            raise OSError(shown.errno, reason, shown.filename) from error
+        raise shown from error
+
+    def remove_condemned(self) -> None:
+        """Remove the shards that compactions replaced and no reader may open.
+
+        Nothing is uncommitted when it is called.
+
+        Raises
+        ------
+        OSError
+            The index cannot be written.
+        """
+        for column, numbers in self.transaction.find_removable():
+            self.remove_shards(column, numbers)
+
+    def remove_shards(self, column: Column, numbers: list[int]) -> None:
+        """Remove condemned shards and their records, durably."""
+        self.transaction.remove_shards(column, numbers)
+        self.flush()
+
+    def close(self) -> None:
+        """Flush and end; see `ShardedDatasetWriter.close`."""
+        with self.mutex:  # another thread may be closing it
+            if self.state != OPEN:
+                if self.state == FORKED:
+                    self.check_open()
+                self._lock.release()  # again, if an interrupt stopped it
+                unregister(self)
+                return
+            self.flush()
+            with suppress(OSError, FastshardError, sqlite3.Error):  # all is stored
+                self.remove_condemned()
+            if self.state == OPEN:
+                self._end(CLOSED)
+
+    def close_dropped(self) -> None:
+        """Close a session that was dropped without `close`, and warn of it."""
+        try:
+            self.close()
+        finally:
+            with self.mutex:  # it is open still if its samples cannot be stored now
+                if self.state == OPEN:
+                    self._end(CLOSED)
+            warnings.warn(
+                f"the writer of {self.root} was dropped without close()",
+                ResourceWarning,
+                stacklevel=3,
+            )
+
+    def __del__(self) -> None:
+        if getattr(self, "state", CLOSED) == OPEN:
+            self.close_dropped()
+        elif hasattr(self, "_lock"):
+            self._lock.release()  # again, if an interrupt stopped it
+
+    def disable_in_child(self) -> list[object]:
+        """Disable the session in a forked child; see `lock.OpenWriter`."""
+        self.state = FORKED
+        self.transaction.is_closed = True
+        self.mutex = threading.RLock()  # another thread may have held it
+        for handle in list(self.handles):
+            handle.end(cut=False)
+        return [self.conn, self]
+
+    def _end(self, state: int) -> None:
+        """Close all that is open, without writing, and release the lock."""
+        for handle in list(self.handles):
+            handle.end(cut=state == CLOSED)
+        self.state = state
+        try:
+            self.transaction.close()
+        finally:
+            self._lock.release()
+            unregister(self)

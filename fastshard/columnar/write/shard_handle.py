@@ -1,212 +1,238 @@
-"""One shard that is written as a whole, also in the place of another."""
+"""Handle of one shard that is written on its own, new or in place of another."""
 
 from __future__ import annotations
 
 import errno
 import operator
 import os
+import sqlite3
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fastshard.columnar.schema import MAX_SHARD, check_sample_id
-from fastshard.columnar.write.column import (
-    WRITE_BYTES,
-    Column,
-    Growing,
-    Record,
-    new_buffer,
-    sync_file,
-)
-from fastshard.columnar.write.replace import Swap, new_name
-from fastshard.columnar.write.session import Session
+from fastshard.columnar.write.append_file import WRITE_BYTES, new_buffer, sync_file
+from fastshard.columnar.write.column import Column, ShardRecord
+from fastshard.columnar.write.connection import savepoint
+from fastshard.columnar.write.replace import ShardReplacement, temporary_name
+from fastshard.columnar.write.rows import move_rows
+from fastshard.columnar.write.session import WriterSession
 from fastshard.errors import ClosedError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from fastshard.columnar.write.append_file import AppendFile
+
 __all__ = ["ShardHandle"]
 
 
 class ShardHandle:
-    """A shard of a field that is written as a whole.
+    """Open shard of a field.
 
-    Made by `ShardedDatasetWriter.open_shard`. The rows change when it is closed.
+    Made by `ShardedDatasetWriter.open_shard`. Rows refer to its members when it is
+    closed.
 
     Attributes
     ----------
     field_name : str
     shard_id : int
+        The shard's number.
     """
 
     def __init__(
-        self, writer: Session, column: Column, shard_id: int | None, overwrite: bool
+        self,
+        session: WriterSession,
+        column: Column,
+        shard_id: int | None,
+        overwrite: bool,
     ) -> None:
-        self._closed = True  # until all is well
-        self._cut_off = False  # its writer has ended
+        self._closed = True  # until the file is open
+        self._cut_off = False  # whether the session has ended before it was closed
         number = column.next_number() if shard_id is None else operator.index(shard_id)
         if not 0 <= number <= MAX_SHARD:
-            raise ValueError(f"no number of a shard, 0 to {MAX_SHARD:,}: {number}")
+            raise ValueError(f"shard_id must be 0 to {MAX_SHARD:,}, got {number}")
         self.field_name = column.name
         self.shard_id = number
-        self._writer = writer
+        self._session = session
         self._column = column
-        self._rows: dict[str, int] = {}  # ids, and offsets of the last array of each
+        self._offsets: dict[str, int] = {}  # of each sample's last array
         self._members = 0
-        path = column.path(number)
-        if number in column.opened:
+        if number in column.in_handles:
             reason = "the shard is being written"
-            raise FileExistsError(errno.EEXIST, reason, path)
-        self._existed = column.has_shard(number)
-        self._replaces = self._existed and overwrite
-        self._growing = self._begin()
-        column.opened.add(number)
+            raise FileExistsError(errno.EEXIST, reason, column.path(number))
+        exists = column.has_shard(number)
+        self._replaces = exists and overwrite
+        self._new_path: str | None = None  # of a file that replaces the shard's
+        self._file = self._open_file(exists=exists)
+        column.in_handles.add(number)
         self._closed = False
-        writer._handles.add(self)
+        session.handles.add(self)
 
-    def _begin(self) -> Growing:
+    def _open_file(self, *, exists: bool) -> AppendFile:
         """Open the file that takes the members.
 
-        What exists is appended to, so that its rows stay true until the commit. Only
-        what must not grow is replaced.
+        An existing shard is appended to, so that its rows stay valid until the
+        commit. Only one that must not be appended to is replaced by a new file.
 
         Raises
         ------
         FileExistsError
-            It must not grow, and is not to be replaced.
+            The shard must not be appended to, and `overwrite` is not set.
         """
         column, number = self._column, self.shard_id
-        buffer = new_buffer(allow_pickle=self._writer._allow_pickle)
+        buffer = new_buffer(allow_pickle=self._session.allow_pickle)
         path = column.path(number)
-        if column.growing is not None and column.growing.number == number:
-            self._writer.flush()
+        if column.file is not None and column.file.number == number:
+            self._session.flush()
             column.finish()
         if number in column.foreign:
-            column.take_over(number)
-            self._writer.flush()
-        at: Record | None = Record(0, 0)
-        if self._existed:
-            at = None if number in column.foreign else column.end_of(number)
-        self._new = None
-        if at is None and (not self._replaces or column.is_condemned(number)):
-            reason = "the shard exists, and nothing may be appended to it"
-            raise FileExistsError(errno.EEXIST, reason, path)
-        if at is None:
-            at = Record(0, 0)
-            path = self._new = os.path.join(column.folder, new_name(number))
-        self._before = at
-        column.new_files = True
-        return column.open(path, number, buffer, at.nbytes)
+            column.adopt(number)
+            self._session.flush()
+        end: ShardRecord | None = ShardRecord(0, 0)
+        if exists:
+            end = None if number in column.foreign else column.find_end(number)
+        if end is None:
+            if not self._replaces or column.is_condemned(number):
+                reason = "the shard exists, and nothing may be appended to it"
+                raise FileExistsError(errno.EEXIST, reason, path)
+            end = ShardRecord(0, 0)
+            path = self._new_path = os.path.join(column.folder, temporary_name(number))
+        self._before = end
+        column.folder_changed = True
+        return column.open_file(path, number, buffer, end.nbytes)
 
     def add_sample(self, sample_id: str, array: ArrayLike) -> None:
-        """Add a sample's array. Of several for one sample the last one counts.
+        """Add a sample's array. If it is added twice the last one counts.
 
-        A sample that there is not is registered when the shard is closed.
+        A sample that does not exist is registered when the shard is closed.
 
         Raises
         ------
         ValueError
-            The array cannot be stored, or the id is none. Nothing is added.
+            The array cannot be stored, or the id is invalid. Nothing is added.
         TypeError
-            The id is no str.
+            The id is not a str.
         OSError
-            It cannot be written. The shard is discarded.
+            The shard cannot be written. It is discarded.
         ClosedError
-            The shard, or its writer, is closed.
+            The shard or its writer is closed.
         """
-        writer = self._writer
-        with writer._mutex:
-            self._check()
+        session = self._session
+        with session.mutex:
+            self._check_open()
             name = check_sample_id(sample_id)
-            writer._busy = True  # an array's own code may call the writer
+            session.busy = True  # an array's own code may call the writer
             try:
-                offset = self._growing.buffer.append(name, array)
+                offset = self._file.buffer.append(name, array)
             except ValueError as error:
                 raise ValueError(f"field {self.field_name!r}: {error}") from error
             finally:
-                writer._busy = False
-            self._rows[sample_id] = offset
+                session.busy = False
+            self._offsets[sample_id] = offset
             self._members += 1
-            if len(self._growing.buffer) >= WRITE_BYTES:
+            if len(self._file.buffer) >= WRITE_BYTES:
                 try:
-                    self._growing.write()
+                    self._file.write()
                 except BaseException:
                     self.discard()
                     raise
 
     def close(self) -> None:
-        """Let the shard count, durably, with all else that the writer was given.
+        """Commit the shard, and all else that was added to the writer; durable.
 
         Closing twice is no error.
 
         Raises
         ------
         ValueError
-            A constraint that a user gave the index refuses a new sample's row.
+            A constraint that was added to the index refuses a new sample's row.
         OSError
-            It cannot be stored. If the shard itself could not be written, nothing
-            has changed; else the writer is closed, as after its own `flush`.
+            The shard cannot be stored. If its file could not be written nothing has
+            changed; otherwise the writer is closed, as after its own `flush`.
         """
-        with self._writer._mutex:
+        with self._session.mutex:
             if self._closed and not self._cut_off:
                 return
-            self._check()
+            self._check_open()
             try:
-                self._growing.complete()
-                sync_file(self._growing.fd)
+                self._file.complete()
+                sync_file(self._file.fd)
             except BaseException:
                 self.discard()
                 raise
             members = self._before.members + self._members
-            record = Record(self._growing.buffer.end, members)
-            self._growing.close()
+            record = ShardRecord(self._file.buffer.end, members)
+            self._file.close()
             self._closed = True
-            column, number = self._column, self.shard_id
-            swap = None if self._new is None else Swap(column, number, self._new)
             try:
-                self._writer.adopt(
-                    column, number, record, self._rows, swap, existed=self._replaces
-                )
+                self._commit(record)
             finally:
-                column.opened.discard(number)
-                if self._new is not None:
+                self._column.in_handles.discard(self.shard_id)
+                if self._new_path is not None:
                     with suppress(OSError):
-                        os.unlink(self._new)  # if it has not got its name
+                        os.unlink(self._new_path)  # if the commit was not reached
+
+    def _commit(self, record: ShardRecord) -> None:
+        """Let rows refer to the shard, whose file is synced, and flush."""
+        session, column, number = self._session, self._column, self.shard_id
+        transaction = session.transaction
+        session.flush()
+        with transaction.revert_on_error(column):
+            try:
+                transaction.replacements.remove_old()
+                column.finish()
+                with savepoint(session.conn) as cursor:
+                    if self._new_path is not None:
+                        replacement = ShardReplacement(column, number, self._new_path)
+                        transaction.replacements.install(replacement, cursor)
+                    move_rows(
+                        cursor, column, number, self._offsets, clear=self._replaces
+                    )
+                    column.pending[number] = record
+                    column.highest = max(column.highest, number)
+            except (OSError, sqlite3.Error) as error:
+                session.fail(error)
+            session.flush()
+        column.unsound.discard(number)
 
     def discard(self) -> None:
-        """Leave everything as it was before. Of a shard that is closed it is no error.
+        """Restore the state before the handle was opened; no error once closed.
 
         Raises
         ------
         RuntimeError
             It is called by an array that is being added.
         """
-        with self._writer._mutex:
+        with self._session.mutex:
             if self._closed:
                 return
-            self._writer.check_idle()
-            self._let_go(cut=True)
+            self._session.check_idle()
+            self._release(cut=True)
 
     def end(self, *, cut: bool) -> None:
-        """Discard it, as its writer ends: from then on the file is another's."""
+        """Discard the shard because its session ends; with `cut`, restore the file.
+
+        Without `cut` the file is left alone: it may be another process's by now.
+        """
         if not self._closed:
             self._cut_off = True
-            self._let_go(cut=cut)
+            self._release(cut=cut)
 
-    def _let_go(self, *, cut: bool) -> None:
-        """Close the file; with `cut` it is as it was."""
+    def _release(self, *, cut: bool) -> None:
+        """Close the file; with `cut`, restore its length."""
         if not self._closed:
             self._closed = True
-            self._column.opened.discard(self.shard_id)
+            self._column.in_handles.discard(self.shard_id)
             if cut:
-                self._growing.discard(self._before.nbytes)
+                self._file.discard(self._before.nbytes)
             else:
-                self._growing.let_go()
+                self._file.close_as_is()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
-            with self._writer._mutex:
-                self._let_go(cut=not self._writer.closed)
+            with self._session.mutex:
+                self._release(cut=not self._session.closed)
 
     def __enter__(self) -> Self:
         return self
@@ -222,7 +248,7 @@ class ShardHandle:
         else:
             self.discard()
 
-    def _check(self) -> None:
-        self._writer.check_idle()
+    def _check_open(self) -> None:
+        self._session.check_idle()
         if self._closed:
             raise ClosedError(f"the shard {self._column.path(self.shard_id)} is closed")

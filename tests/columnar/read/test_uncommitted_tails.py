@@ -24,7 +24,7 @@ from fastshard.columnar import ShardedDatasetWriter
 writer = ShardedDatasetWriter(sys.argv[1])
 for i in range(100):
     writer.add_sample({"a": np.full(5000, -1)})
-for column in writer._columns.values():
+for column in writer._transaction.columns.values():
     column.write()
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -52,7 +52,7 @@ def test_an_index_has_its_tables_when_it_gets_its_name(root, monkeypatch):
     assert sql(root, "PRAGMA journal_mode") == [("wal",)]
 
 
-@pytest.mark.parametrize("where", ["create", "sync_file", "_rename"])
+@pytest.mark.parametrize("where", ["create", "sync_path", "_rename"])
 def test_an_error_while_it_is_made_leaves_nothing(root, monkeypatch, where):
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

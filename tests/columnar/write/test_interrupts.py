@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
-from fastshard.columnar.write import column as growing
-from fastshard.columnar.write import fields as columns
-from fastshard.columnar.write import lock
-from fastshard.columnar.write import writer as storing
+from fastshard.columnar.write import append_file, fields, lock
+from fastshard.columnar.write.session import WriterSession
+from fastshard.columnar.write.transaction import Transaction
 from support.columnar.stored import lengths, read_all
 from support.marks import not_sanitized
 
@@ -55,7 +54,7 @@ def test_the_lock_is_given_back_at_last(tmp_path):
     writer = ShardedDatasetWriter(root)
     writer.add_field("a")
     writer.add_sample({"a": np.arange(3)}, "x")
-    interrupt("call", lock._give_back, writer.close)
+    interrupt("call", lock._unlock, writer.close)
     with ShardedDatasetWriter(root) as other:  # closes the one before
         other.add_sample({"a": np.arange(4)}, "y")
     writer.close()
@@ -70,11 +69,11 @@ def test_a_full_shard_is_let_go_twice(tmp_path, waits):
         writer.add_sample({"a": np.arange(1)}, "0")
         writer.flush()
         writer.add_sample({"a": np.arange(2)}, "1")
-        add = growing.Syncing.add
+        add = append_file.SyncQueue.add
         interrupt("return", add, lambda: writer.add_sample({"a": np.arange(3)}, "2"))
         if waits:  # until it is synced and closed
             until = time.monotonic() + 60
-            while writer._syncing._left and time.monotonic() < until:
+            while writer._transaction.sync_queue._unsynced and time.monotonic() < until:
                 time.sleep(0.01)
         for i in range(3, 8):
             writer.add_sample({"a": np.arange(i + 1)}, f"{i}")
@@ -86,11 +85,11 @@ def test_a_full_shard_is_let_go_twice(tmp_path, waits):
 @pytest.mark.parametrize(
     ("event", "function"),
     [
-        ("call", columns.new_field),
-        ("return", columns.new_field),
-        ("call", storing.Storing._add_column),
-        ("return", storing.Storing._add_column),
-        ("call", storing.Storing.flush),
+        ("call", fields.insert_field),
+        ("return", fields.insert_field),
+        ("call", Transaction._add_column),
+        ("return", Transaction._add_column),
+        ("call", WriterSession.flush),
     ],
 )
 def test_a_field_is_added_again(tmp_path, event, function):
@@ -159,7 +158,7 @@ def check_acknowledged(root, ids):
 def test_the_lock_of_a_writer_that_is_dropped(tmp_path):
     def drop():
         writer = ShardedDatasetWriter(tmp_path / "data")
-        interrupt("call", lock._give_back, writer.close)
+        interrupt("call", lock._unlock, writer.close)
 
     drop()
     gc.collect()
@@ -180,13 +179,13 @@ def test_holes_are_not_read(tmp_path):
             assert error.errno == errno.ENXIO
         else:  # this file system knows of no holes
             return
-        assert growing.only_zeros(fd, 512)
-        assert growing.only_zeros(fd, (1 << 43) - 1)
+        assert append_file.is_zero_from(fd, 512)
+        assert append_file.is_zero_from(fd, (1 << 43) - 1)
         os.pwrite(fd, b"\0" * 100, 1 << 30)
-        assert growing.only_zeros(fd, 0)
+        assert append_file.is_zero_from(fd, 0)
         os.pwrite(fd, b"x", (1 << 43) - 1)
-        assert not growing.only_zeros(fd, 0)
-        assert not growing.only_zeros(fd, (1 << 43) - 1)
+        assert not append_file.is_zero_from(fd, 0)
+        assert not append_file.is_zero_from(fd, (1 << 43) - 1)
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise

@@ -36,7 +36,7 @@ if sys.argv[2] == "some":
     writer.flush()
 for i in range(50):
     writer.add_sample({"a": np.full(1000, i)})
-for column in writer._columns.values():
+for column in writer._transaction.columns.values():
     column.write()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -96,7 +96,7 @@ def test_a_writer_at_work_has_its_own_files(tmp_path):
         writer.add_field("a")
         for i in range(9):
             writer.add_sample({"a": np.arange(i)})
-        for column in writer._columns.values():
+        for column in writer._transaction.columns.values():
             column.write()
         assert len(shards(root)) > 3
         assert verify(root) == []

@@ -10,7 +10,6 @@ import warnings
 import numpy as np
 import pytest
 
-from fastshard.columnar.write import writer as storing
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError
 from support.columnar.stored import members_of, read_all, sql
@@ -273,7 +272,7 @@ def test_a_commit_that_fails_cuts_nothing(root, monkeypatch):
             return self
 
     with monkeypatch.context() as patch:
-        patch.setattr(storing.sqlite3, "Cursor", Cursor)
+        patch.setattr(sqlite3, "Cursor", Cursor)
         with pytest.raises(OSError, match="not stored") as got:
             writer.flush()
     assert got.value.errno == errno.EIO
@@ -438,7 +437,7 @@ def test_a_crash_after_going_on_in_the_shard_of_others(root, make_original):
     if pid == 0:
         writer = ShardedDatasetWriter(root, samples_per_shard=9)
         writer.update_sample("0", {"a": np.arange(100)})
-        writer.prepare()  # written and synced, and never committed
+        writer._transaction.prepare()  # written and synced, and never committed
         os._exit(0)
     os.waitpid(pid, 0)
     assert len(members_of(root / "a_shards" / "shard_0000.tar")) == 4

@@ -12,7 +12,7 @@ import pytest
 
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
-from fastshard.columnar.write import column as growing
+from fastshard.columnar.write import append_file
 from fastshard.columnar.write.lock import LOCK
 from fastshard.errors import ClosedError, WriterLockedError
 from support.columnar.stored import lengths, sql
@@ -192,8 +192,9 @@ def test_a_mapping_that_changes_is_taken_as_it_was(root, writer):
 
 
 def interrupt(patch, writer, name, n):
-    """Let an interrupt come right after the n-th call of a method."""
-    real, left = getattr(writer, name), iter(range(n, 0, -1))
+    """Interrupt right after the n-th call of a method of the transaction."""
+    transaction = writer._transaction
+    real, left = getattr(transaction, name), iter(range(n, 0, -1))
 
     def interrupted():
         result = real()
@@ -201,12 +202,12 @@ def interrupt(patch, writer, name, n):
             raise KeyboardInterrupt
         return result
 
-    patch.setattr(writer, name, interrupted)
+    patch.setattr(transaction, name, interrupted)
 
 
 @pytest.mark.parametrize("linked", [False, True], ids=["appended", "replaced"])
 @pytest.mark.parametrize(
-    ("name", "n"), [("_record", 1), ("prepare", 2), ("_settle", 2)]
+    ("name", "n"), [("record", 1), ("prepare", 2), ("mark_committed", 2)]
 )
 def test_an_interrupt_while_a_shard_is_committed(
     root, writer, monkeypatch, tmp_path, linked, name, n
@@ -219,7 +220,7 @@ def test_an_interrupt_while_a_shard_is_committed(
         interrupt(patch, writer, name, n)
         with pytest.raises(KeyboardInterrupt):
             writer.write_shard("a", 0, ["x"], [np.arange(8)], overwrite=True)
-    expected = {"x": 8} if name == "_settle" else {"x": 3, "y": 3}
+    expected = {"x": 8} if name == "mark_committed" else {"x": 3, "y": 3}
     writer.flush()
     writer.close()
     with warnings.catch_warnings():
@@ -229,7 +230,7 @@ def test_an_interrupt_while_a_shard_is_committed(
 
 
 @pytest.mark.parametrize(
-    ("name", "n"), [("_record", 1), ("prepare", 4), ("_settle", 4)]
+    ("name", "n"), [("record", 1), ("prepare", 4), ("mark_committed", 4)]
 )
 def test_an_interrupted_compaction(root, writer, monkeypatch, name, n):
     for i in range(4):
@@ -251,7 +252,7 @@ def test_an_interrupted_compaction(root, writer, monkeypatch, name, n):
 
 
 def test_a_sync_that_is_interrupted_is_made_again(root, writer, monkeypatch):
-    synced, real = [], growing.sync_file
+    synced, real = [], append_file.sync_file
 
     def interrupted(fd):
         synced.append(fd)
@@ -259,8 +260,8 @@ def test_a_sync_that_is_interrupted_is_made_again(root, writer, monkeypatch):
             raise KeyboardInterrupt
         real(fd)
 
-    monkeypatch.setattr(growing, "sync_file", interrupted)
-    monkeypatch.setattr(growing.Syncing, "_start", lambda self: None)
+    monkeypatch.setattr(append_file, "sync_file", interrupted)
+    monkeypatch.setattr(append_file.SyncQueue, "_start", lambda self: None)
     writer.add_sample({"a": np.arange(3)}, "x")
     with pytest.raises(KeyboardInterrupt):
         writer.flush()
@@ -283,7 +284,7 @@ for writer in bad, good:
 def fail():
     raise OSError("no")
 
-bad.prepare = fail
+bad._transaction.prepare = fail
 """
 
 
@@ -306,7 +307,7 @@ def test_a_transaction_that_sqlite_ends_is_noticed(root, writer):
     writer.add_sample({"a": np.arange(3)}, "x")
     writer.flush()
     writer.add_sample({"a": np.arange(4)}, "y")
-    with pytest.raises(ValueError, match="does not take it"):
+    with pytest.raises(ValueError, match="does not accept it"):
         writer.conn.execute("INSERT OR ROLLBACK INTO samples (id) VALUES ('x')")
     assert writer.closed
     assert lengths(root, ended=False) == {"x": 3}
@@ -347,5 +348,5 @@ def test_rows_that_the_index_refuses(writer):
         writer.add_sample({}, metadata={"i": 2})
     writer.conn.execute("DROP INDEX one")
     writer.add_sample({}, "other", metadata={"i": 2})
-    with pytest.raises(ValueError, match="does not take"):
+    with pytest.raises(ValueError, match="does not accept"):
         writer.update_sample("other", {}, {"i": 1})

@@ -34,7 +34,7 @@ def test_what_readers_refuse_is_not_written(writer):
         writer.add_sample({}, metadata={"x": "y" * (63 << 20)})
     with pytest.raises(ValueError, match="at most"):
         writer.add_sample({}, "x" * 70_000)
-    with pytest.raises(ValueError, match="number of a shard"):
+    with pytest.raises(ValueError, match="shard_id must be"):
         writer.open_shard("a", 10**9 + 1)
     dtype = np.dtype([("f" * 1000 + str(i), "i1") for i in range(1100)])
     with pytest.raises(ValueError, match="dtype"):
@@ -78,15 +78,15 @@ def test_a_long_name_that_begins_with_a_slash(root, writer):
 
 
 def test_too_many_open_files(root, writer, monkeypatch):
-    calls, real_growing = [], columns.Growing
+    calls, real = [], columns.AppendFile
 
     def limited(path, *args):
         calls.append(path)
         if len(calls) == 1:
             raise OSError(24, os.strerror(24), path)
-        return real_growing(path, *args)
+        return real(path, *args)
 
-    monkeypatch.setattr(columns, "Growing", limited)
+    monkeypatch.setattr(columns, "AppendFile", limited)
     writer.add_sample({"a": np.arange(3)}, "x")
     writer.flush()
     assert len(calls) == 2
@@ -184,15 +184,15 @@ def test_a_compaction_that_fails_leaves_the_shards_of_others(
         original.add_sample({"a": np.arange(i)}, sample_id=str(i))
     original.close()
     writer = ShardedDatasetWriter(root, samples_per_shard=2)
-    real = writer.prepare
+    real = writer._transaction.prepare
 
     def fail():
         if any(column.pending and not column.foreign for column in columns_of):
             raise OSError(5, os.strerror(5))
         return real()
 
-    columns_of = writer._columns.values()
-    monkeypatch.setattr(writer, "prepare", fail)
+    columns_of = writer._transaction.columns.values()
+    monkeypatch.setattr(writer._transaction, "prepare", fail)
     with pytest.raises(OSError, match="not stored"):
         writer.compact()
     assert writer.closed

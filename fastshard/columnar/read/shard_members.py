@@ -1,0 +1,102 @@
+"""Members of a shard file by name and offset, found by a scan."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from fastshard._core.io.source import LocalFile
+from fastshard._core.parse.tar import scan_until_fault
+from fastshard.columnar.shard_files import is_unmodified
+from fastshard.errors import FormatError
+from fastshard.formats.tar_writer import BLOCK
+
+__all__ = ["ShardMembers", "scan_members"]
+
+
+class ShardMembers:
+    """Table of a shard's members. A context manager that closes the file.
+
+    Attributes
+    ----------
+    file : LocalFile
+        The shard.
+    nbytes : int
+        Of the file.
+    error : FormatError or None
+        Where the scan stopped before the archive's end, unless the committed
+        members come before.
+    is_unmodified : bool
+        Whether only fastshard has written to the shard: then offsets in rows are
+        true.
+    ends : set of int
+        Where members end, padding included, in bytes from the start.
+    """
+
+    def __init__(self, file: LocalFile, recorded: int | None) -> None:
+        self.file = file
+        self.nbytes = file.nbytes
+        self.is_unmodified = recorded is not None and is_unmodified(file, recorded)
+        error: FormatError | None
+        table, _, error = scan_until_fault(file)
+        # The next writer cuts what follows the committed members.
+        cut = bool(recorded) and error is not None and error.offset >= (recorded or 0)
+        self.error = None if cut else error
+        self.ends: set[int] = set()
+        self._last: dict[str, tuple[int, int]] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
+        for i in range(len(table)):
+            offset, size = table.extent(i)
+            name = table.name_of(i)
+            self._last[name] = offset, size
+            self._sizes[name, offset] = size
+            self.ends.add(offset + size + -size % BLOCK)
+
+    def find(self, name: str, offset: object) -> tuple[int, int] | None:
+        """Return offset and size of a member, None if there is none of this name.
+
+        Where `offset` is not that of such a member, the last one of the name counts:
+        synthefy-dataset-utils does not write true offsets.
+        """
+        if isinstance(offset, int):
+            size = self._sizes.get((name, offset))
+            if size is not None:
+                return offset, size
+        return self._last.get(name)
+
+    def sizes(self) -> list[tuple[str, int, int]]:
+        """Return name, offset and size of each member, in file order."""
+        return [(name, at, size) for (name, at), size in self._sizes.items()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.file.close()
+
+
+def scan_members(path: str, recorded: int | None = None) -> ShardMembers:
+    """Open and scan a shard.
+
+    Parameters
+    ----------
+    path : str
+    recorded : int, optional
+        Committed length in bytes; None if fastshard has no record of the shard.
+
+    Raises
+    ------
+    OSError, FormatError
+        The file cannot be read at all.
+    """
+    file = LocalFile(path)
+    try:
+        return ShardMembers(file, recorded)
+    except BaseException:
+        file.close()
+        raise

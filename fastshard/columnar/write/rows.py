@@ -1,0 +1,239 @@
+"""Rows of samples, and the members that they refer to."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from fastshard._core.dataset.npy import append_all
+from fastshard.columnar.schema import quote_name
+from fastshard.columnar.write.append_file import WRITE_BYTES
+from fastshard.columnar.write.column import Column
+from fastshard.columnar.write.connection import begin, is_fatal
+from fastshard.columnar.write.session import WriterSession
+
+__all__ = ["RowWriter", "move_rows", "register_rows"]
+
+FLUSH_SECONDS = 60.0  # after which a full buffer is a reason to flush
+MAX_STATEMENTS = 256  # SQL texts that are cached, of each kind
+
+
+class RowWriter:
+    """Writer of single samples: appends arrays, then writes the row.
+
+    If the row is refused the arrays are dropped from the buffers. So a row never
+    refers to missing members.
+
+    Parameters
+    ----------
+    session : WriterSession
+        The caller holds its mutex during each call.
+    """
+
+    def __init__(self, session: WriterSession) -> None:
+        self._session = session
+        self._transaction = session.transaction
+        self._conn = session.conn
+        self._cursor = sqlite3.Cursor(session.conn)
+        self._inserts: dict[tuple[str, ...], str] = {}  # SQL by fields
+        self._updates: dict[tuple[object, ...], str] = {}  # by "has text", fields
+
+    def insert(
+        self, arrays: Mapping[str, Any], sample_id: str, name: bytes, text: str
+    ) -> bool:
+        """Append a sample's arrays and insert its row.
+
+        Parameters
+        ----------
+        arrays : Mapping
+            By field.
+        sample_id : str
+        name : bytes
+            The members' name.
+        text : str
+            The metadata as JSON.
+
+        Returns
+        -------
+        bool
+            False if the id is taken. Nothing is written then.
+        """
+        arrays = _copy_arrays(arrays)
+        row, largest = self._append(arrays, name)
+        row.append(sample_id)
+        row.append(text)
+        key = tuple(arrays)
+        sql = self._inserts.get(key)
+        if sql is None:
+            if len(self._inserts) >= MAX_STATEMENTS:
+                self._inserts.clear()
+            sql = self._inserts[key] = _format_insert(key)
+        try:
+            if not self._conn.in_transaction:
+                begin(self._conn)
+            self._cursor.execute(sql, row)
+        except sqlite3.IntegrityError as error:
+            if self._transaction.is_lost():
+                self._session.fail(error)
+            self._drop_last(arrays)
+            if str(error) != "UNIQUE constraint failed: samples.id":
+                raise ValueError(f"sample {sample_id!r:.200}: {error}") from error
+            return False
+        except sqlite3.Error as error:
+            self._fail(error, arrays)
+        if largest >= WRITE_BYTES:
+            self._write_buffers(arrays)
+        return True
+
+    def update(
+        self, arrays: Mapping[str, Any], sample_id: str, name: bytes, text: str | None
+    ) -> bool:
+        """Append arrays and change a sample's row.
+
+        Parameters
+        ----------
+        arrays, sample_id, name
+            As for `insert`.
+        text : str or None
+            The metadata as JSON; None keeps them.
+
+        Returns
+        -------
+        bool
+            False if there is no such sample. Nothing is written then.
+        """
+        arrays = _copy_arrays(arrays)
+        row, largest = self._append(arrays, name)
+        if text is not None:
+            row.append(text)
+        row.append(sample_id)
+        key = (text is not None, *arrays)
+        sql = self._updates.get(key)
+        if sql is None:
+            if len(self._updates) >= MAX_STATEMENTS:
+                self._updates.clear()
+            sql = _format_update(tuple(arrays), text is not None)
+            self._updates[key] = sql
+        try:
+            begin(self._conn)
+            self._cursor.execute(sql, row)
+        except sqlite3.Error as error:
+            self._fail(error, arrays)
+        if not self._cursor.rowcount:
+            self._drop_last(arrays)
+            return False
+        if largest >= WRITE_BYTES:
+            self._write_buffers(arrays)
+        return True
+
+    def _append(self, arrays: Mapping[str, Any], name: bytes) -> tuple[list[Any], int]:
+        """Append arrays to the buffers of their fields; see `append_all`."""
+        session = self._session
+        session.busy = True  # an array's own code may call the writer
+        try:
+            return append_all(
+                self._transaction.buffers, arrays, name, self._begin_next_shard
+            )
+        except OSError as error:
+            session.fail(error)
+        finally:
+            session.busy = False
+
+    def _begin_next_shard(self, field: str) -> None:
+        self._transaction.find_column(field).next_shard()
+
+    def _drop_last(self, fields: Iterable[str]) -> None:
+        """Drop the last member from the buffer of each field."""
+        for field in fields:
+            self._transaction.buffers[field].drop_last()
+
+    def _fail(self, error: sqlite3.Error, fields: Iterable[str]) -> NoReturn:
+        """Raise for a row that was not written."""
+        if not is_fatal(error) and not self._transaction.is_lost():
+            self._drop_last(fields)
+        self._session.fail(error)
+
+    def _write_buffers(self, fields: Iterable[str]) -> None:
+        """Write full buffers; flush if the last commit is `FLUSH_SECONDS` ago."""
+        transaction = self._transaction
+        try:
+            for field in fields:
+                if len(transaction.buffers[field]) >= WRITE_BYTES:
+                    transaction.columns[field].write()
+        except OSError as error:
+            self._session.fail(error)
+        if time.monotonic() - transaction.committed_at > FLUSH_SECONDS:
+            self._session.flush()
+
+
+def _copy_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dict that no array's own code can change."""
+    if type(arrays) is not dict and not isinstance(arrays, Mapping):
+        kind = type(arrays).__name__
+        raise TypeError(f"arrays must be a mapping from fields to arrays, got {kind}")
+    return dict(arrays)
+
+
+def register_rows(cursor: sqlite3.Cursor, rows: Iterable[tuple[str, str]]) -> None:
+    """Insert samples (id, metadata as JSON) without arrays; keep existing ones."""
+    cursor.executemany(
+        "INSERT INTO samples (id, meta_json) VALUES (?, ?) ON CONFLICT (id) DO NOTHING",
+        rows,
+    )
+
+
+def move_rows(
+    cursor: sqlite3.Cursor,
+    column: Column,
+    number: int,
+    offsets: dict[str, int],
+    *,
+    clear: bool,
+) -> None:
+    """Let rows refer to members of a shard; insert rows that are missing.
+
+    Parameters
+    ----------
+    cursor : sqlite3.Cursor
+    column : Column
+    number : int
+        The shard.
+    offsets : dict of str to int
+        By sample id.
+    clear : bool
+        Whether rows that refer to the shard so far lose their array.
+    """
+    offset, shard = column.offset_column, column.shard_column
+    if clear:
+        cursor.execute(
+            f"UPDATE samples SET {offset} = NULL, {shard} = NULL WHERE {shard} = ?",
+            (number,),
+        )
+    register_rows(cursor, ((sample_id, "{}") for sample_id in offsets))
+    cursor.executemany(
+        f"UPDATE samples SET {offset} = ?, {shard} = ? WHERE id = ?",
+        ((at, number, sample_id) for sample_id, at in offsets.items()),
+    )
+
+
+def _format_insert(names: Sequence[str]) -> str:
+    """Return SQL with parameters: offset and shard of each field, id, metadata."""
+    columns = [*_name_columns(names), "id", "meta_json"]
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO samples ({', '.join(columns)}) VALUES ({marks})"
+
+
+def _format_update(names: Sequence[str], has_text: bool) -> str:
+    """Return SQL with parameters: offset and shard of each field, metadata, id."""
+    columns = [*_name_columns(names), *(["meta_json"] if has_text else [])]
+    if not columns:
+        return "UPDATE samples SET id = id WHERE id = ?"
+    return f"UPDATE samples SET {', '.join(f'{c} = ?' for c in columns)} WHERE id = ?"
+
+
+def _name_columns(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        yield quote_name(f"{name}_offset")
+        yield quote_name(f"{name}_shard")
