@@ -18,7 +18,7 @@ __all__ = ["MOVED", "install"]
 
 MOVED = {
     "fastshard._core.arrays": "fastshard._core.dataset.npy",
-    "fastshard._core.columnfile": "fastshard._core.columnar.rows",
+    "fastshard._core.columnfile": "fastshard._core.columnar.column_file",
     "fastshard._core.columnsamples": "fastshard._core.columnar.rows",
     "fastshard._core.extents": "fastshard._core.table.extents",
     "fastshard._core.feeds": "fastshard._core.dataset.streams",

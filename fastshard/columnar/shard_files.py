@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Lock
 
-from fastshard._core.columnar.rows import ColumnFile, open_column
+from fastshard._core.columnar.column_file import ColumnFile, open_column
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.parse.tar import scan_until_fault

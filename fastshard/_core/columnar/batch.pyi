@@ -6,13 +6,13 @@ from numpy.typing import NDArray
 from fastshard._core.columnar.rows import Rows
 from fastshard._core.io.page_ring import PageRing
 
-LAST: int
+NO_SHARD: int
 
 @final
-class Checking: ...
+class HeaderCheck: ...
 
 @final
-class Filling: ...
+class RowCopy: ...
 
 def read_row_layout(
     rows: Rows, i: int
@@ -25,7 +25,7 @@ def fill_rows(
     size: int,
     tag: int,
     *,
-    brought: bool = False,
+    is_resident: bool = False,
 ) -> int | None: ...
 
 @final

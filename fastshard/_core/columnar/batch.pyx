@@ -1,10 +1,10 @@
 # cython: nonecheck=True
-"""Rows of a columnar dataset in batches: brought ahead, checked, put into one array.
+"""Batches of rows of a columnar dataset: prefetched, checked, copied into one array.
 
-Rows are copied without the GIL as long as each is like the first: in a mapped shard, a
-header where it should be, the same ``.npy`` header. Whatever is not goes the way that
-single members go, which knows every fault. A scan has another thread look at the
-headers of the rows that come; what it finds is what a reader would find.
+Rows are copied without the GIL while each matches the first: a plain tar header and
+the same ``.npy`` header, in a mapped shard. A row that does not match is read as a
+single member, which raises every error. A scan checks the headers of the next rows in
+its prefetching thread.
 """
 
 cimport cython
@@ -14,20 +14,21 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from fastshard._core.dataset.npy cimport get_layout_cache
 from fastshard._core.buffers cimport bytes_of, int64s_of
+from fastshard._core.columnar.column_file cimport BLOCK, is_plain_header
 from fastshard._core.columnar.rows cimport (
-    BLOCK, UNKNOWN, Cells, ColumnShard, ShardMappings, Rows, is_plain, key_of, mark_t, place_t,
+    UNKNOWN, Cells, ColumnShard, Rows, ShardMappings, decode_key, mapping_t, mark_t,
 )
-from fastshard._core.table.extents cimport name_at
-from fastshard._core.dataset.npy cimport CACHED_HEADER, Layout, find_layout
-from fastshard._core.io.page_ring cimport MappedChunks, PageRing
-from fastshard._core.pages cimport fs_now
 from fastshard._core.dataset.gather cimport Pieces
-from fastshard._core.platform cimport fs_load, fs_prefetch_line
+from fastshard._core.dataset.npy cimport (
+    CACHED_HEADER, Layout, find_layout, get_layout_cache,
+)
+from fastshard._core.io.page_ring cimport MappedChunks, PageRing
 from fastshard._core.io.prefetch cimport Prefetcher, task_t
-from fastshard._core.io.source cimport LOOK_EVERY, MAX_PAGE_IN
-from fastshard._core.io.source cimport MappedSource, Source
+from fastshard._core.io.source cimport LOOK_EVERY, MAX_PAGE_IN, MappedSource, Source
+from fastshard._core.pages cimport fs_now
+from fastshard._core.platform cimport fs_load, fs_prefetch_line
+from fastshard._core.table.extents cimport name_at
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
 from collections import deque
@@ -35,45 +36,45 @@ from collections import deque
 from fastshard.errors import FastshardError, FieldNotFoundError
 
 cdef enum:
-    LINE = 64                      # bytes
-    HEADER_LINES = 3               # of a tar's header: what `is_plain` looks at
-    MOST_LINES = 10                # of a row that are asked for
+    LINE = 64                      # bytes of a cache line
+    HEADER_LINES = 3               # of a tar header that `is_plain_header` reads
+    MAX_LINES = 10                 # of a row that are prefetched
 
-cdef enum:                         # rows ahead
-    FAR = 24                       # whose numbers are asked for
-    NEAR = 4                       # whose bytes are
-    CHECKED_NEAR = 10              # whose headers are, by who looks at nothing else
-    AT_ONCE = 64                   # whose pages are looked for
+cdef enum:                         # prefetch distances, in rows
+    CELLS_AHEAD = 24               # mark and offset
+    BYTES_AHEAD = 4                # data
+    CHECKED_AHEAD = 10             # headers, if only they are read
+    PAGES_AHEAD = 64               # address translations
 
-cdef enum:                         # of a sweep
-    GAP = 64 << 10                 # bytes between members of one run
-    RUN = 1 << 20                  # bytes of a run, at most
-    MOST_BATCHES = 64              # ahead
-    WORTH_CHECKING = 8             # rows of a shard
+cdef enum:                         # of RowPrefetcher
+    MAX_GAP = 64 << 10             # bytes between members that are merged
+    MAX_EXTENT = 1 << 20           # bytes of a merged extent
+    MAX_BATCHES = 64               # ahead
+    MIN_CHECKED = 8                # rows of a shard that are worth a task
 
-cdef enum:                         # offsets of a shard; 0: not seen
-    TRUE_ONES = 1
-    OTHERS = 2
+cdef enum:                         # offsets of a shard; 0: unknown
+    EXACT = 1
+    INEXACT = 2
 
-LAST = (1 << 63) - 1               # in the place of a shard's number: there is none
+NO_SHARD = (1 << 63) - 1           # sorts behind all numbers of shards
 
-cdef uint64_t MOST_AT_ONCE = 1 << 30  # bytes that are asked for
+cdef uint64_t MAX_PAGED_IN = 1 << 30  # bytes
 
 ctypedef const uint8_t *bytes_t
 
-cdef struct column_t:              # one field of all samples, and what rows are like
+cdef struct column_t:              # a field of all samples, and its common layout
     mark_t *marks
     uint64_t *offsets
     uint64_t *sizes
-    const void *names              # of members
-    const uint8_t *header          # the ``.npy`` header that most rows have, or NULL
+    const void *names              # columns_t of the members' names
+    const uint8_t *header          # common ``.npy`` header, or NULL
     size_t header_size
-    uint64_t size                  # of a member that has it
-    uint8_t tag                    # of that header; 0: none
+    uint64_t size                  # of a member with this header
+    uint8_t tag                    # of this layout; 0: none
 
 
-cdef void column_of(Rows rows, column_t *column):
-    """Point at the memory of a field, which has no header yet."""
+cdef void set_column(Rows rows, column_t *column):
+    """Set the addresses of a field's memory; no header is set."""
     cdef Cells cells = rows.cells
     column.marks = cells.marks
     column.offsets = cells.offsets
@@ -82,7 +83,7 @@ cdef void column_of(Rows rows, column_t *column):
 
 
 cdef void set_header(column_t *column, bytes header, uint64_t size, uint8_t tag):
-    """Say what rows are like; who calls keeps the header."""
+    """Set the common layout; the caller keeps `header` alive."""
     column.header = <const uint8_t *> PyBytes_AS_STRING(header)
     column.header_size = PyBytes_GET_SIZE(header)
     column.size = size
@@ -90,184 +91,183 @@ cdef void set_header(column_t *column, bytes header, uint64_t size, uint8_t tag)
 
 
 cdef inline bint has_layout(const column_t *column, int64_t i) noexcept nogil:
-    """Whether a row was checked to have the most common header."""
+    """Say whether a row was checked to have the common layout."""
     return column.tag != 0 and column.marks[i].layout == column.tag
 
 
-cdef inline void expect_header(const uint8_t *data) noexcept nogil:
-    """Ask for the header before a member's data."""
+cdef inline void prefetch_header(const uint8_t *data) noexcept nogil:
+    """Prefetch the tar header before a member's data."""
     cdef size_t line
     for line in range(<size_t> HEADER_LINES):
         fs_prefetch_line(data - BLOCK + line * LINE)
 
 
 cdef inline uint64_t size_at(
-    const column_t *column, int64_t i, const place_t *place, uint64_t offset
+    const column_t *column, int64_t i, const mapping_t *mapping, uint64_t offset
 ) noexcept nogil:
-    """Return a member's size, as it is known or as a plain header says; else `UNKNOWN`.
+    """Return a member's size if it is known or its header is plain, else UNKNOWN.
 
-    `offset` is inside of the shard, behind a block. What a header says is noted.
+    `offset` must be in the shard, at least a block from its start. The size is stored.
     """
     cdef uint64_t size = fs_atomic_load(column.sizes + i)
     if size != UNKNOWN:
         return size
-    if not place.believed or offset % BLOCK != 0 or not is_plain(
-        place.base + offset - BLOCK, name_at(column.names, <uint32_t> i), &size
-    ) or size > place.nbytes - offset:
+    if not mapping.is_exact or offset % BLOCK != 0 or not is_plain_header(
+        mapping.base + offset - BLOCK, name_at(column.names, <uint32_t> i), &size
+    ) or size > mapping.nbytes - offset:
         return UNKNOWN
     fs_atomic_publish(column.sizes + i, size)
     return size
 
 
 cdef inline bint is_alike(
-    const column_t *column, int64_t i, const place_t *place, uint64_t offset
+    const column_t *column, int64_t i, const mapping_t *mapping, uint64_t offset
 ) noexcept nogil:
-    """Whether a row has the most common size and header; notes its size."""
-    cdef uint64_t size = size_at(column, i, place, offset)
+    """Say whether a row has the common size and header; store its size."""
+    cdef uint64_t size = size_at(column, i, mapping, offset)
     return (
-        size == column.size and size <= place.nbytes - offset
-        and memcmp(place.base + offset, column.header, column.header_size) == 0
+        size == column.size and size <= mapping.nbytes - offset
+        and memcmp(mapping.base + offset, column.header, column.header_size) == 0
     )
 
 
-cdef struct check_t:               # rows of one shard whose headers are looked at
+cdef struct check_t:               # rows of one shard whose headers are checked
     column_t column
-    place_t place
+    mapping_t mapping
     const int64_t *positions
-    size_t start                   # places in them
+    size_t start                   # indexes in `positions`
     size_t end
-    int32_t slot                   # rows of other shards are passed over
+    int32_t slot                   # rows of other shards are skipped
 
 
-cdef void expect_checked(const check_t *check, size_t k) noexcept nogil:
-    """Ask for the headers of a row that comes."""
+cdef void prefetch_checked(const check_t *check, size_t k) noexcept nogil:
+    """Prefetch the headers of a row ahead of row `k`."""
     cdef const column_t *column = &check.column
     cdef int64_t i
     cdef uint64_t offset
     cdef const uint8_t *data
-    if k + CHECKED_NEAR >= check.end:
+    if k + CHECKED_AHEAD >= check.end:
         return
-    i = check.positions[k + CHECKED_NEAR]
+    i = check.positions[k + CHECKED_AHEAD]
     offset = fs_load(column.offsets + i)
     if column.marks[i].slot != check.slot or not (
-        BLOCK <= offset < check.place.nbytes
+        BLOCK <= offset < check.mapping.nbytes
     ):
         return
-    data = check.place.base + offset
+    data = check.mapping.base + offset
     if fs_load(column.sizes + i) == UNKNOWN:
-        expect_header(data)
+        prefetch_header(data)
     if column.tag != 0 and not has_layout(column, i):
         fs_prefetch_line(data)
-        fs_prefetch_line(check.place.base + min(offset + LINE, check.place.nbytes - 1))
+        fs_prefetch_line(check.mapping.base + min(offset + LINE, check.mapping.nbytes - 1))
 
 
 cdef void check_rows(const void *at) noexcept nogil:
-    """Look at the headers of rows of one shard."""
+    """Check the headers of rows of one shard; `at` is a check_t."""
     cdef const check_t *check = <const check_t *> at
     cdef const column_t *column = &check.column
     cdef uint64_t offset
     cdef size_t k
     cdef int64_t i
     for k in range(check.start, check.end):
-        expect_checked(check, k)
+        prefetch_checked(check, k)
         i = check.positions[k]
         if column.marks[i].slot != check.slot or has_layout(column, i):
             continue
         offset = fs_atomic_load(column.offsets + i)
-        if offset < BLOCK or offset > check.place.nbytes:
+        if offset < BLOCK or offset > check.mapping.nbytes:
             continue
         if column.tag == 0:
-            size_at(column, i, &check.place, offset)
-        elif is_alike(column, i, &check.place, offset):
+            size_at(column, i, &check.mapping, offset)
+        elif is_alike(column, i, &check.mapping, offset):
             column.marks[i].layout = column.tag
 
 
 @cython.final
 @cython.no_gc
-cdef class Checking:
-    """Rows whose headers are looked at; holds what that needs.
+cdef class HeaderCheck:
+    """Task that checks the headers of rows; owns the memory it reads.
 
-    The caller has seen to it that the shard is mapped, that its offsets are true
-    ones if there is such a member, and that the positions are of samples.
+    The shard must be mapped, its offsets exact, and the positions in range.
     """
 
     cdef check_t check
-    cdef tuple held                # whose memory it is
+    cdef tuple owners              # of the memory
 
     def __reduce__(self):
-        raise TypeError("a Checking does not pickle")
+        raise TypeError("a HeaderCheck does not pickle")
 
 
-cdef Checking checking_of(
+cdef HeaderCheck make_header_check(
     Rows rows, Source source, object order, const int64_t *positions, size_t start,
     size_t end,
 ):
-    """Return what to look at: rows of a shard, from one place in an order on.
+    """Return the check of the rows of one shard in a part of an order.
 
-    The first of them is one of the shard; those of others are passed over.
+    The row at `start` selects the shard; rows of others are skipped.
     """
-    cdef Checking checking = Checking.__new__(Checking)
-    cdef check_t *check = &checking.check
+    cdef HeaderCheck header_check = HeaderCheck.__new__(HeaderCheck)
+    cdef check_t *check = &header_check.check
     cdef bytes header = None
-    column_of(rows, &check.column)
+    set_column(rows, &check.column)
     check.positions = positions
     check.start = start
     check.end = end
     check.slot = check.column.marks[positions[start]].slot
-    check.place.base = source.base
-    check.place.nbytes = source.nbytes
-    check.place.believed = True
+    check.mapping.base = source.base
+    check.mapping.nbytes = source.nbytes
+    check.mapping.is_exact = True
     layout = rows.layout
     if layout is not None and layout[3] is not None and layout[4] >= len(layout[3]):
         header = layout[3]
         set_header(&check.column, header, layout[4], layout[5])
-    checking.held = rows.table, source, order, header
-    return checking
+    header_check.owners = rows.table, source, order, header
+    return header_check
 
 
 cdef struct fill_t:
     const int64_t *positions
     size_t count
-    Py_ssize_t rows                # that the dataset has
+    Py_ssize_t rows                # of the dataset
     column_t column
-    const place_t *places          # by slot
+    const mapping_t *mappings      # by slot
     uint8_t *to
-    size_t row_size                # bytes of data
+    size_t row_size                # bytes of data in a row
 
 
 cdef const uint8_t *row_at(const fill_t *fill, size_t r) noexcept nogil:
-    """Expected address of a row's member; NULL while its shard is not open."""
+    """Return the likely address of a row's member, or NULL if its shard is not open."""
     cdef int64_t i = fill.positions[r]
     cdef uint64_t offset
-    cdef const place_t *place
+    cdef const mapping_t *mapping
     if not 0 <= i < fill.rows or fill.column.marks[i].slot < 0:
         return NULL
-    place = &fill.places[fill.column.marks[i].slot]
+    mapping = &fill.mappings[fill.column.marks[i].slot]
     offset = fs_load(fill.column.offsets + i)
-    if place.base == NULL or offset < BLOCK or offset > place.nbytes or (
-        fill.column.size > place.nbytes - offset
+    if mapping.base == NULL or offset < BLOCK or offset > mapping.nbytes or (
+        fill.column.size > mapping.nbytes - offset
     ):
         return NULL
-    return place.base + offset
+    return mapping.base + offset
 
 
-cdef void expect_pages(
+cdef void prefetch_pages(
     const fill_t *fill, size_t r, bytes_t *rows
 ) noexcept nogil:
-    """Ask for where rows are, and for a line of each: finding its page takes longest.
+    """Find the addresses of the next rows, and prefetch a line of each.
 
-    In a loop of its own, so that many pages are looked for at once.
+    In a loop of its own, so that their address translations overlap.
     """
     cdef size_t k
-    cdef size_t count = min(fill.count - r, <size_t> AT_ONCE)
+    cdef size_t count = min(fill.count - r, <size_t> PAGES_AHEAD)
     for k in range(count):
         rows[k] = row_at(fill, r + k)
         if rows[k] != NULL:
             fs_prefetch_line(rows[k] + fill.column.header_size)
 
 
-cdef void expect_row(const fill_t *fill, size_t r, const uint8_t *at) noexcept nogil:
-    """Ask for the memory of a row that comes."""
+cdef void prefetch_row(const fill_t *fill, size_t r, const uint8_t *at) noexcept nogil:
+    """Prefetch the memory of a row."""
     cdef size_t size = fill.row_size
     cdef size_t k, lines
     cdef int64_t i = fill.positions[r]
@@ -278,63 +278,63 @@ cdef void expect_row(const fill_t *fill, size_t r, const uint8_t *at) noexcept n
     else:
         size += fill.column.header_size
         fs_prefetch_line(fill.column.sizes + i)
-        expect_header(at)
-    lines = min(size // LINE + 1, <size_t> MOST_LINES)
+        prefetch_header(at)
+    lines = min(size // LINE + 1, <size_t> MAX_LINES)
     for k in range(lines):
         fs_prefetch_line(at + k * LINE)
 
 
-cdef inline void expect_numbers(const fill_t *fill, size_t r) noexcept nogil:
-    """Ask for what the index says of a row that comes."""
+cdef inline void prefetch_cells(const fill_t *fill, size_t r) noexcept nogil:
+    """Prefetch the mark and the offset of a row ahead of row `r`."""
     cdef int64_t i
-    if r + FAR < fill.count:
-        i = fill.positions[r + FAR]
+    if r + CELLS_AHEAD < fill.count:
+        i = fill.positions[r + CELLS_AHEAD]
         if 0 <= i < fill.rows:
             fs_prefetch_line(fill.column.marks + i)
             fs_prefetch_line(fill.column.offsets + i)
 
 
-cdef bint all_near(ShardMappings places) except -1:
-    """Whether all shards used so far are resident."""
+cdef bint are_resident(ShardMappings mappings) except -1:
+    """Say whether all shards used so far are resident."""
     cdef Source source
-    for source in list(places.sources):
+    for source in list(mappings.sources):
         if not source.is_resident():
             return False
     return True
 
 
 cdef size_t copy_rows(const fill_t *fill, size_t r) noexcept nogil:
-    """Copy rows from the r-th on; returns the first that is not as the others are."""
+    """Copy rows from index `r` on; return the index of the first that does not match."""
     cdef int64_t i
     cdef uint64_t offset
     cdef size_t k
-    cdef const place_t *place
-    cdef bytes_t[<int> AT_ONCE] rows
+    cdef const mapping_t *mapping
+    cdef bytes_t[<int> PAGES_AHEAD] rows
     cdef size_t start = r
     while r < fill.count:
-        if (r - start) % AT_ONCE == 0:
-            expect_pages(fill, r, rows)
-            for k in range(min(fill.count - r, <size_t> NEAR)):
-                expect_row(fill, r + k, rows[k])
-        k = (r - start) % AT_ONCE + NEAR
-        if k < AT_ONCE and r + NEAR < fill.count:
-            expect_row(fill, r + NEAR, rows[k])
+        if (r - start) % PAGES_AHEAD == 0:
+            prefetch_pages(fill, r, rows)
+            for k in range(min(fill.count - r, <size_t> BYTES_AHEAD)):
+                prefetch_row(fill, r + k, rows[k])
+        k = (r - start) % PAGES_AHEAD + BYTES_AHEAD
+        if k < PAGES_AHEAD and r + BYTES_AHEAD < fill.count:
+            prefetch_row(fill, r + BYTES_AHEAD, rows[k])
         i = fill.positions[r]
         if not 0 <= i < fill.rows or fill.column.marks[i].slot < 0:
             return r
-        place = &fill.places[fill.column.marks[i].slot]
+        mapping = &fill.mappings[fill.column.marks[i].slot]
         offset = fs_atomic_load(fill.column.offsets + i)
-        if place.base == NULL or offset < BLOCK or offset > place.nbytes:
+        if mapping.base == NULL or offset < BLOCK or offset > mapping.nbytes:
             return r
         if has_layout(&fill.column, i):
-            if fill.column.size > place.nbytes - offset:
+            if fill.column.size > mapping.nbytes - offset:
                 return r
-        elif is_alike(&fill.column, i, place, offset):
+        elif is_alike(&fill.column, i, mapping, offset):
             fill.column.marks[i].layout = fill.column.tag
         else:
             return r
         memcpy(
-            fill.to + r * fill.row_size, place.base + offset + fill.column.header_size,
+            fill.to + r * fill.row_size, mapping.base + offset + fill.column.header_size,
             fill.row_size,
         )
         r += 1
@@ -342,16 +342,16 @@ cdef size_t copy_rows(const fill_t *fill, size_t r) noexcept nogil:
 
 
 @cython.final
-cdef class Filling:
-    """Rows that are put into a buffer, which is held meanwhile."""
+cdef class RowCopy:
+    """Copy of rows into a buffer; holds the buffers."""
 
     cdef Rows rows
     cdef fill_t fill
     cdef Py_buffer positions
     cdef Py_buffer out
     cdef bytes header
-    cdef ShardMappings places             # held, whoever closes the shards
-    cdef uint64_t most             # bytes touched together; 0: any number
+    cdef ShardMappings mappings    # keeps the shards mapped
+    cdef uint64_t most             # bytes to touch between releases; 0: no limit
 
     def __cinit__(self, Rows rows not None, positions, out, bytes header not None,
                   uint64_t size, uint8_t tag):
@@ -361,17 +361,22 @@ cdef class Filling:
         self.fill.positions = int64s_of(positions, &self.positions)
         self.fill.to = bytes_of(out, &self.out, True)
         if header_size > size:
-            raise ValueError("a header beyond its member")
+            raise ValueError(
+                f"the header of {header_size:,} bytes is larger than its member of {size:,}"
+            )
         self.fill.count = self.positions.len // 8
         self.fill.rows = <Py_ssize_t> rows.cells.count
         self.fill.row_size = size - header_size
-        column_of(rows, &self.fill.column)
+        set_column(rows, &self.fill.column)
         set_header(&self.fill.column, header, size, tag)
         if <uint64_t> self.out.len != self.fill.row_size * self.fill.count:
-            raise ValueError("an array of another size than the rows")
+            raise ValueError(
+                f"the array must have {self.fill.row_size * self.fill.count:,} bytes, "
+                f"got {self.out.len:,}"
+            )
 
-    cdef object run(self):
-        """Copy all rows; returns the place of the first that is ragged, or None."""
+    cdef object copy_all(self):
+        """Copy all rows; return the index of the first of another layout, or None."""
         cdef size_t r = 0
         cdef size_t count = self.fill.count
         if self.most > 0:
@@ -390,7 +395,7 @@ cdef class Filling:
             r += 1
 
     cdef size_t touch_rows(self, size_t r, size_t count) except? 0:
-        """Note that rows from the r-th on are touched; returns where they end."""
+        """Mark rows from index `r` on as touched; return the end of the part to copy."""
         cdef uint64_t nbytes = 0
         cdef uint64_t offset, size, start
         cdef Source source
@@ -399,7 +404,7 @@ cdef class Filling:
             i = self.fill.positions[r]
             r += 1
             if not 0 <= i < self.fill.rows or self.fill.column.marks[i].slot < 0:
-                continue           # raises in its turn
+                continue           # raises when it is copied
             source = self.rows.shard_of(i).open_source()
             offset = fs_atomic_load(self.fill.column.offsets + i)
             start = offset - min(offset, <uint64_t> BLOCK)
@@ -411,53 +416,54 @@ cdef class Filling:
             nbytes += self.fill.column.size + BLOCK
         return r
 
-    cdef int open_places(self, bint brought) except -1:
-        """Find the shards of all rows; bring what may not be in memory."""
+    cdef int open_shards(self, bint paged_in) except -1:
+        """Open the shards of all rows; page in those that may not be resident."""
         cdef Rows rows = self.rows
         cdef uint64_t now = fs_now()
-        cdef bint sure = brought
+        cdef bint is_resident = paged_in
         cdef size_t r
         cdef int64_t i
         cdef int32_t slot
         with cython.critical_section(rows):
-            if rows.places is None:
-                rows.places = ShardMappings(len(rows.numbers))
-            self.places = rows.places
-        self.fill.places = self.places.at
-        sure = sure or now < self.places.near_until
+            if rows.mappings is None:
+                rows.mappings = ShardMappings(len(rows.numbers))
+            self.mappings = rows.mappings
+        self.fill.mappings = self.mappings.at
+        is_resident = is_resident or now < self.mappings.resident_until
         for r in range(self.fill.count):
-            expect_numbers(&self.fill, r)
+            prefetch_cells(&self.fill, r)
             i = self.fill.positions[r]
             if not 0 <= i < self.fill.rows:
-                continue           # raises in its turn
+                continue           # raises when it is copied
             slot = self.fill.column.marks[i].slot
-            if slot >= 0 and self.places.at[slot].base == NULL:
-                self.open_place(slot, rows.shard_of(i))
-                sure = brought
-        for source in list(self.places.sources):
+            if slot >= 0 and self.mappings.at[slot].base == NULL:
+                self.add_mapping(slot, rows.shard_of(i))
+                is_resident = paged_in
+        for source in list(self.mappings.sources):
             self.most = max(self.most, (<Source> source).touch_limit())
-        if not sure:
-            self.bring(now)
+        if not is_resident:
+            self.page_in(now)
         return 0
 
-    cdef int open_place(self, int32_t slot, ColumnShard shard) except -1:
-        """Note where a shard is mapped, if it is."""
+    cdef int add_mapping(self, int32_t slot, ColumnShard shard) except -1:
+        """Store the address of a shard, if it is mapped."""
         cdef Source source = shard.open_source()
-        cdef place_t *place = &self.places.at[slot]
+        cdef mapping_t *mapping = &self.mappings.at[slot]
         if not isinstance(source, MappedSource):
             return 0
-        with cython.critical_section(self.places):
-            self.places.sources.append(source)
-            place.nbytes = source.nbytes
-            place.believed = shard.file.believed
-            place.base = source.base  # last: others look at it first
+        with cython.critical_section(self.mappings):
+            self.mappings.sources.append(source)
+            mapping.nbytes = source.nbytes
+            mapping.is_exact = shard.file.is_exact
+            mapping.base = source.base  # last: readers check it first
         return 0
 
-    cdef int bring(self, uint64_t now) except -1:
-        """Bring what may not be in memory; note if nothing of all shards is far."""
+    cdef int page_in(self, uint64_t now) except -1:
+        """Page in rows that may not be resident; note if all shards are resident."""
         cdef Pieces pieces = Pieces()
-        cdef bytearray far = bytearray(self.places.count + 1)  # a slot; 1: near, 2: far
-        cdef uint8_t *states = <uint8_t *> PyByteArray_AS_STRING(far)
+        # By slot; 0: unknown, 1: resident, 2: maybe not
+        cdef bytearray by_slot = bytearray(self.mappings.count + 1)
+        cdef uint8_t *states = <uint8_t *> PyByteArray_AS_STRING(by_slot)
         cdef ColumnShard shard
         cdef size_t r
         cdef int64_t i
@@ -472,15 +478,15 @@ cdef class Filling:
             shard = self.rows.shard_of(i)
             if states[slot] == 0:
                 states[slot] = 1 if shard.open_source().is_resident() else 2
-            if states[slot] == 2 and pieces.nbytes < MOST_AT_ONCE:
+            if states[slot] == 2 and pieces.nbytes < MAX_PAGED_IN:
                 pieces.add_guess(shard, i)
         pieces.bring()
-        if all_near(self.places):
-            self.places.near_until = now + LOOK_EVERY
+        if are_resident(self.mappings):
+            self.mappings.resident_until = now + LOOK_EVERY
         return 0
 
     cdef bint copy_row(self, size_t r) except -1:
-        """Copy one row the way that knows every fault; False: it is ragged."""
+        """Copy one row as a single member, which raises all errors; False: other layout."""
         cdef Py_ssize_t i = self.fill.positions[r]
         cdef ColumnShard shard
         cdef uint8_t *at
@@ -491,14 +497,14 @@ cdef class Filling:
             )
         if not self.rows.has(i):
             raise FieldNotFoundError(
-                self.rows.field, f"sample {key_of(self.rows.table, i)!r}"
+                self.rows.field, f"sample {decode_key(self.rows.table, i)!r}"
             )
         shard = self.rows.shard_of(i)
         owner = shard.pin(i, &at, &size)
         if size != self.fill.column.size or memcmp(
             at, self.fill.column.header, self.fill.column.header_size
         ):
-            self.rows.array(i)     # raises if it is no array at all
+            self.rows.array(i)     # raises if it is not an array
             return False
         memcpy(
             self.fill.to + r * self.fill.row_size, at + self.fill.column.header_size,
@@ -507,25 +513,25 @@ cdef class Filling:
         return True
 
     def __dealloc__(self):
-        PyBuffer_Release(&self.positions)  # nothing, if they were never filled
+        PyBuffer_Release(&self.positions)  # no-op if never acquired
         PyBuffer_Release(&self.out)
 
 
 def read_row_layout(Rows rows not None, Py_ssize_t i):
-    """Return how the array of a row lies in its member.
+    """Return the layout of a row's member.
 
     Returns
     -------
     dtype, shape, fortran, header, size, tag
-        `header` are the bytes before the data; None where they are many. `size` is
-        the member's. `tag` is for `fill_rows`.
+        `header` is the bytes before the data, or None if it is long; `size` is the
+        member's; `tag` is an argument of `fill_rows`.
 
     Raises
     ------
     FieldNotFoundError
         The sample has no such field.
     FormatError, OSError
-        It cannot be read.
+        The array cannot be read.
     """
     cdef uint8_t *at
     cdef uint64_t size
@@ -536,13 +542,13 @@ def read_row_layout(Rows rows not None, Py_ssize_t i):
             f"position {i} is out of range: there are {rows.cells.count:,}"
         )
     if not rows.has(i):
-        raise FieldNotFoundError(rows.field, f"sample {key_of(rows.table, i)!r}")
+        raise FieldNotFoundError(rows.field, f"sample {decode_key(rows.table, i)!r}")
     shard = rows.shard_of(i)
     if rows.unpickle is not None:
         array = rows.array(i)
-        if array.dtype.hasobject:  # it has no bytes that could be copied
+        if array.dtype.hasobject:  # its bytes cannot be copied
             return array.dtype, array.shape, False, None, 0, 0
-    array = shard.array(i)         # checks all that there is
+    array = shard.array(i)         # checks the whole member
     owner = shard.pin(i, &at, &size)
     layout = find_layout(at, size, get_layout_cache(shard))
     header = None
@@ -550,13 +556,13 @@ def read_row_layout(Rows rows not None, Py_ssize_t i):
         header = (<const char *> layout.header)[:layout.header_size]
     return (
         array.dtype, array.shape, layout.shape.fortran, header, size,
-        rows.tag_of(layout),
+        rows.find_tag(layout),
     )
 
 
 def fill_rows(
     Rows rows not None, positions, out, bytes header not None, uint64_t size,
-    uint8_t tag, *, bint brought=False,
+    uint8_t tag, *, bint is_resident=False,
 ):
     """Copy the data of rows into a buffer, one after another.
 
@@ -565,84 +571,84 @@ def fill_rows(
     rows : Rows
     positions : buffer of int64
     out : buffer
-        Writable and contiguous, of as many bytes as the rows' data has.
+        Writable and contiguous, of the size of all rows' data.
     header : bytes
-        That each row must have.
+        ``.npy`` header that each row must have.
     size : int
-        Bytes of each member.
+        Size of each member in bytes.
     tag : int
-        Of that header: a row that had it is not looked at again.
-    brought : bool
-        Their bytes were brought into memory just now.
+        Tag of this layout: a row that was checked before is not checked again.
+    is_resident : bool
+        The rows were paged in just now.
 
     Returns
     -------
     int or None
-        The place of the first row of another layout; None: all were copied.
+        Index of the first row of another layout; None: all were copied.
 
     Raises
     ------
     IndexError, FieldNotFoundError, FormatError, OSError
         A row cannot be read.
     """
-    cdef Filling filling = Filling(rows, positions, out, header, size, tag)
-    filling.open_places(brought)
-    return filling.run()
+    cdef RowCopy row_copy = RowCopy(rows, positions, out, header, size, tag)
+    row_copy.open_shards(is_resident)
+    return row_copy.copy_all()
 
 
 @cython.final
 cdef class Batch:
-    """Bytes of one batch that are prefetched."""
+    """Prefetched bytes of one batch."""
 
-    cdef uint64_t task             # the last; 0: it is there
+    cdef uint64_t task             # the last one; 0: the bytes are resident
     cdef uint64_t nbytes
-    cdef list runs                 # (source, start, end) of mapped bytes
+    cdef list extents              # (source, start, end) of mapped bytes
     cdef list sources
 
 
 @cython.final
 cdef class RowPrefetcher:
-    """Has rows in memory before they are read.
+    """Iterator over batches of rows that prefetches the next ones.
 
     Parameters
     ----------
     columns : list of Rows
-        The fields that are read.
+        Fields to read.
     order : ndarray of int64
-        Positions of samples that there are.
+        Positions in range.
     step : int
         Rows of a batch.
     window_bytes : int
-        Bytes ahead, but for one batch.
+        Maximum number of bytes to prefetch; at least one batch is.
     ring : PageRing or None
-        Bounds the resident pages of the shards; all are released at the end.
+        Bounds the resident pages of the shards; they are all released at the end.
     whole : bool
-        Batches have `step` rows; else fewer, where these take too much memory.
+        Batches have `step` rows; otherwise fewer if these take too much memory.
     """
 
     cdef list columns
     cdef object order
     cdef Py_buffer buffer          # of the order
-    cdef const int64_t *positions  # its values
+    cdef const int64_t *positions  # of the buffer
     cdef Py_ssize_t step
     cdef uint64_t window_bytes
     cdef PageRing ring
-    cdef bint drops                # pages are released: none is touched early
+    cdef bint drops                # pages are released: touch none ahead
     cdef bint whole
-    cdef bint doubtful             # some bytes could not be brought
+    cdef bint has_failed           # some bytes could not be paged in
     cdef Prefetcher prefetcher
-    cdef set mapped                # sources whose pages were, or need not be
-    cdef object batches            # that were asked for and not read, in order
-    cdef Py_ssize_t asked          # rows
-    cdef uint64_t ahead            # bytes
-    cdef Batch current
+    cdef set mapped                # sources whose pages are mapped
+    cdef object batches            # deque of (start, end, Batch) not returned yet
+    cdef Py_ssize_t next_row       # the first that is not prefetched
+    cdef uint64_t ahead            # bytes of the batches
+    cdef Batch current             # the batch returned last
 
     def __cinit__(
         self, list columns not None, order not None, Py_ssize_t step,
         uint64_t window_bytes, *, PageRing ring, bint whole
     ):
         if step < 1:
-            raise ValueError(f"a batch has at least 1 row, not {step}")
+            raise ValueError(f"step must be at least 1, got {step}")
         self.columns = columns
         self.order = order
         self.positions = int64s_of(order, &self.buffer)
@@ -655,20 +661,20 @@ cdef class RowPrefetcher:
         self.mapped = set()
 
     def __dealloc__(self):
-        PyBuffer_Release(&self.buffer)  # nothing, if it was never filled
+        PyBuffer_Release(&self.buffer)  # no-op if never acquired
 
     def __reduce__(self):
         raise TypeError("a RowPrefetcher does not pickle")
 
     def __next__(self):
-        """Return the positions of the next batch, whose bytes are in memory."""
+        """Return the positions of the next batch; its bytes are resident."""
         cdef Batch batch
         cdef Py_ssize_t start, end
-        self.pass_by()
-        while self.asked < len(self.order) and len(self.batches) < MOST_BATCHES and (
+        self.release_pages()
+        while self.next_row < len(self.order) and len(self.batches) < MAX_BATCHES and (
             not self.batches or self.ahead < self.window_bytes
         ):
-            self.ask()
+            self.prefetch_batch()
         if not self.batches:
             self.close()
             raise StopIteration
@@ -676,11 +682,11 @@ cdef class RowPrefetcher:
         self.ahead -= batch.nbytes
         self.current = batch
         for source in batch.sources:
-            (<Source> source).check_size()  # it is we who touch its bytes
+            (<Source> source).check_size()  # before its bytes are touched
         if batch.task > 0:
             self.prefetcher.wait(batch.task)
             if self.prefetcher.failed() > 0:
-                self.doubt()
+                self.distrust()
         return self.order[start:end]
 
     def __iter__(self):
@@ -688,51 +694,51 @@ cdef class RowPrefetcher:
 
     @property
     def is_complete(self):
-        """Whether all bytes of the batch were read; False: some failed."""
-        return not self.doubtful
+        """Whether all bytes of the batches so far could be read."""
+        return not self.has_failed
 
-    cdef int doubt(self) except -1:
-        """Have all that follows looked at before it is read, which raises."""
+    cdef int distrust(self) except -1:
+        """Make later batches ask for residency again, which raises the error."""
         cdef Rows rows
-        self.doubtful = True
+        self.has_failed = True
         for rows in self.columns:
-            rows.places = None
+            rows.mappings = None
         return 0
 
     def close(self):
-        """End the thread, and release what was brought."""
-        self.asked = len(self.order)
+        """End the thread; release the pages of all batches."""
+        self.next_row = len(self.order)
         if self.prefetcher is not None:
             self.prefetcher.stop()
             self.prefetcher = None
-        self.pass_by()
+        self.release_pages()
         while self.batches:
             self.current = self.batches.popleft()[2]
-            self.pass_by()
+            self.release_pages()
         if self.ring is not None:
             self.ring.release()
 
-    cdef int ask(self) except -1:
-        """Ask for the bytes of the next batch."""
+    cdef int prefetch_batch(self) except -1:
+        """Prefetch the next batch."""
         cdef Batch batch = Batch.__new__(Batch)
-        cdef Py_ssize_t start = self.asked
+        cdef Py_ssize_t start = self.next_row
         cdef Py_ssize_t end = min(start + self.step, <Py_ssize_t> len(self.order))
         cdef Rows rows
-        batch.runs = []
+        batch.extents = []
         batch.sources = []
         end = self.end_of(start, end)
         for rows in self.columns:
             try:
-                self.ask_rows(rows, start, end, batch)
+                self.prefetch_rows(rows, start, end, batch)
             except (FastshardError, OSError):  # raised when it is read
                 pass
-        self.asked = end
+        self.next_row = end
         self.ahead += batch.nbytes
         self.batches.append((start, end, batch))
         return 0
 
     cdef Py_ssize_t end_of(self, Py_ssize_t start, Py_ssize_t end) except -1:
-        """Where a batch that need not be whole ends: behind a quarter of the window."""
+        """Return the end of a batch: a quarter of the window, unless `whole`."""
         cdef Rows rows
         cdef ColumnShard shard
         cdef uint64_t offset, size
@@ -756,18 +762,19 @@ cdef class RowPrefetcher:
                 return k + 1
         return end
 
-    cdef int ask_rows(
+    cdef int prefetch_rows(
         self, Rows rows, Py_ssize_t start, Py_ssize_t end, Batch batch
     ) except -1:
+        """Prefetch one field of a batch, in merged extents."""
         cdef ColumnShard shard = None
         cdef Source source
         cdef Source last = None
-        cdef bint near = True
+        cdef bint resident = True
         cdef int32_t slot
         cdef int32_t last_slot = -1
         cdef uint64_t offset, size
-        cdef uint64_t run_start = 0
-        cdef uint64_t run_end = 0
+        cdef uint64_t extent_start = 0
+        cdef uint64_t extent_end = 0
         cdef Py_ssize_t first = start
         cdef Py_ssize_t k
         cdef int64_t i
@@ -777,72 +784,74 @@ cdef class RowPrefetcher:
             if slot < 0:
                 continue
             if slot != last_slot:
-                if near:
+                if resident:
                     self.check(rows, shard, first, k)
                 first = k
                 last_slot = slot
                 shard = rows.shard_of(i)
                 source = shard.open_source()
                 if source is not last:
-                    self.push(last, run_start, run_end, near, batch)
+                    self.push(last, extent_start, extent_end, resident, batch)
                     last = source
                     batch.sources.append(source)
-                    near = source.is_resident()
-                    if near:
+                    resident = source.is_resident()
+                    if resident:
                         self.map_pages(source)
-                    run_start = run_end = 0
-            if (near and not self.drops) or not shard.estimate_extent(last, i, &offset, &size):
+                    extent_start = extent_end = 0
+            if (resident and not self.drops) or not (
+                shard.estimate_extent(last, i, &offset, &size)
+            ):
                 continue
             size = min(size, <uint64_t> MAX_PAGE_IN)
             if (
-                offset < run_start or offset > run_end + GAP
-                or offset + size - run_start > RUN
+                offset < extent_start or offset > extent_end + MAX_GAP
+                or offset + size - extent_start > MAX_EXTENT
             ):
-                self.push(last, run_start, run_end, near, batch)
-                run_start = run_end = offset
-            run_end = max(run_end, offset + size)
-        self.push(last, run_start, run_end, near, batch)
-        if near:
+                self.push(last, extent_start, extent_end, resident, batch)
+                extent_start = extent_end = offset
+            extent_end = max(extent_end, offset + size)
+        self.push(last, extent_start, extent_end, resident, batch)
+        if resident:
             self.check(rows, shard, first, end)
         return 0
 
     cdef int check(
         self, Rows rows, ColumnShard shard, Py_ssize_t start, Py_ssize_t end
     ) except -1:
-        """Have the thread look at the headers of rows of a shard that is in memory.
+        """Push a task that checks the headers of rows of a resident shard.
 
-        Nobody waits for that: who comes first looks at them.
+        No one waits for it: rows not checked yet are checked when they are copied.
         """
         cdef task_t task
-        cdef Checking checking
+        cdef HeaderCheck header_check
         cdef Source source
         cdef uint64_t *sizes = rows.cells.sizes
-        if self.drops or shard is None or end - start < WORTH_CHECKING or (
+        if self.drops or shard is None or end - start < MIN_CHECKED or (
             fs_atomic_load(sizes + self.positions[start]) != UNKNOWN
             and fs_atomic_load(sizes + self.positions[end - 1]) != UNKNOWN
         ):
-            return 0               # another scan has gone before
+            return 0               # checked by an earlier scan
         source = shard.open_source()
-        if source.base == NULL or not shard.file.believed:
+        if source.base == NULL or not shard.file.is_exact:
             return 0
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
         if self.prefetcher.is_backlogged():
-            return 0               # a full line would be waited for
-        source.check_size()           # its bytes are touched
+            return 0               # a push to a full queue blocks
+        source.check_size()        # before its bytes are touched
         memset(&task, 0, sizeof(task))
-        checking = checking_of(
+        header_check = make_header_check(
             rows, source, self.order, self.positions, start, end
         )
         task.work = check_rows
-        task.what = &checking.check
-        self.prefetcher.push(task, checking)
+        task.what = &header_check.check
+        self.prefetcher.push(task, header_check)
         return 0
 
     cdef int map_pages(self, Source source) except -1:
-        """Have a shard's pages mapped by the thread: each 16 are a fault otherwise.
+        """Push a task that maps the pages of a resident shard.
 
-        They are resident, so this does not block.
+        Otherwise every 16 pages take a page fault in the caller's thread.
         """
         cdef task_t task
         if self.drops or source.base == NULL or source in self.mapped or (
@@ -859,17 +868,17 @@ cdef class RowPrefetcher:
         return 0
 
     cdef int push(
-        self, Source source, uint64_t start, uint64_t end, bint near, Batch batch
+        self, Source source, uint64_t start, uint64_t end, bint resident, Batch batch
     ) except -1:
-        """Have a run brought, and remember where it is."""
+        """Push an extent to the prefetching thread, and add it to the batch."""
         cdef task_t task
         if source is None or end == start:
             return 0
         batch.nbytes += end - start
         if self.drops and isinstance(source, MappedSource):
             source.touch(start, end - start)
-            batch.runs.append((source, start, end))
-        if near:
+            batch.extents.append((source, start, end))
+        if resident:
             return 0
         memset(&task, 0, sizeof(task))
         task.offset = start
@@ -883,15 +892,15 @@ cdef class RowPrefetcher:
         batch.task = self.prefetcher.push(task, source)
         return 0
 
-    cdef int pass_by(self) except -1:
+    cdef int release_pages(self) except -1:
         """Release the pages of the batch that was read."""
         cdef MappedSource source
         cdef MappedChunks chunks
         cdef uint64_t start, end
         if self.current is None:
             return 0
-        runs, self.current = self.current.runs, None
-        for source, start, end in runs:
+        extents, self.current = self.current.extents, None
+        for source, start, end in extents:
             chunks = source.file.chunks
             if chunks is not None:
                 chunks.ring.discard(chunks, start, end, True)
@@ -901,37 +910,37 @@ cdef class RowPrefetcher:
 cdef int find_offsets(
     Rows rows, const int64_t *positions, Py_ssize_t count
 ) except -1:
-    """Find the members of shards of which the index has no true offsets."""
+    """Find the members of shards for which the index holds no exact offsets."""
     cdef ColumnShard shard
     cdef uint64_t offset, size
     cdef Py_ssize_t k
     cdef int32_t slot
-    cdef bytearray states = bytearray(len(rows.numbers))  # by slot
-    cdef uint8_t *known = <uint8_t *> PyByteArray_AS_STRING(states)
+    cdef bytearray by_slot = bytearray(len(rows.numbers))
+    cdef uint8_t *kinds = <uint8_t *> PyByteArray_AS_STRING(by_slot)
     for k in range(count):
         slot = rows.cells.marks[positions[k]].slot
-        if slot < 0 or known[slot] == TRUE_ONES:
+        if slot < 0 or kinds[slot] == EXACT:
             continue
         try:
-            if known[slot] == 0:
-                known[slot] = TRUE_ONES  # one that cannot be opened: it is tried once
+            if kinds[slot] == 0:
+                kinds[slot] = EXACT  # so that a shard that fails is opened once
             shard = rows.shard_of(positions[k])
-            known[slot] = TRUE_ONES if shard.file.believed else OTHERS
-            if known[slot] == OTHERS:
+            kinds[slot] = EXACT if shard.file.is_exact else INEXACT
+            if kinds[slot] == INEXACT:
                 shard.extent(shard.open_source(), positions[k], &offset, &size)
         except (FastshardError, OSError):  # raised when it is read
             pass
     return 0
 
 
-cdef bint find_places(
-    const mark_t *marks, const uint64_t *known, const int64_t *positions,
+cdef bint write_extents(
+    const mark_t *marks, const uint64_t *cells, const int64_t *positions,
     Py_ssize_t count, const int64_t *ranks, Py_ssize_t last, int64_t *shards,
     int64_t *offsets,
 ) noexcept nogil:
-    """Write each sample's shard and offset; whether these are in order already.
+    """Write each sample's shard and offset; say whether they are in order.
 
-    A shard's number stands in `ranks` at its slot; at `last`, that of no shard.
+    `ranks` has the number of the shard in each slot, and at `last` NO_SHARD.
     """
     cdef bint in_order = True
     cdef Py_ssize_t k
@@ -941,7 +950,7 @@ cdef bint find_places(
         i = positions[k]
         slot = marks[i].slot
         shards[k] = ranks[slot if slot >= 0 else last]
-        offsets[k] = <int64_t> known[i] if slot >= 0 else k
+        offsets[k] = <int64_t> cells[i] if slot >= 0 else k
         if k > 0 and (
             shards[k] < shards[k - 1]
             or (shards[k] == shards[k - 1] and offsets[k] < offsets[k - 1])
@@ -951,16 +960,16 @@ cdef bint find_places(
 
 
 def sort_in_file_order(list columns not None, order not None):
-    """Return positions in the order of one field's bytes; those without it come last.
+    """Return positions in file order of one field; samples without the field come last.
 
-    Shards whose offsets in the index are no true ones are walked over for it.
+    Shards without exact offsets in the index are scanned.
 
     Parameters
     ----------
     columns : list of Rows
-        The first says the order; offsets of all are found.
+        The first column sets the order; exact offsets of all are found.
     order : ndarray of int64
-        Positions of samples that there are.
+        Positions in range.
     """
     import numpy
 
@@ -980,18 +989,18 @@ def sort_in_file_order(list columns not None, order not None):
         for rows in columns:
             find_offsets(rows, positions, count)
         rows = columns[0]
-        by_slot = numpy.array([*rows.numbers, LAST], numpy.int64)
+        by_slot = numpy.array([*rows.numbers, NO_SHARD], numpy.int64)
         numbers = numpy.empty(count, numpy.int64)
-        places = numpy.empty(count, numpy.int64)
+        by_offset = numpy.empty(count, numpy.int64)
         ranks = int64s_of(by_slot, &buffers[1])
         shards = int64s_of(numbers, &buffers[2], True)
-        offsets = int64s_of(places, &buffers[3], True)
+        offsets = int64s_of(by_offset, &buffers[3], True)
         with nogil:
-            in_order = find_places(
+            in_order = write_extents(
                 rows.cells.marks, rows.cells.offsets, positions, count, ranks,
                 buffers[1].len // 8 - 1, shards, offsets,
             )
     finally:
         for k in range(4):
-            PyBuffer_Release(&buffers[k])  # nothing, if it was never filled
-    return order if in_order else order[numpy.lexsort((places, numbers))]
+            PyBuffer_Release(&buffers[k])  # no-op if never acquired
+    return order if in_order else order[numpy.lexsort((by_offset, numbers))]

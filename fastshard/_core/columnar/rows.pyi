@@ -1,72 +1,13 @@
 from array import array
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
+from fastshard._core.columnar.column_file import ColumnFile
 from fastshard._core.dataset.shard import SampleBase, SamplesBase, Shard
-from fastshard._core.io.page_ring import PageRing
-from fastshard._core.io.source import LocalFile, Source
 from fastshard._core.table.extents import ExtentTable
 from fastshard.errors import FormatError
-
-_Scan: TypeAlias = Callable[[str], tuple[ExtentTable, FormatError | None]]
-
-@final
-class ColumnFile:
-    @property
-    def source(self) -> Source: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def believed(self) -> bool: ...
-    @property
-    def identity(self) -> tuple[int, int, int, int]: ...
-    @property
-    def is_scanned(self) -> bool: ...
-    def __new__(
-        cls,
-        source: Source,
-        path: str,
-        number: int,
-        scan: _Scan,
-        believed: bool,
-        identity: tuple[int, int, int, int],
-    ) -> Self: ...
-    def release(self) -> None: ...
-    def locate(self, offset: int, member: str) -> tuple[int, int]: ...
-
-def open_column(
-    path: str,
-    number: int,
-    mode: Literal["mmap", "private", "pread"],
-    recorded: int | None,
-    believes: Callable[[LocalFile, int], bool],
-    scan: _Scan,
-    ring: PageRing | None = None,
-) -> ColumnFile: ...
-
-@final
-class RowReader:
-    @property
-    def fields(self) -> list[str]: ...
-    def __new__(
-        cls, fields: list[str], bring: Callable[[str, int], ColumnFile], path: str
-    ) -> Self: ...
-    def arrays(
-        self, row: tuple[Any, ...], sample_id: str, copy: bool = False
-    ) -> dict[str, NDArray[Any]]: ...
-    def array_of(
-        self, k: int, offset: object, shard: object, sample_id: str, copy: bool = False
-    ) -> NDArray[Any]: ...
-    def file(
-        self, k: int, offset: object, shard: object, member: str
-    ) -> tuple[ColumnFile, int]: ...
-    def forget(self, file: ColumnFile) -> None: ...
 
 @final
 class ShardMappings:
@@ -87,7 +28,7 @@ class Rows:
     layout: Any
     def forget(self, file: ColumnFile) -> None: ...
     def __new__(
-        cls, field: str, bring: Callable[[int], ColumnFile], path: str
+        cls, field: str, open_file: Callable[[int], ColumnFile], path: str
     ) -> Self: ...
     def data_bytes(self) -> int: ...
 
@@ -135,15 +76,15 @@ class ColumnSamples(SamplesBase):
 def read_rows(
     chunks: Iterable[list[tuple[Any, ...]]],
     fields: list[str],
-    bring: Callable[[str], Callable[[int], ColumnFile]],
+    opener: Callable[[str], Callable[[int], ColumnFile]],
     path: str,
 ) -> tuple[list[Rows], ExtentTable]: ...
 def read_image(
     image: bytes,
     root: int,
-    places: list[int],
+    numbers: list[int],
     fields: list[str],
-    bring: Callable[[str], Callable[[int], ColumnFile]],
+    opener: Callable[[str], Callable[[int], ColumnFile]],
     path: str,
     most: int,
 ) -> tuple[list[Rows], ExtentTable] | None: ...

@@ -79,7 +79,7 @@ def _stack(
                 assert header is not None
                 data = _bytes_of(stack)
                 odd = fill_rows(
-                    rows, order, data, header, size, tag, brought=is_resident
+                    rows, order, data, header, size, tag, is_resident=is_resident
                 )
             if odd is None:
                 break

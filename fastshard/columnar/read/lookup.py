@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
-from fastshard._core.columnar.rows import RowReader
+from fastshard._core.columnar.column_file import RowReader
 from fastshard._core.dataset.gather import resolve_positions
 from fastshard.columnar.connection import INDEX_ERRORS
 from fastshard.columnar.headers import needs_pickle

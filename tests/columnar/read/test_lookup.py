@@ -177,9 +177,9 @@ def test_what_is_not_there(root, known):
         ("SET meta_json = '{'", "metadata of sample 's/é4'"),
         ("SET meta_json = CAST(x'ff' AS TEXT)", "not an index"),
         ("SET meta_json = x'7b7d'", "metadata of sample 's/é4'"),
-        ("SET a_offset = -1", "no offset and shard"),
-        ("SET a_offset = NULL", "no offset and shard"),
-        ("SET a_shard = 'x'", "no offset and shard"),
+        ("SET a_offset = -1", "expected two integers"),
+        ("SET a_offset = NULL", "expected two integers"),
+        ("SET a_shard = 'x'", "expected two integers"),
         ("SET a_offset = 1 << 40", "s/é4.npy"),
     ],
 )
@@ -230,7 +230,7 @@ def test_columns_of_other_types_are_left_to_sql(root, column):
         if column in ("a_shard", "a_shard INTEGER DEFAULT 0"):
             assert len(reader.samples[4]["a"]) == 4
         else:
-            with pytest.raises(FormatError, match="no shard and offset"):
+            with pytest.raises(FormatError, match="invalid shard or offset"):
                 reader.samples[4]
 
 

@@ -1,0 +1,44 @@
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from fastshard._core.dataset.npy cimport LayoutCache
+from fastshard._core.io.source cimport MappedSource, Source, View
+from fastshard._core.span cimport span_t
+from fastshard._core.table.extents cimport ExtentTable
+
+cdef enum:
+    BLOCK = 512                    # bytes of a tar header
+
+
+cdef int64_t parse_offset(object offset) except? -1
+cdef bint is_plain_header(const uint8_t *block, span_t name, uint64_t *size) noexcept nogil
+
+
+cdef class ColumnFile:
+    cdef readonly Source source
+    cdef readonly str path
+    cdef readonly object number
+    cdef readonly bint is_exact    # offsets of the index are exact
+    cdef object scan               # returns a table of all members, and an error
+    cdef ExtentTable scan_table    # None until a scan was needed
+    cdef object fault              # error that ended the scan early, or None
+    cdef uint64_t likely_size      # bytes of the last member found
+    cdef LayoutCache layouts
+    cdef readonly tuple identity
+    cdef object scanning           # a lock
+    cdef list holders              # weak references
+    cdef Py_ssize_t holders_limit
+    cdef int find(
+        self, uint64_t offset, span_t name, uint64_t *found, uint64_t *size
+    ) except -1
+    cdef bint check_header(
+        self, uint64_t offset, span_t name, uint64_t *size
+    ) except -1
+    cdef object map_window(
+        self, Source source, uint64_t start, uint64_t end, const uint8_t **window
+    )
+    cdef object array(self, uint64_t offset, str member)
+    cdef View resident_view(
+        self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
+    )
+    cdef ExtentTable scan_headers(self)
+    cdef int add_holder(self, object holder) except -1

@@ -1,0 +1,484 @@
+# cython: nonecheck=True
+"""Files of one column: tar shards of arrays, found by offset or by name.
+
+An offset is used if the index is known to hold exact ones and the member's own header
+precedes it. Otherwise all headers are scanned once, and the last member of that name
+is used.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcmp
+
+from fastshard._core.dataset.npy cimport LayoutCache, make_array
+from fastshard._core.io.page_ring cimport PageRing
+from fastshard._core.io.source cimport (
+    LocalFile, MappedSource, Source, View, local_source,
+)
+from fastshard._core.parse.tar cimport (
+    TAR_MEMBER, TAR_MORE, need_t, tar_free, tar_init, tar_step, tar_t,
+)
+from fastshard._core.span cimport span_t
+from fastshard._core.table.extents cimport ExtentTable, decode_text, encode_text
+
+from threading import Lock
+from weakref import ref
+
+from fastshard.errors import FormatError
+
+cdef enum:
+    NAME_WIDTH = 100               # bytes of a header's name
+    SIZE_AT = 124                  # offset of the size field
+    SIZE_DIGITS = 11
+    TYPE_AT = 156
+    MAX_EXTENSION_BLOCKS = 64      # blocks of extension headers before a header
+    MAX_STEPS = 8                  # of the tar parser over them
+    HOLDERS_STEP = 8               # holders before dead references are dropped
+
+
+cdef int64_t parse_offset(object offset) except? -1:
+    """Return the offset in a row of the index, or -1 if it is not a valid one."""
+    cdef int overflow = 0
+    cdef int64_t at
+    if type(offset) is not int:
+        return -1
+    at = PyLong_AsLongLongAndOverflow(offset, &overflow)
+    return at if overflow == 0 and at >= 0 else -1
+
+
+cdef bint parse_octal(const uint8_t *digits, uint64_t *value) noexcept nogil:
+    """Parse a size of eleven octal digits; False if it is written otherwise."""
+    cdef uint64_t total = 0
+    cdef int i
+    for i in range(SIZE_DIGITS):
+        if not c'0' <= digits[i] <= c'7':
+            return False
+        total = total * 8 + (digits[i] - c'0')
+    value[0] = total
+    return digits[SIZE_DIGITS] == 0 or digits[SIZE_DIGITS] == c' '
+
+
+cdef bint is_plain_header(const uint8_t *block, span_t name, uint64_t *size) noexcept nogil:
+    """Match a block with a plain tar header of this name; set the size.
+
+    Reads the first 160 bytes only: plain headers have no name prefix.
+    """
+    return (
+        name.left <= NAME_WIDTH
+        and memcmp(block, name.at, name.left) == 0
+        and (name.left == NAME_WIDTH or block[name.left] == 0)
+        and (block[TYPE_AT] == c'0' or block[TYPE_AT] == 0)
+        and parse_octal(block + SIZE_AT, size)
+        and size[0] > 0            # 0 if a header before has the size: no array is empty
+    )
+
+
+cdef bint match_extended(
+    const uint8_t *window, uint64_t start, uint64_t nbytes, uint64_t offset,
+    span_t name, uint64_t *size,
+) noexcept nogil:
+    """Match the headers before `offset` with a member name; set the size.
+
+    For a name or a size in extension headers: their start is found by trial.
+    `window` holds the file from `start` to `offset`.
+    """
+    cdef tar_t tar
+    cdef need_t need
+    cdef bint same
+    cdef uint64_t at = offset
+    cdef int status, k
+    while at - start >= BLOCK:
+        at -= BLOCK
+        if at + BLOCK < offset and (
+            window[at - start + TYPE_AT] not in (c'x', c'L', c'X')
+        ):
+            continue
+        tar_init(&tar, nbytes)
+        tar.at = at
+        status = TAR_MORE
+        for k in range(MAX_STEPS):
+            if tar.at > offset:
+                break
+            status = tar_step(
+                &tar, window + (tar.at - start), <size_t> (offset - tar.at), &need
+            )
+            if status != TAR_MORE:
+                break
+        same = (
+            status == TAR_MEMBER and tar.size > 0 and tar.offset == offset
+            and tar.name.left == name.left
+            and memcmp(tar.name.at, name.at, name.left) == 0
+        )
+        size[0] = tar.size
+        tar_free(&tar)
+        if same:
+            return True
+    return False
+
+
+@cython.final
+cdef class ColumnFile:
+    """Open tar shard of one field.
+
+    Parameters
+    ----------
+    source : Source
+    path : str
+    number : int
+        Number of the shard within its field.
+    scan : callable
+        ``scan(path)`` returns an `ExtentTable` of the file's members, and the error
+        that ended the scan early, or None.
+    is_exact : bool
+        The index holds exact offsets. Otherwise an offset may lead to an earlier
+        member of the same name, so all headers are scanned before one is used.
+    identity : tuple of int
+        Device, inode, size in bytes and modification time in ns, when it was opened.
+    """
+
+    def __cinit__(
+        self, Source source not None, str path not None, number, scan not None,
+        bint is_exact, tuple identity not None,
+    ):
+        self.source = source
+        self.is_exact = is_exact
+        self.identity = identity
+        self.scanning = Lock()
+        self.path = path
+        self.number = number
+        self.scan = scan
+        self.likely_size = BLOCK
+        self.layouts = LayoutCache.__new__(LayoutCache)
+        self.holders = []
+        self.holders_limit = HOLDERS_STEP
+
+    def __reduce__(self):
+        raise TypeError("a ColumnFile does not pickle")
+
+    @property
+    def nbytes(self):
+        """Size of the file in bytes when it was opened."""
+        return self.source.nbytes
+
+    @property
+    def is_scanned(self):
+        """Whether all headers were scanned because the index had a wrong offset."""
+        return self.scan_table is not None
+
+    def release(self):
+        """Make its holders forget the file; arrays and views on it stay valid."""
+        with cython.critical_section(self):
+            holders, self.holders = self.holders, []
+        for holder in holders:
+            holder = holder()
+            if holder is not None:
+                holder.forget(self)
+
+    cdef int add_holder(self, object holder) except -1:
+        """Add a holder, by weak reference; `release` makes it forget the file."""
+        with cython.critical_section(self):
+            if len(self.holders) >= self.holders_limit:
+                self.holders = [other for other in self.holders if other() is not None]
+                self.holders_limit = 2 * len(self.holders) + HOLDERS_STEP
+            self.holders.append(ref(holder))
+        return 0
+
+    cdef ExtentTable scan_headers(self):
+        """Return the table of a header scan; one thread scans, others wait."""
+        with self.scanning:
+            if self.scan_table is None:
+                self.scan_table, self.fault = self.scan(self.path)
+            return self.scan_table
+
+    def locate(self, uint64_t offset, str member not None):
+        """Return the exact offset and the size of a member.
+
+        Raises
+        ------
+        FormatError
+            The file has no such member.
+        """
+        cdef uint64_t found, size
+        cdef span_t name
+        cdef object keeper = encode_text(member, &name)
+        if keeper is None:
+            raise FormatError("the name is not valid Unicode", self.path, offset, member)
+        self.find(offset, name, &found, &size)
+        return found, size
+
+    cdef bint check_header(self, uint64_t offset, span_t name, uint64_t *size) except -1:
+        """Say whether a member of this name begins at `offset`; set its size."""
+        cdef Source source = self.source
+        cdef uint64_t nbytes = source.nbytes
+        cdef uint64_t start
+        cdef const uint8_t *window
+        cdef object keeper
+        if offset < BLOCK or offset > nbytes or offset % BLOCK != 0:
+            return False
+        start = offset
+        if isinstance(source, MappedSource):  # page in the data with its header
+            start = min(offset + self.likely_size, nbytes)
+        keeper = self.map_window(source, offset - BLOCK, start, &window)
+        if not is_plain_header(window, name, size):
+            start = offset - min(offset, <uint64_t> MAX_EXTENSION_BLOCKS * BLOCK)
+            keeper = self.map_window(source, start, offset, &window)
+            if not match_extended(window, start, nbytes, offset, name, size):
+                return False
+        return size[0] <= nbytes - offset
+
+    cdef object map_window(
+        self, Source source, uint64_t start, uint64_t end, const uint8_t **window
+    ):
+        """Set the address of bytes of the file; return the object that owns them."""
+        cdef bytes copy
+        if isinstance(source, MappedSource):
+            source.touch(start, end - start)
+            (<MappedSource> source).ensure_resident(start, end - start)
+            source.confine(start, end - start)
+            window[0] = source.base + start
+            return source
+        copy = source.read(start, end - start)
+        window[0] = <const uint8_t *> PyBytes_AS_STRING(copy)
+        return copy
+
+    cdef int find(
+        self, uint64_t offset, span_t name, uint64_t *found, uint64_t *size
+    ) except -1:
+        """Find a member: at `offset` if its header precedes it, else by its name."""
+        cdef Py_ssize_t i
+        cdef Source source
+        cdef ExtentTable table
+        cdef str member
+        found[0] = offset
+        if self.is_exact and self.check_header(offset, name, size):
+            self.likely_size = size[0]
+            return 0
+        source = self.source
+        member = decode_text(name)
+        if offset > source.nbytes:  # inexact offsets are not larger than the file, either
+            raise FormatError(
+                f"the index has an offset beyond the shard of {source.nbytes:,} bytes",
+                self.path, offset, member,
+            )
+        table = self.scan_headers()
+        i = table.find(member)
+        if i < 0:
+            reason = "the index names a member that the shard does not have"
+            if self.fault is not None:
+                reason += f": {self.fault.reason} at byte {self.fault.offset:,}"
+            raise FormatError(reason, self.path, offset, member) from self.fault
+        found[0] = table.columns.offsets[i]
+        size[0] = table.columns.sizes[i]
+        if found[0] > source.nbytes or size[0] > source.nbytes - found[0]:
+            raise FormatError(  # the scan is newer than the mapping
+                "the member reaches beyond the file as it was opened", self.path,
+                found[0], member,
+            )
+        return 0
+
+    cdef object array(self, uint64_t offset, str member):
+        """Return a member as an array on the file's own memory."""
+        cdef uint64_t size
+        cdef uint64_t found = offset
+        cdef span_t name
+        cdef uint8_t *at = NULL
+        cdef Source source = self.source
+        cdef object owner = None
+        cdef object keeper = encode_text(member, &name)
+        if keeper is None:
+            raise FormatError("the name is not valid Unicode", self.path, offset, member)
+        try:
+            if self.is_exact and isinstance(source, MappedSource):
+                owner = self.resident_view(<MappedSource> source, offset, name, &size)
+            if owner is not None:
+                at = (<View> owner).base
+            else:
+                self.find(offset, name, &found, &size)
+                owner = source.pin(found, size, &at)
+            return make_array(
+                at, size, None, None, type(owner) is View and source.writable, owner,
+                self.layouts,
+            )
+        except FormatError as error:
+            at_byte = found + error.offset if error.path == "" else error.offset
+            raise FormatError(
+                error.reason, self.path, at_byte, member
+            ) from error.__cause__
+
+    cdef View resident_view(
+        self, MappedSource source, uint64_t offset, span_t name, uint64_t *size
+    ):
+        """Return a view of a member whose plain header precedes `offset`, or None."""
+        cdef uint64_t nbytes = source.nbytes
+        cdef uint64_t length
+        if offset < BLOCK or offset > nbytes or offset % BLOCK != 0:
+            return None
+        length = min(offset + self.likely_size, nbytes) - (offset - BLOCK)
+        source.touch(offset - BLOCK, length)
+        source.ensure_resident(offset - BLOCK, length)
+        source.confine(offset - BLOCK, length)
+        if not is_plain_header(source.base + offset - BLOCK, name, size):
+            return None
+        if size[0] > nbytes - offset or size[0] > self.likely_size:
+            return None            # not paged in entirely
+        return source.file.raw_view(offset, size[0])
+
+
+def open_column(
+    str path not None, number, str mode not None, recorded, is_unmodified not None,
+    scan not None, PageRing ring=None,
+):
+    """Open a tar shard of one field.
+
+    Parameters
+    ----------
+    path, number, scan
+        As `ColumnFile` takes them.
+    mode : {"mmap", "private", "pread"}
+    recorded : int or None
+        Bytes of the file for which the index holds exact offsets; None if it holds
+        none. If the file is unmodified, the bytes behind are not mapped or read.
+    is_unmodified : callable
+        ``is_unmodified(file, recorded)`` returns whether this is still so.
+    ring : PageRing, optional
+        Bounds its resident pages.
+
+    Raises
+    ------
+    FormatError
+        It is not a regular file.
+    OSError
+        It cannot be opened or mapped.
+    """
+    cdef LocalFile file = LocalFile.__new__(LocalFile, path)
+    cdef Source source
+    cdef bint is_exact
+    try:
+        is_exact = recorded is not None and is_unmodified(file, recorded)
+        if is_exact and recorded > 0:  # the bytes behind may be truncated any time
+            file.nbytes = min(file.nbytes, <uint64_t> recorded)
+        source = local_source(file, mode, True, False, ring)
+        if isinstance(source, MappedSource):
+            (<MappedSource> source).residency.query(file.fd)  # it is read at once
+    except BaseException:
+        file.close()
+        raise
+    if source.fd < 0:
+        file.close()               # a mapping needs no descriptor
+    return ColumnFile.__new__(
+        ColumnFile, source, path, number, scan, is_exact,
+        (file.device, file.inode, file.nbytes, file.mtime_ns),
+    )
+
+
+@cython.final
+cdef class RowReader:
+    """Reader of arrays by rows of an index.
+
+    Parameters
+    ----------
+    fields : list of str
+    open_file : callable
+        ``open_file(field, shard)`` returns a `ColumnFile`.
+    path : str
+        Path of the index, for error messages.
+    """
+
+    cdef readonly list fields
+    cdef list files                # a dict of ColumnFile by number for each field
+    cdef object open_file
+    cdef str path
+    cdef object __weakref__
+
+    def __cinit__(self, list fields not None, open_file, str path not None):
+        self.fields = fields
+        self.files = [{} for _ in fields]
+        self.open_file = open_file
+        self.path = path
+
+    def __reduce__(self):
+        raise TypeError("a RowReader does not pickle")
+
+    def arrays(self, tuple row not None, str sample_id not None, bint copy=False):
+        """Return the arrays of a row by field, without fields that the sample lacks.
+
+        Parameters
+        ----------
+        row : tuple
+            ``(offset, shard, offset, shard, ...)``; more values are ignored.
+        sample_id : str
+        copy : bool
+            Return copies instead of arrays on the shards' memory.
+
+        Raises
+        ------
+        FormatError
+            An array cannot be read, or the row has an invalid offset or shard.
+        OSError
+            A shard cannot be read.
+        """
+        cdef Py_ssize_t k
+        cdef Py_ssize_t width = len(self.fields)
+        cdef dict found = {}
+        cdef str member = sample_id + ".npy"
+        if len(row) < 2 * width:
+            raise ValueError(
+                f"the row must have {2 * width} values for {width} fields, got {len(row)}"
+            )
+        for k in range(width):
+            if row[2 * k] is None and row[2 * k + 1] is None:
+                continue
+            array = self.array(k, row[2 * k], row[2 * k + 1], member)
+            found[self.fields[k]] = array.copy("K") if copy else array
+        return found
+
+    def array_of(
+        self, Py_ssize_t k, offset, shard, str sample_id not None, bint copy=False
+    ):
+        """Return the array of field `k`; see `arrays`."""
+        if not 0 <= k < len(self.fields):
+            raise IndexError(f"field {k} is out of range: there are {len(self.fields)}")
+        array = self.array(k, offset, shard, sample_id + ".npy")
+        return array.copy("K") if copy else array
+
+    def file(self, Py_ssize_t k, offset, shard, str member not None):
+        """Return the open shard of field `k`, and the row's offset as int.
+
+        Raises
+        ------
+        FormatError
+            The row has an invalid offset or shard.
+        """
+        cdef ColumnFile file
+        cdef int64_t at = -1
+        if not 0 <= k < len(self.fields):
+            raise IndexError(f"field {k} is out of range: there are {len(self.fields)}")
+        if type(shard) is int and shard >= 0:
+            at = parse_offset(offset)
+        if at < 0:
+            raise FormatError(
+                f"the index has offset {offset!r:.80} and shard {shard!r:.80} for field "
+                f"{self.fields[k]!r}, expected two integers of at least 0",
+                self.path, 0, member,
+            )
+        file = (<dict> self.files[k]).get(shard)
+        if file is None:
+            file = <ColumnFile?> self.open_file(self.fields[k], shard)
+            file.add_holder(self)
+            (<dict> self.files[k])[shard] = file
+        return file, at
+
+    def forget(self, ColumnFile file not None):
+        """Forget a shard; reads in progress continue."""
+        for files in self.files:
+            if files.get(file.number) is file:
+                files.pop(file.number, None)
+
+    cdef object array(self, Py_ssize_t k, object offset, object shard, str member):
+        cdef object file = (<dict> self.files[k]).get(shard)
+        cdef int64_t at = parse_offset(offset)
+        if file is None or at < 0:
+            file, at = self.file(k, offset, shard, member)
+        return (<ColumnFile> file).array(<uint64_t> at, member)
