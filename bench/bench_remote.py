@@ -2,9 +2,8 @@
 
 pytest bench/bench_remote.py
 
-What is served is in the page cache. `serving` says what a relay's delay is and what it
-is not. Goals, as the report's last column has them (others' times to fastshard's):
-one member 0.8 x of urllib3; a batch 0.8 x of obstore's best, 0.95 x of urllib3 in 16
+Served files are in the page cache. See `serving.relay` for the meaning of its delay.
+Goals, as in the report's last column (rivals' times divided by fastshard's): one member 0.8 x of urllib3; a batch 0.8 x of obstore's best, 0.95 x of urllib3 in 16
 threads and 5 x of fsspec, at most 3 round trips over the ideal when these take long; a
 scan 0.9 x of curl, in at most 96 MB with max_memory="64MiB"; an index out of less than
 3 % of a file with members of 100 KB.
@@ -43,16 +42,16 @@ BATCH = 256
 
 pytestmark = [
     pytest.mark.skipif(nginx() is None, reason="needs nginx"),
-    pytest.mark.filterwarnings("ignore"),  # the rivals leave connections open
+    pytest.mark.filterwarnings("ignore"),  # rivals leave connections open
 ]
 
-Sizes = dict[int, Sequence[Tar]]  # by the size of the members
-Distant = dict[int, Server]  # by milliseconds on a round trip
+Sizes = dict[int, Sequence[Tar]]  # by size of the members
+Distant = dict[int, Server]  # by milliseconds of a round trip
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What is served; two gigabytes are not left behind."""
+    """Yield a folder to serve, and remove its two gigabytes at the end."""
     folder = tmp_path_factory.mktemp("site")
     yield folder
     shutil.rmtree(folder)
@@ -60,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def sizes(site: Path) -> Sizes:
-    """Indexed shards, and a hub that has those of large members."""
+    """Write indexed shards, and a fake hub with those of large members."""
     made: dict[int, Sequence[Tar]] = {}
     for size, count in ((LARGE, MEMBERS), (SMALL, SMALL_MEMBERS)):
         folder = site / str(size)
@@ -81,7 +80,7 @@ def sizes(site: Path) -> Sizes:
 
 
 def listing(made: Sizes) -> list[dict[str, Any]]:
-    """How a hub lists the files of a repository."""
+    """Return a hub's listing of a repository."""
     paths = [tar.path for tar in made[LARGE]]
     return [
         {
@@ -108,7 +107,7 @@ def distant(server: Server) -> Iterator[Distant]:
 
 @pytest.fixture(scope="session")
 def pool() -> bytes:
-    """What is in each member, after its number."""
+    """Return the bytes of which each member has a part, after its number."""
     return random.Random(0).randbytes(LARGE)
 
 
@@ -119,7 +118,7 @@ def remote(tars: Sequence[Tar], server: Server) -> Remote:
 
 
 def note(benchmark: Any, read: Callable[..., Any]) -> None:
-    """Note the version of what is measured, and fastshard's server."""
+    """Record the versions of the contender and of the server."""
     names = importlib.metadata.packages_distributions()
     library = next((n for n in names if read.__name__.startswith(n)), None)
     if library is not None:
@@ -129,7 +128,7 @@ def note(benchmark: Any, read: Callable[..., Any]) -> None:
         benchmark.extra_info["nginx"] = nginx_version()
 
 
-# One member at a time.
+# Single members.
 
 
 @contenders(
@@ -169,13 +168,13 @@ def bench_one(
 
 
 def drawn(data: Remote, turn: int) -> list[list[int]]:
-    """Several batches: the same one again could come out of a cache."""
+    """Return several batches: a repeated one could be read from a cache."""
     numbers = random.Random(turn)
     return [numbers.sample(range(len(data)), BATCH) for _ in range(8)]
 
 
 def checked(data: Remote, read: Any, batches: list[list[int]], pool: bytes) -> ReadMany:
-    """Open a reader, see that it reads well, and leave it with open connections."""
+    """Return a reader whose results were checked and whose connections are open."""
     many: ReadMany = read(data)
     for batch in batches[:2]:
         for i, view in zip(batch, many(batch), strict=True):
@@ -210,9 +209,9 @@ def bench_batch(
     benchmark(lambda: many(next(coming)))
 
 
-# Batches from afar.
+# Batches at a distance.
 
-# Connections that each contender has, so that its ideal is known.
+# Connections of each contender, from which its ideal time follows.
 CONNECTIONS: dict[Any, int] = {
     readers.fastshard_many: 16,
     readers.fastshard_many_64: 64,
@@ -320,18 +319,18 @@ def bench_memory(
     benchmark.extra_info["MB more at the peak"] = round(growth / 1e6, 1)
 
 
-# An index of a tar that has none.
+# Indexing a tar.
 
 
 @pytest.fixture(scope="session")
 def bare(site: Path) -> Tar:
-    """One tar without an index."""
+    """Write a tar without an index."""
     (site / "bare").mkdir()
     return write(site / "bare/bare.tar", "ustar", MEMBERS, LARGE)
 
 
 def indexed(benchmark: Any, bare: Tar, server: Server, near: Server, read: Any) -> None:
-    """Time indexing from `server`; the bytes are counted at the one that is `near`."""
+    """Time indexing from `server`; count the bytes of one run at `near`."""
     path = "bare/bare.tar"
     near.moved()
     found = read(near.counted(path))
@@ -357,7 +356,7 @@ def bench_index(
     indexed(benchmark, bare, server, server, read)
 
 
-@contenders(  # a request for each header would take 20 ms for each member
+@contenders(  # without fsspec: it takes a request, so 20 ms, for each member
     "an index of a tar of members of 100 KB from 20 ms away",
     fastshard=readers.fastshard_index,
     tarfile_on_urllib3=readers.urllib3_index,

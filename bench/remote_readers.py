@@ -1,10 +1,10 @@
-"""How fastshard and others read tars over HTTP: one member, a batch, all, an index.
+"""Readers of tars over HTTP, fastshard's and rivals': members, batches, scans, indexes.
 
 A reader of members is opened with a `Remote` and then called with positions; scans
-and indexers are called with an address. What is not installed is skipped.
+and indexers are called with an address. Readers that are not installed are skipped.
 
-webshart is not here: it reads from directories and from huggingface.co, whose address
-is built in, and takes neither another server nor the URL of a tar.
+webshart is missing: it reads only from directories and from huggingface.co, not from
+another server or the URL of a tar.
 
     python bench/remote_readers.py SCAN URL   # prints the bytes that a scan adds
 """
@@ -30,20 +30,20 @@ from fastshard._util.globs import expand_braces
 from harness import Tar
 
 THREADS = 16
-HUB = "datasets/bench/data"  # the repository that the server pretends to have
+HUB = "datasets/bench/data"  # repository of the fake hub
 
 ReadOne = Callable[[int], Any]
 ReadMany = Callable[[Sequence[int]], Sequence[Any]]
-Offsets = list[tuple[str, int]]  # members' names and where their bytes begin
+Offsets = list[tuple[str, int]]  # names of members, offsets of their bytes
 
 
 @dataclass(frozen=True)
 class Remote:
-    """Shards of equal length on a server."""
+    """Shards on a server, with equal numbers of members."""
 
     tars: Sequence[Tar]
-    address: Callable[[str], str]  # of a path on the server
-    pattern: str  # of the shards' paths, in braces
+    address: Callable[[str], str]  # returns the URL of a path on the server
+    pattern: str  # brace list of the shards' paths
 
     @property
     def source(self) -> str:
@@ -59,19 +59,19 @@ class Remote:
 
     @property
     def size(self) -> int:
-        """Bytes of each member."""
+        """Size of each member, bytes."""
         return self.tars[0].size
 
     def __len__(self) -> int:
         return sum(tar.members for tar in self.tars)
 
-    def places(self, positions: Iterable[int]) -> list[tuple[int, int]]:
-        """The shard of each member, and where its bytes begin."""
+    def extents(self, positions: Iterable[int]) -> list[tuple[int, int]]:
+        """Return the shard of each member, and the offset of its bytes."""
         each = self.tars[0].members
         return [(i // each, self.tars[i // each].offsets[i % each]) for i in positions]
 
     def check(self, i: int, data: Any, pool: bytes) -> None:
-        """See that these are the bytes of the i-th member."""
+        """Check the bytes of the i-th member."""
         head = b"%016d" % (i % self.tars[0].members)
         view = memoryview(data)
         assert len(view) == self.size
@@ -83,7 +83,7 @@ def byte_range(start: int, size: int) -> dict[str, str]:
     return {"Range": f"bytes={start}-{start + size - 1}"}
 
 
-# One member at a time, of the first shard.
+# Single members of the first shard.
 
 
 def fastshard_one(data: Remote) -> ReadOne:
@@ -121,7 +121,7 @@ def fsspec_one(data: Remote) -> ReadOne:
 
 
 def huggingface_hub_one(data: Remote) -> ReadOne:
-    """From a hub that is on the same server. No cache: it would read 5 MB ahead."""
+    """Read from a fake hub on the server. Without a cache: that reads ahead 5 MB."""
     hub = pytest.importorskip("huggingface_hub")
     fs = hub.HfFileSystem(
         endpoint=data.address("").rstrip("/"), token=False, skip_instance_cache=True
@@ -136,7 +136,7 @@ def huggingface_hub_one(data: Remote) -> ReadOne:
 
 
 def store_of(data: Remote) -> tuple[Any, Any]:
-    """The module obstore, and a store that is the whole server."""
+    """Return the module obstore, and a store for the whole server."""
     obstore = pytest.importorskip("obstore")
     stores = pytest.importorskip("obstore.store")
     options = {"allow_http": True}
@@ -174,11 +174,11 @@ def urllib3_many(data: Remote) -> ReadMany:
     threads = ThreadPoolExecutor(THREADS)
     urls, size = data.urls, data.size
 
-    def one(place: tuple[int, int]) -> Any:
-        k, at = place
+    def one(extent: tuple[int, int]) -> Any:
+        k, at = extent
         return pool.request("GET", urls[k], headers=byte_range(at, size)).data
 
-    return lambda positions: list(threads.map(one, data.places(positions)))
+    return lambda positions: list(threads.map(one, data.extents(positions)))
 
 
 def obstore_many_in_threads(data: Remote) -> ReadMany:
@@ -186,14 +186,14 @@ def obstore_many_in_threads(data: Remote) -> ReadMany:
     threads = ThreadPoolExecutor(THREADS)
     paths, size = data.paths, data.size
 
-    def one(place: tuple[int, int]) -> Any:
-        return obstore.get_range(store, paths[place[0]], start=place[1], length=size)
+    def one(extent: tuple[int, int]) -> Any:
+        return obstore.get_range(store, paths[extent[0]], start=extent[1], length=size)
 
-    return lambda positions: list(threads.map(one, data.places(positions)))
+    return lambda positions: list(threads.map(one, data.extents(positions)))
 
 
 def obstore_many_gathered(data: Remote) -> ReadMany:
-    """As many connections as members."""
+    """Read by as many connections as members."""
     obstore, store = store_of(data)
     paths, size = data.paths, data.size
 
@@ -202,7 +202,7 @@ def obstore_many_gathered(data: Remote) -> ReadMany:
         return await asyncio.gather(
             *(
                 get(store, paths[k], start=at, length=size)
-                for k, at in data.places(positions)
+                for k, at in data.extents(positions)
             )
         )
 
@@ -210,7 +210,7 @@ def obstore_many_gathered(data: Remote) -> ReadMany:
 
 
 def obstore_many_as_ranges(data: Remote) -> ReadMany:
-    """A call for each shard, all at once; each has up to 10 connections."""
+    """Read by concurrent calls, one for each shard, of up to 10 connections each."""
     obstore, store = store_of(data)
     paths, size = data.paths, data.size
 
@@ -225,9 +225,9 @@ def obstore_many_as_ranges(data: Remote) -> ReadMany:
             for (j, _), view in zip(wanted, views, strict=True):
                 found[j] = view
 
-        wanted = enumerate(data.places(positions))
+        wanted = enumerate(data.extents(positions))
         by_shard = sorted((k, j, at) for j, (k, at) in wanted)
-        groups = itertools.groupby(by_shard, lambda place: place[0])
+        groups = itertools.groupby(by_shard, lambda extent: extent[0])
         shards = [(k, [(j, at) for _, j, at in group]) for k, group in groups]
         await asyncio.gather(*(of_shard(k, wanted) for k, wanted in shards))
         return found
@@ -236,20 +236,20 @@ def obstore_many_as_ranges(data: Remote) -> ReadMany:
 
 
 def fsspec_many(data: Remote) -> ReadMany:
-    """Up to 100 connections, which is what aiohttp allows."""
+    """Read by up to 100 connections, the limit of aiohttp."""
     fs = http_of_fsspec()
     urls, size = data.urls, data.size
 
     def read(positions: Sequence[int]) -> Any:
-        places = data.places(positions)
-        starts = [at for _, at in places]
+        extents = data.extents(positions)
+        starts = [at for _, at in extents]
         ends = [at + size for at in starts]
-        return fs.cat_ranges([urls[k] for k, _ in places], starts, ends)
+        return fs.cat_ranges([urls[k] for k, _ in extents], starts, ends)
 
     return read
 
 
-# All members in order: the sum of their bytes.
+# Scans: the sum of all members' bytes, in order.
 
 
 def sum_of_fastshard(source: str, **options: Any) -> int:
@@ -265,7 +265,7 @@ def fastshard_scan_in_64_mib(source: str) -> int:
 
 
 def curl_scan(source: str) -> int:
-    """Only fetch the files: the sum is of their own bytes."""
+    """Only fetch the files; the sum is of their bytes."""
     command = ["curl", "-s", "-w", "%{size_download}\n"]
     for url in expand_braces(source):
         command += ["-o", "/dev/null", url]
@@ -274,14 +274,14 @@ def curl_scan(source: str) -> int:
 
 
 def webdataset_scan(source: str) -> int:
-    """Read from `curl` in a pipe, as webdataset does by itself."""
+    """Read from a pipe of `curl`, webdataset's default."""
     wds = pytest.importorskip("webdataset")
     data = wds.WebDataset(expand_braces(source), shardshuffle=False)
     return sum(len(sample["bin"]) for sample in data)
 
 
 def urllib3_scan(source: str) -> int:
-    """Python's tarfile on urllib3's stream."""
+    """Read urllib3's stream by tarfile."""
     pool = pytest.importorskip("urllib3").PoolManager()
     total = 0
     for url in expand_braces(source):
@@ -294,7 +294,7 @@ def urllib3_scan(source: str) -> int:
     return total
 
 
-# The places of the members of one tar.
+# Indexes: the offsets of a tar's members.
 
 
 def fastshard_index(url: str) -> Offsets:
@@ -303,7 +303,7 @@ def fastshard_index(url: str) -> Offsets:
 
 
 def urllib3_index(url: str) -> Offsets:
-    """Python's tarfile on the whole file."""
+    """Read the whole file by tarfile."""
     pool = pytest.importorskip("urllib3").PoolManager()
     response = pool.request("GET", url, preload_content=False)
     with tarfile.open(fileobj=response, mode="r|", bufsize=1 << 20) as tar:
@@ -311,7 +311,7 @@ def urllib3_index(url: str) -> Offsets:
 
 
 def fsspec_index(url: str) -> Offsets:
-    """Python's tarfile hops from header to header: one request for each.
+    """Seek from header to header by tarfile, with one request for each.
 
     It looks at the byte before a header first; reading a block ahead joins the two.
     """
@@ -320,11 +320,11 @@ def fsspec_index(url: str) -> Offsets:
         return [(member.name, member.offset_data) for member in t]
 
 
-# The memory of a scan, in a process of its own.
+# Memory of a scan, in a process of its own.
 
 
 def status(field: str) -> int:
-    """Bytes of this process, as Linux counts them."""
+    """Return a field of this process's status in /proc, bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) << 10
@@ -332,13 +332,13 @@ def status(field: str) -> int:
 
 
 def main(name: str, source: str) -> None:
-    """Print the bytes of a scan, and by how many the process grew in it.
+    """Print the bytes of a scan, and the growth of the process in bytes.
 
     Libraries are imported before; what fastshard itself imports when it opens is not.
     """
     importlib.import_module(name.partition("_")[0])
     before = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     total = globals()[name](source)
     print(total, status("VmHWM") - before)
 

@@ -1,7 +1,7 @@
-"""A web server on loopback for the remote benches, and a relay that makes it far away.
+"""Web server on loopback for the remote benches, and a relay that adds latency.
 
-`serve` runs nginx with a configuration of its own in a temporary directory. `far`
-runs a relay, a process of its own, in front of it::
+`serve` runs nginx with its own configuration in a temporary directory. `far` runs a
+relay in front of it, in a process of its own::
 
     with serve(site, scratch) as server, far(server, 0.020) as distant:
         server.url("data/a.tar")   # http://127.0.0.1:PORT/data/a.tar
@@ -28,14 +28,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 HOST = "127.0.0.1"
-START = 10.0  # seconds that a process may take to begin
+START = 10.0  # seconds for a process to start
 SETTLED = 0.1  # seconds without a new line after which a log is complete
-CHUNK = 1 << 18  # bytes that are received at once
-BEGINNING = 16 << 20  # bytes, of which a connection tells how fast it is
+CHUNK = 1 << 18  # bytes per receive
+BEGINNING = 16 << 20  # bytes of a measurement of bandwidth
 
-# - tcp_nopush would hold the end of a range back for up to 40 ms.
+# - tcp_nopush would delay the end of a range by up to 40 ms.
 # - reuseport spreads connections over the workers; without it one gets most.
-# - Access is logged under /counted/ only, so that logs cost no other reads.
+# - Only access under /counted/ is logged, so that other reads do not pay for it.
 CONFIG = """\
 {user}
 worker_processes 2;
@@ -71,19 +71,19 @@ http {{
 
 
 def nginx() -> str | None:
-    """Where nginx is, if it is there; sbin is not on everybody's path."""
+    """Return the path of nginx, or None; /usr/sbin may be missing in PATH."""
     sbin = os.pathsep.join(("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"))
     return shutil.which("nginx") or shutil.which("nginx", path=sbin)
 
 
 def nginx_version() -> str:
-    """Read ``nginx version: nginx/1.22.1``, which it writes to stderr."""
+    """Return the version that nginx prints to stderr, as nginx/1.22.1."""
     run = subprocess.run([str(nginx()), "-v"], stderr=subprocess.PIPE, text=True)
     return run.stderr.strip().rpartition("/")[2]
 
 
 class Moved(NamedTuple):
-    """What went over the wire under /counted/, headers included."""
+    """Bytes on the wire for requests under /counted/, headers included."""
 
     requests: int
     down: int  # bytes that the server sent
@@ -92,7 +92,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """Something that listens on a port of this machine."""
+    """Server on a port of this machine: nginx, or a relay to it."""
 
     port: int
     log: Path
@@ -101,11 +101,11 @@ class Server:
         return f"http://{HOST}:{self.port}/{path}"
 
     def counted(self, path: str = "") -> str:
-        """The same file under an address of which `moved` keeps count."""
+        """Return the URL of a file whose bytes `moved` counts."""
         return self.url(f"counted/{path}")
 
     def moved(self) -> Moved:
-        """Sum what was moved since the last call.
+        """Return the bytes moved since the last call.
 
         A request is logged when its last byte has gone to the kernel, which the
         client may see first: the log is read once it has stopped growing.
@@ -122,7 +122,7 @@ class Server:
         return http.client.HTTPConnection(HOST, self.port)
 
     def trip(self, path: str) -> float:
-        """Seconds of a small request, of which most is a relay's delay."""
+        """Return the seconds of a small request, mostly a relay's delay."""
         times = []
         with closing(self.connect()) as connection:
             for _ in range(20):
@@ -132,7 +132,7 @@ class Server:
         return median(times)
 
     def bandwidth(self, paths: Sequence[str], connections: int = 16) -> float:
-        """Bytes a second of the beginnings of files, over several connections."""
+        """Return the bytes per second of several connections together."""
 
         def one(k: int) -> int:
             with closing(self.connect()) as connection:
@@ -148,7 +148,7 @@ class Server:
 
 
 def discard(connection: http.client.HTTPConnection, path: str, size: int) -> int:
-    """Read the first bytes of a file and forget them; say how many there were."""
+    """Read and discard the first bytes of a file; return their number."""
     connection.request("GET", f"/{path}", headers={"Range": f"bytes=0-{size - 1}"})
     answer, buffer, total = connection.getresponse(), bytearray(CHUNK), 0
     while n := answer.readinto(buffer):
@@ -158,14 +158,14 @@ def discard(connection: http.client.HTTPConnection, path: str, size: int) -> int
 
 @contextmanager
 def serve(site: Path, scratch: Path) -> Iterator[Server]:
-    """Serve the files below `site`; configuration and logs go into `scratch`."""
+    """Serve the files below `site`; `scratch` has the configuration and logs."""
     binary = nginx()
     if binary is None:
         raise FileNotFoundError("there is no nginx on this machine")
-    for _ in range(5):  # a port that is free may be taken before nginx asks for it
+    for _ in range(5):  # another process may take the free port before nginx
         port = free_port()
         config = scratch / "nginx.conf"
-        # Workers of root's are nobody's, who may not read here, unless told so.
+        # By default the workers of root run as nobody, who cannot read `site`.
         user = "user root;" if os.geteuid() == 0 else ""
         names = {"folder": scratch, "site": site, "host": HOST, "port": port}
         config.write_text(CONFIG.format(user=user, **names))
@@ -189,7 +189,7 @@ def free_port() -> int:
 
 
 def listens(port: int, process: subprocess.Popen[bytes]) -> bool:
-    """Wait until a process accepts connections; it may end instead."""
+    """Wait until a process accepts connections; return False if it ends."""
     until = time.monotonic() + START
     while process.poll() is None:
         try:
@@ -205,7 +205,7 @@ def listens(port: int, process: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def far(server: Server, delay: float) -> Iterator[Server]:
-    """Put `delay` seconds on each round trip to a server."""
+    """Add `delay` seconds to each round trip to a server."""
     command = [sys.executable, __file__, str(server.port), str(delay)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as relay:
@@ -216,11 +216,11 @@ def far(server: Server, delay: float) -> Iterator[Server]:
             relay.kill()
 
 
-# The relay.
+# Relay.
 
 
 def relay(target: int, delay: float) -> None:
-    """Pass connections on to a port, requests `delay` seconds late.
+    """Forward connections to a port, with requests delayed by `delay` seconds.
 
     The whole delay is on the way to the server: a client that awaits an answer can
     not tell that from half on each way, and answers need no queue in between. What is
@@ -248,7 +248,7 @@ def start(work: Callable[..., None], *args: Any) -> None:
 
 
 def end_with_parent() -> None:
-    """End when whoever started this process is gone."""
+    """End this process when its parent ends."""
     sys.stdin.read()
     os._exit(0)
 
@@ -259,7 +259,7 @@ def requests(
     late: queue.SimpleQueue[tuple[float, socket.socket, bytes]],
     delay: float,
 ) -> None:
-    """Note when bytes came; none, at the end, are passed on as the end."""
+    """Queue received bytes with the time to forward them; none mean the end."""
     data = b"first"
     with suppress(OSError):
         while data:
@@ -268,13 +268,13 @@ def requests(
 
 
 def forward(late: queue.SimpleQueue[tuple[float, socket.socket, bytes]]) -> None:
-    """Send what is due; all wait equally long, so that the first is due first."""
+    """Forward queued bytes when they are due; the delays are equal, so in order."""
     while True:
         due, server, data = late.get()
         wait = due - time.monotonic()
         if wait > 0:
             time.sleep(wait)
-        with suppress(OSError):  # the server may have gone
+        with suppress(OSError):  # the server may have closed the connection
             if data:
                 server.sendall(data)
             else:
@@ -282,7 +282,7 @@ def forward(late: queue.SimpleQueue[tuple[float, socket.socket, bytes]]) -> None
 
 
 def answers(server: socket.socket, client: socket.socket) -> None:
-    """Pass answers on as they come, until either end closes."""
+    """Forward responses without delay, until either end closes."""
     buffer = memoryview(bytearray(CHUNK))
     with suppress(OSError):
         while n := server.recv_into(buffer):

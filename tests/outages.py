@@ -2,9 +2,9 @@
 
     python tests/outages.py [SECONDS...]
 
-A server dies when 468 of 2,000 samples came and returns after some seconds (1, 5 and
-20): every sample comes right, once, in order. An outage that exceeds the timeout costs
-the samples alone whose turn it was.
+A server stops after 468 of 2,000 samples and returns after some seconds (1, 5 and 20):
+every sample is right, once, in order. An outage that exceeds the timeout skips only the
+samples due during it.
 """
 
 import sys
@@ -28,19 +28,19 @@ def epoch(files: dict[str, bytes], seconds: float, timeout: float) -> int:
     """Read all samples through an outage; return how many were skipped."""
     with Server(files) as server:
         ds = fastshard.open(server.url + "/", timeout=timeout)
-        begun, timer, came = time.monotonic(), None, []
+        begun, timer, received = time.monotonic(), None, []
         items = ds.iter(on_error="skip")
         for sample in items:
             i = int(sample.key)
             assert sample["bin"] == body(i)
-            came.append(i)
-            if len(came) == DIES:
+            received.append(i)
+            if len(received) == DIES:
                 timer = server.leave_for(seconds)
         assert timer is not None
         timer.join()
         took = time.monotonic() - begun
-    assert came == sorted(set(came))
-    assert len(came) + items.skipped == COUNT
+    assert received == sorted(set(received))
+    assert len(received) + items.skipped == COUNT
     print(f"away {seconds:g} s of {timeout:g}: skipped {items.skipped}, {took:.1f} s")
     return items.skipped
 
@@ -55,7 +55,7 @@ def main() -> None:
         files = {f"/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}
     for seconds in map(float, sys.argv[1:] or ("1", "5", "20")):
         assert epoch(files, seconds, 60.0) == 0
-        if seconds > 2:  # turns of 1 s and 0.2 s for the bytes, and pauses
+        if seconds > 2:  # a failing sample takes 1 s, 0.2 s for its bytes, and pauses
             assert epoch(files, seconds, 1.0) <= seconds + 1
 
 

@@ -1,4 +1,4 @@
-"""Datasets over HTTP: the same calls and the same bytes as on this machine."""
+"""Datasets over HTTP: the same calls and the same bytes as for local files."""
 
 import io
 import os
@@ -73,7 +73,7 @@ def same(sample, expected) -> bool:
 
 
 @pytest.mark.parametrize("has_index", [False, True])
-def test_a_dataset_reads_as_on_this_machine(request, server, local, has_index):
+def test_a_remote_dataset_equals_the_local_one(request, server, local, has_index):
     if has_index:
         request.getfixturevalue("indexed")
     ds = fastshard.open(url_of(server))
@@ -86,38 +86,38 @@ def test_a_dataset_reads_as_on_this_machine(request, server, local, has_index):
     assert ds.stats() == local.stats()
 
 
-def test_a_folder_is_what_its_index_lists(indexed, local):
+def test_a_folder_has_the_shards_of_its_index(indexed, local):
     for url in (indexed.at("/d"), indexed.at("/d/"), indexed.at("/d/dataset.fsi")):
         ds = fastshard.open(url)
         assert len(ds) == len(local)
         assert same(ds[-1], local[-1])
 
 
-def test_counting_by_the_index_of_the_dataset_touches_no_shard(indexed):
+def test_the_length_comes_from_the_index_without_reading_a_shard(indexed):
     indexed.forget()
 
     assert len(fastshard.open(indexed.at("/d/"))) == SHARDS * EACH
     assert {request.path for request in indexed.requests} == {"/d/dataset.fsi"}
 
 
-def test_a_folder_without_an_index_says_so(server):
+def test_a_folder_without_an_index_is_an_error(server):
     with pytest.raises(FastshardError, match=r"no dataset\.fsi"):
         fastshard.open(server.at("/d/"))
 
 
-def test_batches_come_with_their_bytes(indexed, local):
+def test_batches_equal_local_ones(indexed, local):
     ds = fastshard.open(url_of(indexed))
     positions = [3, 77, 3, -1, 40]
     [ds.shards[k] for k in range(SHARDS)]
     indexed.forget()
 
     samples = ds.get_many(positions)
-    asked = len(indexed.requests)
+    requested = len(indexed.requests)
     assert all(same(s, local[i]) for s, i in zip(samples, positions, strict=True))
-    assert len(indexed.requests) == asked > 0
+    assert len(indexed.requests) == requested > 0
 
 
-def test_columns_ask_for_their_fields_only(indexed, local):
+def test_columns_request_only_their_fields(indexed, local):
     ds = fastshard.open(url_of(indexed))
     positions = list(range(5, 15))
     ds.get_many([])
@@ -129,7 +129,7 @@ def test_columns_ask_for_their_fields_only(indexed, local):
     assert found.dtype == np.float32
 
 
-def test_reads_go_into_one_buffer(indexed, local):
+def test_members_are_read_into_one_buffer(indexed, local):
     ds = fastshard.open(url_of(indexed))
     positions = [100, 3, 50, 50]
     out, expected = np.zeros(300_000, "u1"), np.zeros(300_000, "u1")
@@ -213,7 +213,7 @@ def test_a_dataset_with_a_literal_token_does_not_pickle(indexed):
     assert "secret" not in str(caught.value)
 
 
-def test_an_iteration_keeps_within_its_memory(indexed):
+def test_an_iteration_stays_within_max_memory(indexed):
     ds = fastshard.open(url_of(indexed), max_memory="256KiB")
 
     most = 0
@@ -232,7 +232,7 @@ def test_closing_ends_an_iteration(indexed):
         next(items)
 
 
-def test_a_server_that_fails_costs_its_samples_and_no_others(indexed, local):
+def test_failures_of_a_server_skip_only_the_affected_samples(indexed, local):
     ds = fastshard.open(url_of(indexed), attempts=1)
     [ds.shards[k] for k in range(SHARDS)]
     indexed.behave("/d/t-001.tar", "status_500")
@@ -304,7 +304,7 @@ def test_an_index_beside_a_shard_is_used(server, folder, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["fsi", "json"])
-def test_a_stale_index_is_passed_over(server, folder, tmp_path, kind):
+def test_a_stale_index_is_ignored(server, folder, tmp_path, kind):
     path = fastshard.open_shard(str(folder / "t-001.tar")).save_index(
         tmp_path / f"x.{kind}"
     )
@@ -320,7 +320,7 @@ def test_a_stale_index_is_passed_over(server, folder, tmp_path, kind):
         )
 
 
-def test_an_index_may_be_elsewhere(server, folder, tmp_path):
+def test_an_index_may_be_in_another_folder(server, folder, tmp_path):
     fastshard.build_index(str(folder), out=str(tmp_path))
     server.files["/i/t-000.fsi"] = (tmp_path / "t-000.fsi").read_bytes()
 
@@ -334,7 +334,7 @@ def test_an_index_may_be_elsewhere(server, folder, tmp_path):
 
 
 def nested(folder: Path) -> bytes:
-    """Return a tar whose large members are tars: what looks like headers is data."""
+    """Return a tar whose large members are tars, with headers inside their data."""
     inner = io.BytesIO()
     with tarfile.open(fileobj=inner, mode="w") as tar:
         for i in range(300):
@@ -351,7 +351,7 @@ def nested(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["nested", "pax", "gnu", "global", "small"])
-def test_a_remote_scan_finds_what_a_local_one_does(tmp_path, monkeypatch, kind):
+def test_a_remote_scan_equals_a_local_one(tmp_path, monkeypatch, kind):
     monkeypatch.setattr("fastshard.index.remote_scan.MIN_WALK_BYTES", 1 << 20)
     path = tmp_path / "a.tar"
     if kind == "nested":
@@ -380,7 +380,7 @@ def test_a_remote_scan_finds_what_a_local_one_does(tmp_path, monkeypatch, kind):
         assert moved < expected.nbytes / 3
 
 
-def test_repeated_headers_are_read_as_on_this_machine(tmp_path, monkeypatch):
+def test_repeated_headers_are_read_as_locally(tmp_path, monkeypatch):
     monkeypatch.setattr("fastshard.index.remote_scan.MIN_WALK_BYTES", 1 << 20)
     path = tmp_path / "a.tar"
     blocks = []
@@ -413,7 +413,7 @@ def test_a_long_chain_of_headers_takes_few_requests(tmp_path):
     assert list(shard.names) == ["name"]
 
 
-def test_every_cut_is_refused_as_on_this_machine(tmp_path, make_tar):
+def test_every_truncation_is_refused_as_locally(tmp_path, make_tar):
     path = make_tar({"a.bin": b"a" * 700, "b.bin": b"b" * 10})
     whole = path.read_bytes()
     with Server({}) as server:
@@ -434,74 +434,78 @@ def test_every_cut_is_refused_as_on_this_machine(tmp_path, make_tar):
                 assert list(shard.names) == expected
 
 
-def test_a_scan_is_made_once_where_a_cache_is(server, tmp_path, monkeypatch):
+def test_a_scan_is_made_once_with_a_cache(server, tmp_path, monkeypatch):
     monkeypatch.setenv("FASTSHARD_CACHE", str(tmp_path))
     first = fastshard.open_shard(server.at("/d/t-000.tar"))
     server.forget()
 
     again = fastshard.open_shard(server.at("/d/t-000.tar"))
 
-    asked = [request.range for request in server.requests if "tar" in request.path]
-    assert asked == [(0, 16383)]  # what it is, and no more
+    requested = [request.range for request in server.requests if "tar" in request.path]
+    assert requested == [(0, 16383)]  # metadata only
     assert list(again.names) == list(first.names)
     assert (again.offsets == first.offsets).all()
     server.files["/d/t-000.tar"] = server.files["/d/t-001.tar"]
     assert fastshard.open_shard(server.at("/d/t-000.tar")).names[0].startswith("s1")
 
 
-def test_what_is_read_is_kept(indexed, local, tmp_path):
-    keeping = {"cache_dir": str(tmp_path / "kept")}
+def test_bytes_read_are_cached(indexed, local, tmp_path):
+    caching = {"cache_dir": str(tmp_path / "cache")}
     for sample, expected in zip(
-        fastshard.open(url_of(indexed), **keeping), local, strict=True
+        fastshard.open(url_of(indexed), **caching), local, strict=True
     ):
         assert same(sample, expected)
     indexed.forget()
 
-    ds = fastshard.open(url_of(indexed), **keeping)
+    ds = fastshard.open(url_of(indexed), **caching)
     assert all(map(same, ds, local))
-    assert indexed.bytes_sent < 200_000  # the beginnings of files: are they the same?
+    assert (
+        indexed.bytes_sent < 200_000
+    )  # the first bytes of files, to compare their versions
 
-    offline = fastshard.open(url_of(indexed), offline=True, **keeping)
+    offline = fastshard.open(url_of(indexed), offline=True, **caching)
     indexed.forget()
     assert all(map(same, offline, local))
     assert not indexed.requests
 
 
-def test_offline_says_what_is_not_kept(indexed, tmp_path):
-    keeping = {"cache_dir": str(tmp_path / "kept")}
-    ds = fastshard.open(url_of(indexed), **keeping)
+def test_offline_errors_name_the_uncached_bytes(indexed, tmp_path):
+    caching = {"cache_dir": str(tmp_path / "cache")}
+    ds = fastshard.open(url_of(indexed), **caching)
     ds.get_many([0, 1])
     [ds.shards[k] for k in range(SHARDS)]
 
-    offline = fastshard.open(url_of(indexed), offline=True, **keeping)
+    offline = fastshard.open(url_of(indexed), offline=True, **caching)
     assert offline[0]["txt"] == b"text 0"
     with pytest.raises(RemoteError, match="offline"):
         [bytes(view) for sample in offline for view in dict(sample).values()]
     with pytest.raises(RemoteError, match="offline"):
-        fastshard.open(indexed.at("/e/other.tar"), offline=True, **keeping)[0]
+        fastshard.open(indexed.at("/e/other.tar"), offline=True, **caching)[0]
 
 
-def test_a_shard_that_is_kept_whole_is_mapped(server, folder, tmp_path):
-    keeping = {"cache_dir": str(tmp_path / "kept")}
-    server.behave("/d/t-000.tar", "ok_for_range")  # it knows no ranges: all is kept
+def test_a_completely_cached_shard_is_mapped(server, folder, tmp_path):
+    caching = {"cache_dir": str(tmp_path / "cache")}
+    server.behave(
+        "/d/t-000.tar", "ok_for_range"
+    )  # without ranges the whole object is cached
 
-    shard = fastshard.open_shard(server.at("/d/t-000.tar"), **keeping)
+    shard = fastshard.open_shard(server.at("/d/t-000.tar"), **caching)
 
     assert shard.mode == "mmap"
     assert list(shard) == list(fastshard.open_shard(str(folder / "t-000.tar")))
     assert shard.path == server.at("/d/t-000.tar")
 
 
-def test_a_shard_that_was_written_to_is_another(indexed, tmp_path):
-    keeping = {"cache_dir": str(tmp_path / "kept"), "index": "none"}
+def test_a_changed_shard_gets_another_cache_entry(indexed, tmp_path):
+    caching = {"cache_dir": str(tmp_path / "cache"), "index": "none"}
     url = indexed.at("/d/t-000.tar")
-    assert fastshard.open_shard(url, **keeping)["s00003.txt"] == b"text 3"
+    assert fastshard.open_shard(url, **caching)["s00003.txt"] == b"text 3"
     indexed.files["/d/t-000.tar"] = indexed.files["/d/t-001.tar"]
 
-    assert fastshard.open_shard(url, **keeping)["s10003.txt"] == b"text 3"
+    assert fastshard.open_shard(url, **caching)["s10003.txt"] == b"text 3"
 
 
-def test_a_field_opened_as_a_file_reads_what_is_asked_for(tmp_path):
+def test_a_field_opened_as_a_file_reads_only_the_requested_bytes(tmp_path):
     movie = random.Random(1).randbytes(3_000_000)
     path = write_tar(tmp_path / "a.tar", {"a.mp4": movie, "a.txt": b"hi"})
     with Server({"/a.tar": path.read_bytes()}) as server:

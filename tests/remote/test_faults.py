@@ -1,4 +1,4 @@
-"""What once went wrong with remote shards: interruptions, redirects, claims of size."""
+"""Regression tests of remote shards: interruptions, redirects, claimed sizes."""
 
 import gc
 import os
@@ -47,7 +47,7 @@ def opened(server, path="/a.tar", **options) -> RemoteFile:
     return open_remote(url, make_settings({"timeout": 2.0, **options}, [url]))
 
 
-def test_an_iteration_that_is_broken_off_leaves_memory_alone(server):
+def test_an_abandoned_iteration_writes_to_no_freed_memory(server):
     ds = fastshard.open(server.at("/a.tar"))
     assert len(ds) == COUNT
     server.latency = 0.01
@@ -62,7 +62,7 @@ def test_an_iteration_that_is_broken_off_leaves_memory_alone(server):
         assert not any(map(any, (other[::997] for other in others)))
 
 
-def test_one_member_that_fails_leaves_the_memory_of_others_alone(server):
+def test_a_failed_member_leaves_the_memory_of_others_alone(server):
     file = opened(server)
     server.latency = 0.05
     requests = [Request(file, at, EACH) for at in range(20_000, 3_000_000, 700_000)]
@@ -76,7 +76,7 @@ def test_one_member_that_fails_leaves_the_memory_of_others_alone(server):
     assert not any(map(any, (other[::997] for other in others)))
 
 
-def test_after_an_error_nothing_is_written_any_more(tmp_path):
+def test_nothing_is_written_to_a_buffer_after_an_error(tmp_path):
     with Server({"/a.tar": bytes([7]) * (20 << 20)}) as server:
         file = opened(server, timeout=10.0)
 
@@ -96,7 +96,7 @@ def test_after_an_error_nothing_is_written_any_more(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["start", "request"])
-def test_an_interrupted_iteration_goes_on_where_it_was(server, monkeypatch, where):
+def test_an_interrupted_iteration_continues_at_its_position(server, monkeypatch, where):
     ds = fastshard.open(server.at("/a.tar"))
     assert len(ds) == COUNT
     items = iter(ds)
@@ -143,7 +143,7 @@ def test_a_token_function_that_fails_ends_no_threads(server):
 
 
 @pytest.mark.parametrize("status", [404, 403])
-def test_a_redirect_to_nothing_is_asked_for_once(server, status):
+def test_a_redirect_without_a_target_is_not_retried(server, status):
     server.behave("/gone.tar", redirect_to("/b.tar"))
     server.files["/b.tar"] = b""
     server.behave("/b.tar", f"status_{status}")
@@ -173,7 +173,7 @@ def test_a_header_that_cannot_be_sent_is_not_shown():
 
 
 def with_name(index: bytes, old: bytes, new: bytes) -> bytes:
-    """Return a dataset.fsi with another name of a shard, its checksums right."""
+    """Return a dataset.fsi with a shard renamed, and valid checksums."""
     assert len(old) == len(new)
     changed = bytearray(index.replace(old, new))
     rows = struct.unpack_from("<Q", changed, 32)[0] * 8
@@ -184,7 +184,7 @@ def with_name(index: bytes, old: bytes, new: bytes) -> bytes:
 @pytest.mark.parametrize(
     "name", [b"http://h/a.tar", b"//other/aaa.tar", b"a/../../bb.tar"]
 )
-def test_an_index_names_no_shards_of_others(tmp_path, server, name):
+def test_an_index_must_not_name_shards_outside_its_folder(tmp_path, server, name):
     old = b"a" * (len(name) - 4) + b".tar"
     with fastshard.ShardWriter(tmp_path / old.decode()) as writer:
         writer.write({"__key__": "a", "txt": "b"})
@@ -215,23 +215,23 @@ def test_a_child_that_drops_requests_leaves_the_parents_alone(server):
     server.forget()
 
     assert [len(request.result()) for request in requests] == [100, 100]
-    assert not server.requests  # they were not asked for again
+    assert not server.requests  # nothing was requested again
 
 
 FEW_FILES = """
 import resource, sys, warnings
 resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
 import fastshard
-url, kept = sys.argv[1:]
+url, cache = sys.argv[1:]
 urls = [f"{url}/m-{i:03}.tar" for i in range(150)]
 for offline in (False, True):
-    ds = fastshard.open(urls, cache_dir=kept, offline=offline, index="none")
+    ds = fastshard.open(urls, cache_dir=cache, offline=offline, index="none")
     assert [bytes(s["txt"]) for s in ds] == [b"%d" % i for i in range(150)]
 print("read")
 """
 
 
-def test_more_shards_are_kept_than_files_may_be_open(tmp_path):
+def test_more_shards_are_cached_than_files_may_be_open(tmp_path):
     if os.name == "nt":
         pytest.skip("no such thing there")
     files = {}
@@ -239,10 +239,10 @@ def test_more_shards_are_kept_than_files_may_be_open(tmp_path):
         path = write_tar(tmp_path / "x.tar", {f"{i}.txt": b"%d" % i})
         files[f"/m-{i:03}.tar"] = path.read_bytes()
     with Server(files) as server:
-        assert "read" in run_script(tmp_path, FEW_FILES, server.url, tmp_path / "kept")
+        assert "read" in run_script(tmp_path, FEW_FILES, server.url, tmp_path / "cache")
 
 
-def test_a_server_without_ranges_and_a_small_cache_say_so(tmp_path, shard):
+def test_a_server_without_ranges_and_a_small_cache_is_an_error(tmp_path, shard):
     files = {"/a.tar": shard, "/b.tar": shard}
     with Server(files) as server:
         for path in files:
@@ -265,7 +265,7 @@ def test_errors_leave_connections_free(server):
     assert server.open_connections <= 2
 
 
-def test_a_claim_of_size_takes_no_memory(server, tmp_path):
+def test_a_claimed_size_allocates_no_memory(server, tmp_path):
     server.files["/i.json"] = b"{}" * 10_000
 
     def claims(exchange):
@@ -279,11 +279,13 @@ def test_a_claim_of_size_takes_no_memory(server, tmp_path):
     server.behave("/i.json", claims)
     url = server.at("/i.json")
     with (
-        pytest.warns(fastshard.CacheWarning),  # no file may be so large
+        pytest.warns(
+            fastshard.CacheWarning
+        ),  # the file system has no files of this size
         pytest.raises((FastshardError, OSError)),
     ):
         fastshard.open_shard(
-            server.at("/a.tar"), index=url, cache_dir=str(tmp_path / "kept")
+            server.at("/a.tar"), index=url, cache_dir=str(tmp_path / "cache")
         )
 
 

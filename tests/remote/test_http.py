@@ -1,4 +1,4 @@
-"""Ranges over HTTP: right bytes, or an error that says why, in bounded time."""
+"""Ranges over HTTP: right bytes or a precise error, in bounded time."""
 
 import gc
 import os
@@ -23,8 +23,8 @@ from support.threads import in_threads
 
 DATA = bytes(i * 7 % 251 for i in range(50_000))
 SECRET = "hf_verysecret"
-OTHER_TAGS = {"no_etag", "no_validators", "weak_etag"}  # than the object had before
-PATIENCE = 5.0  # seconds that a hostile server may cost, with timeout=0.6
+OTHER_TAGS = {"no_etag", "no_validators", "weak_etag"}  # responses with another tag
+PATIENCE = 5.0  # seconds that a hostile server may take, with timeout=0.6
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def opened(server, path="/a.tar", **options) -> RemoteFile:
     return open_remote(url, make_settings({"timeout": 0.6, **options}, [url]))
 
 
-def test_what_an_object_is(server):
+def test_metadata_of_an_object(server):
     file = opened(server)
 
     assert file.nbytes == len(DATA)
@@ -57,7 +57,7 @@ def test_reads_are_ranges(server):
     assert server.requests[0].headers["if-match"] == file.tag
 
 
-def test_an_empty_object_asks_for_no_range(server):
+def test_an_empty_object_requests_no_range(server):
     file = opened(server, "/empty.tar")
     server.forget()
 
@@ -66,15 +66,15 @@ def test_an_empty_object_asks_for_no_range(server):
     assert not server.requests
 
 
-def test_connections_are_used_again(server):
+def test_connections_are_reused(server):
     file = opened(server)
 
     for at in range(17_000, 40_000, 1000):
         assert file.read(at, 500) == DATA[at : at + 500]
-    assert server.connections <= 2  # one to begin with, one of the ranges' own
+    assert server.connections <= 2  # one of urllib3, one of the fast path
 
 
-def test_many_ranges_come_side_by_side():
+def test_many_ranges_are_read_concurrently():
     whole = DATA * 700
     with Server({"/a.tar": whole}, latency=0.05) as server:
         file = opened(server, timeout=30.0, connections=8)
@@ -96,7 +96,7 @@ def test_near_ranges_are_merged(server):
     assert len(server.requests) == 1
 
 
-def test_what_is_kept_of_a_range_is_its_own_memory(server):
+def test_a_result_keeps_only_its_own_memory(server):
     file = opened(server)
 
     first, second = file.read_many([(20_000, 10), (20_500, 10)])
@@ -136,7 +136,7 @@ def test_a_large_read_is_split(server):
 
 @pytest.fixture(params=["fast", "slow"])
 def way(request, monkeypatch):
-    """Ranges by connections of their own, or by urllib3 alone."""
+    """Read ranges by the fast path, or by urllib3 alone."""
     if request.param == "slow":
         monkeypatch.setattr(FastHttp, "read", lambda *args: False)
 
@@ -161,7 +161,7 @@ def test_a_hostile_server_gives_right_bytes_or_an_error(server, behaviour):
 
 
 @pytest.mark.parametrize("behaviour", sorted(BEHAVIOURS))
-def test_a_hostile_server_may_be_met_first(server, behaviour):
+def test_a_hostile_server_at_open_gives_right_bytes_or_an_error(server, behaviour):
     server.behave("/a.tar", behaviour)
 
     begun = time.monotonic()
@@ -192,7 +192,7 @@ def test_a_hostile_server_may_be_met_first(server, behaviour):
         "not_http",
     ],
 )
-def test_what_passes_is_asked_for_again(server, behaviour):
+def test_transient_failures_are_retried(server, behaviour):
     file = opened(server, timeout=8.0)
     server.behave("/a.tar", behaviour, times=2)
 
@@ -226,7 +226,7 @@ def test_a_missing_object(server):
     assert caught.value.status == 404
 
 
-def test_a_server_without_ranges_is_recognised_before_its_body_is_taken(server):
+def test_a_server_without_ranges_is_detected_before_its_body_is_read(server):
     server.files["/large.tar"] = bytes(30_000_000)
     file = opened(server, "/large.tar")
     server.behave("/large.tar", "ok_for_range")
@@ -238,7 +238,7 @@ def test_a_server_without_ranges_is_recognised_before_its_body_is_taken(server):
     assert server.bytes_sent < 30_000_000
 
 
-def test_an_object_that_is_written_to_is_noticed(server):
+def test_a_changed_object_is_detected(server):
     file = opened(server)
     server.files["/a.tar"] = DATA[::-1]
 
@@ -246,7 +246,7 @@ def test_an_object_that_is_written_to_is_noticed(server):
         file.read(20_000, 10)
 
 
-def test_an_object_that_is_written_to_without_tags_is_noticed_by_its_size(server):
+def test_a_changed_object_without_tags_is_detected_by_its_size(server):
     server.behave("/a.tar", "no_validators")
     file = opened(server)
     server.files["/a.tar"] = DATA + b"more"
@@ -269,7 +269,7 @@ def test_the_token_goes_to_its_own_origin_only(server):
     assert not any(SECRET in str(headers) for headers in seen)
 
 
-def test_a_redirect_is_remembered(server):
+def test_a_redirect_is_cached(server):
     server.behave("/a.tar", redirect_to("/b.tar"))
     file = opened(server)
     server.forget()
@@ -279,7 +279,7 @@ def test_a_redirect_is_remembered(server):
     assert [request.path for request in server.requests] == ["/b.tar", "/b.tar"]
 
 
-def test_a_remembered_redirect_that_ended_is_asked_for_again(server):
+def test_an_expired_redirect_is_requested_again(server):
     server.behave("/a.tar", redirect_to("/b.tar?Expires=99999999999"))
     file = opened(server)
     server.behave("/b.tar", "status_403", times=1)
@@ -311,7 +311,7 @@ def test_private_hosts_can_be_refused(server):
     assert not server.requests
 
 
-def test_a_deadline_holds_for_the_whole_answer(server):
+def test_a_deadline_covers_the_whole_response(server):
     file = opened(server, timeout=0.5)
     for behaviour in ("trickle", "stall", "slow_headers", "never_answer"):
         server.behave_well()
@@ -322,7 +322,7 @@ def test_a_deadline_holds_for_the_whole_answer(server):
         assert time.monotonic() - begun < 2
 
 
-def test_secrets_are_shown_nowhere(server):
+def test_secrets_appear_in_no_error(server):
     settings = make_settings(
         {"token": SECRET, "headers": {"Cookie": SECRET}}, [server.at("/a.tar")]
     )
@@ -348,7 +348,7 @@ def token_of_the_process() -> str:
     return f"{SECRET}-{os.getpid()}"
 
 
-def test_a_function_is_asked_for_the_token_again(server):
+def test_a_token_function_is_called_for_each_request(server):
     url = server.at("/a.tar")
     settings = make_settings({"token": token_of_the_process}, [url])
 
@@ -363,13 +363,13 @@ def test_a_function_is_asked_for_the_token_again(server):
 @pytest.mark.parametrize(
     "url", ["http://user:word@127.0.0.1/a.tar", "http:///a.tar", "http://[::1/a.tar"]
 )
-def test_urls_that_are_none_are_refused(url):
+def test_invalid_urls_are_refused(url):
     with pytest.raises(FastshardError) as caught:
         make_settings({}, [url])
     assert "word" not in str(caught.value).replace("password", "")
 
 
-def test_a_read_that_nobody_waits_for_ends(server):
+def test_a_dropped_read_ends(server):
     file = opened(server, timeout=30.0)
     server.behave("/a.tar", "never_answer")
     requests = [file.request(20_000, 10)]
@@ -399,7 +399,7 @@ def test_threads_share_an_object(server):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @forks_beside_threads  # the server's
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_reads_by_connections_of_its_own(server):
+def test_a_forked_child_opens_its_own_connections(server):
     file = opened(server, timeout=30.0)
     file.read_many([(20_000, 10), (40_000, 10)])
     waiting = file.request(30_000, 10)
@@ -418,7 +418,7 @@ def test_a_forked_child_reads_by_connections_of_its_own(server):
     assert file.read(25_000, 10) == DATA[25_000:25_010]
 
 
-def test_ctrl_c_leaves_no_writer_behind(server, monkeypatch):
+def test_no_thread_writes_after_ctrl_c(server, monkeypatch):
     file = opened(server, timeout=30.0)
     server.behave("/a.tar", "stall")
     out = bytearray(2000)
@@ -458,19 +458,19 @@ def test_a_small_object_is_read_whole_from_a_server_without_ranges(server):
 
 
 def fast_read(server, path="/a.tar", **options) -> bool:
-    """Say whether a range came without urllib3."""
+    """Return whether the fast path read a range."""
     file = opened(server, path, timeout=5.0, **options)
     client = client_for(file.settings)
     room = bytearray(10)
     parts = [(20_000, memoryview(room))]
-    came = client._fast.read(
+    done = client._fast.read(
         client._target_of(file.url), 20_000, 20_010, parts, file.info, Deadline(5.0)
     )
-    assert not came or room == DATA[20_000:20_010]
-    return came
+    assert not done or room == DATA[20_000:20_010]
+    return done
 
 
-def test_ranges_come_without_urllib3(server):
+def test_the_fast_path_reads_ranges(server):
     server.files["/with blank.tar"] = DATA
     assert fast_read(server)
     assert fast_read(server, "/with blank.tar")
@@ -480,7 +480,7 @@ def test_ranges_come_without_urllib3(server):
 
 
 @pytest.mark.parametrize("behaviour", sorted(BEHAVIOURS))
-def test_what_is_not_just_what_was_asked_for_is_left_to_urllib3(server, behaviour):
+def test_unexpected_responses_are_left_to_urllib3(server, behaviour):
     file = opened(server)
     client = client_for(file.settings)
     server.behave("/a.tar", behaviour)
@@ -488,15 +488,15 @@ def test_what_is_not_just_what_was_asked_for_is_left_to_urllib3(server, behaviou
     parts = [(20_000, memoryview(room))]
 
     begun = time.monotonic()
-    came = client._fast.read(file.url, 20_000, 24_000, parts, file.info, Deadline(0.5))
+    done = client._fast.read(file.url, 20_000, 24_000, parts, file.info, Deadline(0.5))
 
     assert time.monotonic() - begun < 3
-    if came:
+    if done:
         assert room == DATA[20_000:24_000]
         assert behaviour not in BROKEN
 
 
-def test_a_server_that_failed_thrice_is_left_to_urllib3_for_a_while(server):
+def test_the_fast_path_pauses_after_three_failures(server):
     file = opened(server, attempts=1)
     server.behave("/a.tar", "status_500")
     for _ in range(3):
@@ -509,17 +509,17 @@ def test_a_server_that_failed_thrice_is_left_to_urllib3_for_a_while(server):
     assert [r.headers["user-agent"][:14] for r in server.requests] == ["python-urllib3"]
 
 
-def test_a_connection_that_was_closed_meanwhile_is_not_used(server):
+def test_a_closed_idle_connection_is_replaced(server):
     file = opened(server)
     client = client_for(file.settings)
     file.read(20_000, 10)
-    (kept,) = next(iter(client._fast._servers.values())).idle
-    kept.sock.shutdown(socket.SHUT_RDWR)
+    (idle,) = next(iter(client._fast._servers.values())).idle
+    idle.sock.shutdown(socket.SHUT_RDWR)
 
     assert file.read(20_000, 10) == DATA[20_000:20_010]
 
 
-def test_a_header_of_several_lines_is_not_sent(server):
+def test_a_header_with_line_ends_is_not_sent(server):
     with pytest.raises((FastshardError, ValueError)):
         opened(server, headers={"X-Some": "thing\r\nHost: other"})
     assert not server.requests

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub: opened, listed, and their token kept."""
+"""Datasets of the Hugging Face hub: opening, listing, secrecy of the token."""
 
 import os
 import pickle
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("loopback"), not_sanitized]
 
 
 def tar_of(folder, number, name="x"):
-    """A shard with one sample of a text and a large field."""
+    """Return a shard with one sample of a text and a large field."""
     members = {f"{number}.txt": f"{name} {number}".encode()}
     members[f"{number}.bin"] = bytes([number]) * 40_000
     return write_tar(folder / "made.tar", members).read_bytes()
@@ -33,7 +33,7 @@ def tar_of(folder, number, name="x"):
 
 @pytest.fixture
 def hub(tmp_path):
-    """A hub with a dataset, an older revision of it, and others to be refused."""
+    """Serve a hub: a dataset with an older revision, gated and private ones."""
     files = {f"train-{i}.tar": tar_of(tmp_path, i) for i in range(3)}
     files |= {f"sub/a-{i}.tar": tar_of(tmp_path, i, "sub") for i in (2, 10)}
     files |= {"sub/deep/é b.tar": tar_of(tmp_path, 7, "deep"), "README.md": b"# Hi"}
@@ -94,13 +94,13 @@ def test_the_default_revision(hub):
     assert texts(opened(hub, SOURCE, revision=commit)) == ["old 0"]
 
 
-def test_what_is_listed_is_of_one_commit(hub):
+def test_a_listing_is_of_one_commit(hub):
     commit = commit_of(REPO, hub.repos[REPO])
     dataset = opened(hub, f"{SOURCE}::{SOURCE}/sub")
     assert {path.split("/")[4] for path in dataset.shards.paths} == {f"name@{commit}"}
 
-    asked = [r.path for r in hub.requests if "/revision/" in r.path]
-    assert asked == [f"/api/datasets/{REPO}/revision/main"]
+    requested = [r.path for r in hub.requests if "/revision/" in r.path]
+    assert requested == [f"/api/datasets/{REPO}/revision/main"]
     hub.revisions[REPO]["before"] = dict(hub.repos[REPO])
     del hub.repos[REPO]["train-0.tar"]
     assert texts(dataset)[0] == "x 0"
@@ -146,12 +146,12 @@ def test_a_tree_of_many_pages(hub):
 
 
 @pytest.mark.parametrize("status", ["status_503_retry_after", "status_500"])
-def test_a_listing_is_asked_for_again(hub, status):
+def test_a_listing_is_retried(hub, status):
     hub.behave(f"/api/datasets/{REPO}/revision/main", status, times=1)
     assert texts(opened(hub, f"{SOURCE}/sub")) == ["sub 2", "sub 10"]
 
 
-def test_the_hub_may_be_away_for_less_than_the_timeout(hub):
+def test_an_outage_of_the_hub_shorter_than_the_timeout_is_survived(hub):
     Server.__exit__(hub)  # not the CDN
     timer = threading.Timer(1.0, hub.come_back)
     timer.start()
@@ -160,7 +160,7 @@ def test_the_hub_may_be_away_for_less_than_the_timeout(hub):
     timer.join()
 
 
-def test_a_listing_that_fails_is_given_up(hub):
+def test_a_failing_listing_ends_with_an_error(hub):
     hub.behave(None, "status_500")
     with pytest.raises(fastshard.RemoteError, match="after 2 attempts") as caught:
         opened(hub, SOURCE, attempts=2)
@@ -168,7 +168,7 @@ def test_a_listing_that_fails_is_given_up(hub):
 
 
 @pytest.mark.parametrize("behaviour", ["not_http", "close_at_once", "status_404"])
-def test_a_listing_that_is_none(hub, behaviour):
+def test_a_hostile_response_to_a_listing(hub, behaviour):
     hub.behave(None, behaviour)
     with pytest.raises(fastshard.RemoteError) as caught:
         opened(hub, SOURCE, attempts=1)
@@ -176,7 +176,7 @@ def test_a_listing_that_is_none(hub, behaviour):
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"[1]", b'[{"type": "file"}]', b"null"])
-def test_a_listing_of_nonsense(hub, body):
+def test_a_listing_with_unexpected_content(hub, body):
     settings = make_settings({"endpoint": hub.url}, [SOURCE])
     path = f"/api/datasets/{REPO}/tree/main"
     right = hub.answer
@@ -195,7 +195,7 @@ def test_a_listing_of_nonsense(hub, body):
 
 @pytest.mark.parametrize("repo", ["owner/gated", "owner/private"])
 @pytest.mark.parametrize("path", ["", "/a.tar"])
-def test_who_may_not_read_is_told_what_to_do(hub, repo, path):
+def test_a_refusal_says_how_to_get_access(hub, repo, path):
     source = f"hf://datasets/{repo}{path}"
     for token in ("", "wrong"):
         with pytest.raises(fastshard.RemoteError) as caught:
@@ -220,7 +220,7 @@ def test_who_may_not_read_is_told_what_to_do(hub, repo, path):
         ("hf://datasets/owner/none/a.tar", "Repository not found"),
     ],
 )
-def test_what_is_missing(hub, source, words):
+def test_missing_files_and_datasets(hub, source, words):
     with pytest.raises(fastshard.RemoteNotFoundError, match=words) as caught:
         texts(opened(hub, source, token=SECRET))
     assert isinstance(caught.value, FileNotFoundError)
@@ -246,13 +246,13 @@ def test_a_folder_without_shards(hub):
         (f"{SOURCE}/%2e%2e/a.tar", "must not have empty parts"),
     ],
 )
-def test_urls_of_no_dataset(hub, url, words):
+def test_invalid_hub_urls(hub, url, words):
     with pytest.raises(FastshardError, match=words):
         len(opened(hub, url))
     assert not hub.requests
 
 
-def test_urls_name_every_path():
+def test_every_path_survives_a_round_trip_through_its_url():
     place = parse_hub_url(f"{SOURCE}@refs%2Fpr%2F1/50%25 %3F/a#b.tar")
     assert place == (REPO, "refs/pr/1", "50% ?/a#b.tar")
     assert parse_hub_url(place.text) == place
@@ -266,7 +266,7 @@ def test_the_cdn_never_sees_the_token(hub):
     assert tokens(hub.cdn) == {None}
 
 
-def test_expired_signatures_are_asked_for_again(hub):
+def test_expired_signatures_are_requested_again(hub):
     dataset = opened(hub, f"{SOURCE}/train-{{0..2}}.tar")
     assert len(dataset) == 3
     hub.expire()
@@ -280,7 +280,7 @@ def token_of_the_process():
     return SECRET
 
 
-def test_a_token_that_a_function_knows(hub):
+def test_a_token_by_a_function(hub):
     source = "hf://datasets/owner/gated"
     dataset = opened(hub, source, token=token_of_the_process)
 
@@ -312,7 +312,7 @@ def test_the_token_of_a_login(hub, monkeypatch, tmp_path):
     assert texts(opened(hub, "hf://datasets/owner/gated/a.tar")) == ["gated 1"]
 
 
-def test_a_token_for_others_is_not_told_to_the_hub(hub, monkeypatch):
+def test_a_token_for_other_hosts_is_not_sent_to_the_hub(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     options = {"endpoint": hub.url, "token": "other", "headers": {"X-Key": "other"}}
     settings = make_settings(options, ["http://127.0.0.1:1/a.tar"])
@@ -322,7 +322,7 @@ def test_a_token_for_others_is_not_told_to_the_hub(hub, monkeypatch):
     assert "x-key" not in hub.requests[0].headers
 
 
-def test_a_token_of_the_hub_is_told_to_nobody_else(hub, monkeypatch):
+def test_the_hubs_token_is_not_sent_to_other_hosts(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     with Server({"/b.tar": hub.repos[REPO]["train-1.tar"]}) as other:
         source = f"{SOURCE}/train-0.tar::{other.at('/b.tar')}"
@@ -332,13 +332,13 @@ def test_a_token_of_the_hub_is_told_to_nobody_else(hub, monkeypatch):
 
 
 @pytest.mark.parametrize("token", ["a\nb", "a\x00b", "ä"])
-def test_a_token_that_is_none_is_not_shown(hub, token):
+def test_an_invalid_token_is_not_shown(hub, token):
     with pytest.raises(FastshardError) as caught:
         opened(hub, f"{SOURCE}/train-0.tar", token=token)
     assert token not in str(caught.value)
 
 
-def test_nothing_shows_the_token(hub):
+def test_the_token_appears_nowhere(hub):
     source = "hf://datasets/owner/gated"
     dataset = opened(hub, source, token=SECRET)
     with pytest.raises(FastshardError, match="not pickled"):

@@ -1,4 +1,4 @@
-"""Shards in object stores: the same samples as here, or an error that says why."""
+"""Shards in object stores: the same samples as in local files, or a precise error."""
 
 import gc
 import itertools
@@ -30,7 +30,7 @@ DATA = bytes(i * 7 % 251 for i in range(50_000))
 NAMES = itertools.count()
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
-pytestmark = not_sanitized  # nothing of it is in C
+pytestmark = not_sanitized  # tests no C code
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def endpoint():
 
 
 class Bucket:
-    """A bucket, and the options that open it."""
+    """Bucket with the options to open it."""
 
     def __init__(self, endpoint: str) -> None:
         import boto3
@@ -113,7 +113,7 @@ def contents(ds):
 
 @pytest.mark.parametrize("kind", ["none", "beside", "dataset", "wids"])
 @pytest.mark.parametrize("source", ["t-{000..002}.tar", "", "t-*.tar", "**"])
-def test_a_dataset_is_the_same_as_here(bucket, folder, kind, source):
+def test_a_dataset_in_a_bucket_equals_the_local_one(bucket, folder, kind, source):
     expected = contents(fastshard.open(str(folder)))
     if kind == "wids":
         [path] = fastshard.build_index(folder, format="wids")
@@ -140,7 +140,7 @@ def test_a_dataset_is_the_same_as_here(bucket, folder, kind, source):
     "key",
     ["a b.tar", "ü名.tar", "50%.tar", "a%20b.tar", "a+b.tar", "a#b.tar", "x/a?b=c.tar"],
 )
-def test_keys_are_taken_as_they_are(bucket, key):
+def test_keys_are_not_decoded(bucket, key):
     bucket.put(key, DATA)
     url = bucket.url(key)
 
@@ -153,7 +153,7 @@ def test_keys_are_taken_as_they_are(bucket, key):
     assert list(bucket.client_of().list(bucket.url("").rstrip("/"))) == [url]
 
 
-def test_ranges_and_what_is_known(bucket):
+def test_ranges_and_metadata(bucket):
     whole = DATA * 500
     bucket.put("a.tar", whole)
     file = open_remote(bucket.url("a.tar"), bucket.settings())
@@ -174,7 +174,7 @@ def test_an_empty_object(bucket):
     assert bucket.client_of().whole(file.url)[1] == b""
 
 
-def test_an_object_that_is_replaced_is_noticed(bucket):
+def test_a_replaced_object_is_detected(bucket):
     bucket.put("a.tar", DATA)
     file = open_remote(bucket.url("a.tar"), bucket.settings())
     for other in (DATA[::-1], DATA + b"more"):
@@ -190,7 +190,7 @@ def test_a_compressed_object_is_refused(bucket):
         open_remote(bucket.url("a.tar"), bucket.settings())
 
 
-def test_what_is_missing(bucket):
+def test_missing_objects_and_buckets(bucket):
     for url in (bucket.url("none.tar"), "s3://no-such-bucket/none.tar"):
         with pytest.raises(RemoteNotFoundError) as caught:
             open_remote(url, bucket.settings())
@@ -224,7 +224,7 @@ def test_errors_of_a_store_show_no_secret(bucket, status):
     assert SECRET not in str(error) + repr(error.args)
 
 
-def test_a_store_that_does_not_answer_costs_bounded_time(bucket):
+def test_an_unresponsive_store_fails_in_bounded_time(bucket):
     with Server({}) as server:
         server.behave(None, "never_answer")
         options = {"store": {"endpoint": server.url}, "timeout": 0.5, "attempts": 3}
@@ -232,7 +232,7 @@ def test_a_store_that_does_not_answer_costs_bounded_time(bucket):
             open_remote(bucket.url("a.tar"), bucket.settings(**options))
 
 
-def test_options_that_are_none_are_refused(bucket):
+def test_invalid_options_are_refused(bucket):
     settings = bucket.settings(store={"no_such_option": SECRET})
     with pytest.raises(FastshardError, match="no_such_option") as caught:
         open_remote(bucket.url("a.tar"), settings)
@@ -283,30 +283,30 @@ def in_child(check):
 
 @pytest.fixture
 def unused(monkeypatch):
-    """Have this process forget that it used obstore."""
+    """Reset the record that this process used obstore."""
     monkeypatch.setattr(obstores._Process, "used", False)
 
 
 @forks
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_child_is_told_that_obstore_was_used_before(bucket, unused):
+def test_obstore_is_refused_in_a_child_of_a_process_that_used_it(bucket, unused):
     bucket.put("a.tar", DATA)
     file = open_remote(bucket.url("a.tar"), bucket.settings())
 
-    def is_told():
+    def is_refused():
         try:
             file.read(20_000, 10)
         except FastshardError as error:
             return "spawn" in str(error) and "forkserver" in str(error)
         return False
 
-    assert in_child(is_told)
-    assert in_child(lambda: in_child(is_told))
+    assert in_child(is_refused)
+    assert in_child(lambda: in_child(is_refused))
     assert file.read(20_000, 10) == DATA[20_000:20_010]
 
 
 class Store(Server):
-    """Answers GETs of one bucket with path-style addresses, without signatures."""
+    """Server of one bucket with path-style addresses, without signatures."""
 
     def answer(self, request):
         return super().answer(replace(request, target=request.target.partition("?")[0]))
@@ -317,7 +317,7 @@ def plain_store(server, **options):
     return make_settings({"store": store, **options}, [])
 
 
-def test_a_store_that_is_away_is_asked_again_until_the_timeout():
+def test_an_unavailable_store_is_retried_until_the_timeout():
     with Store({"/b/a.tar": DATA}) as server:
         file = open_remote("s3://b/a.tar", plain_store(server, timeout=20.0))
         begun = time.monotonic()
@@ -333,7 +333,7 @@ def test_a_store_that_is_away_is_asked_again_until_the_timeout():
         assert time.monotonic() - begun >= 2.0
 
         server.behave_well()
-        server.behave(None, "short_body", times=2)  # which obstore itself gives up
+        server.behave(None, "short_body", times=2)  # obstore does not retry it
         assert file.read(30_000, 10) == DATA[30_000:30_010]
 
         server.behave_well()

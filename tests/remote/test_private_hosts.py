@@ -1,4 +1,4 @@
-"""private_hosts=False: nothing is connected to before its address is known public."""
+"""private_hosts=False: no connection is made before its address is checked."""
 
 import socket
 import threading
@@ -20,7 +20,7 @@ PUBLIC = "93.184.216.34"
 
 
 class Listener:
-    """A socket that counts who connects, and may answer them."""
+    """Socket that counts connections, and may send an answer."""
 
     def __init__(self, answer=b""):
         self.answer = answer
@@ -50,18 +50,18 @@ class Listener:
 
 
 class Resolver:
-    """Stands for DNS: names and their addresses, one list for each time of asking."""
+    """Fake DNS: names and their addresses, one list for each query."""
 
     def __init__(self, monkeypatch, answers):
         self.answers = {name: list(lists) for name, lists in answers.items()}
-        self.asked = []
+        self.queries = []
         self.original = socket.getaddrinfo
         monkeypatch.setattr(socket, "getaddrinfo", self.resolve)
 
     def resolve(self, host, port, *args, **kwargs):
-        if host not in self.answers:  # an address: no DNS
+        if host not in self.answers:  # an address
             return self.original(host, port, *args, **kwargs)
-        self.asked.append(host)
+        self.queries.append(host)
         lists = self.answers[host]
         addresses = lists.pop(0) if len(lists) > 1 else lists[0]
         return [
@@ -73,7 +73,7 @@ class Resolver:
 
 @pytest.fixture
 def connected(monkeypatch):
-    """The addresses that sockets were to connect to."""
+    """Record the addresses that sockets connect to."""
     found = []
     connect = socket.socket.connect
 
@@ -159,11 +159,11 @@ def test_one_private_address_refuses_a_name(monkeypatch, connected, scheme, addr
     with pytest.raises(RemoteError, match="is not a public address"):
         open_remote(url, strict(url))
     assert connected == []
-    assert resolver.asked == ["mixed.example"]
+    assert resolver.queries == ["mixed.example"]
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_name_that_changes_is_connected_to_where_it_was_checked(
+def test_the_checked_address_is_connected_to_if_the_name_changes(
     monkeypatch, connected, scheme
 ):
     answers = {"rebound.example": [[PUBLIC], ["127.0.0.1"]]}
@@ -173,12 +173,14 @@ def test_a_name_that_changes_is_connected_to_where_it_was_checked(
     with pytest.raises(RemoteError, match=r"127\.0\.0\.1 is not a public address"):
         open_remote(url, strict(url))
 
-    assert connected == [PUBLIC]  # refused there; before the next attempt it is checked
-    assert resolver.asked == ["rebound.example"] * 2
+    assert connected == [
+        PUBLIC
+    ]  # the connection is refused; the retry checks the new address
+    assert resolver.queries == ["rebound.example"] * 2
 
 
 def test_redirects_are_checked(monkeypatch, connected):
-    """The first host is public by decree, the one it redirects to is not."""
+    """The first host is patched to be public; the target of its redirect is private."""
     with Server({"/a.tar": DATA}) as server, Listener() as listener:
         original = connection.public_addresses
 
@@ -196,7 +198,7 @@ def test_redirects_are_checked(monkeypatch, connected):
     assert caught.value.url == url
 
 
-def test_ranges_by_connections_of_their_own_are_checked(monkeypatch):
+def test_the_fast_path_checks_addresses(monkeypatch):
     with Server({"/a.tar": DATA}) as server:
         answers = [["127.0.0.1"]]
 
@@ -222,8 +224,8 @@ def test_ranges_by_connections_of_their_own_are_checked(monkeypatch):
         assert server.connections == 0
 
 
-def test_tls_goes_on_with_the_name(monkeypatch, tmp_path):
-    """SNI and the certificate are of the name, though an address is connected to."""
+def test_tls_verifies_the_name(monkeypatch, tmp_path):
+    """SNI and the certificate check use the name, the connection the address."""
     needs("openssl")
     names = []
     pem, context = make_certificate()
@@ -246,7 +248,7 @@ def test_tls_goes_on_with_the_name(monkeypatch, tmp_path):
         connection._tls_context.cache_clear()
 
 
-def test_a_certificate_that_is_not_trusted_is_asked_for_once(monkeypatch):
+def test_an_untrusted_certificate_is_not_retried(monkeypatch):
     needs("openssl")
     with Server({"/a.tar": DATA}, tls=True) as server:
         with pytest.raises(RemoteError, match="certificate is not trusted") as caught:

@@ -1,4 +1,4 @@
-"""Servers that go away and come back: what is retried, until when, and what is not."""
+"""Outages of servers: which failures are retried, and for how long."""
 
 import socket
 import time
@@ -50,7 +50,7 @@ def dataset(server, **options):
 
 
 def drained(items) -> tuple[list[str], list[Exception]]:
-    """Go on after errors until the end; return the keys that came, and the errors."""
+    """Iterate to the end, past errors; return the keys and the errors."""
     keys, errors = [], []
     while True:
         try:
@@ -66,7 +66,7 @@ def drained(items) -> tuple[list[str], list[Exception]]:
 
 
 def until_error(items) -> tuple[list[str], RemoteError]:
-    """Return the keys that come before an error, and the error."""
+    """Return the keys before the first error, and the error."""
     keys = []
     while True:
         try:
@@ -79,29 +79,29 @@ ALL = [f"s{i:04}" for i in range(COUNT)]
 
 
 @pytest.mark.parametrize("order", ["shards", "shuffled"])
-def test_what_failed_ahead_is_asked_for_again_in_its_turn(server, order):
+def test_a_failed_prefetch_is_retried_at_its_position(server, order):
     ds = dataset(server, timeout=0.8)
     expected = ALL
     if order == "shuffled":
         ds = ds.shuffle(3)
         expected = list(ds.keys())
     items = iter(ds)
-    came = [next(items).key for _ in range(20)]
+    first = [next(items).key for _ in range(20)]
     server.leave()
-    time.sleep(1.0)  # all that was asked for ahead fails meanwhile
+    time.sleep(1.0)  # all prefetches fail in this time
     more, error = until_error(items)
-    came += more
+    first += more
     assert error.transient
     server.come_back()
 
     keys, errors = drained(items)
 
     assert not errors
-    assert len(came) + 1 + len(keys) == COUNT
-    assert came + keys == [key for key in expected if key in {*came, *keys}]
+    assert len(first) + 1 + len(keys) == COUNT
+    assert first + keys == [key for key in expected if key in {*first, *keys}]
 
 
-def test_only_samples_whose_turn_fell_into_the_outage_are_skipped(server):
+def test_an_outage_skips_only_the_samples_due_during_it(server):
     ds = dataset(server, timeout=0.8)
     items = ds.iter(on_error="skip")
     keys = [next(items).key for _ in range(20)]
@@ -109,24 +109,24 @@ def test_only_samples_whose_turn_fell_into_the_outage_are_skipped(server):
     keys += [sample.key for sample in items]
     timer.join()
 
-    # One turn takes 0.8 s at least, so 4 s are five turns at most.
+    # A failing sample takes at least 0.8 s, so 4 s are at most five samples.
     assert len(keys) + items.skipped == COUNT
     assert items.skipped <= 6
 
 
-def test_a_short_outage_is_not_seen_at_all(server):
+def test_a_short_outage_causes_no_error(server):
     ds = dataset(server)
     items = iter(ds)
-    came = [next(items).key for _ in range(20)]
+    first = [next(items).key for _ in range(20)]
     timer = server.leave_for(1.0)
 
     keys, errors = drained(items)
 
     timer.join()
-    assert (came + keys, errors) == (ALL, [])
+    assert (first + keys, errors) == (ALL, [])
 
 
-def test_batches_go_on_after_an_outage(server):
+def test_batches_continue_after_an_outage(server):
     batches = dataset(server, timeout=0.8).batches(10)
     got = list(next(batches)["__key__"])
     server.leave()
@@ -145,21 +145,24 @@ def test_batches_go_on_after_an_outage(server):
     assert len(set(got)) == len(got)
 
 
-def test_a_shard_that_could_not_be_opened_ahead_is_opened_in_its_turn(server):
+def test_a_failed_prefetch_of_a_shard_is_retried_at_its_position(server):
     server.behave("/1.tar", "status_500")
     server.behave("/1.tar.fsi", "status_500")
     server.behave("/1.fsi", "status_500")
     items = iter(dataset(server, timeout=0.8))
-    came, error = until_error(items)
-    assert (came, error.status) == (ALL[:100], 500)
+    first, error = until_error(items)
+    assert (first, error.status) == (ALL[:100], 500)
     server.behave_well()
 
     keys, errors = drained(items)
 
-    assert (keys, errors) == (ALL[101:], [])  # only the one whose turn it was is lost
+    assert (keys, errors) == (
+        ALL[101:],
+        [],
+    )  # only the sample due during the outage is lost
 
 
-def test_a_shard_that_is_gone_is_not_asked_for_by_each_of_its_samples(server):
+def test_a_missing_shard_is_not_requested_for_each_of_its_samples(server):
     del server.files["/1.tar"]
     items = iter(dataset(server))
 
@@ -168,8 +171,8 @@ def test_a_shard_that_is_gone_is_not_asked_for_by_each_of_its_samples(server):
     assert keys == ALL[:100] + ALL[200:]
     assert len(errors) == 100
     assert all(isinstance(error, RemoteNotFoundError) for error in errors)
-    asked = [request for request in server.requests if request.path == "/1.tar"]
-    assert len(asked) <= 3
+    requested = [request for request in server.requests if request.path == "/1.tar"]
+    assert len(requested) <= 3
 
 
 def test_columns_and_reads_after_an_outage(server):
@@ -190,7 +193,7 @@ def test_columns_and_reads_after_an_outage(server):
 
 
 @pytest.mark.parametrize("seconds", [1.0, 5.0])
-def test_a_server_may_be_away_for_less_than_the_timeout(server, seconds):
+def test_an_outage_shorter_than_the_timeout_is_survived(server, seconds):
     url = server.at("/0.tar")
     file = open_remote(url, make_settings({"timeout": 30.0}, [url]))
     timer = server.leave_for(seconds)
@@ -205,8 +208,8 @@ def test_a_server_may_be_away_for_less_than_the_timeout(server, seconds):
     assert took < seconds + 12  # the longest pause, on a busy machine
 
 
-def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
-    """The pauses of an outage of 20 s, by a clock that only sleeping moves."""
+def test_an_outage_of_20_of_60_seconds_is_survived(monkeypatch):
+    """Simulate an outage of 20 s by a clock that only `sleep` advances."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "monotonic_ns", lambda: int(now[0] * 1e9))
@@ -223,7 +226,7 @@ def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
         assert max(pauses) <= 5.01
         assert 6 < attempt < 60
 
-        for _ in range(200):  # it never comes back
+        for _ in range(200):  # the server never returns
             try:
                 deadline.backoff(RetryError("refused"), attempt, "u")
             except RemoteError as error:
@@ -232,7 +235,7 @@ def test_a_server_may_be_away_for_twenty_seconds_of_sixty(monkeypatch):
         assert 59.9 <= now[0] <= 60.0
 
 
-def test_an_error_that_is_being_handled_is_not_taken_for_another(server):
+def test_a_handled_exception_is_not_taken_for_the_cause(server):
     url = server.at("/0.tar")
     file = open_remote(url, make_settings({"timeout": 10.0}, [url]))
     timer = server.leave_for(0.5)
@@ -252,7 +255,7 @@ def test_pauses_are_spread(monkeypatch):
     assert min(slept) < longest / 4 < longest * 3 / 4 < max(slept) <= longest
 
 
-def test_a_wait_that_the_server_asks_for_is_kept(monkeypatch):
+def test_retry_after_is_respected(monkeypatch):
     slept = []
     monkeypatch.setattr(Deadline, "_sleep", lambda self, seconds: slept.append(seconds))
     for _ in range(20):
@@ -262,7 +265,7 @@ def test_a_wait_that_the_server_asks_for_is_kept(monkeypatch):
         Deadline(60.0).backoff(RetryError("busy", 503, 90.0), 0, "u")
 
 
-def test_only_the_deadline_bounds_attempts_unless_told(server):
+def test_only_the_deadline_bounds_attempts_by_default(server):
     url = server.at("/0.tar")
     file = open_remote(url, make_settings({"timeout": 1.5}, [url]))
     server.behave("/0.tar", lambda exchange: plain(503))
@@ -291,11 +294,11 @@ def test_refusals_are_not_retried(server, status):
     assert len(server.requests) == 1
 
 
-def test_a_name_that_never_was_is_not_retried(server, monkeypatch):
-    asked = []
+def test_an_unknown_host_is_not_retried(server, monkeypatch):
+    requested = []
 
     def unknown(host, *args, **kwargs):
-        asked.append(host)
+        requested.append(host)
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
@@ -304,11 +307,11 @@ def test_a_name_that_never_was_is_not_retried(server, monkeypatch):
     with pytest.raises(RemoteError, match="host does not exist"):
         open_remote(url, make_settings({"timeout": 20.0}, [url]))
     assert time.monotonic() - begun < 15
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 @pytest.mark.parametrize("code", [socket.EAI_NONAME, socket.EAI_AGAIN])
-def test_a_name_that_is_lost_for_a_while_is_retried(server, monkeypatch, code):
+def test_a_temporary_dns_failure_is_retried(server, monkeypatch, code):
     url = server.at("/0.tar")
     settings = make_settings({"timeout": 20.0}, [url])
     open_remote(url, settings)

@@ -1,4 +1,4 @@
-"""Secrets of a URL's query, a token or a header show up in no log, warning or error."""
+"""Secrets in queries, tokens and headers appear in no log, warning or error."""
 
 import http.client
 import logging
@@ -21,7 +21,7 @@ SECRET = "S3CR3T"
 
 
 class Everything(logging.Handler):
-    """Keeps all that a record could be written out as."""
+    """Handler that keeps every text a record can be formatted to."""
 
     def __init__(self):
         super().__init__(logging.NOTSET)
@@ -36,7 +36,7 @@ class Everything(logging.Handler):
 
 @pytest.fixture
 def logged(monkeypatch, capfd):
-    """All that is logged, printed or warned of, at the most talkative level."""
+    """Return a function for all that was logged, printed or warned of, at DEBUG."""
     handler = Everything()
     root = logging.getLogger()
     level = root.level
@@ -52,8 +52,8 @@ def logged(monkeypatch, capfd):
     root.setLevel(level)
 
 
-def told(error):
-    """All that an exception tells, with those that led to it."""
+def texts_of(error):
+    """Return the texts of an exception and of its causes."""
     parts = ["".join(traceback.format_exception(error))]
     while error is not None:
         parts += [str(error), repr(error), repr(error.args)]
@@ -73,7 +73,7 @@ def opened(url, **options):
 
 
 @pytest.mark.usefixtures("way")
-def test_good_answers_and_redirects_are_logged_without_secrets(logged):
+def test_responses_and_redirects_are_logged_without_secrets(logged):
     with Server({"/a.tar": DATA, "/b.tar": DATA}) as server:
         server.behave("/a.tar", redirect_to(f"/b.tar?Signature={SECRET}&Expires=1"))
         file = opened(server.at("/a.tar") + f"?sig={SECRET}&{SECRET}=1")
@@ -83,7 +83,7 @@ def test_good_answers_and_redirects_are_logged_without_secrets(logged):
     assert queries == {f"sig={SECRET}&{SECRET}=1", f"Signature={SECRET}&Expires=1"}
     text = logged()
     assert SECRET not in text
-    assert "/b.tar" in text  # urllib3 goes on logging what is asked for
+    assert "/b.tar" in text  # urllib3 still logs requests
 
 
 @pytest.mark.usefixtures("way")
@@ -110,7 +110,7 @@ def test_failures_and_retries_are_logged_without_secrets(logged, behaviour):
             with pytest.raises(RemoteError) as caught:
                 read()
             logging.getLogger("app").debug("failed", exc_info=caught.value)
-            assert SECRET not in told(caught.value)
+            assert SECRET not in texts_of(caught.value)
     assert SECRET not in logged()
 
 
@@ -123,7 +123,7 @@ def test_unreachable_hosts_are_logged_without_secrets(logged):
     ):
         with pytest.raises((RemoteError, fastshard.FastshardError)) as caught:
             opened(url, timeout=0.2)
-        assert SECRET not in told(caught.value)
+        assert SECRET not in texts_of(caught.value)
     assert SECRET not in logged()
 
 
@@ -170,8 +170,8 @@ def test_the_hub_is_logged_without_secrets(logged, loopback):
     assert SECRET not in text
 
 
-def test_another_urllib3_logs_as_before(logged):
-    """Nothing was changed about what a program's own requests log."""
+def test_other_users_of_urllib3_log_as_before(logged):
+    """The logs of a program's own requests are unchanged."""
     import urllib3
 
     with Server({"/a.tar": DATA}) as server:

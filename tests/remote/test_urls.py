@@ -1,4 +1,4 @@
-"""Sources and URLs are parsed once; what is secret in a URL stays in it."""
+"""Parsing of sources and URLs: once each, and without leaks of secrets."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ SIGNED = f"https://h.example/d/a.tar?Signature={SECRET}"
 
 
 def calls_of(names, task):
-    """How often functions of `remote.urls` are called by a task."""
+    """Count a task's calls of functions of `remote.urls`."""
     calls = Counter()
 
     def note(frame, event, _):
@@ -60,11 +60,11 @@ def test_a_url_has_parts_and_a_text_without_secrets(text, scheme, base, query, s
 @pytest.mark.parametrize(
     "text", ["a.tar", "d/**", "file:///a.tar", "ftp://h/a", "", "::"]
 )
-def test_a_path_is_parsed_to_itself(text):
+def test_a_path_is_returned_unchanged(text):
     assert parse_path_or_url(text) is text
 
 
-def test_a_url_shows_no_secret_and_does_not_pickle():
+def test_a_url_has_no_secret_in_its_repr_and_does_not_pickle():
     url = Url(SIGNED)
     assert SECRET not in f"{url!r} {url} {[url]} {parse_source(SIGNED)}"
     with pytest.raises(TypeError, match="secret") as caught:
@@ -101,13 +101,13 @@ def test_secrets_are_for_the_origins_of_named_urls_alone():
     assert {origin.host for origin in settings.origins} == {"a.example"}
 
 
-def test_a_source_is_asked_once_whether_it_is_remote():
+def test_a_source_is_classified_once():
     sources = [f"http://h.example/{k:03}.tar?s={SECRET}" for k in range(100)]
     found = calls_of(["is_remote", "redact"], lambda: list_shards(sources))
     assert found == {"is_remote": 100, "redact": 0}
 
 
-def test_a_directory_is_asked_once_whether_it_is_remote(tmp_path):
+def test_a_directory_is_classified_once(tmp_path):
     for k in range(20):
         (tmp_path / f"{k}.tar").touch()
     found = calls_of(["is_remote"], lambda: list_shards(tmp_path))
@@ -115,7 +115,7 @@ def test_a_directory_is_asked_once_whether_it_is_remote(tmp_path):
 
 
 def test_a_url_is_redacted_once_for_all_errors_of_a_file():
-    told = []
+    texts = []
 
     def task():
         url = f"http://127.0.0.1:9/a.tar?Signature={SECRET}"
@@ -125,12 +125,12 @@ def test_a_url_is_redacted_once_for_all_errors_of_a_file():
         for at in (100, 200, 300):
             with pytest.raises(RemoteError) as caught:
                 file.read(at, 10)
-            told.append(str(caught.value))
-        told.append(repr(file))
+            texts.append(str(caught.value))
+        texts.append(repr(file))
 
     assert calls_of(["redact"], task) == {"redact": 1}
-    assert all("127.0.0.1:9/a.tar?..." in text for text in told)
-    assert SECRET not in "".join(told)
+    assert all("127.0.0.1:9/a.tar?..." in text for text in texts)
+    assert SECRET not in "".join(texts)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_url_is_redacted_once_for_all_errors_of_a_file():
         ("hf://datasets/o/n@main/a.tar", "hf://datasets/o/n@main/a.tar"),
     ],
 )
-def test_what_is_kept_is_named_without_secrets(tmp_path, url, name):
+def test_cache_keys_have_no_secrets(tmp_path, url, name):
     assert cache_key(url) == name
     cache = RangeCache(str(tmp_path))
     cache.entry(cache_key(url), ObjectInfo(10, '"v1"', 0)).add(0, bytes(10))

@@ -14,14 +14,14 @@ from fastshard.remote.transport import ObjectInfo
 
 URL = "https://host/a/train-0.tar"
 OBJECT = random.Random(1).randbytes(2 * PIECE + 12_345)
-FACTS = ObjectInfo(len(OBJECT), '"v1"', 1_700_000_000 * 10**9)
+INFO = ObjectInfo(len(OBJECT), '"v1"', 1_700_000_000 * 10**9)
 FILES = ["data", "ranges", "object.json", "used"]
 
 posix = pytest.mark.skipif(os.name == "nt", reason="no such thing there")
 
 
 def reopened(folder):
-    return RangeCache(folder).entry(URL, FACTS)
+    return RangeCache(folder).entry(URL, INFO)
 
 
 def read(entry, offset, size):

@@ -1,4 +1,4 @@
-"""Brace lists, compared with what bash 5.2 wrote and with braceexpand."""
+"""Brace expansion, compared with the output of bash 5.2 and with braceexpand."""
 
 import pytest
 from hypothesis import assume, given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fastshard import FastshardError
 from fastshard._util.globs import MAX_WORDS, expand_braces
 
-# What `echo` of the pattern writes in bash 5.2.
+# Output of `echo PATTERN` in bash 5.2.
 BY_BASH = {
     "s-{000..003}": "s-000 s-001 s-002 s-003",
     "{3..1}": "3 2 1",
@@ -59,7 +59,7 @@ def test_as_bash(pattern):
     assert expand_braces(pattern) == BY_BASH[pattern].split()
 
 
-def test_other_characters_mean_nothing():
+def test_other_characters_are_literal():
     assert expand_braces("C:\\{a,b}") == ["C:\\a", "C:\\b"]
     assert expand_braces("${a,b}") == ["$a", "$b"]
     assert expand_braces("{a,b} {") == ["a {", "b {"]
@@ -87,12 +87,12 @@ def test_as_braceexpand_where_braces_are_balanced(pattern):
         from braceexpand import braceexpand
     except ImportError:
         pytest.skip("braceexpand is not installed")
-    assume(pattern.count("..") <= 2)  # of up to 39 words each
+    assume(pattern.count("..") <= 2)  # each range has up to 39 words
     assert expand_braces(pattern) == list(braceexpand(pattern, escape=False))
 
 
 @given(st.text("{},.01a", max_size=30))
-def test_any_text_gives_words_or_is_refused(pattern):
+def test_any_text_expands_or_is_refused(pattern):
     try:
         words = expand_braces(pattern)
     except FastshardError:
@@ -127,7 +127,7 @@ def test_a_million_words_are_allowed():
     assert words[-1] == "999999"
 
 
-def test_deep_nesting_is_refused_and_what_has_no_partner_is_not_nested():
+def test_deep_nesting_is_refused_and_unpaired_braces_do_not_nest():
     assert expand_braces("{" * 64 + "a,b" + "}" * 64)[0] == "{" * 63 + "a" + "}" * 63
     with pytest.raises(FastshardError, match="deeper than 64"):
         expand_braces("{" * 65 + "a,b" + "}" * 65)

@@ -1,4 +1,4 @@
-"""Arguments that there are not: the error says which there are, and the nearest."""
+"""Errors for unknown arguments and values propose the nearest valid one."""
 
 import inspect
 
@@ -21,7 +21,7 @@ def tar(tmp_path):
     ("name", "near"),
     [("idnex", "index"), ("prefech", "prefetch"), ("time_out", "timeout")],
 )
-def test_an_argument_that_there_is_not(tar, call, name, near, remote):
+def test_an_unknown_argument(tar, call, name, near, remote):
     source = "http://127.0.0.1:9/t.tar" if remote else tar
     with pytest.raises(TypeError, match=rf"no argument {name}=; did you mean {near}="):
         call(source, **{name: 1})
@@ -34,7 +34,7 @@ def test_max_mem_is_max_memory(tar):
         fastshard.open(tar, quux=1)
 
 
-def test_remote_options_go_on_being_taken(tar):
+def test_remote_options_are_accepted(tar):
     with fastshard.open(tar, timeout=3, connections=2) as ds:
         assert len(ds) == 2
     fastshard.open_shard(tar, timeout=3).close()
@@ -42,7 +42,7 @@ def test_remote_options_go_on_being_taken(tar):
 
 @pytest.mark.parametrize("call", [fastshard.open, fastshard.open_shard])
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"index": "atuo"}, "'atuo'; did you mean auto"),
         ({"index": "rebuilt"}, "did you mean rebuild"),
@@ -54,8 +54,8 @@ def test_remote_options_go_on_being_taken(tar):
         ({"key": "frist"}, "did you mean first"),
     ],
 )
-def test_a_value_that_there_is_not(tar, call, options, told):
-    with pytest.raises(ValueError, match=told):
+def test_an_invalid_value(tar, call, options, message):
+    with pytest.raises(ValueError, match=message):
         call(tar, **options)
 
 
@@ -78,14 +78,14 @@ def test_an_index_that_is_a_path_is_looked_for(tar, tmp_path, monkeypatch):
         (ShardedDatasetWriter, "allow_pickel", "allow_pickle"),
     ],
 )
-def test_classes_say_it_too(tmp_path, make, name, near):
+def test_unknown_arguments_of_classes(tmp_path, make, name, near):
     with pytest.raises(TypeError, match=rf"^{make.__name__}\(\) .*mean {near}="):
         make(tmp_path / "x", **{name: 1})
     assert near in inspect.signature(make).parameters
     assert "kwargs" not in inspect.signature(make).parameters
 
 
-def test_a_column_that_the_index_has_not(tar, tmp_path):
+def test_a_missing_column(tar, tmp_path):
     fastshard.build_index(tar, hashes=True)
     with fastshard.open(tar) as ds:
         for fn in (
@@ -96,10 +96,10 @@ def test_a_column_that_the_index_has_not(tar, tmp_path):
                 ds.filter(fn)
             error = caught.value
             assert isinstance(error, fastshard.InfoNotFoundError)
-            told = str(error)
-            assert told.startswith("no column 'w' in the index of ")
-            assert "'sha256'" in told
-            assert "fastshard index --hash" in told
+            message = str(error)
+            assert message.startswith("no column 'w' in the index of ")
+            assert "'sha256'" in message
+            assert "fastshard index --hash" in message
             sample, position = error.__notes__
             assert sample == f"sample 'a', position 0 of {tar}"
             assert position == "position 0 of the dataset"

@@ -1,4 +1,4 @@
-"""No file, shard or server writes to the terminal what moves its cursor."""
+"""No text from a file, shard or server moves the terminal's cursor."""
 
 import ast
 import csv
@@ -28,7 +28,7 @@ HARMFUL = set(map(chr, [*range(0x20), 0x7F, *range(0x80, 0xA0), 0x202E])) - {"\n
 
 
 def run(*args, **env):
-    """Run the command, its output a pipe."""
+    """Run the command with its output in a pipe."""
     done = subprocess.run(
         [sys.executable, "-m", "fastshard", *map(str, args)],
         capture_output=True,
@@ -36,7 +36,7 @@ def run(*args, **env):
     )
     assert b"Traceback" not in done.stderr
     coding = env.get("PYTHONIOENCODING", "utf-8")
-    done.stdout = done.stdout.decode(coding)  # not by text=True, which reads \r as \n
+    done.stdout = done.stdout.decode(coding)  # text=True would read \r as \n
     done.stderr = done.stderr.decode(coding)
     return done
 
@@ -48,7 +48,7 @@ def harmless(done):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two shards whose folder, names and members are hostile."""
+    """Make two shards with hostile folder, file and member names."""
     folder = tmp_path / f"dir {EVIL}"
     folder.mkdir()
     members = {f"{EVIL}.t{EVIL}x": b"x", "a.txt": b"a", f"a.{EVIL}": b"", "b.txt": b""}
@@ -69,7 +69,7 @@ def test_escapes():
     assert escape_unencodable("é☃", None) == "é☃"
 
 
-def test_a_line_is_one_line_in_any_encoding():
+def test_a_line_stays_one_line_in_any_encoding():
     for encoding in ("ascii", "latin-1", "cp1252", "utf-8"):
         raw = io.BytesIO()
         file = io.TextIOWrapper(raw, encoding)
@@ -144,7 +144,7 @@ def test_messages_about_wrong_usage(tmp_path):
 
 
 def test_columnar_commands(tmp_path):
-    root = tmp_path / f"root {EVIL[:-1]}"  # SQLite holds no other text
+    root = tmp_path / f"root {EVIL[:-1]}"  # SQLite cannot store the last character
     root.mkdir()
     values = {"text": EVIL[:-1], "n": 1}
     with ShardedDatasetWriter(root) as writer:
@@ -203,8 +203,8 @@ def test_errors_are_one_line_as_text(folder):
         assert not HARMFUL & set(str(caught.value))
 
 
-def test_all_commands_print_in_one_way():
-    """By `write_line`; but for bytes of members and CSV, which are data."""
+def test_all_commands_print_by_write_line():
+    """Except the bytes of members and CSV, which are data."""
     sources = Path(fastshard.__file__).parent
     for path in [*(sources / "cli").glob("*.py"), *sources.glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""A field as a file: the same answers as io.BytesIO."""
+"""ViewFile: the same results as io.BytesIO."""
 
 import io
 import random
@@ -38,7 +38,7 @@ def test_same_answers_as_bytesio(file, seed):
         assert file.tell() == oracle.tell()
 
 
-def test_it_can_be_read_and_sought_but_not_written(file):
+def test_it_is_readable_and_seekable_but_not_writable(file):
     assert file.readable()
     assert file.seekable()
     assert not file.writable()
@@ -48,7 +48,7 @@ def test_it_can_be_read_and_sought_but_not_written(file):
 
 
 @pytest.mark.parametrize("args", [(-1,), (-2000, 2), (0, 3)])
-def test_seeking_nowhere_is_a_value_error(file, args):
+def test_an_invalid_seek_is_a_value_error(file, args):
     with pytest.raises(ValueError, match=r"negative|whence"):
         file.seek(*args)
 

@@ -1,4 +1,4 @@
-"""The cache of remote ranges gives right bytes or none, whatever its files became."""
+"""Disk cache with damaged files: right bytes or none."""
 
 import os
 import random
@@ -14,8 +14,8 @@ from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.cache.version import read_version
 from fastshard.remote.transport import ObjectInfo
 from support.cache import (
-    FACTS,
     FILES,
+    INFO,
     OBJECT,
     URL,
     add,
@@ -29,7 +29,7 @@ from support.cache import (
 )
 from support.marks import not_sanitized
 
-pytestmark = not_sanitized  # nothing of it is in C
+pytestmark = not_sanitized  # tests no C code
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def folder(tmp_path):
 
 @pytest.fixture
 def entry(folder):
-    return RangeCache(folder).entry(URL, FACTS)
+    return RangeCache(folder).entry(URL, INFO)
 
 
 def damage(path, rng):
-    """Flip, cut, extend, empty or remove a file, or put another thing there."""
+    """Flip bytes of a file, truncate, extend, empty, remove or replace it."""
     data = bytearray(path.read_bytes())
     kind = rng.randrange(7)
     if kind <= 1 and data:
@@ -71,7 +71,7 @@ def test_damaged_files_give_right_bytes_or_none(folder, tmp_path, name):
         rng = random.Random(seed)
         shutil.copytree(good, folder)
         damage(only_entry(folder) / name, rng)
-        assert RangeCache(folder).latest_info(URL) in (FACTS, None)
+        assert RangeCache(folder).latest_info(URL) in (INFO, None)
         assert all(one.url in (URL, "") for one in list_objects(folder))
 
         entry = reopened(folder)
@@ -86,8 +86,8 @@ def test_damaged_files_give_right_bytes_or_none(folder, tmp_path, name):
 
 @posix
 @pytest.mark.parametrize("name", FILES)
-def test_damage_under_an_open_entry_gives_right_bytes_or_none(folder, name):
-    """But for bytes that change after they were checked, as in any file."""
+def test_damage_to_an_open_entry_gives_right_bytes_or_none(folder, name):
+    """Except bytes that change after their check, as in any file."""
     for seed in range(25):
         rng = random.Random(seed)
         entry = reopened(folder)
@@ -107,8 +107,8 @@ def test_damage_under_an_open_entry_gives_right_bytes_or_none(folder, name):
 
 
 @posix
-def test_data_that_became_shorter_is_never_made_longer_again(folder, entry):
-    """What was checked before would then be read as zeros."""
+def test_a_truncated_data_file_is_never_extended(folder, entry):
+    """Otherwise bytes verified before would be read as zeros."""
     add(entry, 0, 100)
     os.truncate(entry.path, 0)
     add(entry, 1000, 100)
@@ -172,7 +172,9 @@ def test_a_torn_record_hides_no_other(folder, entry):
     assert read(reopened(folder), 0, 4000) == OBJECT[:4000]
 
 
-def test_records_of_lost_data_are_dropped_and_can_be_added_again(folder, entry):
+def test_records_of_lost_data_are_dropped_and_the_data_can_be_stored_again(
+    folder, entry
+):
     for i in range(10):
         add(entry, 100 * i, 100)
     with open(entry.path, "r+b") as file:  # a power loss keeps the size
@@ -189,7 +191,7 @@ def test_records_of_lost_data_are_dropped_and_can_be_added_again(folder, entry):
     assert read(reopened(folder), 0, 1000) == OBJECT[:1000]
 
 
-def test_impossible_records_are_passed_over(folder, entry):
+def test_invalid_records_are_ignored(folder, entry):
     add(entry, 50, 10)
     impossible = [(0, 0), (9, 3), (0, 2**64 - 1), (2**63, 2**63 + 5), (0, PIECE + 1)]
     impossible += [(len(OBJECT) - 1, len(OBJECT) + 1), (PIECE - 1, PIECE + 1)]
@@ -206,7 +208,7 @@ def test_impossible_records_are_passed_over(folder, entry):
 @pytest.mark.parametrize(
     "text", ["", "{", "[" * 100_000, "null", "[]", '{"url": 1}', "1" * 5000, "\xff"]
 )
-def test_facts_that_are_none_are_not_believed(folder, entry, text):
+def test_invalid_version_files_are_ignored(folder, entry, text):
     path = Path(entry.folder, "object.json")
     path.write_text(text, "latin-1")
 
@@ -214,19 +216,19 @@ def test_facts_that_are_none_are_not_believed(folder, entry, text):
     assert RangeCache(folder).latest_info(URL) is None
     assert [one.url for one in list_objects(folder)] == [""]
     assert reopened(folder).missing(0, 10) == [(0, 10)]
-    assert RangeCache(folder).latest_info(URL) == FACTS
+    assert RangeCache(folder).latest_info(URL) == INFO
 
 
-def test_facts_with_one_changed_character_are_not_believed(entry):
+def test_a_version_file_with_one_changed_character_is_ignored(entry):
     path = Path(entry.folder, "object.json")
     good = path.read_bytes()
     for i in range(len(good)):
         path.write_bytes(good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :])
         known = read_version(path)
-        assert known is None or known == (URL, FACTS)
+        assert known is None or known == (URL, INFO)
 
 
-def test_garbage_in_a_log_is_passed_over_in_linear_time():
+def test_garbage_in_a_log_is_skipped_in_linear_time():
     mark = encode((0, 1, 0))[20:28]
     start = time.monotonic()
     for garbage in (bytes(1 << 22), mark * 50_000, os.urandom(1 << 22)):
@@ -236,12 +238,12 @@ def test_garbage_in_a_log_is_passed_over_in_linear_time():
     assert time.monotonic() - start < 10
 
 
-def test_many_small_ranges_are_no_burden(folder):
+def test_many_small_ranges_are_fast(folder):
     facts = ObjectInfo(10 * PIECE, "t", 0)
     path = RangeCache(folder).entry(URL, facts).path
     offsets = [i for i in range(0, 10 * PIECE, 100) if i % PIECE <= PIECE - 50]
     random.Random(0).shuffle(offsets)
-    crc = 0x9C7F1D9A  # of nothing that is there
+    crc = 0x9C7F1D9A  # of no stored bytes
     with open(Path(path).with_name("ranges"), "ab") as file:
         for offset in offsets:
             file.write(encode((offset, offset + 50, crc)))

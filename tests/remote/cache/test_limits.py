@@ -1,4 +1,4 @@
-"""The cache of remote ranges: limits, removal, disks that cannot be written to."""
+"""Disk cache: limits, eviction, removal, unwritable disks."""
 
 import errno
 import gc
@@ -14,13 +14,13 @@ from fastshard.remote.cache.directory import clear, list_objects
 from fastshard.remote.cache.disk import try_lock_folder
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.transport import ObjectInfo
-from support.cache import FACTS, OBJECT, URL, add, posix, read, reopened
+from support.cache import INFO, OBJECT, URL, add, posix, read, reopened
 from support.marks import not_sanitized
 from support.processes import run_script
 from support.servers.http import Server
 from support.tars import write_tar
 
-pytestmark = not_sanitized  # nothing of it is in C
+pytestmark = not_sanitized  # tests no C code
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def folder(tmp_path):
 
 @pytest.fixture
 def entry(folder):
-    return RangeCache(folder).entry(URL, FACTS)
+    return RangeCache(folder).entry(URL, INFO)
 
 
 def sized(cache, name, nbytes, used_s):
-    """Fill an entry, and say when it was used."""
+    """Fill an entry, and set the time of its last use."""
     entry = cache.entry(name, ObjectInfo(nbytes, "t", 0))
     os.utime(Path(entry.folder, "used"), (used_s, used_s))
     entry.add(0, os.urandom(nbytes))
@@ -42,7 +42,7 @@ def sized(cache, name, nbytes, used_s):
 
 
 @posix
-def test_the_least_recently_used_go_first(folder):
+def test_the_least_recently_used_entries_are_evicted_first(folder):
     cache = RangeCache(folder)
     for name, used_s in [("a", 30), ("b", 10), ("c", 20), ("d", 40)]:
         sized(cache, name, 1 << 20, used_s)
@@ -56,10 +56,10 @@ def test_the_least_recently_used_go_first(folder):
 
 
 @posix
-def test_the_entry_that_is_added_to_stays(folder):
+def test_the_growing_entry_is_not_evicted(folder):
     cache = RangeCache(folder, limit=2 << 20)
     sized(cache, "b", 1 << 20, 10**9)
-    entry = cache.entry(URL, FACTS)
+    entry = cache.entry(URL, INFO)
     os.utime(Path(entry.folder, "used"), (1, 1))  # the oldest
     add(entry, 0, 1 << 20)
     add(entry, 1 << 20, 1 << 19)
@@ -69,9 +69,9 @@ def test_the_entry_that_is_added_to_stays(folder):
 
 
 @posix
-def test_an_entry_never_breaks_the_limit_alone(folder):
+def test_a_single_entry_never_exceeds_the_limit(folder):
     cache = RangeCache(folder, limit=1 << 20)
-    entry = cache.entry(URL, FACTS)
+    entry = cache.entry(URL, INFO)
     for offset in range(0, len(OBJECT), 100_000):
         add(entry, offset, 100_000)
 
@@ -80,7 +80,7 @@ def test_an_entry_never_breaks_the_limit_alone(folder):
 
 
 @posix
-def test_a_removed_entry_is_read_on_and_made_again_when_added_to(folder, entry):
+def test_a_removed_entry_stays_readable_and_is_recreated_by_add(folder, entry):
     add(entry, 0, 100)
     assert clear(folder) > 0
     assert read(entry, 0, 100) == OBJECT[:100]
@@ -113,7 +113,7 @@ def test_removed_files_do_not_stay_open(folder):
     assert read(entries[0], 0, 10) is None
 
 
-def test_removed_folders_are_never_half_seen(folder, entry, monkeypatch):
+def test_a_removal_is_atomic(folder, entry, monkeypatch):
     add(entry, 0, 100)
     monkeypatch.setattr(shutil, "rmtree", lambda *args, **options: None)
     clear(folder)
@@ -128,7 +128,7 @@ def test_removed_folders_are_never_half_seen(folder, entry, monkeypatch):
     assert not left.exists()
 
 
-def test_entries_that_were_never_finished_are_removed_in_the_end(folder, entry):
+def test_abandoned_unfinished_entries_are_removed(folder, entry):
     above = Path(entry.folder).parent
     for name, age in [(".old.new", 7200), (".young.new", 60)]:
         (above / name).mkdir()
@@ -139,7 +139,7 @@ def test_entries_that_were_never_finished_are_removed_in_the_end(folder, entry):
 
 
 @posix
-def test_while_another_holds_the_limit_nobody_waits(folder):
+def test_eviction_does_not_wait_for_another_process(folder):
     folder.mkdir()
     cache = RangeCache(folder, limit=1 << 20)
     with try_lock_folder(folder) as alone, try_lock_folder(folder) as second:
@@ -152,12 +152,12 @@ def test_while_another_holds_the_limit_nobody_waits(folder):
     assert len(list_objects(folder)) == 1
 
 
-def test_listing_tells_what_is_whole_and_clear_takes_only_what_is_meant(folder):
+def test_list_objects_tells_whole_ones_and_clear_removes_only_the_given_ones(folder):
     cache = RangeCache(folder)
     assert list_objects(folder) == []
     assert clear(folder) == 0
-    add(cache.entry(URL, FACTS), 0, len(OBJECT))
-    add(cache.entry("part", FACTS), 0, 10)
+    add(cache.entry(URL, INFO), 0, len(OBJECT))
+    add(cache.entry("part", INFO), 0, 10)
     (folder / "mine.txt").write_text("keep")
 
     assert {(one.url, one.nbytes, one.whole) for one in list_objects(folder)} == {
@@ -172,7 +172,7 @@ def test_listing_tells_what_is_whole_and_clear_takes_only_what_is_meant(folder):
     assert (folder / "mine.txt").read_text() == "keep"
 
 
-# Disks that cannot be written to
+# Unwritable disks
 
 
 def fail(monkeypatch, name, code):
@@ -191,7 +191,7 @@ def test_a_full_disk_ends_storing_with_one_warning(folder, entry, monkeypatch, n
         add(entry, 1000, 1000)
     assert len(caught) == 1
     add(entry, 2000, 1000)
-    entry._cache.entry("other", FACTS).add(0, b"x")
+    entry._cache.entry("other", INFO).add(0, b"x")
     monkeypatch.undo()
     add(entry, 3000, 1000)
 
@@ -201,9 +201,7 @@ def test_a_full_disk_ends_storing_with_one_warning(folder, entry, monkeypatch, n
 
 
 @posix
-def test_a_record_of_which_only_a_part_fits_hides_no_later_one(
-    folder, entry, monkeypatch
-):
+def test_a_partly_written_record_hides_no_later_one(folder, entry, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:13]))
     with pytest.warns(UserWarning, match="No space left"):
@@ -229,7 +227,7 @@ print(len(caught), entry.missing(0, 200_000))
 
 
 @posix
-def test_a_file_that_may_not_grow_is_a_full_disk(folder, tmp_path):
+def test_a_file_size_limit_is_a_full_disk(folder, tmp_path):
     printed = run_script(tmp_path, FILLS_UP, folder)
 
     assert printed.strip() == "1 [(90000, 110000)]"
@@ -239,18 +237,18 @@ MAX_NBYTES = """
 import resource, sys, warnings
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 import fastshard
-url, kept = sys.argv[1:]
+url, cache = sys.argv[1:]
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for name in ("large-0", "small-0", "large-1"):
-        with fastshard.open(f"{url}/{name}.tar", cache_dir=kept) as ds:
+        with fastshard.open(f"{url}/{name}.tar", cache_dir=cache) as ds:
             assert [len(sample["bin"]) for sample in ds] == [90_000] * len(ds)
 print([one.category.__name__ for one in caught], caught[0].message)
 """
 
 
 @posix
-def test_files_that_cannot_be_made_are_warned_of_once(folder, tmp_path):
+def test_files_that_cannot_be_created_cause_one_warning(folder, tmp_path):
     files = {}
     for name, count in (("large-0", 5), ("small-0", 1), ("large-1", 5)):
         members = {f"{i}.bin": bytes(90_000) for i in range(count)}
@@ -265,11 +263,11 @@ def test_files_that_cannot_be_made_are_warned_of_once(folder, tmp_path):
 
 
 @posix
-def test_a_quota_is_warned_of(folder, monkeypatch):
+def test_an_exceeded_quota_causes_a_warning(folder, monkeypatch):
     monkeypatch.setattr(os, "ftruncate", no_quota)
     cache = RangeCache(folder)
     with pytest.warns(CacheWarning, match="caching in .* has stopped") as caught:
-        entries = [cache.entry(str(i), FACTS) for i in range(3)]
+        entries = [cache.entry(str(i), INFO) for i in range(3)]
     for entry in entries:
         entry.add(0, b"x")
     assert len(caught) == 1
@@ -281,7 +279,7 @@ def no_quota(*args):
 
 @pytest.fixture
 def read_only(monkeypatch):
-    """Refuse what a read-only file system does; root may write to any other."""
+    """Simulate a read-only file system: root may write to any directory."""
 
     def refuse(name, when):
         real = getattr(os, name)
@@ -306,22 +304,22 @@ def test_a_read_only_folder_is_read(folder, entry, read_only):
     add(entry, 0, 1000)
     read_only()
     cache = RangeCache(folder, limit=10**9)
-    entry = cache.entry(URL, FACTS)
+    entry = cache.entry(URL, INFO)
 
     assert read(entry, 0, 1000) == OBJECT[:1000]
     with pytest.warns(UserWarning, match="caching in .* has stopped") as caught:
         add(entry, 1000, 10)
     assert len(caught) == 1
     add(entry, 2000, 10)
-    assert read(cache.entry("other", FACTS), 0, 10) is None
-    assert cache.latest_info(URL) == FACTS
+    assert read(cache.entry("other", INFO), 0, 10) is None
+    assert cache.latest_info(URL) == INFO
 
 
-def test_a_folder_that_cannot_be_made_is_no_error(tmp_path):
+def test_a_folder_that_cannot_be_created_is_no_error(tmp_path):
     (tmp_path / "file").write_text("no folder")
     cache = RangeCache(tmp_path / "file" / "cache", limit="1MB")
     with pytest.warns(UserWarning, match="caching in .* has stopped"):
-        entry = cache.entry(URL, FACTS)
+        entry = cache.entry(URL, INFO)
     add(entry, 0, 10)
 
     assert read(entry, 0, 10) is None
@@ -330,10 +328,10 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path):
 
 
 @posix
-def test_too_many_open_files_only_wait(folder, monkeypatch):
+def test_too_many_open_files_do_not_stop_the_cache(folder, monkeypatch):
     cache = RangeCache(folder)
     fail(monkeypatch, "open", errno.EMFILE)
-    entry = cache.entry(URL, FACTS)
+    entry = cache.entry(URL, INFO)
     add(entry, 0, 10)
     monkeypatch.undo()
     add(entry, 10, 10)
@@ -348,7 +346,7 @@ def test_descriptors_are_closed(folder):
         return len(os.listdir("/dev/fd"))
 
     before = count()
-    entries = [RangeCache(folder).entry(str(i), FACTS) for i in range(20)]
+    entries = [RangeCache(folder).entry(str(i), INFO) for i in range(20)]
     for entry in entries:
         add(entry, 0, 10)
     assert count() >= before + 20

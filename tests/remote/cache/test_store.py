@@ -1,4 +1,4 @@
-"""The cache of remote ranges: what was added is here, whoever adds and asks."""
+"""Disk cache: stored bytes are found, by every thread and process."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from fastshard.remote.cache.ranges import PIECE, Ranges
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.transport import ObjectInfo
 from support.cache import (
-    FACTS,
+    INFO,
     OBJECT,
     URL,
     add,
@@ -35,11 +35,11 @@ def folder(tmp_path):
 
 @pytest.fixture
 def entry(folder):
-    return RangeCache(folder).entry(URL, FACTS)
+    return RangeCache(folder).entry(URL, INFO)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_added_is_here_and_nothing_else(folder, seed):
+def test_an_entry_has_exactly_the_stored_bytes(folder, seed):
     rng = random.Random(seed)
     filled = bytearray(len(OBJECT))  # the oracle: 1 where a byte was added
     entry = reopened(folder)
@@ -84,7 +84,7 @@ def test_random_ranges_merge_as_a_set_does():
         assert all(b < a for (_, b), (a, _) in pairwise(gaps))
 
 
-def test_whole_is_whole_after_the_last_byte(folder, entry):
+def test_an_entry_is_whole_after_the_last_byte(folder, entry):
     add(entry, 0, len(OBJECT) - 1)
     assert not entry.is_whole()
     add(entry, len(OBJECT) - 1, 1)
@@ -104,7 +104,7 @@ def test_an_empty_object_is_whole(folder):
 @pytest.mark.parametrize(
     ("offset", "size"), [(-1, 2), (len(OBJECT), 1), (0, len(OBJECT) + 1), (2**63, 1)]
 )
-def test_what_is_outside_the_object_is_never_here(entry, offset, size):
+def test_ranges_outside_the_object_are_never_stored(entry, offset, size):
     entry.add(offset, b"x" * size)
 
     assert read(entry, offset, size) is None
@@ -120,13 +120,13 @@ def test_views_of_other_items_are_filled(entry):
     assert bytes(view) == OBJECT[:800]
 
 
-def test_versions_and_equal_basenames_never_meet(folder):
+def test_versions_and_equal_basenames_share_nothing(folder):
     cache = RangeCache(folder)
     keys = [
-        (URL, FACTS),
-        (URL, FACTS._replace(tag='"v2"')),
-        (URL, FACTS._replace(nbytes=FACTS.nbytes + 1)),
-        (URL.replace("/a/", "/b/"), FACTS),
+        (URL, INFO),
+        (URL, INFO._replace(tag='"v2"')),
+        (URL, INFO._replace(nbytes=INFO.nbytes + 1)),
+        (URL.replace("/a/", "/b/"), INFO),
     ]
     entries = [cache.entry(*key) for key in keys]
     for i, entry in enumerate(entries):
@@ -151,20 +151,20 @@ def test_versions_that_cannot_be_told_apart_are_refused(folder):
         RangeCache(folder, limit=0)
 
 
-def test_the_facts_used_last_are_remembered(folder):
+def test_latest_info_is_that_of_the_last_opened_version(folder):
     cache = RangeCache(folder)
     assert cache.latest_info(URL) is None
-    newer = FACTS._replace(tag='"v2"', mtime_ns=10**21)
-    for facts in (FACTS, newer, FACTS):
+    newer = INFO._replace(tag='"v2"', mtime_ns=10**21)
+    for facts in (INFO, newer, INFO):
         cache.entry(URL, facts)
         time.sleep(0.01)
         assert RangeCache(folder).latest_info(URL) == facts
     assert cache.latest_info(URL + "x") is None
 
 
-def test_another_time_of_the_same_version_is_noted(folder, entry):
+def test_another_mtime_of_the_same_version_is_stored(folder, entry):
     add(entry, 0, 10)
-    later = FACTS._replace(mtime_ns=5)
+    later = INFO._replace(mtime_ns=5)
 
     again = RangeCache(folder).entry(URL, later)
 
@@ -179,7 +179,7 @@ def test_sidecars_lie_beside_the_data(entry):
             entry.sidecar(name)
 
 
-def test_a_closed_entry_has_nothing(folder, entry):
+def test_a_closed_entry_is_empty(folder, entry):
     add(entry, 0, 10)
     entry.close()
     add(entry, 10, 10)
@@ -196,10 +196,10 @@ def test_only_the_owner_may_read(entry):
         assert path.stat().st_mode & 0o077 == 0
 
 
-# Several at a time
+# Threads and processes
 
 
-def test_one_sees_what_another_adds(folder, entry):
+def test_an_entry_sees_bytes_stored_by_another(folder, entry):
     other = reopened(folder)
     for i in range(0, 1000, 10):
         add(other, i, 10)
@@ -226,8 +226,8 @@ def test_threads_fill_one_entry(folder, entry):
     assert_right_or_missing(reopened(folder), random.Random(9))
 
 
-def test_threads_check_and_close(folder, entry):
-    """A descriptor that another file gets meanwhile would give wrong bytes."""
+def test_threads_verify_while_others_close(folder, entry):
+    """A descriptor reused by another file would give wrong bytes."""
     add(entry, 0, len(OBJECT))
 
     def work(seed):
@@ -271,7 +271,7 @@ for offset in offsets[: len(offsets) * 2 // 3]:
 def test_processes_fill_one_entry(folder, tmp_path):
     script = tmp_path / "fills.py"
     script.write_text(FILLS)
-    arguments = [sys.executable, script, folder, URL, FACTS.tag, str(len(OBJECT))]
+    arguments = [sys.executable, script, folder, URL, INFO.tag, str(len(OBJECT))]
     running = [subprocess.Popen([*arguments, str(seed)]) for seed in range(4)]
 
     assert [one.wait(60) for one in running] == [0] * 4
@@ -290,7 +290,9 @@ def test_processes_fill_one_entry(folder, tmp_path):
 
 def in_child(work):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads are the point
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # about threads beside a fork
         child = os.fork()
     if not child:
         code = 1
@@ -303,7 +305,7 @@ def in_child(work):
 
 
 @posix
-def test_a_forked_child_goes_on(entry):
+def test_a_forked_child_uses_the_entry(entry):
     add(entry, 0, 100)
 
     def work():
@@ -315,8 +317,8 @@ def test_a_forked_child_goes_on(entry):
 
 
 @posix
-def test_a_child_that_was_forked_inside_a_lock_goes_on(folder):
-    entry = RangeCache(folder, limit="1GB").entry(URL, FACTS)
+def test_a_child_forked_while_locks_are_held_uses_the_entry(folder):
+    entry = RangeCache(folder, limit="1GB").entry(URL, INFO)
     add(entry, 0, 100)
 
     def work():
