@@ -1,12 +1,13 @@
-"""Reading over HTTP, from nginx on loopback and from behind 20 and 40 ms.
+"""Reading over HTTP, from nginx on loopback and at a distance of 20 and 40 ms.
 
 pytest bench/bench_remote.py
 
-Served files are in the page cache. See `serving.relay` for the meaning of its delay.
-Goals, as in the report's last column (rivals' times divided by fastshard's): one member 0.8 x of urllib3; a batch 0.8 x of obstore's best, 0.95 x of urllib3 in 16
-threads and 5 x of fsspec, at most 3 round trips over the ideal when these take long; a
-scan 0.9 x of curl, in at most 96 MB with max_memory="64MiB"; an index out of less than
-3 % of a file with members of 100 KB.
+Served files are in the page cache. `serving.relay` says what its delay models. Goals,
+as in the report's last column (rivals' times divided by fastshard's): one member 0.8 x
+of urllib3; a batch 0.8 x of obstore's best, 0.95 x of urllib3 in 16 threads and 5 x of
+fsspec, at most 3 round trips above the ideal where these are slow; a scan 0.9 x of
+curl, in at most 96 MB with max_memory="64MiB"; an index from less than 3 % of a file
+with members of 100 KB.
 """
 
 from __future__ import annotations

@@ -313,7 +313,7 @@ def urllib3_index(url: str) -> Offsets:
 def fsspec_index(url: str) -> Offsets:
     """Seek from header to header by tarfile, with one request for each.
 
-    It looks at the byte before a header first; reading a block ahead joins the two.
+    Tarfile reads the byte before a header first; the block cache joins the two reads.
     """
     options: Any = {"cache_type": "readahead", "block_size": 1024}
     with http_of_fsspec().open(url, **options) as file, tarfile.open(fileobj=file) as t:
@@ -334,7 +334,7 @@ def status(field: str) -> int:
 def main(name: str, source: str) -> None:
     """Print the bytes of a scan, and the growth of the process in bytes.
 
-    Libraries are imported before; what fastshard itself imports when it opens is not.
+    The library is imported before; modules that fastshard imports at open are not.
     """
     importlib.import_module(name.partition("_")[0])
     before = status("VmRSS")

@@ -107,8 +107,8 @@ class Server:
     def moved(self) -> Moved:
         """Return the bytes moved since the last call.
 
-        A request is logged when its last byte has gone to the kernel, which the
-        client may see first: the log is read once it has stopped growing.
+        A request is logged after its last byte went to the kernel, so maybe after the
+        client got it: the log is read when it has stopped growing.
         """
         size = -1
         while size != (size := self.log.stat().st_size):
@@ -222,12 +222,11 @@ def far(server: Server, delay: float) -> Iterator[Server]:
 def relay(target: int, delay: float) -> None:
     """Forward connections to a port, with requests delayed by `delay` seconds.
 
-    The whole delay is on the way to the server: a client that awaits an answer can
-    not tell that from half on each way, and answers need no queue in between. What is
-    not modelled: setting a connection up takes no longer (the kernel shakes hands
-    with the relay, here), and windows are loopback's, so that there is no slow start.
+    The whole delay is on the way to the server, so that responses need no queue; for a
+    waiting client that equals half of it each way. Not modelled: the time to connect
+    (the handshake is with the relay) and slow start (windows are those of loopback).
 
-    Threads only wait in the kernel, where they hold no GIL.
+    Threads only wait in the kernel, without the GIL.
     """
     late: queue.SimpleQueue[tuple[float, socket.socket, bytes]] = queue.SimpleQueue()
     start(forward, late)
