@@ -1,4 +1,4 @@
-"""Indexes: parsing JSON, mapping the binary one, looking names up, making them.
+"""Indexes: parse JSON, open the binary index, look up names, build.
 
 pytest bench/bench_index.py
 """
@@ -30,14 +30,14 @@ BLOCK = 512  # bytes
 
 
 class Extent(msgspec.Struct):
-    """What msgspec is told to expect, which is its fast way."""
+    """Typed struct of an extent, msgspec's fast path."""
 
     offset: int
     length: int
 
 
 class Index(msgspec.Struct):
-    """A JSON index."""
+    """Typed struct of a JSON index."""
 
     filesize: int
     files: dict[str, Extent]
@@ -47,7 +47,7 @@ decoder = msgspec.json.Decoder(Index)
 
 
 def extents(count: int) -> dict[str, tuple[int, int]]:
-    """Offsets and sizes of members of 2,048 bytes, in order."""
+    """Return the extents of members of 2,048 bytes, by name."""
     return {
         f"{i:08d}.{'jpg' if i % 2 else 'json'}": (i * 2560 + BLOCK, 2048)
         for i in range(count)
@@ -56,7 +56,7 @@ def extents(count: int) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="session")
 def texts() -> dict[str, bytes]:
-    """The index of one shard as several writers lay it out."""
+    """Return the JSON index of one shard in several layouts."""
     listed = extents(MEMBERS)
     files = {name: {"offset": a, "length": n} for name, (a, n) in listed.items()}
     hashed = {
@@ -114,7 +114,7 @@ def bench_json(
 
 @pytest.fixture(scope="session")
 def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shard of 1,000,000 empty members with an .fsi, and its names in SQLite."""
+    """Return a shard of 1,000,000 empty members, with an .fsi and an SQLite table."""
     folder = tmp_path_factory.mktemp("million")
     path = folder / "m.tar"
     with path.open("wb") as file:
@@ -178,7 +178,7 @@ def bench_hash(benchmark: Any, million: Path, read: Any, turn: int) -> None:
 
     def fresh() -> tuple[tuple[fastshard.TarShard], dict[str, Any]]:
         shard = fastshard.open_shard(million)
-        assert shard.names[0]  # pages in the names, which both then read
+        assert shard.names[0]  # pages in the names for both contenders
         sum(map(len, shard.names[:: max(1, MILLION // 5000)]))
         return (shard,), {}
 
@@ -237,7 +237,7 @@ def bench_look_up(benchmark: Any, million: Path, read: Any, turn: int) -> None:
 
 @pytest.fixture(scope="session")
 def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1,000,000 members of 256 bytes over 100 shards."""
+    """Return a dataset of 1,000,000 members of 256 bytes in 100 shards."""
     folder = tmp_path_factory.mktemp("hundred")
     for shard in range(SHARDS):
         with (folder / f"train-{shard:04d}.tar").open("wb") as file:

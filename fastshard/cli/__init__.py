@@ -1,3 +1,3 @@
-"""The command line."""
+"""Command line."""
 
 from fastshard.cli.parser import main as main

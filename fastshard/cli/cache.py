@@ -1,4 +1,4 @@
-"""``cache``: what is kept on this machine of remote datasets."""
+"""Command ``cache``: local copies of remote shards."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fastshard.remote.urls import url_basename
 __all__ = ["add_cache"]
 
 
-def folder_of(args: argparse.Namespace) -> str:
-    folder: str | None = args.cache_dir or default_cache_dir()
-    if folder is None:
-        raise FastshardError("there is no cache: give --cache-dir")
-    return folder
+def get_cache_dir(args: argparse.Namespace) -> str:
+    cache_dir: str | None = args.cache_dir or default_cache_dir()
+    if cache_dir is None:
+        raise FastshardError("no cache directory is known: give --cache-dir")
+    return cache_dir
 
 
 def cmd_ls(args: argparse.Namespace) -> int:
-    """List what is kept, what was used last first."""
+    """List the cached objects, the most recently used first."""
     from fastshard.remote.cache.directory import list_objects
 
-    for found in list_objects(folder_of(args)):
+    for found in list_objects(get_cache_dir(args)):
         if args.json:
             write_line(json.dumps(found._asdict()))
             continue
@@ -48,34 +48,32 @@ def cmd_ls(args: argparse.Namespace) -> int:
 
 
 def cmd_clear(args: argparse.Namespace) -> int:
-    """Remove what is kept: of some URLs, or all."""
+    """Remove the cached bytes of some URLs, or of all."""
     from fastshard.remote.cache.directory import clear
 
     urls = None
     if args.urls:
         shards = shards_in(parse_sources(args.urls), Settings({}))
         urls = [cache_key(url) for url in shards]
-    freed = clear(folder_of(args), urls)
+    freed = clear(get_cache_dir(args), urls)
     write_line(f"{freed:,} bytes freed")
     return 0 if freed or urls is None else 1
 
 
 def cmd_warm(args: argparse.Namespace) -> int:
-    """Keep whole shards, so that they are read from this machine."""
+    """Download whole shards into the cache."""
     if args.cache_dir is None:
-        raise UsageError(
-            "warm keeps shards where others look for them: give --cache-dir"
-        )
+        raise UsageError("warm downloads into a cache: give --cache-dir")
     sources = parse_sources(args.sources)
     remote = settings_in(sources, args)
     if remote is None:
-        raise UsageError("what is here need not be kept: give URLs")
+        raise UsageError("local shards need no cache: give URLs")
     done = [warm(url, remote) for url in shards_in(sources, remote)]
     return 0 if all(done) else 1
 
 
 def warm(url: str, remote: Settings) -> bool:
-    """Keep one shard; say whether it was done."""
+    """Download one shard, and return whether that succeeded."""
     from fastshard.cli.download import download_shard
 
     name = url_basename(url)
@@ -88,25 +86,31 @@ def warm(url: str, remote: Settings) -> bool:
             bar.update(done - bar.n)
 
         try:
-            asked = download_shard(url, remote, show)
+            received = download_shard(url, remote, show)
         except (FastshardError, OSError) as error:
             complain(error)
             return False
-    write_line(f"{asked:>15,}  {name}")
+    write_line(f"{received:>15,}  {name}")
     return True
 
 
 def add_cache(commands: Commands) -> None:
-    parser = commands.add_parser("cache", help=__doc__.partition(": ")[2].strip(" .\n"))
+    parser = commands.add_parser(
+        "cache", help="Manage the local copies of remote shards."
+    )
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
     listed = parts.add_parser("ls", help=cmd_ls.__doc__)
-    listed.add_argument("--json", action="store_true", help="one JSON object a line")
+    listed.add_argument(
+        "--json", action="store_true", help="print one JSON object per line"
+    )
     listed.set_defaults(run=cmd_ls)
     cleared = parts.add_parser("clear", help=cmd_clear.__doc__)
     cleared.add_argument("urls", nargs="*", metavar="URL")
     cleared.set_defaults(run=cmd_clear)
     for part in (listed, cleared):
-        part.add_argument("--cache-dir", metavar="DIR", help="the user's without it")
+        part.add_argument(
+            "--cache-dir", metavar="DIR", help="default: the user's cache directory"
+        )
     warmed = parts.add_parser("warm", help=cmd_warm.__doc__)
     add_sources(warmed)
     warmed.set_defaults(run=cmd_warm)

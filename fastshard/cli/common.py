@@ -1,4 +1,4 @@
-"""What the commands share: sources, messages, bars."""
+"""Shared parts of the commands: sources, remote options, messages, progress bars."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ __all__ = [
     "each_shard",
     "parse_sources",
     "progress_of",
-    "quietly_warned",
     "remote_of",
     "settings_in",
     "shards_in",
+    "short_warnings",
 ]
 
 Commands = Any  # argparse's own type for this is private
 
 BAR_DELAY = 1  # seconds before a progress bar shows
-SOURCE_HELP = "a tar, a directory, DIR/**, a glob, a brace list, or URLs"
+SOURCE_HELP = "tar file, directory, DIR/**, glob, brace list, or URL"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line, whatever file names a shell expanded."""
+    """Argument parser with one-line errors, for any file names in them."""
 
     def error(self, message: str) -> NoReturn:
         super().error(escape_line(message))
 
 
-def size(text: str) -> int:
-    """Parse a size that was given to a command."""
+def parse_size_argument(text: str) -> int:
+    """Parse the size that an option gives."""
     try:
         return parse_size(text)
     except ValueError as error:
@@ -60,7 +60,7 @@ def size(text: str) -> int:
 
 
 def complain(message: object) -> None:
-    """Say on stderr what went wrong."""
+    """Print an error on stderr."""
     write_line(f"fastshard: {message}", file=sys.stderr)
 
 
@@ -70,24 +70,29 @@ def add_sources(parser: Any) -> None:
 
 
 def add_remote(parser: Any) -> None:
-    """Declare how URLs are read. There is no token: a list of processes shows it."""
+    """Add the options for URLs; a token is read from a file, for `ps` shows options."""
     remote = parser.add_argument_group("URLs")
     remote.add_argument(
         "--token-file",
         metavar="FILE",
-        help="holds a token; for hf://, HF_TOKEN does too",
-    )
-    remote.add_argument("--cache-dir", metavar="DIR", help="keep what is read there")
-    remote.add_argument(
-        "--cache-limit", metavar="SIZE", type=size, help='of it, as "100GB"'
+        help="read the access token from FILE; hf:// also uses HF_TOKEN",
     )
     remote.add_argument(
-        "--offline", action="store_true", help="read nothing but what is kept there"
+        "--cache-dir", metavar="DIR", help="cache remote bytes in this directory"
+    )
+    remote.add_argument(
+        "--cache-limit",
+        metavar="SIZE",
+        type=parse_size_argument,
+        help='maximum size of the cache, as "100GB"',
+    )
+    remote.add_argument(
+        "--offline", action="store_true", help="read from the cache only"
     )
 
 
 def remote_of(args: argparse.Namespace) -> RemoteOptions:
-    """Return the options of a command for URLs."""
+    """Return a command's options for URLs."""
     options: RemoteOptions = {}
     if args.token_file is not None:
         try:
@@ -100,21 +105,21 @@ def remote_of(args: argparse.Namespace) -> RemoteOptions:
     if args.cache_limit is not None:
         options["cache_limit"] = args.cache_limit
     if args.offline and args.cache_dir is None:
-        raise UsageError("--offline reads what is kept: give --cache-dir")
+        raise UsageError("--offline reads from the cache: give --cache-dir")
     if args.offline:
         options["offline"] = True
     return options
 
 
 def parse_sources(sources: Sequence[str]) -> list[Location]:
-    """Parse the sources of a command."""
+    """Parse a command's sources."""
     return list(map(parse_source, sources))
 
 
 def settings_in(
     sources: Sequence[Location], args: argparse.Namespace
 ) -> Settings | None:
-    """Return how sources are read, if they are not on this machine."""
+    """Return the settings for remote sources, or None if all are local."""
     urls = [url for source in sources for url in source.urls]
     return make_settings(remote_of(args), urls) if urls else None
 
@@ -122,8 +127,7 @@ def settings_in(
 def shards_in(sources: Sequence[Location], remote: Settings | None = None) -> list[str]:
     """Return the shards of some sources, in order.
 
-    A file that is named is a shard whatever it is called: opening it says more
-    than its suffix.
+    An explicit file is a shard with any suffix; opening it reports what it is.
     """
     found: list[str] = []
     for source in sources:
@@ -132,8 +136,8 @@ def shards_in(sources: Sequence[Location], remote: Settings | None = None) -> li
             continue
         path = str(source.parts[0])
         pattern = any(c in path for c in "*?[{") or "::" in path
-        named = source.kind == "path" and (os.path.exists(path) or not pattern)
-        if named and not path.endswith(".json"):
+        is_file = source.kind == "path" and (os.path.exists(path) or not pattern)
+        if is_file and not path.endswith(".json"):
             found.append(path)
         else:
             found += list_shards(source).paths
@@ -141,22 +145,24 @@ def shards_in(sources: Sequence[Location], remote: Settings | None = None) -> li
 
 
 def dataset_in(sources: Sequence[Location]) -> tuple[Format, str] | None:
-    """Return the dataset that sources name, and its format; None: they are tars."""
+    """Return the format and path of a dataset directory, or None for tar shards."""
     for source in sources:
         if source.kind != "folder":
             continue
         path = str(source.parts[0])
         found = find_format(LocalFolder(path))
         if found is not None and len(sources) > 1:
-            raise UsageError(f"{path} is a {found.name} dataset: name it alone")
+            raise UsageError(
+                f"{path} is a {found.name} dataset: give it as the only source"
+            )
         if found is not None:
             return found, path
     return None
 
 
 @contextmanager
-def quietly_warned() -> Iterator[None]:
-    """Show warnings as one line on stderr, without the place in the code."""
+def short_warnings() -> Iterator[None]:
+    """Print warnings as one line on stderr, without a code location."""
 
     def show(
         message: Warning | str,
@@ -176,7 +182,7 @@ def quietly_warned() -> Iterator[None]:
 
 @contextmanager
 def progress_of(path: str) -> Iterator[Progress]:
-    """Show a bar on a terminal for what takes longer than a second."""
+    """Show a progress bar on a terminal, after a second."""
     with bar_type()(
         total=None if is_remote(path) else os.path.getsize(path),
         desc=escape_line(url_basename(path)),
@@ -193,8 +199,8 @@ def progress_of(path: str) -> Iterator[Progress]:
         yield show
 
 
-def opened(path: str, remote: Settings | None) -> TarShard:
-    """Open a shard, with a bar where it has to be scanned."""
+def open_with_progress(path: str, remote: Settings | None) -> TarShard:
+    """Open a shard, with a progress bar if it may be scanned."""
     if is_remote(path):
         with progress_of(path) as progress:
             return open_tar(path, TarOptions(remote=remote), progress=progress)
@@ -207,10 +213,10 @@ def opened(path: str, remote: Settings | None) -> TarShard:
 def each_shard(
     paths: Sequence[str], remote: Settings | None = None
 ) -> Iterator[tuple[str, TarShard | None]]:
-    """Open shards one by one; those that fail are complained about, and None."""
+    """Open shards one by one; print an error and yield None for one that fails."""
     for path in paths:
         try:
-            shard = opened(path, remote)
+            shard = open_with_progress(path, remote)
         except (FastshardError, OSError) as error:
             complain(error)
             yield path, None

@@ -1,4 +1,4 @@
-"""The demonstration: shards and a dataset made, read every way, checked, timed."""
+"""Demonstration: write shards and a dataset, read them in every way, time the reads."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ROUNDS = 5
 Members = dict[str, bytes]
 
 
-def png(pixels: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bytes:
-    """Encode a grey image [height, width] (PNG, ISO/IEC 15948)."""
+def encode_png(pixels: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bytes:
+    """Encode a grey image [height, width] as PNG (ISO/IEC 15948)."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         crc = zlib.crc32(kind + data)
@@ -46,7 +46,7 @@ def png(pixels: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bytes:
     )
 
 
-def npy(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
+def encode_npy(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
     """Encode an array as .npy."""
     file = io.BytesIO()
     np.save(file, array)
@@ -54,22 +54,22 @@ def npy(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
 
 
 def make_images(count: int) -> Members:
-    """Make an image and its caption for each sample."""
+    """Return an image and its caption for each sample."""
     numbers = np.random.default_rng(0)
     members = {}
     for i in range(count):
         pixels = numbers.integers(0, 256, (64, 64), dtype=np.uint8)
-        members[f"{i:06d}.png"] = png(pixels)
+        members[f"{i:06d}.png"] = encode_png(pixels)
         members[f"{i:06d}.json"] = json.dumps({"caption": f"image {i}"}).encode()
     return members
 
 
 def make_arrays(count: int) -> Members:
-    """Make a vector and its class for each sample."""
+    """Return a vector and its class for each sample."""
     numbers = np.random.default_rng(1)
     members = {}
     for i in range(count):
-        members[f"{i:06d}.npy"] = npy(numbers.random(512, dtype=np.float32))
+        members[f"{i:06d}.npy"] = encode_npy(numbers.random(512, dtype=np.float32))
         members[f"{i:06d}.cls"] = str(i % 10).encode()
     return members
 
@@ -84,13 +84,13 @@ def write_tar(path: Path, members: Members, *, mtime: float, form: int) -> None:
 
 
 def expect(right: bool, what: str) -> None:
-    """Stop at a wrong read; unlike assert, under ``python -O`` too."""
+    """Exit at a wrong read; unlike assert, also under ``python -O``."""
     if not right:
         raise SystemExit(f"fastshard demo: wrong: {what}")
 
 
 def check_reads(path: Path, members: Members) -> int:
-    """Read a shard every way; return how many reads gave the stored bytes."""
+    """Read a shard in every way, and return the number of correct reads."""
     right = 0
     for mode in ("mmap", "private", "pread"):
         with open_shard(path, mode=mode) as shard:
@@ -117,7 +117,7 @@ def check_reads(path: Path, members: Members) -> int:
 
 
 def check_arrays(path: Path, members: Members) -> int:
-    """Compare every array of a shard with NumPy's own reading."""
+    """Compare every array of a shard with `numpy.load`."""
     with open_shard(path) as shard:
         for sample in shard.samples:
             expected = np.load(io.BytesIO(members[f"{sample.key}.npy"]))
@@ -126,8 +126,8 @@ def check_arrays(path: Path, members: Members) -> int:
         return len(shard.samples)
 
 
-def members_a_second(read: Callable[[], int]) -> float:
-    """Time a function that returns how many members it read; best of a few."""
+def measure_speed(read: Callable[[], int]) -> float:
+    """Return members per second of a function that returns their number; best of 5."""
     best = 0.0
     for _ in range(ROUNDS):
         start = time.perf_counter()
@@ -137,7 +137,7 @@ def members_a_second(read: Callable[[], int]) -> float:
 
 
 def print_speed(path: Path, order: list[str]) -> None:
-    """Print members a second of fastshard and of tarfile on one file."""
+    """Print members per second of fastshard and of tarfile on one file."""
 
     def open_fastshard() -> int:
         with open_shard(path) as shard:
@@ -172,7 +172,7 @@ def print_speed(path: Path, order: list[str]) -> None:
             ("read by name, copied", read_fastshard, read_tarfile),
             ("view by name, no copy", view_fastshard, read_tarfile),
         ):
-            a, b = members_a_second(ours), members_a_second(theirs)
+            a, b = measure_speed(ours), measure_speed(theirs)
             write_line(
                 f"  {what:<24} {a:>12,.0f} members/s, "
                 f"tarfile {b:>9,.0f}: {a / b:,.0f} times"
@@ -180,20 +180,20 @@ def print_speed(path: Path, order: list[str]) -> None:
 
 
 def write_dataset(folder: Path) -> list[Members]:
-    """Write a dataset of several shards with `ShardWriter`; return its samples."""
+    """Write a dataset of several shards, and return its samples."""
     numbers = np.random.default_rng(2)
     samples = []
     with ShardWriter(folder / "train-{:04d}.tar", max_count=500) as writer:
         for i in range(SAMPLES):
             vector = numbers.random(64, dtype=np.float32)
-            sample = {"npy": npy(vector), "cls": str(i % 10).encode()}
+            sample = {"npy": encode_npy(vector), "cls": str(i % 10).encode()}
             writer.write({"__key__": f"{i:06d}", **sample})
             samples.append(sample)
     return samples
 
 
 def check_dataset(folder: Path, samples: list[Members]) -> int:
-    """Read a dataset by position, key, batch, narrowed and decoded."""
+    """Read a dataset by position, by key, in batches and decoded."""
     right = 0
     with open_dataset(folder) as ds:
         expect(len(ds) == len(samples), "samples counted")
@@ -214,7 +214,7 @@ def check_dataset(folder: Path, samples: list[Members]) -> int:
 
 
 def print_opening(folder: Path) -> None:
-    """Print how long a dataset takes to open and count, with indexes and without."""
+    """Print the time to open and count a dataset, with and without indexes."""
 
     def seconds(**options: str) -> float:
         best = float("inf")
@@ -236,7 +236,7 @@ def print_opening(folder: Path) -> None:
 
 
 def run_demo() -> int:
-    """Run the demonstration; it stops at a wrong read."""
+    """Run the demonstration, and exit at a wrong read."""
     with tempfile.TemporaryDirectory(prefix="fastshard-demo-") as folder:
         write_line("Two shards, made with tarfile; the page cache is warm.")
         for name, make, form, mtime in (

@@ -1,4 +1,4 @@
-"""Keeping whole remote shards on this machine, before they are read."""
+"""Download of whole remote shards into the cache."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fastshard.remote.options import Settings
 
 __all__ = ["download_shard"]
 
-PIECE = 8 << 20  # bytes of one range
-PIECES = 4  # at a time
+RANGE_BYTES = 8 << 20  # bytes of a range
+CONCURRENT_RANGES = 4
 
 
 def download_shard(
     url: str, settings: Settings, progress: Callable[[int, int], object] | None = None
 ) -> int:
-    """Keep all of a remote shard, and its index, in the cache.
+    """Download all of a remote shard, and its index, into the cache.
 
     Parameters
     ----------
@@ -35,65 +35,66 @@ def download_shard(
     settings : Settings
         With a ``cache_dir``.
     progress : callable, optional
-        ``progress(done, nbytes)``, called now and then.
+        ``progress(done, nbytes)``, called after each group of ranges.
 
     Returns
     -------
     int
-        Bytes that were read over the network.
+        Bytes read over the network.
 
     Raises
     ------
     RemoteError
-        It cannot be read, or cannot be kept: the disk is full, or nothing tells
-        when the object is written to.
+        The shard cannot be read or cached: the disk is full, or the object has no
+        version.
     FormatError
-        Its sha256 is not what its JSON index says.
+        The sha256 of the shard differs from the one in its JSON index.
     """
     file = open_remote(url, settings)
     entry = file.entry
     if entry is None:
         raise RemoteError(
-            "it has neither ETag nor Last-Modified to keep it by", file.path
+            "cannot be cached: it has neither ETag nor Last-Modified", file.path
         )
-    asked = 0
-    for extents in _batches(entry, file.nbytes):
+    received = 0
+    for extents in _group_ranges(entry, file.nbytes):
         file.read_many(extents)
-        asked += sum(size for _, size in extents)
+        received += sum(size for _, size in extents)
         if progress is not None:
             progress(min(extents[-1][0] + extents[-1][1], file.nbytes), file.nbytes)
     if not entry.is_whole():
-        raise RemoteError("it could not be kept whole", file.path)
+        raise RemoteError("could not be cached completely", file.path)
     _check_hash(file, entry)
     open_tar(url, TarOptions(remote=settings)).close()  # which keeps its index
-    return asked
+    return received
 
 
-def _batches(entry: CacheEntry, nbytes: int) -> Iterator[list[tuple[int, int]]]:
-    """Cut what is missing into ranges, some at a time."""
-    batch: list[tuple[int, int]] = []
+def _group_ranges(entry: CacheEntry, nbytes: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield the ranges missing from the cache, in groups."""
+    group: list[tuple[int, int]] = []
     for offset, size in entry.missing(0, nbytes):
-        for at in range(offset, offset + size, PIECE):
-            batch.append((at, min(PIECE, offset + size - at)))
-            if len(batch) == PIECES:
-                yield batch
-                batch = []
-    if batch:
-        yield batch
+        for at in range(offset, offset + size, RANGE_BYTES):
+            group.append((at, min(RANGE_BYTES, offset + size - at)))
+            if len(group) == CONCURRENT_RANGES:
+                yield group
+                group = []
+    if group:
+        yield group
 
 
 def _check_hash(file: RemoteFile, entry: CacheEntry) -> None:
-    """Compare with the sha256 that a JSON index beside the shard records."""
+    """Compare a cached shard with the sha256 in the JSON index beside it."""
     beside = remote_sidecar_path(file.url, "json", None)
     if try_open_remote(beside, file.settings) is None:
         return
     try:
         recorded = json.loads(read_remote(beside, file.settings)).get("hash_lfs")
     except (ValueError, AttributeError, RecursionError):
-        return  # opening the shard says what is wrong with it
+        return  # opening the shard reports the damage
     if not isinstance(recorded, str):
         return
     with open(entry.path, "rb") as kept:
         digest = hashlib.file_digest(kept, "sha256").hexdigest()
     if digest != recorded.lower():
-        raise FormatError("its sha256 is not what its index says", file.path, 0)
+        reason = f"expected sha256 {recorded} by its index, got {digest}"
+        raise FormatError(reason, file.path, 0)

@@ -1,4 +1,4 @@
-"""``index``: making indexes."""
+"""Command ``index``: builder of indexes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["add_index"]
 
 
 def cmd_index(args: argparse.Namespace) -> int:
-    """Make an index beside each shard, and dataset.fsi for all of them."""
+    """Build an index beside each shard, and dataset.fsi for the dataset."""
     from fastshard.dataset.build_index import build_index, merge_indexes, parse_part
 
     source = args.sources[0] if len(args.sources) == 1 else args.sources
@@ -21,7 +21,7 @@ def cmd_index(args: argparse.Namespace) -> int:
         complain(error)
         return 2
     if args.merge and (part is not None or args.format != "fsi"):
-        complain("--merge goes with no --part, and with the format fsi alone")
+        complain("--merge requires --format fsi, and no --part")
         return 2
     remote = remote_of(args)
     try:
@@ -40,17 +40,21 @@ def cmd_index(args: argparse.Namespace) -> int:
                 **remote,
             )
     except PermissionError as error:
-        complain(f"{error}; give another directory for indexes with --out")
+        complain(f"{error}; choose another directory for the indexes with --out")
         return 1
     for path in made:
         write_line(path)
     return 0
 
 
-def positive(text: str) -> int:
-    number = int(text)
+def parse_positive(text: str) -> int:
+    """Parse an int of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"must be an int of at least 1, got {text!r}")
     return number
 
 
@@ -58,18 +62,32 @@ def add_index(commands: Commands) -> None:
     parser = commands.add_parser("index", help=cmd_index.__doc__)
     add_sources(parser)
     formats = ("fsi", "json", "idx", "tar.idx", "wids")
-    parser.add_argument("--format", choices=formats, default="fsi")
-    parser.add_argument("--out", metavar="DIR", help="put indexes there")
+    parser.add_argument("--format", choices=formats, default="fsi", help="default: fsi")
     parser.add_argument(
-        "--threads", type=positive, metavar="N", help="one a processor without it"
-    )
-    parser.add_argument("--hash", action="store_true", help="record checksums too")
-    parser.add_argument(
-        "--part", metavar="i/n", help="every n-th shard from i on, i from 0 to n-1"
+        "--out", metavar="DIR", help="write the indexes to this directory"
     )
     parser.add_argument(
-        "--merge", action="store_true", help="make dataset.fsi of what parts made"
+        "--threads",
+        type=parse_positive,
+        metavar="N",
+        help="number of threads; default: one per processor",
     )
-    parser.add_argument("--key", choices=("first", "last"), default="first")
-    parser.add_argument("--again", action="store_true", help="fresh ones too")
+    parser.add_argument("--hash", action="store_true", help="record checksums")
+    parser.add_argument(
+        "--part", metavar="i/n", help="index every n-th shard from i on, 0 <= i < n"
+    )
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="build dataset.fsi from the indexes of all parts",
+    )
+    parser.add_argument(
+        "--key",
+        choices=("first", "last"),
+        default="first",
+        help="dot of a name's last part that ends the key; default: first",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="rebuild fresh indexes too"
+    )
     parser.set_defaults(run=cmd_index)

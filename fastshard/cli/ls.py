@@ -1,4 +1,4 @@
-"""``ls`` and ``cat``: names and bytes of members."""
+"""Commands ``ls`` and ``cat``: names and bytes of members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from fastshard.formats.tar import TarShard
 __all__ = ["add_cat", "add_ls"]
 
 
-def lines_of(path: str, shard: TarShard, args: argparse.Namespace) -> Iterator[str]:
+def format_members(
+    path: str, shard: TarShard, args: argparse.Namespace
+) -> Iterator[str]:
     extents = zip(
         shard.names, shard.offsets.tolist(), shard.sizes.tolist(), strict=True
     )
@@ -54,7 +56,7 @@ def cmd_ls(args: argparse.Namespace) -> int:
         if shard is None:
             status = 1
             continue
-        for line in lines_of(path, shard, args):
+        for line in format_members(path, shard, args):
             write_line(line)
     return status
 
@@ -63,14 +65,16 @@ def add_ls(commands: Commands) -> None:
     parser = commands.add_parser("ls", help=cmd_ls.__doc__)
     add_sources(parser)
     parser.add_argument(
-        "-l", "--long", action="store_true", help="offset and size, in bytes, too"
+        "-l", "--long", action="store_true", help="show offset and size in bytes"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per line"
+    )
     parser.set_defaults(run=cmd_ls)
 
 
 def cmd_cat(args: argparse.Namespace) -> int:
-    """Write members to stdout, one after another."""
+    """Write the bytes of members to stdout."""
     sources = parse_sources([args.source])
     remote = settings_in(sources, args)
     paths = shards_in(sources, remote)
@@ -99,6 +103,6 @@ def cmd_cat(args: argparse.Namespace) -> int:
 def add_cat(commands: Commands) -> None:
     parser = commands.add_parser("cat", help=cmd_cat.__doc__)
     parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
-    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="member to write")
     add_remote(parser)
     parser.set_defaults(run=cmd_cat)

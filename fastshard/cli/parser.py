@@ -1,7 +1,7 @@
-"""The command line: look at shards, check them, index them, try them.
+"""Parser and entry point of the command line.
 
-Data goes to stdout, messages to stderr. Exit status: 0, 1 for a fault in the
-data, 2 for wrong usage.
+Data goes to stdout, messages to stderr. Exit status: 0 for success, 1 for a fault in
+the data, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from fastshard._util.terminal import UsageError, write_line
 from fastshard.cli.cache import add_cache
-from fastshard.cli.common import Commands, Parser, complain, quietly_warned
+from fastshard.cli.common import Commands, Parser, complain, short_warnings
 from fastshard.cli.index import add_index
 from fastshard.cli.ls import add_cat, add_ls
 from fastshard.cli.stat import add_stat
@@ -26,7 +26,7 @@ __all__ = ["main", "make_parser"]
 
 
 def cmd_demo(args: argparse.Namespace) -> int:
-    """Make shards and a dataset, read them every way, compare with tarfile."""
+    """Write a sample dataset, read it in every way, and compare with tarfile."""
     from fastshard.cli.demo import run_demo
 
     return run_demo()
@@ -38,7 +38,7 @@ def add_demo(commands: Commands) -> None:
 
 
 class ShowVersion(argparse.Action):
-    """Print the version of the package that is installed."""
+    """Action that prints the version of the installed package."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: object) -> NoReturn:
         from importlib.metadata import version
@@ -51,7 +51,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="fastshard", description="Read sharded datasets at memory speed."
     )
-    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show it")
+    parser.add_argument(
+        "--version", action=ShowVersion, nargs=0, help="show the version and exit"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in (
         add_ls,
@@ -69,14 +71,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status."""
+    """Run a command, and return its exit status."""
     args = make_parser().parse_args(argv)
     try:
-        with quietly_warned():
+        with short_warnings():
             status: int = args.run(args)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output, `head` say, has enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FastshardError, OSError) as error:

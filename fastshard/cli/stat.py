@@ -1,4 +1,4 @@
-"""``stat``: what shards hold, each of them and all together."""
+"""Command ``stat``: statistics of shards, each and in total."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PERCENTILES = (0, 10, 50, 90, 99, 100)
 BAR = 40  # characters of the longest bar of the histogram
 
 
-def figures_of(shard: TarShard) -> dict[str, Any]:
-    """Count what a shard holds."""
+def compute_figures(shard: TarShard) -> dict[str, Any]:
+    """Return the statistics of a shard."""
     import numpy as np
 
     from fastshard.dataset.verify import find_trailing_data
@@ -50,7 +50,7 @@ def figures_of(shard: TarShard) -> dict[str, Any]:
     }
 
 
-def counts(of: dict[str, int]) -> str:
+def format_counts(of: dict[str, int]) -> str:
     return ", ".join(f"{escape_name(k)}: {n:,}" for k, n in of.items()) or "none"
 
 
@@ -65,9 +65,9 @@ def print_figures(figures: dict[str, Any]) -> None:
         "  sizes    " + (", ".join(f"p{p} {n:,}" for p, n in percentiles) or "none")
     )
     write_line(f"  samples  {figures['samples']:,}")
-    write_line(f"  fields   {counts(figures['fields'])}")
+    write_line(f"  fields   {format_counts(figures['fields'])}")
     if figures["skipped"] is not None:
-        write_line(f"  skipped  {counts(figures['skipped'])}")
+        write_line(f"  skipped  {format_counts(figures['skipped'])}")
     if figures["index"] is not None:
         write_line(f"  index    {figures['index']}")
     if figures["after_end"] is not None:
@@ -77,7 +77,7 @@ def print_figures(figures: dict[str, Any]) -> None:
 
 
 class Totals:
-    """What several shards hold together."""
+    """Total statistics of several shards."""
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class Totals:
             self.histogram[int(size)] += int(count)
 
     def figures(self) -> dict[str, Any]:
-        """Return them; the histogram as (least size in bytes, members)."""
+        """Return the totals; ``sizes`` has pairs of least size in bytes and members."""
         pairs = sorted(self.histogram.items())
         return {
             **self.sums,
@@ -114,7 +114,7 @@ class Totals:
         write_line(f"  bytes    {sums['bytes']:,}")
         write_line(f"  members  {sums['members']:,} of {sums['member_bytes']:,} bytes")
         write_line(f"  samples  {sums['samples']:,}")
-        write_line(f"  fields   {counts(dict(self.fields))}")
+        write_line(f"  fields   {format_counts(dict(self.fields))}")
         most = max(self.histogram.values(), default=1)
         for least, count in self.figures()["sizes"]:
             bar = "#" * max(1, count * BAR // most)
@@ -122,7 +122,7 @@ class Totals:
 
 
 def cmd_stat(args: argparse.Namespace) -> int:
-    """Count members, bytes, sizes, fields and what is skipped."""
+    """Show counts of members, samples, bytes, sizes, fields and skipped entries."""
     sources = parse_sources(args.sources)
     found = dataset_in(sources)
     if found is not None:
@@ -142,7 +142,7 @@ def cmd_stat(args: argparse.Namespace) -> int:
             status = 1
             continue
         if alone:
-            figures = figures_of(shard)
+            figures = compute_figures(shard)
             write_line(json.dumps(figures)) if args.json else print_figures(figures)
         totals.add(shard)
     if len(paths) > 1:
@@ -153,9 +153,15 @@ def cmd_stat(args: argparse.Namespace) -> int:
 def add_stat(commands: Commands) -> None:
     parser = commands.add_parser("stat", help=cmd_stat.__doc__)
     add_sources(parser)
-    parser.add_argument("--each", action="store_true", help="each shard too")
     parser.add_argument(
-        "--deep", action="store_true", help="of a columnar dataset, all headers too"
+        "--each", action="store_true", help="show each shard before the total"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="read all headers of a dataset directory",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per line"
+    )
     parser.set_defaults(run=cmd_stat)

@@ -1,4 +1,4 @@
-"""``verify``: what is wrong with shards and their indexes."""
+"""Command ``verify``: faults of shards and their indexes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def write_faults(where: str, faults: Sequence[Fault], as_json: bool) -> int:
     return 1 if faults else 0
 
 
-def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> int:
+def verify_one_shard(
+    path: str, args: argparse.Namespace, remote: Settings | None
+) -> int:
     from fastshard.dataset.verify import verify_shard
 
     try:
@@ -57,8 +59,10 @@ def verify_one(path: str, args: argparse.Namespace, remote: Settings | None) -> 
     return 1 if faults else 0
 
 
-def verify_whole(paths: Sequence[str], as_json: bool, remote: Settings | None) -> int:
-    """Check ``dataset.fsi``, if the shards have one."""
+def verify_dataset_index(
+    paths: Sequence[str], as_json: bool, remote: Settings | None
+) -> int:
+    """Check the shards' ``dataset.fsi``, if it exists."""
     from fastshard.dataset.tarset import common_root
     from fastshard.dataset.verify import verify_dataset_index
     from fastshard.index.dataset_file import NAME
@@ -85,12 +89,14 @@ def cmd_verify(args: argparse.Namespace) -> int:
     remote = settings_in(sources, args)
     paths = shards_in(sources, remote)
     if remote is not None and not all(map(is_remote, paths)):
-        raise FastshardError("verify local and remote shards one after the other")
+        raise FastshardError(
+            "expected local or remote shards, got both: verify them separately"
+        )
     status = 0
     for path in paths:
-        status |= verify_one(path, args, remote)
+        status |= verify_one_shard(path, args, remote)
     if paths:
-        status |= verify_whole(paths, args.json, remote)
+        status |= verify_dataset_index(paths, args.json, remote)
     return status
 
 
@@ -98,9 +104,9 @@ def add_verify(commands: Commands) -> None:
     parser = commands.add_parser("verify", help=cmd_verify.__doc__)
     add_sources(parser)
     parser.add_argument(
-        "--hash", action="store_true", help="compare with the sha256 of an index too"
+        "--hash", action="store_true", help="compare the sha256 recorded by an index"
     )
     parser.add_argument(
-        "--json", action="store_true", help="one JSON object a fault, a line each"
+        "--json", action="store_true", help="print one JSON object per fault"
     )
     parser.set_defaults(run=cmd_verify)

@@ -1,1 +1,1 @@
-"""Formats: samples, decoders, encoders, tar shards, and the registry of others."""
+"""Formats: samples, decoders, encoders, tar shards, and the registry of the others."""

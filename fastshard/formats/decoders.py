@@ -1,4 +1,4 @@
-"""From a field's bytes to a value, by the field's extension."""
+"""Decoders of fields to values, by extension."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 
 Decoder: TypeAlias = Callable[[memoryview], Any]
 
-# Those that are tried, whatever a field's name says: no other of Pillow's readers
-# meets bytes that it is not meant for (one of them starts Ghostscript).
+# Pillow's readers that may see a field's bytes, whatever its extension. Others are not
+# meant for untrusted bytes: one of them starts Ghostscript.
 IMAGES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 DIGITS = re.compile(rb"\s*[+-]?[0-9]+\s*")
 MAX_DIGITS = 64  # bytes
-MAX_ARRAY_BYTES = 4 << 30  # bytes that one npz may take when it is decompressed
-MAX_MESSAGE = 200  # characters that another library's message may have
-# What a decoder raises for a mistake in itself rather than in a field's bytes.
+MAX_ARRAY_BYTES = 4 << 30  # decompressed bytes of one npz, at most
+MAX_MESSAGE = 200  # characters of another library's message, at most
+# Exceptions that indicate a fault in a decoder rather than in a field's bytes.
 MISTAKES = (
     AssertionError,
     AttributeError,
@@ -43,34 +43,38 @@ MISTAKES = (
     NotImplementedError,
     TypeError,
 )
-OF_DATA = "_fastshard_of_data"  # set on the errors of decoders
+OF_DATA = "_fastshard_of_data"  # attribute of exceptions that data may have caused
 
-_array_on: Callable[[memoryview], NDArray[Any]] | None = None  # when first used
+_array_on: Callable[[memoryview], NDArray[Any]] | None = None  # set at first use
 
 
 def decode_field(
     decoder: Decoder, view: memoryview, path: str, offset: int, member: str
 ) -> Any:
-    """Decode a field, and say of an error where it happened.
+    """Decode a field; errors name its shard and member.
 
     Parameters
     ----------
     decoder : callable
-        Of `DECODERS`, or a caller's own.
+        One of `DECODERS`, or one of the caller.
     view : memoryview
         The field's bytes.
-    path, offset, member : str, int, str
-        The shard, where the field begins in it (bytes), and the member's name.
+    path : str
+        Path of the shard.
+    offset : int
+        Offset of the field in the shard, in bytes.
+    member : str
+        Name of the member.
 
     Raises
     ------
     FormatError
-        One of `DECODERS` refuses the bytes.
+        The bytes are invalid for one of `DECODERS`.
     FastshardError
-        It needs a library that is not installed.
+        The decoder needs a library that is not installed.
     Exception
-        What a caller's own decoder raises, with a note that says where. `is_of_data`
-        tells whether the bytes may be the cause.
+        Exceptions of the caller's decoder, with a note that names shard and member.
+        `is_of_data` tells whether the bytes may be the cause.
     """
     try:
         return decoder(view)
@@ -89,29 +93,29 @@ def decode_field(
 
 
 def is_of_data(error: Exception) -> bool:
-    """Say whether an error is one that a decoder raised for a field's bytes."""
+    """Return whether a decoder raised this error, possibly for a field's bytes."""
     return getattr(error, OF_DATA, False) is True
 
 
 def decoder_for(
     field: str, decoders: Mapping[str, Decoder] | None = None
 ) -> Decoder | None:
-    """Return the decoder of a field, or None where its extension has none.
+    """Return the decoder of a field's longest known extension, or None.
 
-    The longest extension counts: for ``cam.seg.png`` that of ``cam.seg.png``,
-    else of ``seg.png``, else of ``png``. Case does not matter.
+    For ``cam.seg.png`` the extensions are ``cam.seg.png``, ``seg.png`` and ``png``, in
+    this order. Case is ignored.
 
     Parameters
     ----------
     field : str
         The field's name.
     decoders : Mapping of str to callable, optional
-        More decoders by extension; they win against `DECODERS` of the same one.
+        Further decoders by extension, which override `DECODERS`.
 
     Raises
     ------
     TypeError
-        A decoder among them cannot be called.
+        One of `decoders` is not callable.
     """
     own = {}
     for extension, decoder in (decoders or {}).items():
@@ -128,7 +132,7 @@ def decoder_for(
 
 
 def decode_binary(view: memoryview) -> memoryview:
-    """Return the bytes as they are, without a copy."""
+    """Return the view itself."""
     return view
 
 
@@ -152,12 +156,12 @@ def decode_json(view: memoryview) -> Any:
         raise _fault(f"not JSON: {error.msg}", at) from error
     except RecursionError as error:
         raise _fault("JSON that is nested too deep", 0) from error
-    except ValueError as error:  # an integer of too many digits
+    except ValueError as error:  # an integer with too many digits
         raise _fault(f"not JSON: {error}", 0) from error
 
 
 def decode_integer(view: memoryview) -> int:
-    """Read an integer in decimal digits; blanks may surround it."""
+    """Parse a decimal integer, which blanks may surround."""
     text = bytes(view[: MAX_DIGITS + 1])
     if len(text) > MAX_DIGITS or not DIGITS.fullmatch(text):
         raise _fault("not an integer", 0)
@@ -165,9 +169,9 @@ def decode_integer(view: memoryview) -> int:
 
 
 def decode_npy(view: memoryview) -> NDArray[Any]:
-    """Return the array that ``.npy`` bytes hold, without a copy."""
+    """Return the array of a ``.npy`` file, without a copy."""
     global _array_on
-    if _array_on is None:  # an import statement costs 0.5 us each time
+    if _array_on is None:  # a repeated import statement costs 0.5 us
         from fastshard._core.dataset import npy as arrays
 
         _array_on = arrays.array_from_buffer
@@ -175,18 +179,17 @@ def decode_npy(view: memoryview) -> NDArray[Any]:
 
 
 class NpzDecoder:
-    """Decoder of ``.npz`` bytes to arrays by name, as `read_npz` does it.
+    """Decoder of ``.npz`` files to arrays by name; see `read_npz`.
 
-    Pass one as a decoder to bound the memory that one field may take:
+    Pass an instance to bound the memory of a field:
     ``fastshard.open(source, decoders={"npz": NpzDecoder(max_array_bytes="1GiB")})``.
 
     Parameters
     ----------
     max_array_bytes : int or str
-        How many bytes the compressed arrays of one field may take together when they
-        are decompressed, as a number or as ``"1GiB"``. A field that needs more is a
-        `FormatError`, before memory is taken. Arrays that are stored as they are
-        stay where they are, and count nothing.
+        Total size of a field's compressed arrays after decompression, at most, as a
+        number or as ``"1GiB"``. A field that exceeds it raises a `FormatError` before
+        memory is allocated. Uncompressed arrays are not copied and do not count.
     """
 
     __slots__ = ("max_array_bytes",)
@@ -208,35 +211,35 @@ class NpzDecoder:
 
 
 def decode_image(view: memoryview) -> PIL.Image.Image:
-    """Decode an image with Pillow: its first frame, in the mode it is stored in.
+    """Decode an image's first frame with Pillow, in its stored mode.
 
-    Pillow's limit on the number of pixels holds.
+    Pillow's limit on the number of pixels applies.
     """
-    with _needing("Pillow", "images"):
+    with _require_library("Pillow", "images"):
         import PIL.Image  # type: ignore[import-not-found, unused-ignore]
-    with _refusing("not an image"):
+    with _convert_errors("not an image"):
         try:
             image = PIL.Image.open(_file_of(view), formats=IMAGES)
         except PIL.UnidentifiedImageError as error:
             known = ", ".join(IMAGES)
-            raise _fault(f"not an image of a kind that is read ({known})", 0) from error
+            raise _fault(f"not an image of a known kind ({known})", 0) from error
         image.load()
     return image
 
 
 def decode_msgpack(view: memoryview) -> Any:
-    """Unpack one msgpack object: text in UTF-8, keys str or bytes."""
-    with _needing("msgpack", "msgpack"):
+    """Unpack one msgpack object, with UTF-8 text and keys of type str or bytes."""
+    with _require_library("msgpack", "msgpack"):
         import msgpack  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    with _refusing("not msgpack"):
+    with _convert_errors("not msgpack"):
         return msgpack.unpackb(view, raw=False, strict_map_key=True)
 
 
 def decode_torch(view: memoryview) -> Any:
-    """Load what ``torch.save`` wrote, onto the CPU: tensors and plain containers."""
-    with _needing("torch", "torch"):
+    """Load a file of ``torch.save`` onto the CPU: tensors and plain containers."""
+    with _require_library("torch", "torch"):
         import torch  # type: ignore[import-not-found, unused-ignore]
-    with _refusing("not a torch file of weights only"):
+    with _convert_errors("not a torch file of weights only"):
         return torch.load(_file_of(view), map_location="cpu", weights_only=True)
 
 
@@ -245,7 +248,7 @@ BINARY: dict[str, Decoder] = {
     "npy": decode_npy,
     "npz": NpzDecoder(),
 }
-# By extension. Pickles are left out: an unknown extension gives the view.
+# By extension. Pickles have no decoder, so that they are returned as views.
 DECODERS: Mapping[str, Decoder] = MappingProxyType(
     BINARY
     | dict.fromkeys(("json", "jsn"), decode_json)
@@ -261,7 +264,7 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
 
 
 def _fault(reason: str, at: int) -> FormatError:
-    """A fault at a byte of the view; `decode_field` knows where that lies."""
+    """Return the error for a byte of the view; `decode_field` adds shard and offset."""
     return FormatError(reason, "<view>", at)
 
 
@@ -270,7 +273,7 @@ def _file_of(view: memoryview) -> IO[bytes]:
 
 
 @contextmanager
-def _needing(library: str, extra: str) -> Iterator[None]:
+def _require_library(library: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
@@ -281,8 +284,8 @@ def _needing(library: str, extra: str) -> Iterator[None]:
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Turn whatever a library makes of bad bytes into one error."""
+def _convert_errors(what: str) -> Iterator[None]:
+    """Convert any exception of a library into a FormatError."""
     try:
         yield
     except (FastshardError, MemoryError):

@@ -1,7 +1,7 @@
-"""Values to the bytes of a field, by the last suffix of its name.
+"""Encoders of values to a field's bytes, by the last suffix of its name.
 
-The names are WebDataset's. What is bytes already is stored as it is, whatever
-the field. Nothing is pickled.
+The suffixes are WebDataset's. Bytes are stored unchanged in any field. Nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Payload", "encode"]
 
 Payload = bytes | bytearray | memoryview  # a view has one dimension, format "B"
 
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can say
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that zip can represent
 
 
 def encode(field: str, value: object) -> Payload:
@@ -29,43 +29,41 @@ def encode(field: str, value: object) -> Payload:
     Raises
     ------
     TypeError
-        A field of this name does not take such a value.
+        The value has a type that the field's encoder does not accept.
     ValueError
-        The value cannot be stored: NaN in JSON, an array of objects, ...
+        The value cannot be encoded: NaN in JSON, an array of objects, ...
     FastshardError
-        The library that encodes it is not installed.
+        The library of the encoder is not installed.
     """
     if isinstance(value, (bytes, bytearray)):
         return value
     if isinstance(value, memoryview):
-        return flat(value, "bytes")
+        return flatten(value, "bytes")
     suffix = field.rpartition(".")[2].lower()
     encoder, takes = ENCODERS.get(suffix, (encode_text, "str"))
     payload = encoder(value, suffix)
     if payload is None:
-        payload = raw(value, takes)
+        payload = view_buffer(value, takes)
     return payload
 
 
-def raw(value: object, takes: str) -> memoryview:
-    """Return the bytes of any other buffer: a mapping, a line of uint8."""
+def view_buffer(value: object, takes: str) -> memoryview:
+    """Return the bytes of a buffer, such as an mmap or an array of uint8."""
+    kind = type(value).__name__
+    takes = f"{takes}, or bytes" if takes else "bytes"
     try:
         view = memoryview(value)  # type: ignore[arg-type]
     except TypeError:
-        kind = type(value).__name__
-        raise TypeError(f"takes {takes}, or bytes, not {kind}") from None
+        raise TypeError(f"expected {takes}, got {kind}") from None
     if view.ndim != 1:
-        raise TypeError(
-            f"takes {takes}, or bytes, not {type(value).__name__} "
-            f"of {view.ndim} dimensions"
-        )
-    return flat(view, f"{takes}, or bytes")
+        raise TypeError(f"expected {takes}, got {kind} of {view.ndim} dimensions")
+    return flatten(view, takes)
 
 
-def flat(view: memoryview, takes: str) -> memoryview:
-    """Return a view as plain bytes; copies only what is strided."""
+def flatten(view: memoryview, takes: str) -> memoryview:
+    """Return a view as plain bytes; copy it only if it is not contiguous."""
     if view.itemsize != 1 or view.format not in ("B", "b", "c"):
-        raise TypeError(f'takes {takes}, not a buffer of "{view.format}"')
+        raise TypeError(f'expected {takes}, got a buffer of "{view.format}"')
     if view.format == "B" and view.ndim == 1 and view.c_contiguous:
         return view
     if not view.c_contiguous or not view.nbytes:
@@ -73,7 +71,7 @@ def flat(view: memoryview, takes: str) -> memoryview:
     return view.cast("B")
 
 
-# Each of these returns None for a value that it does not take.
+# Each encoder returns None for a value whose type it does not accept.
 
 
 def encode_text(value: object, suffix: str) -> Payload | None:
@@ -89,14 +87,14 @@ def encode_int(value: object, suffix: str) -> Payload | None:
         return None
 
 
-def refuse_constant(name: str) -> NoReturn:
+def reject_constant(name: str) -> NoReturn:
     raise ValueError(f"JSON has no {name}")
 
 
 to_json = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":")
 ).encode
-from_json = json.JSONDecoder(parse_constant=refuse_constant).decode
+from_json = json.JSONDecoder(parse_constant=reject_constant).decode
 
 
 def encode_json(value: object, suffix: str) -> Payload | None:
@@ -105,7 +103,7 @@ def encode_json(value: object, suffix: str) -> Payload | None:
             from_json(value)
         except ValueError as error:
             raise ValueError(
-                f"a str is taken for JSON text, and this is none: {error}"
+                f"a str must be JSON text; to store a string, encode it: {error}"
             ) from None
         return value.encode()
     return to_json(value).encode()
@@ -119,7 +117,7 @@ def encode_npy(value: object, suffix: str) -> Payload | None:
     if not isinstance(value, (np.ndarray, np.generic)):
         return None
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError("takes an array without a mask, which npy cannot say")
+        raise TypeError("expected an array without a mask, for npy has none")
     stream = io.BytesIO()
     array: NDArray[Any] = np.asanyarray(value)
     np.lib.format.write_array(stream, array, allow_pickle=False)
@@ -133,16 +131,16 @@ def encode_npz(value: object, suffix: str) -> Payload | None:
     if not isinstance(value, Mapping):
         return None
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:  # stored, so that it can be mapped
+    with zipfile.ZipFile(stream, "w") as archive:  # uncompressed, so that it is mapped
         for name, array in value.items():
             data = encode_npy(array, "npy") if isinstance(name, str) else None
             if data is None:
-                raise TypeError("takes arrays by name")
+                raise TypeError("expected arrays by name: a mapping of str to ndarray")
             archive.writestr(zipfile.ZipInfo(f"{name}.npy", EPOCH), data)
     return stream.getbuffer()
 
 
-IMAGES: dict[str, tuple[str, dict[str, Any]]] = {  # Pillow's format, its options
+IMAGES: dict[str, tuple[str, dict[str, Any]]] = {  # Pillow's format and options
     "jpg": ("JPEG", {"quality": 100}),
     "jpeg": ("JPEG", {"quality": 100}),
     "png": ("PNG", {}),
@@ -162,7 +160,7 @@ def encode_image(value: object, suffix: str) -> Payload | None:
     numpy, pillow = sys.modules.get("numpy"), sys.modules.get("PIL.Image")
     is_array = numpy is not None and isinstance(value, numpy.ndarray)
     if is_array and value.ndim in (2, 3):  # type: ignore[attr-defined]
-        value = image_of(value)
+        value = make_image(value)
     elif pillow is None or not isinstance(value, pillow.Image):
         return None
     name, options = IMAGES[suffix]
@@ -171,27 +169,27 @@ def encode_image(value: object, suffix: str) -> Payload | None:
     return stream.getbuffer()
 
 
-def image_of(array: Any) -> object:
-    """Return an array of rows, columns and at most four channels as an image."""
-    pillow = library("PIL.Image", "Pillow", "images")
+def make_image(array: Any) -> object:
+    """Return an image of an array [rows, columns] or [rows, columns, channels]."""
+    pillow = import_library("PIL.Image", "Pillow", "images")
     if array.dtype != "u1":
-        raise TypeError(f"takes images of uint8, not of {array.dtype}")
+        raise TypeError(f"expected an image of uint8, got {array.dtype}")
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     if array.ndim == 3 and array.shape[2] not in (3, 4):
-        raise ValueError(f"an image has 1, 3 or 4 channels, not {array.shape[2]}")
+        raise ValueError(f"expected 1, 3 or 4 channels, got {array.shape[2]}")
     return pillow.fromarray(array)
 
 
 def encode_msgpack(value: object, suffix: str) -> Payload | None:
     if isinstance(value, str):
         return None
-    packed: bytes = library("msgpack", "msgpack", "msgpack").packb(value)
+    packed: bytes = import_library("msgpack", "msgpack", "msgpack").packb(value)
     return packed
 
 
-def library(module: str, name: str, extra: str) -> Any:
-    """Import what is optional."""
+def import_library(module: str, name: str, extra: str) -> Any:
+    """Import an optional library."""
     import importlib
 
     try:
@@ -203,23 +201,23 @@ def library(module: str, name: str, extra: str) -> Any:
         ) from error
 
 
-def refuse(value: object, suffix: str) -> Payload | None:
-    return None  # only what is bytes already
+def accept_bytes_only(value: object, suffix: str) -> Payload | None:
+    return None
 
 
 Encoder = Callable[[object, str], "Payload | None"]
 
-ENCODERS: dict[str, tuple[Encoder, str]] = {  # and what to say it takes
+ENCODERS: dict[str, tuple[Encoder, str]] = {  # and the accepted types, for errors
     suffix: (encoder, takes)
     for suffixes, encoder, takes in [
         ("txt text transcript html htm", encode_text, "str"),
         ("cls cls2 class count index inx id", encode_int, "int or str"),
-        ("json jsn", encode_json, "what JSON can say"),
+        ("json jsn", encode_json, "a JSON value"),
         ("npy", encode_npy, "an array"),
         ("npz", encode_npz, "arrays by name"),
-        ("mp msgpack msg", encode_msgpack, "what msgpack can say, but no str"),
+        ("mp msgpack msg", encode_msgpack, "a msgpack value other than str"),
         (" ".join(IMAGES), encode_image, "a Pillow image or an array of uint8"),
-        ("pyd pickle pkl pth pt gz", refuse, "nothing but bytes"),
+        ("pyd pickle pkl pth pt gz", accept_bytes_only, ""),
     ]
     for suffix in suffixes.split()
 }

@@ -1,4 +1,4 @@
-"""Directories, here or remote, as formats look for their marks in them."""
+"""Local and remote directories, as formats inspect them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["Folder", "LocalFolder", "RemoteFolder"]
 
 
 class Folder(Protocol):
-    """A directory, here or remote, as a mark is looked for in it."""
+    """A local or remote directory."""
 
     path: str
     is_remote: bool
 
     def has(self, name: str) -> bool:
-        """Say whether a file of this name lies in it."""
+        """Return whether the directory has a file of this name."""
         ...
 
     def read(self, name: str, most: int) -> bytes | None:
-        """Return the first `most` bytes of a file; None: there is no such file."""
+        """Return the first `most` bytes of a file, or None if it does not exist."""
         ...
 
 
 class LocalFolder:
-    """A directory on this machine."""
+    """A local directory."""
 
     is_remote = False
 
@@ -46,7 +46,7 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """A folder of remote objects; each question is a request."""
+    """A folder of remote objects; each call is a request."""
 
     is_remote = True
 

@@ -1,4 +1,4 @@
-"""Layouts of fields in memory, by which batches stack them without decoding."""
+"""Memory layouts of fields, which let batches stack them without decoding."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ __all__ = ["ARRAY", "NPY", "VALUE", "FieldLayout"]
 
 
 class FieldLayout(NamedTuple):
-    """Layout of a field's stored bytes, as its format knows it.
+    """Layout of a field's stored bytes.
 
     Attributes
     ----------
     kind : {"npy", "raw", "array", "value"}
-        ``"npy"``: an ``.npy`` file. ``"raw"``: the values alone, of `dtype` and
-        `shape`. ``"array"``: a header of the format's own, which `Sample.array`
-        reads. ``"value"``: bytes that a decoder turns into a value.
+        ``"npy"``: an ``.npy`` file. ``"raw"``: array elements without a header, of
+        `dtype` and `shape`. ``"array"``: an array with the format's own header, for
+        `Sample.array`. ``"value"``: bytes for a decoder.
     dtype : dtype-like, optional
+        Of a raw field.
     shape : tuple of int, optional
-        Of raw values.
+        Of a raw field.
     """
 
     kind: Literal["npy", "raw", "array", "value"]

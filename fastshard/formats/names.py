@@ -1,4 +1,4 @@
-"""What samples and fields may be called, for readers to find the same again."""
+"""Checks of keys, fields and member names: readers must parse them back equal."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 
 __all__ = ["check_field", "check_key", "check_name", "is_reserved"]
 
-MAX_NAME = 4096  # bytes; nothing unpacks longer ones
-# Keys that need no closer look; others may be good too.
+MAX_NAME = 4096  # bytes; no tool unpacks longer names
+# Keys that are valid without further checks; others may be valid too.
 PLAIN_KEY = re.compile(r"(?:[0-9A-Za-z][\w.+-]*/)*[0-9A-Za-z][\w+-]*", re.ASCII)
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-META = re.compile(r"__[^/]*__(/|\Z)")  # the first part of what is no sample
+META = re.compile(r"__[^/]*__(/|\Z)")  # first part of a name that is not a sample's
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that would not read back equal, or that leaves a directory.
+    """Raise ValueError for a key that reads back differently or leaves its directory.
 
     Raises
     ------
     ValueError
-        It says why.
+        The message gives the reason.
     """
     if PLAIN_KEY.fullmatch(key):
         return
@@ -33,32 +33,33 @@ def check_key(key: str) -> None:
     elif "." in parts[-1]:
         last = parts[-1].split(".")[0]
         reason = (
-            f"readers end it at the first dot of its last part, behind {last!r}"
+            f"readers end it at the first dot of its last part, after {last!r}"
             if last
-            else "readers take what begins with a dot for no sample"
+            else "readers ignore names that begin with a dot"
         )
     elif CONTROL.search(key) or not is_unicode(key):
         reason = "it has a control character or half a surrogate pair"
     else:
         return
-    raise ValueError(f"no key {key!r}: {reason}")
+    raise ValueError(f"invalid key {key!r}: {reason}")
 
 
 def check_name(key: str, name: bytes) -> None:
-    """Refuse a member's name that is too long, or that readers pass over."""
+    """Raise ValueError for a member's name that is too long or ignored by readers."""
     if len(name) <= MAX_NAME and name[:2] != b"__":
         return
     if len(name) > MAX_NAME:
         raise ValueError(
-            f"sample {key!r}: a member's name has at most {MAX_NAME:,} bytes"
+            f"sample {key!r}: a member's name must have at most {MAX_NAME:,} bytes, "
+            f"got {len(name):,}"
         )
     text = name.decode()
     if META.match(text):
-        raise ValueError(f"sample {key!r}: readers take {text!r} for no sample")
+        raise ValueError(f"sample {key!r}: readers ignore the name {text!r}")
 
 
 def is_reserved(field: object) -> bool:
-    """Whether it is of the form ``__x__``, and so no field."""
+    """Return whether a name has the form ``__x__``, and so is not a field."""
     return (
         isinstance(field, str)
         and len(field) > 4
@@ -76,25 +77,25 @@ def is_unicode(text: str) -> bool:
 
 
 def check_field(key: str, field: object, lower: bool) -> str:
-    """Return the name of a field, unless it would not read back equal.
+    """Return a field's name, if readers parse it back equal.
 
     Raises
     ------
     ValueError
-        It says why.
+        The message gives the reason.
     TypeError
-        It is no str.
+        The name is not a str.
     """
     if not isinstance(field, str):
-        raise TypeError(f"sample {key!r}: a field is a str, not {field!r}")
+        raise TypeError(f"sample {key!r}: a field must be a str, got {field!r}")
     if not field:
         reason = "it is empty"
     elif "/" in field:
-        reason = "a key ends behind the last slash"
+        reason = "a key ends after the last slash"
     elif CONTROL.search(field) or not is_unicode(field):
         reason = "it has a control character or half a surrogate pair"
     elif lower and field != field.lower():
         reason = f"it would be read as {field.lower()!r}; see lower="
     else:
         return field
-    raise ValueError(f"sample {key!r}: no field {field!r}, for {reason}")
+    raise ValueError(f"sample {key!r}: invalid field {field!r}: {reason}")

@@ -1,8 +1,8 @@
-"""The protocol of formats whose datasets are directories, and those there are.
+"""Protocol and registry of formats whose datasets are directories.
 
-Tar datasets are lists of shards. A directory of another format is told by its mark.
-A format is one module with an object `FORMAT`; `register` is given the module's name,
-which is imported when a directory is opened.
+A tar dataset is a list of shards; a directory of another format is recognized by its
+mark. A format is a module with an object `FORMAT`. `register` takes the module's name,
+and the module is imported when a directory is opened.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Format:
     ----------
     name : str
     options : frozenset of str
-        Arguments of `fastshard.open` that it takes beyond those of every format:
-        decoders, mode, max_mapped, max_memory, keep_cache, prefetch. Its own ones too.
+        Arguments of `fastshard.open` that it accepts beyond those of every format
+        (decoders, mode, max_mapped, max_memory, keep_cache, prefetch), its own ones
+        included.
     is_remote : bool
         Whether its datasets may be URLs.
     """
@@ -40,9 +41,9 @@ class Format:
     is_remote: ClassVar[bool] = False
 
     def marks(self, folder: Folder) -> bool:
-        """Say whether a directory is a dataset of this format.
+        """Return whether a directory is a dataset of this format.
 
-        A common file name is not enough: look inside.
+        If the mark is a common file name, check its contents too.
         """
         raise NotImplementedError
 
@@ -53,42 +54,42 @@ class Format:
         ----------
         root : str
         **options
-            ``mode``, ``limit``, ``reading`` and ``remote`` as for `ShardSet`, and
-            those of `options` that were given.
+            ``mode``, ``limit``, ``reading`` and ``remote`` as for `ShardSet`, and the
+            given arguments of `options`.
         """
         raise NotImplementedError
 
     def list_lines(self, root: str, *, long: bool, as_json: bool) -> Iterable[str]:
-        """Return what ``fastshard ls`` prints, a line for each sample."""
+        """Return the lines of ``fastshard ls``, one for each sample."""
         raise NotImplementedError
 
     def stat(self, root: str, *, deep: bool) -> dict[str, Any]:
-        """Return what ``fastshard stat --json`` prints."""
+        """Return the object that ``fastshard stat --json`` prints."""
         raise NotImplementedError
 
     def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
-        """Return what ``fastshard stat`` prints of the figures of `stat`."""
+        """Return the lines of ``fastshard stat`` for the result of `stat`."""
         raise NotImplementedError
 
     def verify(self, root: str) -> list[Any]:
-        """Return the faults of a dataset, each a `Fault`."""
+        """Return the faults of a dataset, as `Fault` objects."""
         raise NotImplementedError
 
     def add_commands(self, commands: Any) -> None:
-        """Declare the format's own commands to `argparse`."""
+        """Add the format's own commands to the argument parser."""
 
 
 _modules: list[str] = []
 
 
 def register(module: str) -> None:
-    """Add a format by the name of its module, which has it as ``FORMAT``."""
+    """Add a format by the name of its module, which has an object ``FORMAT``."""
     if module not in _modules:
         _modules.append(module)
 
 
 def formats() -> list[Format]:
-    """Return all formats of directories; their modules are imported."""
+    """Import and return all registered formats."""
     return [import_module(module).FORMAT for module in _modules]
 
 

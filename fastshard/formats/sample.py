@@ -1,4 +1,4 @@
-"""What every format's samples offer: values made from the fields' bytes."""
+"""Samples of tar shards, and the base of every format's samples."""
 
 from __future__ import annotations
 
@@ -32,31 +32,34 @@ if TYPE_CHECKING:
 
 __all__ = ["CopiedSample", "Info", "Infos", "Keys", "Sample", "Samples"]
 
-SHOWN = 8  # columns that an error names
+SHOWN = 8  # columns that an error lists, at most
 
 
 class Sample(SampleBase):
-    """One training example: named fields, each of stored bytes.
+    """One training example: named fields of stored bytes.
 
-    Behaves like a mapping from field to `memoryview`: ``sample["jpg"]``,
-    ``"jpg" in sample``, ``len(sample)``, iteration over fields, ``keys()``, so
-    that ``dict(sample)`` works. It is not registered as a `Mapping`, for torch's
-    ``default_collate`` would take its views for sequences of numbers.
+    A mapping from field to `memoryview`: ``sample["jpg"]``, ``"jpg" in sample``,
+    ``len(sample)``, iteration over fields, ``keys()`` and ``dict(sample)`` work. It is
+    not registered as a `Mapping`, for torch's ``default_collate`` would treat its views
+    as sequences of numbers.
 
-    Pickled, it takes copies of its bytes along and leaves the shard behind.
+    A pickle of a sample holds copies of its bytes, and no reference to the shard.
+
+    The compiled base, `SampleBase`, finds the fields' members; decoding is policy and
+    belongs here.
 
     Attributes
     ----------
     key : str
         The name that its members share.
     position : int
-        Its place among the shard's samples.
+        0-based position among the shard's samples.
     """
 
     __slots__ = ()
 
     def view(self, field: str) -> memoryview:
-        """Return the stored bytes of a field, in every format.
+        """Return the stored bytes of a field, also in formats that decode ``[]``.
 
         Raises
         ------
@@ -72,7 +75,7 @@ class Sample(SampleBase):
         dtype: DTypeLike | None = None,
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
-        """Return a field as an array without copying it; see `Shard.array`."""
+        """Return a field as an array, without a copy; see `Shard.array`."""
         shard, member = self.place(field)
         return shard.array(member, dtype, shape)
 
@@ -82,7 +85,7 @@ class Sample(SampleBase):
         Raises
         ------
         FormatError
-            It is not UTF-8; the error names the byte.
+            The field is not UTF-8; the error names the byte.
         FieldNotFoundError
             The sample has no such field.
         """
@@ -95,35 +98,35 @@ class Sample(SampleBase):
         Raises
         ------
         FormatError
-            It is not JSON in UTF-8; the error names the byte.
+            The field is not JSON in UTF-8; the error names the byte.
         FieldNotFoundError
             The sample has no such field.
         """
         return self._decoded(decode_json, field)
 
     def decode(self, *fields: str) -> dict[str, Any]:
-        """Return fields as values, and the key as ``"__key__"``.
+        """Return decoded fields by name, and the key as ``"__key__"``.
 
         Parameters
         ----------
         *fields : str
-            All of them without any.
+            By default all fields.
 
         Returns
         -------
         dict
-            What the decoder of the longest suffix gives for each field: arrays
-            for npy and npz, parsed json, str for txt, int for cls, images for
-            png, jpg and webp. A view where no decoder knows the suffix.
+            Values from the decoder of each field's longest known suffix: arrays for
+            npy and npz, parsed json, str for txt, int for cls, images for png, jpg and
+            webp. Views for fields without a decoder.
 
         Raises
         ------
         FormatError
-            A field's bytes are not what its suffix says.
+            A field's bytes are not in the format of its suffix.
         FieldNotFoundError
             The sample has no such field.
         FastshardError
-            The library that the suffix needs is not installed.
+            A library that a decoder needs is not installed.
         """
         values: dict[str, Any] = {"__key__": self.key}
         for field in fields or self.keys():
@@ -131,15 +134,15 @@ class Sample(SampleBase):
         return values
 
     def decoder_of(self, field: str) -> Decoder | None:
-        """Return what decodes a field; None: its bytes are all there is."""
+        """Return the decoder of a field, or None if it has none."""
         return decoder_for(field, self.decoders)
 
     def layout_of(self, field: str) -> FieldLayout:
-        """Return how a field lies in memory; of a decoder of the caller's, a value."""
+        """Return the memory layout of a field; a value for a decoder of the caller."""
         return NPY if self.decoder_of(field) is DECODERS["npy"] else VALUE
 
     def is_array(self, field: str) -> bool:
-        """Say whether `array` reads a field without being told its dtype."""
+        """Return whether `array` reads a field without a dtype."""
         return self.layout_of(field) != VALUE
 
     def _value(self, field: str) -> Any:
@@ -148,7 +151,7 @@ class Sample(SampleBase):
 
     def _decoded(self, decoder: Decoder, field: str) -> Any:
         shard, member = self.place(field)
-        offset, _ = shard.extent_of(member)  # true once the header was found
+        offset, _ = shard.extent_of(member)  # after its header was checked
         name = shard.names[member]
         try:
             return decode_field(decoder, shard[member], shard.path, offset, name)
@@ -159,22 +162,22 @@ class Sample(SampleBase):
             raise
 
     def infos(self) -> collections.abc.Mapping[str, dict[str, Any]]:
-        """Return what the index says of each field, which is parsed when asked for."""
+        """Return the index metadata of each field, parsed on access."""
         shard = self.shard
         members = {field: self.member(field) for field in self}
         return Infos(
             describe_item(self)[0],
             {field: partial(shard.info, member) for field, member in members.items()},
             f"the index of {shard.path}",
-            "it has what its .json has of a member, and checksums after "
-            "`fastshard index --hash`",
+            "it has the columns of the .json index it was made from, and checksums "
+            "after `fastshard index --hash`",
         )
 
     def open(self, field: str) -> BinaryIO:
-        """Return a field as a binary file that can seek.
+        """Return a field as a seekable binary file, without a copy.
 
-        It copies nothing. Of a remote shard only what is read is asked for, unless
-        the sample's bytes were brought with it.
+        For a remote shard, reads request ranges of the field, unless its bytes were
+        prefetched with the sample.
         """
         shard, member = self.place(field)
         source = shard.parts()[0]
@@ -194,12 +197,12 @@ class Sample(SampleBase):
         return CopiedSample, (self.key, self.position, self._copied())
 
     def _copied(self) -> dict[str, bytes]:
-        """Return copies of the stored bytes of the fields that it shows."""
+        """Return copies of the fields' stored bytes."""
         return {field: bytes(self.view(field)) for field in self.keys()}
 
 
 class CopiedSample(Sample):
-    """A sample that has its own bytes; what a pickled one becomes."""
+    """A sample with bytes of its own, as pickles hold it."""
 
     __slots__ = ("_fields", "_key", "_position")
 
@@ -267,11 +270,11 @@ class Infos(collections.abc.Mapping[str, "Info"]):
     Parameters
     ----------
     sample : str
-        What names it in messages.
+        Description of the sample, for errors.
     readers : dict of str to callable
-        Return what the index says of each field.
+        A function for each field that returns its metadata.
     where, how : str
-        What the index is called in messages, and how it gets a column.
+        Description of the index and of how to add a column, for errors.
     """
 
     def __init__(
@@ -302,20 +305,20 @@ class Infos(collections.abc.Mapping[str, "Info"]):
         return len(self._readers)
 
     def missing(self, name: str, field: str | None = None) -> InfoNotFoundError:
-        """Return the error for a column that is not there."""
-        found = {known: list(read()) for known, read in self._readers.items()}
-        holder = next((known for known in found if name in found[known]), None)
+        """Return the error for a missing column or field."""
+        found = {each: list(read()) for each, read in self._readers.items()}
+        holder = next((each for each in found if name in found[each]), None)
         if holder is not None:
-            told = f"it is there of field {holder!r}: info[{holder!r}][{name!r}]"
-            return InfoNotFoundError(name, f"the infos of {self._sample}; {told}")
+            hint = f"field {holder!r} has it: info[{holder!r}][{name!r}]"
+            return InfoNotFoundError(name, f"the infos of {self._sample}; {hint}")
         columns = found.get(field or "") or [c for some in found.values() for c in some]
-        had = f"which has {_listed(columns)}" if columns else "which has no columns"
-        told = f"{self._where} for {self._sample}, {had}; {self._how}"
-        return InfoNotFoundError(name, told)
+        had = f"which has {_join(columns)}" if columns else "which has no columns"
+        hint = f"{self._where} for {self._sample}, {had}; {self._how}"
+        return InfoNotFoundError(name, hint)
 
 
 class Info(dict[str, Any]):
-    """Index metadata of one field; a missing column's error lists those there are."""
+    """Index metadata of one field; the error for a missing column lists the others."""
 
     def __init__(
         self, found: dict[str, Any], missing: Callable[[str], InfoNotFoundError]
@@ -330,15 +333,15 @@ class Info(dict[str, Any]):
         return dict, (dict(self),)
 
 
-def _listed(names: Iterable[str]) -> str:
-    """Return names for a message, not too many of them."""
+def _join(names: Iterable[str]) -> str:
+    """Return the first few names, for an error."""
     unique = list(dict.fromkeys(names))
     shown = ", ".join(map(repr, unique[:SHOWN]))
     return shown + (", ..." if len(unique) > SHOWN else "")
 
 
 class Samples(GroupedSamples, collections.abc.Sequence[Sample]):
-    """A shard's samples: a `Sequence` of `Sample`, also by key."""
+    """Samples of a shard: a `Sequence` of `Sample`, also indexed by key."""
 
     __slots__ = ()
 
@@ -353,7 +356,7 @@ class Samples(GroupedSamples, collections.abc.Sequence[Sample]):
         def __contains__(self, key: object, /) -> bool: ...
 
     def keys(self) -> Keys:
-        """Return the samples' keys, a lazy sequence of str."""
+        """Return the samples' keys as a lazy sequence."""
         return Keys(self)
 
     def __repr__(self) -> str:
@@ -361,7 +364,7 @@ class Samples(GroupedSamples, collections.abc.Sequence[Sample]):
 
 
 class Keys(collections.abc.Sequence[str]):
-    """The keys of a shard's samples, made when asked for."""
+    """Keys of a shard's samples, decoded on access."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples

@@ -1,4 +1,4 @@
-"""Tar headers, and the tar file under construction."""
+"""Tar headers, and tar files under construction."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ __all__ = [
 
 
 BLOCK = 512  # bytes
-END = bytes(2 * BLOCK)  # what closes an archive
-MAX_OCTAL = 8**11  # what no longer fits eleven octal digits
+END = bytes(2 * BLOCK)  # end of an archive
+MAX_OCTAL = 8**11  # the first number that does not fit eleven octal digits
 NAME_WIDTH = 100
 PREFIX_WIDTH = 155
 FILE, PAX = b"0", b"x"
 PAX_NAME = b"././@PaxHeader"
 PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
-MARK = b"fastshard"  # as the owner's name, in the headers of columnar datasets
-MARK_AT = 265  # bytes
-# What follows the checksum and the type: an empty link name, magic and version.
+MARK = b"fastshard"  # owner's name in the headers of columnar datasets
+MARK_AT = 265  # its offset in a header, bytes
+# The fields after the checksum and the type: an empty link name, magic and version.
 TAIL = bytes(100) + b"ustar\x0000"
-NAMES_WIDTH = 32 + 32 + 8 + 8  # of the owner's names and the device, before the prefix
+NAMES_WIDTH = 32 + 32 + 8 + 8  # bytes of owner, group and device, before the prefix
 
 
 def padding(size: int) -> bytes:
-    """Return the zeros that follow `size` bytes up to the next block."""
+    """Return the zeros between `size` bytes and the next block."""
     return PADDING[size % BLOCK]
 
 
 def is_marked(block: bytes) -> bool:
-    """Say whether a header has the mark of who wrote it, or is no header but zeros.
+    """Return whether a header has this package's mark, or is a block of zeros.
 
-    Members of columnar datasets have it, so that those that others append are told
-    apart: the index has no true offsets of them.
+    Members of columnar datasets are marked, to tell them from members that other tools
+    append, for which the index has no valid offsets.
     """
     return (
         block == END[:BLOCK] or block[MARK_AT : MARK_AT + len(MARK) + 1] == MARK + b"\0"
@@ -59,7 +59,7 @@ def is_marked(block: bytes) -> bool:
 
 
 class HeaderEncoder:
-    """Makes the headers of members that share permissions and time.
+    """Encoder of member headers with common permissions and modification time.
 
     Parameters
     ----------
@@ -68,19 +68,19 @@ class HeaderEncoder:
     mtime : int
         Seconds since 1970.
     mark : bytes
-        The owner's name, of at most 31 bytes; none without it.
+        The owner's name, at most 31 bytes; empty by default.
 
     Raises
     ------
     ValueError
-        A header has no room for one of them.
+        `mode` or `mtime` does not fit a header.
     """
 
     def __init__(self, mode: int, mtime: int, mark: bytes = b"") -> None:
         if not 0 <= mode <= 0o7777:
-            raise ValueError(f"mode is permission bits, not {mode:#o}")
+            raise ValueError(f"mode must be 0 to 0o7777, got {mode:#o}")
         if not 0 <= mtime < MAX_OCTAL:
-            raise ValueError(f"mtime is 0 to {MAX_OCTAL - 1} seconds, not {mtime}")
+            raise ValueError(f"mtime must be 0 to {MAX_OCTAL - 1} s, got {mtime}")
         self._owner = b"%07o\0%07o\0%07o\0" % (mode, 0, 0)
         self._mtime = b"%011o\0" % mtime
         self._tail = TAIL + mark.ljust(NAMES_WIDTH, b"\0")
@@ -90,23 +90,23 @@ class HeaderEncoder:
         self._constant = sum(parts)
 
     def member(self, name: bytes, size: int) -> bytes:
-        """Return what stands before a member's data.
+        """Return the header of a member.
 
         Parameters
         ----------
         name : bytes
-            UTF-8, no NUL.
+            UTF-8 without NUL.
         size : int
             Bytes of the data.
 
         Returns
         -------
         bytes
-            One block; more where a pax header is needed: for a name that is not
-            ASCII or fits no ustar header, and from 8 GiB on.
+            One block; several with a pax header, for a name that is not ASCII or does
+            not fit a ustar header, and for 8 GiB and more.
         """
         if len(name) > NAME_WIDTH or size >= MAX_OCTAL or not name.isascii():
-            return self._long(name, size)
+            return self._extended_member(name, size)
         digits = b"%011o\0" % size
         checksum = self._constant + sum(name) + sum(digits)
         return b"%b%b%b%b%06o\0 %b" % (
@@ -118,12 +118,12 @@ class HeaderEncoder:
             self._file_end,
         )
 
-    def _long(self, name: bytes, size: int) -> bytes:
+    def _extended_member(self, name: bytes, size: int) -> bytes:
         records = b""
         prefix, last = split_name(name) if name.isascii() else (b"", b"")
         if not last:
             records += pax_record(b"path", name)
-            last = cut(name, NAME_WIDTH)  # for readers that know no pax
+            last = truncate(name, NAME_WIDTH)  # for readers without pax
         if size >= MAX_OCTAL:
             records += pax_record(b"size", b"%d" % size)
             size = 0
@@ -142,7 +142,7 @@ class HeaderEncoder:
 
 
 def split_name(name: bytes) -> tuple[bytes, bytes]:
-    """Split a name at a slash into ustar's prefix and name; empty ones if none fits."""
+    """Split a name into ustar's prefix and name; both empty if it does not fit."""
     if len(name) <= NAME_WIDTH:
         return b"", name
     slash = name.rfind(b"/", 0, PREFIX_WIDTH + 1)
@@ -160,28 +160,28 @@ def pax_record(key: bytes, value: bytes) -> bytes:
     return b"%d%b" % (length, rest)
 
 
-def cut(name: bytes, size: int) -> bytes:
-    """Return the start of UTF-8 text: at most `size` bytes, whole characters."""
+def truncate(name: bytes, size: int) -> bytes:
+    """Return at most `size` bytes of UTF-8 text, without a partial character."""
     return name[:size].decode("utf-8", "ignore").encode()
 
 
-BUFFER = 1 << 20  # bytes gathered before they are written
+BUFFER = 1 << 20  # bytes of the file's write buffer
 
 
 class TarBuilder:
-    """A tar that samples are added to; it has no name until `new` is committed.
+    """A tar under construction; it gets its path when `new` is committed.
 
     Attributes
     ----------
     path : str
-        Where it will be.
+        The intended path.
     new : NewFile
     keys : set of str
-        Of the samples in it.
+        Keys of the samples so far.
     count : int
-        How many samples are in it.
+        Number of samples so far.
     size : int
-        Bytes so far, without the end.
+        Bytes so far, without the end of the archive.
     """
 
     def __init__(self, path: str, *, overwrite: bool) -> None:
@@ -189,7 +189,7 @@ class TarBuilder:
         self.new = AtomicFile(path, overwrite=overwrite, buffering=BUFFER)
         self.keys: set[str] = set()
         self.size = 0
-        # What a scan must find: the columns of an `ExtentTable`.
+        # The columns of the `ExtentTable` that a scan must return.
         self._offsets, self._sizes, self._name_ends = array("Q"), array("Q"), array("Q")
         self._names = bytearray()
 
@@ -206,9 +206,9 @@ class TarBuilder:
         ----------
         key : str
         members : list of (bytes, bytes, bytes-like)
-            Name, header and data of each.
+            Name, header and data of each member.
         size : int
-            Bytes of all, padding included.
+            Bytes of all headers and data, including padding.
         """
         names = self._names
         end = self.size
@@ -228,14 +228,14 @@ class TarBuilder:
         self.size += size
 
     def complete(self) -> Contents:
-        """End the archive, and check that it holds what was written.
+        """End the archive, scan it, and check that it has the members written.
 
         Raises
         ------
         FormatError
-            It does not: something else wrote to the file.
+            The contents differ: another process wrote to the file.
         OSError
-            It cannot be written.
+            The file cannot be written.
         """
         self.new.file.write(END)
         self.new.file.flush()
@@ -253,5 +253,6 @@ class TarBuilder:
             if columns[name] != column:
                 raise FormatError(f"other {name} than were written", self.path, 0)
         if nbytes != self.size + len(END):
-            raise FormatError("another size than was written", self.path, nbytes)
+            reason = f"expected {self.size + len(END):,} bytes, got {nbytes:,}"
+            raise FormatError(reason, self.path, nbytes)
         return Contents(table, end=end, skipped=MappingProxyType(skipped))

@@ -1,4 +1,4 @@
-"""Writers of tar shards that appear whole."""
+"""Writer of tar shards, each published atomically, and patterns of their paths."""
 
 from __future__ import annotations
 
@@ -35,68 +35,74 @@ __all__ = [
 
 
 NUMBER = re.compile(r"%0?[0-9]*d")
-BASES = (10, 16, 8, 2)  # that a format may write a number in
+BASES = (10, 16, 8, 2)  # bases of Python's formats for integers
 
 
 class ShardPattern:
-    """A path with a place for a shard's number, or without one.
+    """Path of shards, with or without a slot for the shard's number.
 
     Parameters
     ----------
     text : str
-        ``"train-{:06d}.tar"`` or, WebDataset's way, ``"train-%06d.tar"``. With
-        braces in it, a percent sign is only that.
+        ``"train-{:06d}.tar"`` or, as in WebDataset, ``"train-%06d.tar"``. In a text
+        with braces, a percent sign is literal.
 
     Raises
     ------
     ValueError
-        There are several places, or numbers would not tell shards apart.
+        The text has several slots, or gives two numbers the same path.
     """
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
-            raise TypeError(f"a pattern is a str, not {type(text).__name__}")
+            raise TypeError(f"pattern must be a str, got {type(text).__name__}")
         self._text = text
         self._braces = "{" in text or "}" in text
         if self._braces:
             fields = [f for _, f, _, _ in string.Formatter().parse(text)]
-            places = [field for field in fields if field is not None]
-            if any(field not in ("", "0") for field in places):
-                raise ValueError(f"{text}: a number's place is {{}} or {{:06d}}")
+            slots = [field for field in fields if field is not None]
+            if any(field not in ("", "0") for field in slots):
+                raise ValueError(
+                    f"the shard's number must be {{}} or {{:06d}}, got {text}"
+                )
         else:
-            places = NUMBER.findall(text)
-        if len(places) > 1:
-            raise ValueError(f"{text} has places for {len(places)} numbers, not one")
-        self._places = len(places)
+            slots = NUMBER.findall(text)
+        if len(slots) > 1:
+            raise ValueError(
+                f"a pattern must have one number, got {len(slots)} in {text}"
+            )
+        self._slots = len(slots)
         try:
             same = self.path(0) == self.path(1)
-        except LookupError:  # a place inside a place
-            raise ValueError(f"{text}: a number's place is {{}} or {{:06d}}") from None
-        if places and same:
-            raise ValueError(f"{text} gives shards the same name")
+        except LookupError:  # a slot inside a slot
+            raise ValueError(
+                f"the shard's number must be {{}} or {{:06d}}, got {text}"
+            ) from None
+        if slots and same:
+            raise ValueError(f"a pattern must give shards different names, got {text}")
 
     def path(self, number: int) -> str:
-        """Return the path of a shard; one for all numbers where there is no place."""
+        """Return the path of a shard, the same for all numbers without a slot."""
         if self._braces:
             return self._text.format(number)
-        if self._places:
-            return NUMBER.sub(lambda place: place[0] % number, self._text)
+        if self._slots:
+            return NUMBER.sub(lambda slot: slot[0] % number, self._text)
         return self._text
 
     @property
     def has_number(self) -> bool:
-        """Say whether the pattern has a place for a number."""
-        return self._places > 0
+        """Whether the pattern has a slot for a number."""
+        return self._slots > 0
 
     def numbers(self) -> Iterator[int]:
-        """Find the shards that exist; yield their numbers, in no order.
+        """Yield the numbers of existing shards, in arbitrary order.
 
         Raises
         ------
         OSError
             The directory cannot be listed.
         """
-        before, after = self._around()
+        before, after = self._split()
         folder, begin = os.path.split(before)
         end = re.split(r"[/\\]" if os.sep == "\\" else "/", after, maxsplit=1)[0]
         below = after[len(end) :]  # the number may be in a directory's name
@@ -104,32 +110,32 @@ class ShardPattern:
             if len(name) < len(begin) + len(end) + 1 or not name.endswith(end):
                 continue
             digits = name[len(begin) : len(name) - len(end)]
-            for number in _numbers_in(digits):
+            for number in _parse_numbers(digits):
                 path = self.path(number)
                 if path == before + digits + after and name.startswith(begin):
                     if not below or os.path.lexists(path):
                         yield number
                     break
 
-    def _around(self) -> tuple[str, str]:
-        """Return the text on both sides of the number's place."""
+    def _split(self) -> tuple[str, str]:
+        """Return the text before and after the slot."""
         if not self._braces:
             before, after = NUMBER.split(self._text)
             return before, after
         parts = list(string.Formatter().parse(self._text))
-        place = next(i for i, part in enumerate(parts) if part[1] is not None)
+        slot = next(i for i, part in enumerate(parts) if part[1] is not None)
         return (
-            "".join(part[0] for part in parts[: place + 1]),
-            "".join(part[0] for part in parts[place + 1 :]),
+            "".join(part[0] for part in parts[: slot + 1]),
+            "".join(part[0] for part in parts[slot + 1 :]),
         )
 
     def __str__(self) -> str:
         return self._text
 
 
-def _numbers_in(digits: str) -> Iterator[int]:
-    """Yield what digits may say, written by any of Python's formats for integers."""
-    if len(digits) > 100:  # no shard's number
+def _parse_numbers(digits: str) -> Iterator[int]:
+    """Yield the numbers that digits may stand for, in Python's formats for integers."""
+    if len(digits) > 100:  # not a shard's number
         return
     for base in BASES:
         try:
@@ -141,60 +147,60 @@ def _numbers_in(digits: str) -> Iterator[int]:
 
 
 class ShardWriter:
-    """Write samples to tar shards, each of which appears whole.
+    """Writer of samples to tar shards, each published atomically.
 
     >>> with ShardWriter("train-{:06d}.tar", max_size="1GiB") as writer:
     ...     writer.write({"__key__": "000042", "jpg": data, "json": {"label": 3}})
 
-    A shard is written under a temporary name. When it is complete its headers
-    are read back and compared, it is synced and renamed, and only then its
-    index is written: an index is never there before what it lists, and a crash
-    between the two leaves a shard that is merely scanned when it is opened.
+    A shard is written under a temporary name. When it is complete, its headers are read
+    back and compared, it is synced and renamed, and then its index is written. An index
+    thus never exists before its shard; after a crash between the two, the shard is
+    scanned when it is opened.
 
-    An exception inside the ``with`` discards the unfinished shard; those that
-    are finished stay. So it is for a writer that is dropped without `close`,
-    with a `ResourceWarning`, and for a killed process, which may leave a hidden
-    ``.tmp`` file too. Without any sample no shard is written.
+    An exception inside the ``with`` discards the unfinished shard and keeps finished
+    ones. The same holds for a writer that is dropped without `close`, which gives a
+    `ResourceWarning`, and for a killed process, which may also leave a hidden ``.tmp``
+    file. Without samples no shard is written.
 
-    The same samples give the same bytes: ustar headers without an owner, a fixed
-    time, pax headers only for names that are not ASCII or too long and for 8 GiB
-    and more, two blocks of zeros at the end. A writer is for one thread at a time,
-    and for the process that made it.
+    The same samples give the same bytes: ustar headers without an owner and with a
+    fixed time, pax headers only for names that are long or not ASCII and for 8 GiB and
+    more, two blocks of zeros at the end. Use a writer in one thread at a time, and only
+    in the process that created it.
 
     Parameters
     ----------
     pattern : str or path-like
-        Where shards go, with a place for the number: ``"train-{:06d}.tar"``, or
-        ``"train-%06d.tar"``. Without one there can be one shard only.
+        Path of the shards with a slot for the number: ``"train-{:06d}.tar"`` or
+        ``"train-%06d.tar"``. Without a slot there can be one shard only.
     max_size : int, str or None
-        Bytes of a shard's file at most; ``"500MB"``, ``"1GiB"``. Only a sample
-        that is larger by itself gets a shard that is larger.
+        Size of a shard's file, at most: bytes, ``"500MB"``, ``"1GiB"``. A sample that
+        exceeds it gets a shard of its own.
     max_count : int, optional
-        Samples of a shard at most.
+        Number of samples in a shard, at most.
     index : {"fsi", "json", "idx", "tar.idx"} or None
-        The index to write beside each shard; None for none.
+        Format of the index to write beside each shard; None for no index.
     start : int
         The first shard's number.
     overwrite : bool
-        Whether shards and indexes that exist are replaced. An ``.fsi`` beside a
-        replaced shard is removed first, whatever `index` says.
+        Replace existing shards and indexes. An ``.fsi`` beside a replaced shard is
+        removed first, for any `index`.
     append : bool
-        Go on after the shards that exist: the first number is one more than the
-        largest of them, and not below `start`. No file that exists is touched. Of
-        several processes that append at once each shard gets a number of its own.
-        Renew a ``dataset.fsi`` afterwards: ``fastshard index``.
+        Continue after the existing shards: the first number is one more than their
+        largest, and at least `start`. Existing files stay unchanged. Processes that
+        append at the same time never share a number. Rebuild ``dataset.fsi``
+        afterwards: ``fastshard index``.
     lower : bool
-        Fields must be lower case, for readers make them so. False is for shards
+        Require lower-case fields, for readers lower-case them. Use False for shards
         that are read with ``open_shard(path, lower=False)``.
     mtime : int
-        Each member's time, in seconds since 1970.
+        Each member's modification time, in seconds since 1970.
     mode : int
         Each member's permission bits.
 
     Raises
     ------
     ValueError, TypeError
-        An argument is none of the above; the pattern is a URL.
+        An argument is invalid, or the pattern is a URL.
     """
 
     @named_options("ShardWriter")
@@ -212,27 +218,30 @@ class ShardWriter:
         mtime: int = 0,
         mode: int = 0o644,
     ) -> None:
-        self._closed = True  # until all is well
-        self._growing: TarBuilder | None = None
+        self._closed = True  # until the arguments are checked
+        self._builder: TarBuilder | None = None
         _check_local(pattern)
         self._pattern = ShardPattern(os.fspath(pattern))
         self._max_size = None if max_size is None else parse_size(max_size)
         self._max_count = None if max_count is None else operator.index(max_count)
         if self._max_count is not None and self._max_count < 1:
-            raise ValueError(f"max_count is above 0, not {max_count}")
+            raise ValueError(f"max_count must be positive, got {max_count}")
         self._number = operator.index(start)
         if self._number < 0:
-            raise ValueError(f"start is not negative: {start}")
+            raise ValueError(f"start must not be negative, got {start}")
         self._index = index
         self._overwrite = overwrite
         self._append = append
         if append and overwrite:
-            raise ValueError("append=True touches no shard, overwrite=True replaces")
+            raise ValueError("append=True and overwrite=True exclude each other")
         if append and not self._pattern.has_number:
-            raise ValueError(f"{self._pattern} has no place for another shard's number")
+            raise ValueError(
+                f"append=True needs a pattern with a number, as {{:06d}}, "
+                f"got {self._pattern}"
+            )
         self._lower = lower
         self._headers = HeaderEncoder(operator.index(mode), operator.index(mtime))
-        self._suffixes: dict[str, bytes] = {}  # checked fields: ".jpg"
+        self._suffixes: dict[str, bytes] = {}  # by checked field: b".jpg"
         self._shards: list[str] = []
         self._finished = 0
         self._check_index()
@@ -245,67 +254,66 @@ class ShardWriter:
 
     @property
     def count(self) -> int:
-        """Samples written so far, without those of a discarded shard."""
-        growing = self._growing
-        return self._finished + (0 if growing is None else growing.count)
+        """Number of samples written so far, except those of a discarded shard."""
+        builder = self._builder
+        return self._finished + (0 if builder is None else builder.count)
 
     def write(self, sample: Mapping[str, object]) -> None:
-        """Write a sample, whole or not at all.
+        """Write a sample, all of it or nothing.
 
         Parameters
         ----------
         sample : Mapping
-            ``__key__`` is its key: a relative path whose last part has no dot,
-            for readers end the key there. Other names of the form ``__x__`` are
-            passed over, as WebDataset does. All else are fields, stored in the
-            order given, each as a member named ``key.field``.
+            ``__key__`` is the key: a relative path without a dot in the last part, at
+            which readers would end it. Other names of the form ``__x__`` are ignored,
+            as in WebDataset. All others are fields, stored in the given order as
+            members named ``key.field``.
 
-            Bytes-like values are stored as they are. Others are encoded by the
-            last suffix of the field: a str as UTF-8; ``json`` what JSON can say
-            (a str is JSON text already); ``cls``, ``index`` and so on an int in
-            decimal; ``npy`` an array, without pickle; ``npz`` a mapping of
-            arrays, not compressed; ``jpg`` (quality 100), ``png``, ``webp``
-            (lossless), ``ppm``, ``bmp``, ``tiff`` a Pillow image or an array of
-            uint8; ``msgpack`` what it can say.
+            Bytes-like values are stored unchanged. Others are encoded by the last
+            suffix of the field: a str as UTF-8; ``json``: a JSON value (a str is JSON
+            text); ``cls``, ``index`` and so on: an int in decimal; ``npy``: an array,
+            without pickle; ``npz``: a mapping of arrays, uncompressed; ``jpg`` (quality
+            100), ``png``, ``webp`` (lossless), ``ppm``, ``bmp``, ``tiff``: a Pillow
+            image or an array of uint8; ``msgpack``: a msgpack value.
 
         Raises
         ------
         ValueError
-            A key or a field would not read back equal, a key is in the shard
-            already, a value cannot be stored, a sample has no field, or a
-            pattern without a number needs one. Nothing of the sample is written.
+            A key or a field would read back differently, the shard already has the key,
+            a value cannot be encoded, the sample has no field, or a pattern without a
+            number needs one. Nothing of the sample is written.
         TypeError
-            A field does not take such a value. Nothing is written.
+            A value has the wrong type for its field. Nothing is written.
         FastshardError
-            A library that encodes a value is not installed. Nothing is written.
+            A library for encoding a value is not installed. Nothing is written.
         FileExistsError
             The next shard or its index exists. Nothing is written.
         FormatError
-            A finished shard does not hold what was written to it.
+            A finished shard does not have the members written to it.
         ClosedError
             The writer is closed.
         OSError
-            A shard cannot be written. The unfinished one is discarded, and the
-            writer is closed.
+            A shard cannot be written. The unfinished shard is discarded, and the writer
+            is closed.
         """
         if self._closed:
             raise ClosedError(f"the writer of {self._pattern} is closed")
         key, members, size = self._encode(sample)
-        growing = self._room_for(key, size)
+        builder = self._builder_for(key, size)
         try:
-            growing.append(key, members, size)
+            builder.append(key, members, size)
         except BaseException:
             self._abandon()
             raise
 
     def close(self) -> None:
-        """Finish the last shard. Closing twice is no error.
+        """Finish the last shard. Closing twice is allowed.
 
         Raises
         ------
         OSError, FormatError, FastshardError
-            As for `write`; or the index cannot carry what the shard has, which
-            then stays without one.
+            As for `write`; or the format of the index cannot represent the shard, which
+            stays without an index.
         """
         try:
             self._finish()
@@ -327,11 +335,11 @@ class ShardWriter:
             self._abandon()
 
     def __del__(self) -> None:
-        growing = getattr(self, "_growing", None)
-        if growing is not None:  # its file goes with it
+        builder = getattr(self, "_builder", None)
+        if builder is not None:  # its temporary file is removed with it
             warnings.warn(
-                f"{growing.path}: a writer was dropped without close(), and "
-                f"{growing.count:,} samples with it",
+                f"{builder.path}: a writer was dropped without close(), and "
+                f"{builder.count:,} samples with it",
                 ResourceWarning,
                 stacklevel=2,
             )
@@ -343,8 +351,8 @@ class ShardWriter:
     def _encode(
         self, sample: Mapping[str, object]
     ) -> tuple[str, list[tuple[bytes, bytes, Payload]], int]:
-        """Return the key, each member's name, header and data, and bytes of all."""
-        key = _key_of(sample)
+        """Return the key, each member's name, header and data, and the total size."""
+        key = _get_key(sample)
         start, suffixes = key.encode(), self._suffixes
         members: list[tuple[bytes, bytes, Payload]] = []
         total = 0
@@ -354,7 +362,9 @@ class ShardWriter:
                 if field == "__key__" or is_reserved(field):
                     continue
                 suffix = self._new_suffix(key, field)
-            payload = value if type(value) is bytes else _encoded(key, field, value)
+            payload = (
+                value if type(value) is bytes else _encode_field(key, field, value)
+            )
             size = len(payload)
             name = start + suffix
             check_name(key, name)
@@ -362,95 +372,97 @@ class ShardWriter:
             members.append((name, header, payload))
             total += len(header) + size + -size % BLOCK
         if not members:
-            raise ValueError(f"sample {key!r} has no field, and would not exist")
+            raise ValueError(
+                f"sample {key!r} has no field; a sample needs at least one"
+            )
         return key, members, total
 
     def _new_suffix(self, key: str, field: str) -> bytes:
-        """Check a field's name, and remember it."""
-        if len(self._suffixes) >= 10_000:  # bounded, whatever the samples are
+        """Check a field's name, and cache its suffix."""
+        if len(self._suffixes) >= 10_000:  # bounds memory
             self._suffixes.clear()
         suffix = f".{check_field(key, field, self._lower)}".encode()
         self._suffixes[field] = suffix
         return suffix
 
-    def _room_for(self, key: str, size: int) -> TarBuilder:
-        """Return the shard that a sample goes to, begun if need be."""
-        growing = self._growing
-        if growing is not None and self._is_full(growing, size):
+    def _builder_for(self, key: str, size: int) -> TarBuilder:
+        """Return the shard for a sample of `size` bytes; begin one if necessary."""
+        builder = self._builder
+        if builder is not None and self._is_full(builder, size):
             self._finish()
-            growing = None
-        if growing is None:
-            growing = self._begin()
-        if key in growing.keys:
+            builder = None
+        if builder is None:
+            builder = self._begin()
+        if key in builder.keys:
             raise ValueError(
-                f"sample {key!r} is in {growing.path} already, "
-                "and both would be read as one"
+                f"sample {key!r} is in {builder.path} already; readers would join both"
             )
-        return growing
+        return builder
 
-    def _is_full(self, growing: TarBuilder, size: int) -> bool:
-        if self._max_count is not None and growing.count >= self._max_count:
+    def _is_full(self, builder: TarBuilder, size: int) -> bool:
+        if self._max_count is not None and builder.count >= self._max_count:
             return True
         room = self._max_size
-        return room is not None and growing.size + size + len(END) > room
+        return room is not None and builder.size + size + len(END) > room
 
     def _begin(self) -> TarBuilder:
         if self._append:
             last = max(self._pattern.numbers(), default=-1)
             self._number = max(self._number, last + 1)
-            path = next(self._free())
+            path = next(self._free_paths())
         else:
             path = os.path.abspath(self._pattern.path(self._number))
         if path in self._shards:
             raise ValueError(
-                f"{self._pattern} has no place for a second shard's number"
+                "a second shard needs a pattern with a number, as {:06d}, "
+                f"got {self._pattern}"
             )
         if not self._overwrite and not self._append:
-            name = self._taken(path)
+            name = self._find_existing(path)
             if name is not None:
                 reason = (
-                    "exists; append=True goes on after the last shard, and "
+                    "exists; append=True continues after the last shard, and "
                     "overwrite=True replaces shards"
                 )
                 raise FileExistsError(errno.EEXIST, reason, name)
-        self._growing = TarBuilder(path, overwrite=self._overwrite)
+        self._builder = TarBuilder(path, overwrite=self._overwrite)
         self._number += 1
-        return self._growing
+        return self._builder
 
-    def _taken(self, path: str) -> str | None:
-        """Return which name of a shard's, or of its index, exists; None: none."""
-        names = [path] if self._index is None else [path, self._index_of(path)]
+    def _find_existing(self, path: str) -> str | None:
+        """Return the path of a shard, or of its index, if it exists."""
+        names = [path] if self._index is None else [path, self._index_path(path)]
         return next((name for name in names if os.path.lexists(name)), None)
 
-    def _free(self) -> Iterator[str]:
+    def _free_paths(self) -> Iterator[str]:
         """Yield paths of shards that do not exist, from the next number on."""
         while True:
             path = os.path.abspath(self._pattern.path(self._number))
-            if self._taken(path) is None:
+            if self._find_existing(path) is None:
                 yield path
             self._number += 1
 
     def _finish(self) -> None:
-        """Let the shard that grows appear, then its index."""
-        growing, self._growing = self._growing, None
-        if growing is None:
+        """Publish the unfinished shard, then its index."""
+        builder, self._builder = self._builder, None
+        if builder is None:
             return
-        closed, self._closed = self._closed, True  # if anything fails
+        closed, self._closed = self._closed, True  # stays closed after an error
         try:
-            contents = growing.complete()
+            contents = builder.complete()
             if self._overwrite:
-                self._remove_index(growing.path)
-            path = growing.path
-            if self._append:  # another process may have taken the number meanwhile
-                found = growing.new.commit(self._free())
+                self._remove_index(builder.path)
+            path = builder.path
+            if self._append:  # another process may have taken the number
+                found = builder.new.commit(self._free_paths())
                 if found != os.path.realpath(path):
                     path = found
             else:
-                growing.new.commit()
+                builder.new.commit()
         finally:
-            growing.new.discard()
+            builder.new.discard()
         self._shards.append(path)
-        self._finished += growing.count
+        self._finished += builder.count
         if self._index is not None:
             self._save_index(path, contents)
         self._closed = closed
@@ -458,71 +470,76 @@ class ShardWriter:
     def _save_index(self, path: str, contents: Contents) -> None:
         grouping = Grouping(contents.table, False, self._lower)
         with LocalFile(path) as file:
-            where = self._index_of(path)
+            where = self._index_path(path)
             save_index(contents, file, where, self._index, grouping=grouping)
 
     def _remove_index(self, path: str) -> None:
-        """Remove the index of a shard that is replaced, so that none outlives it."""
+        """Remove the indexes of a shard about to be replaced."""
         for kind in {"fsi", self._index} - {None}:
             with suppress(FileNotFoundError):
                 os.unlink(sidecar_path(path, str(kind)))
 
     def _abandon(self) -> None:
-        """Discard the shard that grows, and close."""
-        growing, self._growing = self._growing, None
+        """Discard the unfinished shard, and close."""
+        builder, self._builder = self._builder, None
         self._closed = True
-        if growing is not None:
-            growing.new.discard()
+        if builder is not None:
+            builder.new.discard()
 
-    def _index_of(self, path: str) -> str:
+    def _index_path(self, path: str) -> str:
         assert self._index is not None
         return sidecar_path(path, self._index)
 
     def _check_index(self) -> None:
-        """Refuse an index that shards would share, or that would replace one."""
+        """Raise ValueError if shards would share an index, or be replaced by one."""
         if self._index is None:
             return
         if self._index not in FORMATS:
-            raise ValueError(f"{self._index!r} is no index: {', '.join(FORMATS)}")
+            raise ValueError(
+                f"index must be None or one of {', '.join(FORMATS)}, "
+                f"got {self._index!r}"
+            )
         first, second = (self._pattern.path(self._number + i) for i in range(2))
-        if self._index_of(first) == first:
-            raise ValueError(f"{self._pattern}: the index would replace the shard")
-        if first != second and self._index_of(first) == self._index_of(second):
-            raise ValueError(f"{self._pattern}: all shards would have one index")
+        if self._index_path(first) == first:
+            raise ValueError(
+                f"{self._pattern}: the {self._index} index would replace the shard"
+            )
+        if first != second and self._index_path(first) == self._index_path(second):
+            raise ValueError(
+                f"{self._pattern}: all shards would share one index; put the number "
+                "before the first dot"
+            )
 
 
 def _check_local(pattern: str | os.PathLike[str]) -> None:
-    """Refuse a URL, which would be a folder that is called as its scheme.
+    """Raise ValueError for a URL, which would create a folder named as its scheme.
 
-    Raises
-    ------
-    ValueError
-        It is one, of whatever scheme; also one that pathlib took a slash from.
+    That includes a URL of any scheme, and a `Path` of one, which has one slash less.
     """
     text = os.fspath(pattern)
     slashes = "/{1,2}" if isinstance(pattern, os.PathLike) else "//"
     found = isinstance(text, str) and re.match(rf"([A-Za-z][\w+.-]+):{slashes}", text)
     if found:
         raise ValueError(
-            f"{found[1]}:// is not written to: ShardWriter writes files, give it a "
-            "path and copy the shards there"
+            f"{found[1]}:// is not written to: ShardWriter writes local files; give it "
+            "a path, and upload the shards"
         )
 
 
-def _key_of(sample: Mapping[str, object]) -> str:
+def _get_key(sample: Mapping[str, object]) -> str:
     if not isinstance(sample, Mapping):
-        raise TypeError(f"a sample is a mapping, not {type(sample).__name__}")
+        raise TypeError(f"a sample must be a mapping, got {type(sample).__name__}")
     try:
         key = sample["__key__"]
     except KeyError:
         raise ValueError("a sample needs a __key__") from None
     if not isinstance(key, str):
-        raise TypeError(f"a __key__ is a str, not {type(key).__name__}")
+        raise TypeError(f"a __key__ must be a str, got {type(key).__name__}")
     check_key(key)
     return key
 
 
-def _encoded(key: str, field: str, value: object) -> Payload:
+def _encode_field(key: str, field: str, value: object) -> Payload:
     """Encode a field's value; errors name the sample and the field."""
     try:
         return encode(field, value)

@@ -1,1 +1,1 @@
-"""Indexes: sidecar files that list the extents of shards, one module a format."""
+"""Index files of shards and datasets, one module per format."""

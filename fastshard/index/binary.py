@@ -1,63 +1,62 @@
-"""The binary index, ``<stem>.fsi``: columns that are mapped, not parsed.
+"""The binary index, ``<stem>.fsi``: mapped columns of extents, names and samples.
 
-All numbers are little-endian and unsigned unless said otherwise. A header of
-256 bytes:
+Numbers are little-endian, and unsigned unless noted. A header of 256 bytes:
 
 ====== ======= ===============================================================
-byte   type    what
+byte   type    content
 ====== ======= ===============================================================
 0      8 bytes magic, ``89 66 73 69 0D 0A 1A 0A`` ("\\x89fsi\\r\\n\\x1a\\n")
 8      u32     version of the format, 2
-12     u32     flags: 1, keys end at the last dot; 2, there is info; 4, a sample
-               has a field twice, where case does not count
-16     u64     bytes of this file
-24     u64     bytes of the shard
-32     i64     when the shard was last written to, ns since 1970
+12     u32     flags: 1, keys end at the last dot; 2, the file has infos; 4, a
+               sample has a field twice, ignoring case
+16     u64     size of this file in bytes
+24     u64     size of the shard in bytes
+32     i64     last write to the shard, ns since 1970
 40     16 b.   fingerprint of the shard, see `compute_fingerprint`
-56     u64     members
-64     u64     samples
-72     u64     members that belong to a sample
+56     u64     number of members
+64     u64     number of samples
+72     u64     number of members that belong to a sample
 80     u64     bytes of all names
 88     u64     bytes of all infos
-96     u64     where the archive ends in the shard; 2**64 - 1: not known
-104    8 u64   how many of each kind of `KINDS` are stored but are no members
-168    u64     device that the shard is on
-176    u64     its inode; 0: neither this, nor the device, nor the next is known
-184    i64     when anything of the shard was last changed (ctime), ns since 1970
-192    u32     CRC-32C of the 192 bytes before and of the column ``sums``
+96     u64     end of the archive in the shard; 2**64 - 1 if unknown
+104    8 u64   number of archive entries that are not members, by `KINDS`
+168    u64     device of the shard
+176    u64     its inode; 0 if device, inode and ctime are unknown
+184    i64     last change of the shard (ctime), ns since 1970
+192    u32     CRC-32C of bytes 0 to 191 and of the column ``sums``
 196    56 b.   zeros
-252    u32     CRC-32 of the 252 bytes before
+252    u32     CRC-32 of bytes 0 to 251
 ====== ======= ===============================================================
 
-Then the columns, each at the next multiple of 64 bytes, with zeros between:
+The columns follow, each at the next multiple of 64 bytes, padded with zeros:
 
 ============== ======================= =======================================
-column         type                    what
+column         type                    content
 ============== ======================= =======================================
-offsets        u64 [members]           a member's first byte in the shard
-sizes          u64 [members]           bytes of a member
-name_ends      u64 [members]           where its name ends in ``names``; it
-                                       begins where the one before ends
-sample_starts  u32 [samples + 1]       a sample's first place in
+offsets        u64 [members]           offset of a member in the shard
+sizes          u64 [members]           size of a member in bytes
+name_ends      u64 [members]           end of its name in ``names``; the name
+                                       begins at the end of the one before
+sample_starts  u32 [samples + 1]       a sample's first element of
                                        ``sample_members``
 sample_members u32 [grouped members]   positions of members, sample by sample
 info_ends      u64 [members], or none  as name_ends, in ``infos``
-names          bytes                   as the shard has them, no ends between
-infos          bytes                   JSON objects; an empty one says nothing
-sums           u32 [blocks]            CRC-32C of each 64 KiB of what stands
-                                       between the header and this column
+names          bytes                   as in the shard, without separators
+infos          bytes                   JSON objects; empty for no metadata
+sums           u32 [blocks]            CRC-32C of each 64 KiB between the
+                                       header and this column
 ============== ======================= =======================================
 
-Members are in the shard's order, samples in that of their first members. The
-file holds no hash table. Its size must be what the header's numbers make.
+Members are in the shard's order, samples in the order of their first members. The file
+has no hash table. Its size must be the one that the header's numbers give.
 
-The header and ``sums`` are checked when the file is opened, each block when it is
-first used. Device, inode, ctime and mtime say whether the shard is the file that was
-indexed; see `fastshard.index.freshness`.
+The header and ``sums`` are checked when the file is opened, each block at its first
+use. Device, inode, ctime and mtime identify the indexed file; see
+`fastshard.index.freshness`.
 
-Version 1 is read, and written no more. It has no ``sums``, and in its header from
-byte 168 on the CRC-32 of each of the eight columns, 8 u32, and 52 bytes of zeros;
-the columns are checked when the file is opened.
+Version 1 is read but no longer written. It has no ``sums``. Its header has at byte 168
+the CRC-32 of each of the eight columns, 8 u32, then 52 bytes of zeros; the columns are
+checked when the file is opened.
 """
 
 from __future__ import annotations
@@ -102,8 +101,8 @@ VERSION = 2
 LAST_DOT, HAS_INFO, REPEATS = 1, 2, 4  # flags
 HEADER = struct.Struct("<8sIIQQq16sQQQQQQ8QQQqI56xI")
 HEADER_1 = struct.Struct("<8sIIQQq16sQQQQQQ8Q8I52xI")  # of version 1
-CHECKED = HEADER.size - 4  # bytes that the header's checksum is of
-BOUND = 192  # bytes of it that the checksum of the sums is of too
+CHECKED = HEADER.size - 4  # bytes that the header's checksum covers
+BOUND = 192  # bytes of the header that the checksum of the sums covers
 ALIGNMENT = 64  # bytes
 UNKNOWN = 2**64 - 1
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -111,7 +110,7 @@ assert HEADER.size == HEADER_1.size == 256
 
 
 class Header(NamedTuple):
-    """The numbers of a header; see the module."""
+    """Header of a binary index; see the module."""
 
     version: int
     last_dot: bool
@@ -128,10 +127,10 @@ class Header(NamedTuple):
     infos_bytes: int
     end: int | None
     skipped: Mapping[str, int] | None
-    checksums: tuple[int, ...]  # of the columns in version 1; then of the sums
+    checksums: tuple[int, ...]  # version 1: of the columns; version 2: of the sums
 
     def column_bytes(self) -> dict[str, int]:
-        """Return the length of each column, in the order of the file."""
+        """Return the size of each column in bytes, in the order of the file."""
         return {
             "offsets": 8 * self.members,
             "sizes": 8 * self.members,
@@ -143,22 +142,22 @@ class Header(NamedTuple):
             "infos": self.infos_bytes,
         }
 
-    def column_places(self) -> dict[str, tuple[int, int]]:
-        """Return where each column begins and how long it is, in bytes."""
-        places = {}
+    def column_extents(self) -> dict[str, tuple[int, int]]:
+        """Return the offset and size of each column, in bytes."""
+        extents = {}
         at = HEADER.size
         for column, size in self.column_bytes().items():
             at = (at + (ALIGNMENT - 1)) & -ALIGNMENT
-            places[column] = at, size
+            extents[column] = at, size
             at += size
         if self.version > 1:
             at = (at + (ALIGNMENT - 1)) & -ALIGNMENT
             blocks = -(-(at - HEADER.size) // BLOCK_BYTES)
-            places["sums"] = at, 4 * blocks
-        return places
+            extents["sums"] = at, 4 * blocks
+        return extents
 
     def pack(self, sums: bytes) -> bytes:
-        """Return the header's bytes, for the checksums of these columns."""
+        """Return the header's bytes; `sums` are the checksums of the blocks."""
         known = self.skipped is not None
         counts = dict(self.skipped or {})
         device, inode, ctime_ns, mtime_ns = self.identity
@@ -200,15 +199,15 @@ class BinaryIndex(NamedTuple):
 
     header: Header
     memory: IndexMemory
-    places: dict[str, tuple[int, int]]  # of the columns: where, how long; bytes
+    extents: dict[str, tuple[int, int]]  # offset and size of each column, bytes
 
     def contents(self, last_dot: bool, lower: bool) -> Contents:
-        """Return what the index tells, by a rule for keys.
+        """Return the shard's contents; samples too, if they follow the same rule.
 
-        The samples are borrowed from the index where its rule is the same.
+        The contents borrow the memory of the index.
         """
-        header, memory, places = self
-        at = {column: place[0] for column, place in places.items()}
+        header, memory, extents = self
+        at = {column: offset for column, (offset, _) in extents.items()}
         table = borrow_table(
             memory,
             header.members,
@@ -237,7 +236,7 @@ class BinaryIndex(NamedTuple):
         return Contents(table, grouping, header.end, header.skipped, memory.path)
 
     def find_damage(self) -> list[tuple[str, int]]:
-        """Return what has a wrong checksum, and where it begins."""
+        """Return the name and offset of each part whose checksum is wrong."""
         if self.header.version > 1:
             found = self.memory.find_damage()
             return [(f"block {at // BLOCK_BYTES:,}", at) for at in found]
@@ -245,7 +244,7 @@ class BinaryIndex(NamedTuple):
         return [
             (column, at)
             for (column, (at, size)), stored in zip(
-                self.places.items(), self.header.checksums, strict=True
+                self.extents.items(), self.header.checksums, strict=True
             )
             if zlib.crc32(memory[at : at + size]) != stored
         ]
@@ -258,104 +257,107 @@ def read_binary(path: str, *, copied: bool = False) -> BinaryIndex:
     ----------
     path : str
     copied : bool
-        Read it into memory instead, so that no change of the file can matter.
+        Read it into memory instead, independent of later changes of the file.
 
     Raises
     ------
     FormatError
-        It is no binary index, a newer one, cut, or what is checked at once is damaged.
+        The file is not a binary index, has an unknown version, is truncated, or its
+        header is damaged.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
-    _refuse_big_endian()
+    _check_byte_order()
     with LocalFile(path) as file:
-        header, raw, source = _header_of(file)  # faults no page in
-        places = _places_of(header, file.nbytes, path)
+        header, raw, source = _read_header(file)  # by pread: no page faults
+        extents = _check_size(header, file.nbytes, path)
         sums = None
         if header.version > 1:
-            sums = source.read(*places["sums"])
+            sums = source.read(*extents["sums"])
         owner: MappedFile | bytes
         if copied:
             owner = source.read(0, file.nbytes)
         else:
             owner = MappedFile(file.fd, file.nbytes, path)
-    return _opened(header, raw, places, owner, sums, path)
+    return _make_index(header, raw, extents, owner, sums, path)
 
 
 def parse_binary(data: bytes, path: str) -> BinaryIndex:
-    """Open a binary index whose bytes were read; see `read_binary`."""
-    _refuse_big_endian()
+    """Open a binary index from its bytes; see `read_binary`."""
+    _check_byte_order()
     if len(data) < HEADER.size:
-        raise FormatError("cut inside its header", path, len(data))
+        raise FormatError("truncated inside its header", path, len(data))
     raw = data[: HEADER.size]
-    header = _read_header(raw, path)
-    places = _places_of(header, len(data), path)
+    header = _parse_header(raw, path)
+    extents = _check_size(header, len(data), path)
     sums = None
     if header.version > 1:
-        at, size = places["sums"]
+        at, size = extents["sums"]
         sums = data[at : at + size]
-    return _opened(header, raw, places, data, sums, path)
+    return _make_index(header, raw, extents, data, sums, path)
 
 
-def _refuse_big_endian() -> None:
+def _check_byte_order() -> None:
     if sys.byteorder != "little":
-        raise FastshardError("binary indexes are read on little-endian machines only")
+        raise FastshardError("a binary index requires a little-endian machine")
 
 
-def _places_of(header: Header, nbytes: int, path: str) -> dict[str, tuple[int, int]]:
-    """See that an index is as long as its header says; return where columns are."""
-    places = header.column_places()
-    made = sum(places["sums" if header.version > 1 else "infos"])
-    if header.file_bytes != nbytes or made != nbytes:
-        reason = f"{nbytes:,} bytes, where the header makes {header.file_bytes:,}"
+def _check_size(header: Header, nbytes: int, path: str) -> dict[str, tuple[int, int]]:
+    """Return the extents of the columns; raise FormatError for another file size."""
+    extents = header.column_extents()
+    expected = sum(extents["sums" if header.version > 1 else "infos"])
+    if header.file_bytes != nbytes or expected != nbytes:
+        reason = f"expected {header.file_bytes:,} bytes by the header, got {nbytes:,}"
         raise FormatError(reason, path, 16)
-    return places
+    return extents
 
 
-def _opened(
+def _make_index(
     header: Header,
     raw: bytes,
-    places: dict[str, tuple[int, int]],
+    extents: dict[str, tuple[int, int]],
     owner: MappedFile | bytes,
     sums: bytes | None,
     path: str,
 ) -> BinaryIndex:
+    """Check the checksums that are due at opening; `sums` is None for version 1."""
     if sums is None:
-        index = BinaryIndex(header, IndexMemory(owner, path), places)
+        index = BinaryIndex(header, IndexMemory(owner, path), extents)
         for column, at in index.find_damage():
-            raise FormatError(f"the checksum of its {column} is wrong", path, at)
+            raise FormatError(f"the checksum of {column} is wrong", path, at)
         return index
     if crc32c(sums, crc32c(raw[:BOUND])) != header.checksums[0]:
-        raise FormatError("the checksum of its checksums is wrong", path, BOUND)
-    memory = IndexMemory(owner, path, sums, HEADER.size, places["sums"][0])
-    return BinaryIndex(header, memory, places)
+        raise FormatError("the checksum of sums is wrong", path, BOUND)
+    memory = IndexMemory(owner, path, sums, HEADER.size, extents["sums"][0])
+    return BinaryIndex(header, memory, extents)
 
 
 def read_header(path: str) -> Header:
-    """Read the header of a binary index, and nothing else."""
+    """Read the header of a binary index alone."""
     with LocalFile(path) as file:
-        return _header_of(file)[0]
+        return _read_header(file)[0]
 
 
-def _header_of(file: LocalFile) -> tuple[Header, bytes, PreadSource]:
+def _read_header(file: LocalFile) -> tuple[Header, bytes, PreadSource]:
     if file.nbytes < HEADER.size:
-        raise FormatError("cut inside its header", file.path, file.nbytes)
+        raise FormatError("truncated inside its header", file.path, file.nbytes)
     source = PreadSource(file)
     raw = source.read(0, HEADER.size)
-    return _read_header(raw, file.path), raw, source
+    return _parse_header(raw, file.path), raw, source
 
 
-def _read_header(raw: bytes, path: str) -> Header:
+def _parse_header(raw: bytes, path: str) -> Header:
     magic, version, flags, *numbers = HEADER.unpack(raw)
     if magic != MAGIC:
-        raise FormatError("not a binary index", path, 0)
+        raise FormatError("not a binary index: wrong magic", path, 0)
     if not 1 <= version <= VERSION:
-        reason = f"version {version} of the format; this reader knows {VERSION}"
+        reason = f"expected a format of version 1 to {VERSION}, got version {version}"
         raise FormatError(reason, path, 8)
     if zlib.crc32(raw[:CHECKED]) != numbers[-1]:
         raise FormatError("the header's checksum is wrong", path, CHECKED)
     if flags & ~(LAST_DOT | HAS_INFO | REPEATS):
-        raise FormatError("flags that this reader does not know", path, 12)
+        reason = f"unknown flags {flags:#x}; a newer release may have written them"
+        raise FormatError(reason, path, 12)
     file_bytes, shard_bytes, mtime_ns, fingerprint, *counts, end = numbers[:10]
     skipped: Mapping[str, int] | None = None
     if end != UNKNOWN:
@@ -398,26 +400,25 @@ def write_binary(
     fingerprint: bytes,
     infos: Sequence[bytes] | None = None,
 ) -> None:
-    """Write a binary index; it appears whole.
+    """Write a binary index, atomically.
 
     Parameters
     ----------
     path : str or path-like
     contents : Contents
     grouping : Grouping
-        The samples, by the rule to record.
+        The samples and their rule, to record.
     shard_bytes, identity, fingerprint
-        What tells the shard from others.
+        The shard's size in bytes, identity and fingerprint.
     infos : sequence of bytes, optional
-        A JSON object for each member, in place of what `contents` has.
+        A JSON object for each member, in place of those of `contents`.
 
     Raises
     ------
     OSError
-        It cannot be written.
+        The index cannot be written.
     """
-    if sys.byteorder != "little":
-        raise FastshardError("binary indexes are made on little-endian machines only")
+    _check_byte_order()
     columns: dict[str, Any] = copy_columns(contents.table)
     columns["sample_starts"], columns["sample_members"] = copy_samples(grouping)
     if infos is not None:
@@ -443,11 +444,11 @@ def write_binary(
         skipped=contents.skipped,
         checksums=(),
     )
-    places = header.column_places()
-    header = header._replace(file_bytes=sum(places["sums"]))
-    sums_at, _ = places.pop("sums")
+    extents = header.column_extents()
+    header = header._replace(file_bytes=sum(extents["sums"]))
+    sums_at, _ = extents.pop("sums")
     body = bytearray(sums_at - HEADER.size)
-    for column, (at, size) in places.items():
+    for column, (at, size) in extents.items():
         at -= HEADER.size
         body[at : at + size] = columns[column]
     sums = block_sums(body)

@@ -1,4 +1,4 @@
-"""The members that an index or a scan lists, and warnings about indexes."""
+"""Contents of a shard, from an index or a scan, and warnings about indexes."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ Extent = tuple[int, int, bytes]  # offset, size, name
 
 
 class FileIdentity(NamedTuple):
-    """Identity of a file, which no copy keeps; zeros where it is not known."""
+    """Identity of a file, which a copy does not share; zeros where unknown."""
 
     device: int
     inode: int
-    ctime_ns: int  # when anything of it was last changed, ns since 1970
-    mtime_ns: int  # when it was last written to
+    ctime_ns: int  # last change of its bytes or its inode, ns since 1970
+    mtime_ns: int  # last write, ns since 1970
 
 
 NO_IDENTITY = FileIdentity(0, 0, 0, 0)
 
 
 def build_table(extents: Sequence[Extent], path: str) -> ExtentTable:
-    """Return a table of extents that were checked; it is in the shard's order.
+    """Return a table of checked extents, in the shard's order.
 
     Parameters
     ----------
     extents : sequence of (offset, size, name)
         In any order; names are bytes, as tar stores them.
     path : str
-        The index, for messages.
+        Path of the index, for errors.
     """
     ordered = sorted(extents, key=lambda extent: extent[0])
     count = len(ordered)
@@ -77,22 +77,23 @@ def build_table(extents: Sequence[Extent], path: str) -> ExtentTable:
 
 
 class Contents:
-    """What is known of a shard, whoever told it.
+    """Contents of a shard, as an index or a scan lists them.
 
     Attributes
     ----------
     table : ExtentTable
         The members, in the shard's order.
     grouping : Grouping or None
-        The samples, where an index lists them by the rule asked for.
+        The samples, if an index groups them by the requested rule.
     end : int or None
-        Where the archive ends, bytes; None where an index does not say.
+        End of the archive in bytes; None if the index does not record it.
     skipped : Mapping of str to int, or None
-        How many of each kind are stored that are no members; None likewise.
+        Number of archive entries that are not members, by kind; None if the index
+        does not record it.
     index : str or None
-        The index that told it; None for a scan.
+        Path of the index; None for a scan.
     fingerprint : bytes or None
-        Of the shard, where a binary index that is of it records one.
+        Fingerprint of the shard, from a fresh binary index.
     """
 
     __slots__ = ("end", "fingerprint", "grouping", "index", "skipped", "table")
@@ -113,24 +114,24 @@ class Contents:
         self.fingerprint: bytes | None = None
 
 
-_told = False  # of an old index, in this process
+_has_warned = False  # of an old index, in this process
 
 
 def warn_ignored_index(error: FormatError) -> None:
-    """Warn where the function's caller's callers open a shard or a dataset."""
+    """Warn of a stale or damaged index, at the caller who opens the shard."""
     what = "stale" if isinstance(error, StaleIndexError) else "broken"
     warnings.warn(f"{what} index: {error}", StaleIndexWarning, stacklevel=5)
 
 
 def warn_old_version(path: str) -> None:
-    """Warn once in a process of an index of the format's version 1, which is read."""
-    global _told
-    if _told:
+    """Warn of an index of version 1 of the format, once in a process."""
+    global _has_warned
+    if _has_warned:
         return
-    _told = True
+    _has_warned = True
     warnings.warn(
-        f"old index: {path} is of version 1 of its format, and so are others perhaps; "
-        "they are read, and their shards' headers compared; "
+        f"old index: {path} has version 1 of its format, and other indexes may too; "
+        "they can be read, but opening compares headers of their shards; "
         "renew them with: fastshard index",
         StaleIndexWarning,
         stacklevel=5,

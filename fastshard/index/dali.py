@@ -1,17 +1,17 @@
-"""DALI's index of a shard, ``.idx``, as its ``wds2idx`` writes it.
+"""The shard index of NVIDIA DALI, ``.idx``, as its ``wds2idx`` writes it.
 
-Text: a line ``v1.2 <number of samples>``, then one for each sample, with
-``<extension> <offset> <size> <name>`` for each member, blanks between. Version
-1.1 has no names. Members follow each other as in the shard; a sample is a run of
-neighbours with the same key, which ends at the first dot of a name's last part.
-Hidden files are left out. A name without a dot is its own extension.
+Text: a line ``v1.2 <number of samples>``, then a line for each sample, with
+``<extension> <offset> <size> <name>`` for each member, separated by blanks. Version
+1.1 has no names. Members are in the shard's order; a sample is a run of consecutive
+members with the same key, which ends at the first dot of a name's last part. Hidden
+files are omitted. A name without a dot is its own extension.
 
-Names are as GNU tar lists them: with escapes such as ``\\303`` for what cannot be
-printed where the index was made. They are undone here, and never written.
+Names are as GNU tar lists them, with escapes such as ``\\303`` for characters that are
+not printable in the locale of the writer. Escapes are decoded here, and never written.
 
-Where a name is longer than a header holds and the tar is of GNU's kind, wds2idx
-takes the name's own bytes for the member's. Such an index is refused, and the one
-written here has the member's offset instead.
+For a GNU tar with a name that does not fit a header, wds2idx lists the extent of the
+name instead of the member. Such an index is stale here; the index written here has the
+extent of the member.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from fastshard.index.freshness import find_first_changed
 __all__ = ["read_dali", "write_dali"]
 
 BLOCK = 512  # bytes
-NAME_WIDTH = 98  # bytes of a name that every writer puts into the header itself
-FIELDS = {b"v1.1": 3, b"v1.2": 4}  # words of a member, by version
+NAME_WIDTH = 98  # bytes of a name that every writer fits in the header
+FIELDS = {b"v1.1": 3, b"v1.2": 4}  # words per member, by version
 NUMBER = re.compile(rb"[0-9]{1,19}")
 WORD = re.compile(rb"[^ \t\v\f\r]+")
 ESCAPE = re.compile(rb"\\([abfnrtv\\]|[0-3][0-7][0-7]|)")
 ESCAPED = dict(zip(b"abfnrtv\\", b"\a\b\f\n\r\t\v\\", strict=True))
-# What GNU tar lists as an escape wherever it runs, or what ends a word.
+# Characters that GNU tar escapes in any locale, or that end a word.
 UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\\\u2028\u2029\udc80-\udcff]")
 
 
@@ -50,7 +50,7 @@ class DaliMember(NamedTuple):
     size: int
     extension: bytes
     name: bytes | None  # None in version 1.1
-    at: int  # of its offset's digits, bytes from the start of the index
+    at: int  # byte of the index at which the offset's digits begin
     escaped: bool
 
 
@@ -60,96 +60,100 @@ def read_dali(path: str, file: LocalFile) -> Contents:
     Parameters
     ----------
     path : str
+        Path of the index.
     file : LocalFile
-        The shard. It is scanned where the index has no names.
+        The shard. It is scanned if the index has no names.
 
     Raises
     ------
     StaleIndexError
-        The index lists what the shard does not hold.
+        The index lists members that the shard does not have.
     FormatError
-        It is no such index, or points outside the shard; the error names the byte.
+        The file is not a DALI index, or an extent is outside the shard; the error
+        names the byte.
     OSError
-        It cannot be read.
+        The index cannot be read.
     """
     with LocalFile(path) as index:
         text = PreadSource(index).read(0, index.nbytes)
-    fields, lines = _lines(text, path)
+    fields, lines = _split_lines(text, path)
     listed = [
         member
         for at, line in lines
-        for member in _members(line, at, fields, path, file)
+        for member in _parse_members(line, at, fields, path, file)
     ]
     if fields == 3:
-        listed = _named(listed, path, file)
+        listed = _find_names(listed, path, file)
     table = build_table(
         [(one.offset, one.size, one.name or b"") for one in listed], path
     )
     if fields == 4:
-        _check_doubtful(listed, table, path, file)
+        _check_suspects(listed, table, path, file)
     return Contents(table, index=path)
 
 
-def _lines(text: bytes, path: str) -> tuple[int, list[tuple[int, bytes]]]:
-    """Return the words of a member, and each sample's line and where it begins."""
+def _split_lines(text: bytes, path: str) -> tuple[int, list[tuple[int, bytes]]]:
+    """Return the number of words per member, and the offset and text of each line."""
     first, newline, rest = text.partition(b"\n")
     words = list(WORD.finditer(first))
     if len(words) != 2 or words[0].group() not in FIELDS:
-        raise FormatError("not an index of DALI, version 1.1 or 1.2", path, 0)
+        raise FormatError("not a DALI index of version 1.1 or 1.2", path, 0)
     version, count = words[0].group(), words[1].group()
     if not NUMBER.fullmatch(count) or not int(count):
-        raise FormatError("not a number of samples", path, words[1].start())
+        reason = f"expected a number of samples, got {os.fsdecode(count)!r}"
+        raise FormatError(reason, path, words[1].start())
     if not newline or not rest.endswith(b"\n"):
-        raise FormatError("cut inside a line", path, len(text))
+        raise FormatError("truncated inside a line", path, len(text))
     at = len(first) + 1
     lines = []
     for line in rest.split(b"\n")[:-1]:
         lines.append((at, line))
         at += len(line) + 1
     if len(lines) != int(count):
-        reason = f"{len(lines):,} samples, where the first line says {int(count):,}"
+        reason = f"expected {int(count):,} samples by line 1, got {len(lines):,}"
         raise FormatError(reason, path, words[1].start())
     return FIELDS[version], lines
 
 
-def _members(
+def _parse_members(
     line: bytes, at: int, fields: int, path: str, file: LocalFile
 ) -> Iterator[DaliMember]:
-    """Read the members of a sample."""
+    """Parse the members of a sample's line, which begins at byte `at`."""
     words = [(at + found.start(), found.group()) for found in WORD.finditer(line)]
     if not words or len(words) % fields:
-        raise FormatError(f"not {fields} words for each member", path, at)
+        reason = f"expected {fields} words for each member, got {len(words)} in all"
+        raise FormatError(reason, path, at)
     for i in range(0, len(words), fields):
-        offset, size = (_number(*word, path) for word in words[i + 1 : i + 3])
-        extension = _unescaped(*words[i], path)
-        name = _unescaped(*words[i + 3], path) if fields == 4 else None
+        offset, size = (_parse_number(*word, path) for word in words[i + 1 : i + 3])
+        extension = _unescape(*words[i], path)
+        name = _unescape(*words[i + 3], path) if fields == 4 else None
         where = words[i + 1][0]
         if offset % BLOCK or not BLOCK <= offset <= file.nbytes - size:
-            reason = f"{size:,} bytes at byte {offset:,} are no member of {file.path}"
+            reason = f"{file.path} has no member of {size:,} bytes at byte {offset:,}"
             raise FormatError(reason, path, where, os.fsdecode(name or extension))
         if name is not None and not _fits(name, extension):
-            reason = f"the extension is not {os.fsdecode(extension)!r}"
+            reason = f"the name does not end in {os.fsdecode(extension)!r}"
             raise FormatError(reason, path, words[i][0], os.fsdecode(name))
         escaped = fields == 4 and b"\\" in words[i + 3][1]
         yield DaliMember(offset, size, extension, name, where, escaped)
 
 
-def _number(at: int, word: bytes, path: str) -> int:
+def _parse_number(at: int, word: bytes, path: str) -> int:
     if not NUMBER.fullmatch(word):
-        raise FormatError("not a number", path, at)
+        raise FormatError(f"expected a number, got {os.fsdecode(word)!r}", path, at)
     return int(word)
 
 
-def _unescaped(at: int, word: bytes, path: str) -> bytes:
-    """Undo what GNU tar does to bytes that cannot be printed."""
+def _unescape(at: int, word: bytes, path: str) -> bytes:
+    """Decode the escapes of GNU tar in a word at byte `at`."""
     if b"\0" in word:
-        raise FormatError("a name with a NUL in it", path, at + word.index(b"\0"))
+        raise FormatError("a name has a NUL", path, at + word.index(b"\0"))
     if b"\\" not in word:
         return word
 
     def byte(found: re.Match[bytes]) -> bytes:
-        said = found.group(1)
-        value = ESCAPED[said[0]] if len(said) == 1 else int(said or b"0", 8)
+        code = found.group(1)
+        value = ESCAPED[code[0]] if len(code) == 1 else int(code or b"0", 8)
         if not value:
             raise FormatError("not an escape of GNU tar", path, at + found.start())
         return bytes([value])
@@ -161,8 +165,10 @@ def _fits(name: bytes, extension: bytes) -> bool:
     return name == extension or name.endswith(b"." + extension)
 
 
-def _named(listed: list[DaliMember], path: str, file: LocalFile) -> list[DaliMember]:
-    """Find the names of listed members by a scan of the shard."""
+def _find_names(
+    listed: list[DaliMember], path: str, file: LocalFile
+) -> list[DaliMember]:
+    """Return the members with their names, from a scan of the shard."""
     table, _, _ = scan_tar(file)
     stored = {table.extent(i): i for i in range(len(table))}
     named = []
@@ -170,27 +176,27 @@ def _named(listed: list[DaliMember], path: str, file: LocalFile) -> list[DaliMem
         i = stored.get((member.offset, member.size))
         name = None if i is None else os.fsencode(table.name_of(i))
         if name is None or not _fits(name, member.extension):
-            _refuse_stale(member, path, file)
+            _raise_stale(member, path, file)
         named.append(member._replace(name=name))
     return named
 
 
-def _check_doubtful(
+def _check_suspects(
     listed: list[DaliMember], table: ExtentTable, path: str, file: LocalFile
 ) -> None:
-    """Look at the headers of members that wds2idx may have got wrong."""
+    """Compare the headers of members whose extents wds2idx may have got wrong."""
     ordered = sorted(listed, key=lambda member: member.offset)
-    doubtful = [
+    suspects = [
         i
         for i, member in enumerate(ordered)
         if member.escaped or len(member.name or b"") > NAME_WIDTH
     ]
-    i = find_first_changed(file, table, doubtful)
+    i = find_first_changed(file, table, suspects)
     if i >= 0:
-        _refuse_stale(ordered[i], path, file)
+        _raise_stale(ordered[i], path, file)
 
 
-def _refuse_stale(member: DaliMember, path: str, file: LocalFile) -> NoReturn:
+def _raise_stale(member: DaliMember, path: str, file: LocalFile) -> NoReturn:
     reason = (
         f"{file.path} has no {os.fsdecode(member.extension)} of {member.size:,} bytes "
         f"at byte {member.offset:,}"
@@ -202,68 +208,72 @@ def _refuse_stale(member: DaliMember, path: str, file: LocalFile) -> NoReturn:
 def write_dali(
     path: str, contents: Contents, file: LocalFile, version: str = "1.2"
 ) -> None:
-    """Write a DALI index; the bytes that its own writer makes of the shard.
+    """Write a DALI index, byte for byte as wds2idx writes it.
 
     Parameters
     ----------
     path : str
+        Path of the index.
     contents : Contents
     file : LocalFile
-        The shard, for messages.
+        The shard, for errors.
     version : {"1.2", "1.1"}
 
     Raises
     ------
     FastshardError
-        A name or extension has blanks, or characters that the writer escapes; an
-        extension is empty; a name without a dot would join another's sample; or
-        the shard has no samples.
+        A name or extension has blanks or characters that GNU tar escapes; an extension
+        is empty; a name without a dot would join another member's sample; or the shard
+        has no samples.
     OSError
-        It cannot be written.
+        The index cannot be written.
     """
     if version not in ("1.1", "1.2"):
-        raise ValueError(f'version is "1.2" or "1.1", not {version!r}')
-    members = _kept(contents.table)
+        raise ValueError(f'version must be "1.2" or "1.1", got {version!r}')
+    members = _visible_members(contents.table)
     samples = []
     for _, run in groupby(members, key=lambda member: member[0]):
         words = []
         together = list(run)
         for _, extension, i in together:
             name = contents.table.name_of(i)
-            _refuse_unfit(name, extension, len(together) > 1, version, file)
+            _check_representable(name, extension, len(together) > 1, version, file)
             offset, size = contents.table.extent(i)
             words += [extension, str(offset), str(size)]
             words += [name] if version == "1.2" else []
         samples.append(" ".join(words))
     if not samples:
-        raise FastshardError(f"{file.path}: an index of DALI needs a sample at least")
+        raise FastshardError(
+            f"a DALI index needs at least one sample, {file.path} has none"
+        )
     text = "".join(f"{line}\n" for line in (f"v{version} {len(samples)}", *samples))
     with replace_file(path) as index:
         index.write(text.encode("utf-8"))
 
 
-def _kept(table: ExtentTable) -> Iterator[tuple[str, str, int]]:
-    """Return key, extension and position of what is no hidden file."""
+def _visible_members(table: ExtentTable) -> Iterator[tuple[str, str, int]]:
+    """Yield key, extension and position of each member that is not a hidden file."""
     for i in range(len(table)):
         name = table.name_of(i)
         dot = name.find(".", name.rfind("/") + 1)
-        key = name[:dot]  # as wds2idx does: without a dot, all but the last letter
+        key = name[:dot]  # as in wds2idx: without a dot, all but the last letter
         if key and not key.endswith("/"):
             yield key, name[dot + 1 :], i
 
 
-def _refuse_unfit(
+def _check_representable(
     name: str, extension: str, joined: bool, version: str, file: LocalFile
 ) -> None:
-    """Raise for a member that an index cannot hold."""
+    """Raise FastshardError for a member that the format cannot represent."""
     if UNFIT.search(name if version == "1.2" else extension):
         reason = "the name of"
     elif not extension:
         reason = "the empty extension of"
     elif joined and extension == name:
-        reason = "a name without a dot among a sample's:"
+        reason = "a name without a dot in a sample of several members:"
     else:
         return
     raise FastshardError(
-        f"{file.path}: an index of DALI cannot hold {reason} member {name!r}"
+        f"{file.path}: a DALI index cannot represent {reason} member {name!r}; "
+        "use the fsi or json format"
     )

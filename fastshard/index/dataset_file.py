@@ -1,53 +1,53 @@
-"""The index of a whole dataset, ``dataset.fsi``: each shard's counts, and keys.
+"""The dataset index ``dataset.fsi``: facts of each shard, and a table of keys.
 
-All numbers are little-endian and unsigned unless said otherwise. A header of
-128 bytes:
+Numbers are little-endian, and unsigned unless noted. A header of 128 bytes:
 
 ====== ======= ===============================================================
-byte   type    what
+byte   type    content
 ====== ======= ===============================================================
 0      8 bytes magic, ``89 66 73 64 0D 0A 1A 0A`` ("\\x89fsd\\r\\n\\x1a\\n")
 8      u32     version of the format, 2
-12     u32     flags: 1, keys end at the last dot; 2, there is a table of keys
-16     u64     bytes of this file
-24     u64     shards
-32     u64     samples of all shards
-40     u64     members of all shards
+12     u32     flags: 1, keys end at the last dot; 2, the file has a key table
+16     u64     size of this file in bytes
+24     u64     number of shards
+32     u64     number of samples of all shards
+40     u64     number of members of all shards
 48     u64     bytes of all names
-56     16 b.   seed of the keys' hash
-72     u32     CRC-32C of the 72 bytes before and of what stands between the
-               header and the rows
-76     u32     CRC-32C of the 76 bytes before and of the rows
+56     16 b.   seed of the key hash
+72     u32     CRC-32C of bytes 0 to 71 and of the bytes between the header
+               and the rows
+76     u32     CRC-32C of bytes 0 to 75 and of the rows
 80     44 b.   zeros
-124    u32     CRC-32 of the 124 bytes before
+124    u32     CRC-32 of bytes 0 to 123
 ====== ======= ===============================================================
 
-Then the columns, each at the next multiple of 64 bytes, with zeros between:
+The columns follow, each at the next multiple of 64 bytes, padded with zeros:
 
 ============== ======================= =======================================
-column         type                    what
+column         type                    content
 ============== ======================= =======================================
-shard_bytes    u64 [shards]            the file's size
-devices        u64 [shards]            where the shard is, and which file: as in
-inodes         u64 [shards]            its own index; an inode of 0: not known
+shard_bytes    u64 [shards]            size of the shard in bytes
+devices        u64 [shards]            device of the shard
+inodes         u64 [shards]            its inode; 0 if the identity is unknown
 ctimes         i64 [shards]            its last change, ns since 1970
 mtimes         i64 [shards]            its last write, ns since 1970
-fingerprints   16 bytes [shards]       as in its own index
-samples        u64 [shards]
-members        u64 [shards]
-data_bytes     u64 [shards]            the sum of its members' sizes
-name_ends      u64 [shards]            where its name ends in ``names``
-names          bytes                   UTF-8: paths below the directory that
-                                       the dataset is in, parts joined by "/"
-rows           u64 [samples], or none  32 bits of a key's hash above 32 bits
-                                       of the sample's position; sorted
+fingerprints   16 bytes [shards]       as in the shard's own index
+samples        u64 [shards]            number of samples
+members        u64 [shards]            number of members
+data_bytes     u64 [shards]            sum of the members' sizes
+name_ends      u64 [shards]            end of the shard's name in ``names``
+names          bytes                   paths below the dataset's directory,
+                                       UTF-8, parts joined by "/"
+rows           u64 [samples], or none  upper half: 32 bits of a key's hash;
+                                       lower half: the sample's position;
+                                       sorted
 ============== ======================= =======================================
 
-The hash is SipHash-1-3. Shards are in the dataset's order. All but the rows is
-checked when the file is opened, the rows when they are first used; their checksum
-is of the seed and of the flags too, without which they mean nothing.
+The hash is SipHash-1-3. Shards are in the dataset's order. The header and the columns
+are checked when the file is opened, the rows at their first use. The checksum of the
+rows covers the seed and the flags, on which their meaning depends.
 
-Version 1 is read, and written no more. It has no ``devices``, ``inodes`` and
+Version 1 is read but no longer written. It has no ``devices``, ``inodes`` and
 ``ctimes``; its checksums are CRC-32, of the columns before the rows and of the rows
 alone. Its seed is the BLAKE2b hash, 16 bytes, of all fingerprints.
 """
@@ -93,11 +93,11 @@ VERSION = 2
 LAST_DOT, HAS_KEYS = 1, 2  # flags
 HEADER = struct.Struct("<8sIIQQQQQ16sII44xI")
 CHECKED = HEADER.size - 4  # bytes that the header's checksum is of
-TABLE_BOUND = 72  # bytes of it that the checksum of the columns is of too
-ROWS_BOUND = 76  # and those that the checksum of the rows is of
+TABLE_BOUND = 72  # bytes of the header that the columns' checksum covers
+ROWS_BOUND = 76  # bytes of the header that the rows' checksum covers
 ALIGNMENT = 64  # bytes
-MOST_SAMPLES = 2**32 - 1  # that a table of keys can number
-WIDTHS = {  # bytes a shard, of the columns before the names
+MOST_SAMPLES = 2**32 - 1  # positions that fit a row
+WIDTHS = {  # bytes per shard of the columns before the names
     "shard_bytes": 8,
     "devices": 8,
     "inodes": 8,
@@ -109,12 +109,12 @@ WIDTHS = {  # bytes a shard, of the columns before the names
     "data_bytes": 8,
     "name_ends": 8,
 }
-SINCE_2 = {"devices", "inodes", "ctimes"}  # columns that version 1 has not
+SINCE_2 = {"devices", "inodes", "ctimes"}  # columns missing in version 1
 assert HEADER.size == 128
 
 
 class ShardRecord(NamedTuple):
-    """What is recorded of one shard."""
+    """Record of one shard in a dataset index."""
 
     name: str
     shard_bytes: int
@@ -132,23 +132,23 @@ class DatasetIndex:
     ----------
     path : str
     copied : bool
-        Keep nothing mapped.
+        Read the file into memory instead of mapping it.
     file : RemoteFile, optional
-        Where it is, if it is not here; the table of keys is read when it is needed.
+        The remote file; its key table is read at its first use.
 
     Raises
     ------
     FormatError
-        It is broken.
+        The file is not a dataset index, or is damaged.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
 
     def __init__(
         self, path: str, *, copied: bool = False, file: RemoteFile | None = None
     ) -> None:
         if sys.byteorder != "little":
-            raise FastshardError("dataset.fsi is read on little-endian machines only")
+            raise FastshardError("dataset.fsi requires a little-endian machine")
         self.path = path
         self._copied = copied
         self._rows_checked = False
@@ -170,29 +170,31 @@ class DatasetIndex:
 
     @property
     def _memory(self) -> IndexMemory | None:
-        """What holds the table of keys, if there is one."""
+        """Memory of the file, for its key table; None if it has none."""
         if self._opened is None and self.has_keys and self._file is not None:
             data = self._file.read(0, self._file.nbytes)
             self._opened = IndexMemory(data, self.path)
         return self._opened
 
     def _read(self, source: PreadSource | RemoteFile, nbytes: int) -> None:
-        """Read all but the table of keys."""
+        """Read all but the key table."""
         if nbytes < HEADER.size:
-            raise FormatError("cut inside its header", self.path, nbytes)
-        self._read_header(source.read(0, HEADER.size), nbytes)
-        at = _places(self.count, self._names_bytes, self.version)
+            raise FormatError("truncated inside its header", self.path, nbytes)
+        self._parse_header(source.read(0, HEADER.size), nbytes)
+        at = _column_offsets(self.count, self._names_bytes, self.version)
         self.shards = self._read_shards(source, at)
         self._rows_at = at["rows"]
 
-    def _read_header(self, raw: bytes, nbytes: int) -> None:
+    def _parse_header(self, raw: bytes, nbytes: int) -> None:
         magic, version, flags, file_bytes, *counts, table_crc, rows_crc, crc = (
             HEADER.unpack(raw)
         )
         if magic != MAGIC:
-            raise FormatError("not the index of a dataset", self.path, 0)
+            raise FormatError("not a dataset index: wrong magic", self.path, 0)
         if not 1 <= version <= VERSION:
-            reason = f"version {version} of the format; this reader knows {VERSION}"
+            reason = (
+                f"expected a format of version 1 to {VERSION}, got version {version}"
+            )
             raise FormatError(reason, self.path, 8)
         if zlib.crc32(raw[:CHECKED]) != crc:
             raise FormatError("the header's checksum is wrong", self.path, CHECKED)
@@ -209,9 +211,9 @@ class DatasetIndex:
         self.last_dot = bool(flags & LAST_DOT)
         self.has_keys = bool(flags & HAS_KEYS)
         rows = 8 * self.samples if self.has_keys else 0
-        at = _places(self.count, self._names_bytes, version)["rows"]
+        at = _column_offsets(self.count, self._names_bytes, version)["rows"]
         if file_bytes != nbytes or at + rows != nbytes:
-            reason = f"{nbytes:,} bytes, where the header makes {at + rows:,}"
+            reason = f"expected {at + rows:,} bytes by the header, got {nbytes:,}"
             raise FormatError(reason, self.path, 16)
 
     def _read_shards(
@@ -219,7 +221,7 @@ class DatasetIndex:
     ) -> list[ShardRecord]:
         raw = source.read(HEADER.size, at["rows"] - HEADER.size)
         if self._checksum(TABLE_BOUND, raw) != self._table_crc:
-            raise FormatError("the checksum of its shards is wrong", self.path, 72)
+            raise FormatError("the columns' checksum is wrong", self.path, 72)
 
         def column(name: str, form: str = "Q") -> Sequence[Any]:
             if name not in at:
@@ -227,11 +229,11 @@ class DatasetIndex:
             start = at[name] - HEADER.size
             return struct.unpack_from(f"<{self.count}{form}", raw, start)
 
-        marks = at["fingerprints"] - HEADER.size
+        first = at["fingerprints"] - HEADER.size
         fingerprints = [
-            raw[i : i + 16] for i in range(marks, marks + 16 * self.count, 16)
+            raw[i : i + 16] for i in range(first, first + 16 * self.count, 16)
         ]
-        facts = zip(
+        records = zip(
             self._names(raw, at, column("name_ends")),
             column("shard_bytes"),
             map(
@@ -247,17 +249,17 @@ class DatasetIndex:
             column("data_bytes"),
             strict=True,
         )
-        shards = [ShardRecord._make(fact) for fact in facts]
+        shards = [ShardRecord._make(record) for record in records]
         sums = sum(s.samples for s in shards), sum(s.members for s in shards)
         if sums != (self.samples, self.members):
-            raise FormatError("its counts do not add up", self.path, 32)
-        marks_of = b"".join(fingerprints)
-        if self.version == 1 and self.has_keys and self.seed != derive_seed(marks_of):
-            raise FormatError("its seed is not that of its shards", self.path, 56)
+            raise FormatError("the totals differ from the shards' sums", self.path, 32)
+        seed = derive_seed(b"".join(fingerprints))
+        if self.version == 1 and self.has_keys and self.seed != seed:
+            raise FormatError("the seed is not derived from the shards", self.path, 56)
         return shards
 
     def _checksum(self, bound: int, data: Buffer) -> int:
-        """Return the checksum of a part, for the first bytes of this header."""
+        """Return the checksum of `data`, seeded with `bound` bytes of the header."""
         if self.version == 1:
             return zlib.crc32(data)
         return crc32c(data, crc32c(self._header[:bound]))
@@ -269,7 +271,7 @@ class DatasetIndex:
         if any(a > b for a, b in zip(begins, ends, strict=True)) or (
             ends and ends[-1] != len(texts)
         ):
-            raise FormatError("its names have no ends", self.path, at["name_ends"])
+            raise FormatError("the ends of names are wrong", self.path, at["name_ends"])
         names = [os.fsdecode(texts[a:b]) for a, b in zip(begins, ends, strict=True)]
         for name in names:
             if not name or "://" in name or {"", ".."} & set(name.split("/")):
@@ -278,7 +280,7 @@ class DatasetIndex:
         return names
 
     def rows(self) -> NDArray[np.uint64] | None:
-        """Return the table of keys: uint64 [samples], mapped; None if there is none."""
+        """Return the key table: uint64 [samples], mapped; None if there is none."""
         import numpy as np
 
         if self._memory is None:
@@ -287,14 +289,14 @@ class DatasetIndex:
         return np.frombuffer(memory, np.uint64, self.samples, self._rows_at)
 
     def has_damaged_rows(self) -> bool:
-        """Say whether the checksum of the table of keys is wrong."""
+        """Return whether the checksum of the key table is wrong."""
         if self._memory is None:
             return False
         rows = memoryview(self._memory)[self._rows_at :]
         return self._checksum(ROWS_BOUND, rows) != self._rows_crc
 
     def copy_rows(self) -> bytes:
-        """Return the table of keys as bytes of their own."""
+        """Return a copy of the key table."""
         if self._memory is None:
             return b""
         return self._memory.read(self._rows_at, 8 * self.samples)
@@ -308,33 +310,34 @@ class DatasetIndex:
         file: LocalFile | RemoteFile,
         fingerprint: bytes | None = None,
     ) -> None:
-        """Raise `StaleIndexError` unless an open shard is what is recorded of it.
+        """Raise StaleIndexError if an open shard differs from its record.
 
         Parameters
         ----------
         number : int
-            The shard's place in this index.
+            The shard's position in this index.
         path : str
-            The shard.
+            Path of the shard.
         samples : int
-            How many it has now.
+            Number of samples in the shard.
         table : ExtentTable
-            Its members now.
+            Members of the shard.
         file : LocalFile or RemoteFile
-            It, open.
+            The open shard.
         fingerprint : bytes, optional
-            What its own index, which is of it, records.
+            Fingerprint in the shard's own index, which must be fresh; computed without
+            it.
         """
-        facts = self.shards[number]
-        same = (facts.shard_bytes, facts.samples, facts.members) == (
+        record = self.shards[number]
+        same = (record.shard_bytes, record.samples, record.members) == (
             file.nbytes,
             samples,
             len(table),
         )
-        if same and not is_same_file(facts.identity, identify_file(file)):
+        if same and not is_same_file(record.identity, identify_file(file)):
             if fingerprint is None:
                 fingerprint = compute_fingerprint(file, table)
-            same = fingerprint == facts.fingerprint
+            same = fingerprint == record.fingerprint
         if not same:
             raise StaleIndexError(
                 f"{path} was written to after the index was made; "
@@ -344,22 +347,22 @@ class DatasetIndex:
             )
 
     def candidates(self, key: str) -> list[int]:
-        """Return positions of samples that may have this key; sorted.
+        """Return the sorted positions of samples that may have this key.
 
-        Earlier releases took a leading ``./`` for a part of the key, and nothing in
-        the file tells by which rule it was made: so both are looked up.
+        Earlier releases counted a leading ``./`` as part of the key, and the file does
+        not record which rule it was made by: both spellings are looked up.
 
-        There must be a table of keys. It is checked on first use, which reads
-        all of it: a damaged one would deny keys that are there.
+        The index must have a key table. Its checksum is checked at its first use,
+        which reads all of it: a damaged table would hide keys.
 
         Raises
         ------
         FormatError
-            Its checksum is wrong.
+            The checksum of the key table is wrong.
         """
         if not self._rows_checked:
             if self.has_damaged_rows():
-                reason = "the checksum of its table of keys is wrong"
+                reason = "the key table's checksum is wrong"
                 raise FormatError(reason, self.path, 76)
             self._rows_checked = True
         rows = self.rows()
@@ -387,7 +390,7 @@ def _reopen(where: Any, identity: int, copied: bool) -> DatasetIndex:
         index = DatasetIndex(file.path, file=file)
     path = index.path
     if index.identity != identity:
-        raise StaleIndexError("made again since the dataset was opened", path, 0)
+        raise StaleIndexError("rebuilt since the dataset was opened", path, 0)
     return index
 
 
@@ -395,7 +398,7 @@ _again = _reopen  # the name in pickles of version 0.1
 
 
 def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
-    """Return the positions in sorted rows whose key may be this one."""
+    """Return the positions in a sorted key table whose key may be this one."""
     import numpy as np
 
     hashed = hash_key(key, seed)
@@ -410,13 +413,15 @@ def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
 
 
 def derive_seed(fingerprints: bytes) -> bytes:
-    """Return the seed for shards of these fingerprints: the same each time."""
+    """Return the seed of the key hash, derived from the shards' fingerprints."""
     return hashlib.blake2b(fingerprints, digest_size=16).digest()
 
 
-def _places(shards: int, names_bytes: int, version: int = VERSION) -> dict[str, int]:
-    """Return where each column begins, in bytes."""
-    places = {}
+def _column_offsets(
+    shards: int, names_bytes: int, version: int = VERSION
+) -> dict[str, int]:
+    """Return the offset of each column, in bytes from the start of the file."""
+    offsets = {}
     at = HEADER.size
     widths = {
         name: width * shards
@@ -425,9 +430,9 @@ def _places(shards: int, names_bytes: int, version: int = VERSION) -> dict[str, 
     }
     for name, size in (*widths.items(), ("names", names_bytes), ("rows", 0)):
         at = -(-at // ALIGNMENT) * ALIGNMENT
-        places[name] = at
+        offsets[name] = at
         at += size
-    return places
+    return offsets
 
 
 def write_dataset_index(
@@ -438,19 +443,19 @@ def write_dataset_index(
     seed: bytes,
     rows: NDArray[np.uint64] | None,
 ) -> None:
-    """Write a ``dataset.fsi``; it appears whole.
+    """Write a ``dataset.fsi``, atomically.
 
     Parameters
     ----------
     path : str or path-like
     shards : sequence of ShardRecord
-        In the dataset's order; names below the directory of the dataset.
+        In the dataset's order, with names relative to its directory.
     last_dot : bool
-        The rule for keys that counts and rows were made by.
+        The rule for keys behind the counts and rows.
     seed : bytes
-        Of the keys' hash; 16 of them.
+        Seed of the key hash, 16 bytes.
     rows : uint64 [samples], or None
-        The table of keys, sorted; None for none.
+        The sorted key table, if any.
     """
     names = [os.fsencode(shard.name) for shard in shards]
     ends, end = [], 0
@@ -458,29 +463,29 @@ def write_dataset_index(
         end += len(name)
         ends.append(end)
     columns = {
-        "shard_bytes": _packed("Q", [shard.shard_bytes for shard in shards]),
-        "devices": _packed("Q", [shard.identity.device for shard in shards]),
-        "inodes": _packed("Q", [shard.identity.inode for shard in shards]),
-        "ctimes": _packed("q", [shard.identity.ctime_ns for shard in shards]),
-        "mtimes": _packed("q", [shard.identity.mtime_ns for shard in shards]),
+        "shard_bytes": _pack("Q", [shard.shard_bytes for shard in shards]),
+        "devices": _pack("Q", [shard.identity.device for shard in shards]),
+        "inodes": _pack("Q", [shard.identity.inode for shard in shards]),
+        "ctimes": _pack("q", [shard.identity.ctime_ns for shard in shards]),
+        "mtimes": _pack("q", [shard.identity.mtime_ns for shard in shards]),
         "fingerprints": b"".join(shard.fingerprint for shard in shards),
-        "samples": _packed("Q", [shard.samples for shard in shards]),
-        "members": _packed("Q", [shard.members for shard in shards]),
-        "data_bytes": _packed("Q", [shard.data_bytes for shard in shards]),
-        "name_ends": _packed("Q", ends),
+        "samples": _pack("Q", [shard.samples for shard in shards]),
+        "members": _pack("Q", [shard.members for shard in shards]),
+        "data_bytes": _pack("Q", [shard.data_bytes for shard in shards]),
+        "name_ends": _pack("Q", ends),
         "names": b"".join(names),
     }
-    places = _places(len(shards), end)
-    table = bytearray(places["rows"] - HEADER.size)
+    offsets = _column_offsets(len(shards), end)
+    table = bytearray(offsets["rows"] - HEADER.size)
     for column, data in columns.items():
-        at = places[column] - HEADER.size
+        at = offsets[column] - HEADER.size
         table[at : at + len(data)] = data
     keys = b"" if rows is None else rows.tobytes()
     packed = HEADER.pack(
         MAGIC,
         VERSION,
         LAST_DOT * last_dot | HAS_KEYS * (rows is not None),
-        places["rows"] + len(keys),
+        offsets["rows"] + len(keys),
         len(shards),
         sum(shard.samples for shard in shards),
         sum(shard.members for shard in shards),
@@ -505,5 +510,5 @@ def seal_dataset_header(header: bytes, table: Buffer, rows: Buffer) -> bytes:
     return checked + struct.pack("<I", zlib.crc32(checked))
 
 
-def _packed(form: str, numbers: Sequence[int]) -> bytes:
+def _pack(form: str, numbers: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(numbers)}{form}", *numbers)

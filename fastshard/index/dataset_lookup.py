@@ -1,4 +1,4 @@
-"""What a ``dataset.fsi`` says of the shards that a dataset consists of."""
+"""Lookup of the ``dataset.fsi`` that describes a dataset's shards."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = [
     "match_remote_dataset_index",
 ]
 
-LOOKS = 64  # shards that are looked at when a dataset is opened
+CHECKED_SHARDS = 64  # touched shards whose headers are compared at open, at most
 
 
 class DatasetIndexView(NamedTuple):
-    """A dataset's shards, as its index numbers them.
+    """View of a dataset index in the order of a dataset's shards.
 
     Attributes
     ----------
     file : DatasetIndex
     numbers : list of int, or None
-        The number of each shard; None where it is the index's own order.
+        Each shard's position in the index; None for the index's own order.
     """
 
     file: DatasetIndex
@@ -49,23 +49,23 @@ class DatasetIndexView(NamedTuple):
 
     @property
     def has_keys(self) -> bool:
-        """Whether there is a table of keys that holds for this order."""
+        """Whether the index has a key table that is valid for this order."""
         return self.numbers is None and self.file.has_keys
 
     def some(self, shards: Sequence[int]) -> DatasetIndexView:
-        """Return what is known of some of the shards."""
+        """Return the view of some of the shards, by position."""
         numbers = range(self.file.count) if self.numbers is None else self.numbers
         return DatasetIndexView(self.file, [numbers[k] for k in shards])
 
     def counts(self) -> list[tuple[int, int]]:
-        """Return each shard's number of samples and of members."""
+        """Return each shard's numbers of samples and members."""
         shards = self.file.shards
         if self.numbers is not None:
             shards = [shards[number] for number in self.numbers]
         return [(shard.samples, shard.members) for shard in shards]
 
     def data_bytes(self) -> int:
-        """Return the sum of all members' sizes."""
+        """Return the sum of all members' sizes in bytes."""
         shards = self.file.shards
         numbers = range(len(shards)) if self.numbers is None else self.numbers
         return sum(shards[number].data_bytes for number in numbers)
@@ -79,12 +79,12 @@ class DatasetIndexView(NamedTuple):
         file: LocalFile | RemoteFile,
         fingerprint: bytes | None = None,
     ) -> None:
-        """Raise `StaleIndexError` unless shard `k` is what is recorded of it."""
+        """Raise StaleIndexError if shard `k` differs from the index's record of it."""
         number = k if self.numbers is None else self.numbers[k]
         self.file.check(number, path, samples, table, file, fingerprint)
 
     def candidates(self, key: str) -> list[int]:
-        """Return positions of samples that may have this key."""
+        """Return positions of samples that may have this key; see `DatasetIndex`."""
         return self.file.candidates(key)
 
 
@@ -100,24 +100,24 @@ def find_dataset_index(
     whole: bool,
     copied: bool,
 ) -> DatasetIndexView | None:
-    """Read the ``dataset.fsi`` of some shards, if there is one that holds.
+    """Return the view of a fresh ``dataset.fsi`` of some shards, or None.
 
-    One that does not hold is passed over with a `StaleIndexWarning`.
+    A stale or damaged index is ignored with a `StaleIndexWarning`.
 
     Parameters
     ----------
     paths : sequence of str
-        The shards.
+        Paths of the shards.
     root : str
-        The directory that they lie below.
+        Directory above the shards.
     folder : str, optional
-        Where the index is; otherwise in `root`.
+        Directory of the index; by default `root`.
     last_dot : bool
         The rule for keys.
     whole : bool
-        The shards are all that there are, so that the index should list no more.
+        Whether `paths` are all shards of the dataset: the index may list no others.
     copied : bool
-        Keep nothing mapped.
+        Read the index into memory instead of mapping it.
     """
     path = os.path.join(folder or root, NAME)
     if not os.path.exists(path):
@@ -144,12 +144,12 @@ def find_remote_dataset_index(
     whole: bool,
     settings: Settings,
 ) -> DatasetIndexView | None:
-    """Read the ``dataset.fsi`` of remote shards; as `find_dataset_index`.
+    """Return the view of a ``dataset.fsi`` of remote shards; see `find_dataset_index`.
 
-    Sizes and contents are compared when a shard is opened, not now.
+    Sizes and headers are compared when a shard is opened, not here.
     """
     try:
-        index = _opened(folder or root, settings)
+        index = _try_open(folder or root, settings)
         if index is None or index.last_dot != last_dot:
             return None
         known = match_remote_dataset_index(index, urls, root, whole)
@@ -164,12 +164,12 @@ def find_remote_dataset_index(
 def match_remote_dataset_index(
     index: DatasetIndex, urls: Sequence[str], root: str, whole: bool
 ) -> DatasetIndexView:
-    """Number remote shards as an index does.
+    """Return the view of an index in the order of some remote shards.
 
     Raises
     ------
     StaleIndexError
-        It lists other shards.
+        The index does not list the same shards.
     """
     by_name = {shard.name: number for number, shard in enumerate(index.shards)}
     numbers = []
@@ -178,21 +178,21 @@ def match_remote_dataset_index(
         if name not in by_name:
             raise StaleIndexError(f"does not list {redact(url)}", index.path, 0)
         numbers.append(by_name[name])
-    _refuse_missing(index, numbers, whole)
+    _check_complete(index, numbers, whole)
     same = numbers == list(range(index.count))
     return DatasetIndexView(index, None if same else numbers)
 
 
-def _refuse_missing(index: DatasetIndex, numbers: Sequence[int], whole: bool) -> None:
-    """Raise if shards are listed that are not there, where all should be."""
+def _check_complete(index: DatasetIndex, numbers: Sequence[int], whole: bool) -> None:
+    """Raise StaleIndexError if `whole` and the index lists further shards."""
     if whole and len(numbers) != index.count:
         missing = set(range(index.count)) - set(numbers)
         name = index.shards[min(missing)].name
-        raise StaleIndexError(f"lists {name}, which is not there", index.path, 0)
+        raise StaleIndexError(f"lists {name}, which does not exist", index.path, 0)
 
 
-def _opened(folder: str, settings: Settings) -> DatasetIndex | None:
-    """Open the index of a folder, here or elsewhere, if there is one."""
+def _try_open(folder: str, settings: Settings) -> DatasetIndex | None:
+    """Open the dataset index of a local or remote folder; None if there is none."""
     if not is_remote(folder):
         path = os.path.join(folder, NAME)
         return DatasetIndex(path) if folder and os.path.exists(path) else None
@@ -203,40 +203,40 @@ def _opened(folder: str, settings: Settings) -> DatasetIndex | None:
 def match_dataset_index(
     index: DatasetIndex, paths: Sequence[str], root: str, whole: bool
 ) -> DatasetIndexView:
-    """Number the shards as an index does; see that their sizes are the same.
+    """Return the view of an index in the order of some local shards.
 
-    That, and the headers of some that are not the very files that were indexed, is all
-    for their counts to be believed: the others are looked at when they are opened.
+    All sizes are compared, and the headers of some shards whose identity differs from
+    the recorded one. The headers of the others are compared when they are opened.
 
     Raises
     ------
     StaleIndexError
-        They are not, or it lists other shards.
+        A shard has changed, or the index does not list the same shards.
     OSError
-        A shard is not there.
+        A shard does not exist.
     """
     by_name = {shard.name: number for number, shard in enumerate(index.shards)}
     numbers = []
-    touched = []  # shards that may not be what was indexed
+    touched = []  # shards whose identity differs from the recorded one
     for path in paths:
         name = os.path.relpath(path, root).replace(os.sep, "/")
         number = by_name.get(name)
         if number is None:
             raise StaleIndexError(f"does not list {path}", index.path, 0)
-        status, facts = os.stat(path), index.shards[number]
-        if status.st_size != facts.shard_bytes:
+        status, record = os.stat(path), index.shards[number]
+        if status.st_size != record.shard_bytes:
             raise StaleIndexError(
-                f"made for {path} of {facts.shard_bytes:,} bytes; "
+                f"made for {path} of {record.shard_bytes:,} bytes; "
                 f"it has {status.st_size:,}",
                 index.path,
                 0,
             )
-        if not is_same_file(facts.identity, identify_file(status)):
-            touched.append((path, facts))
+        if not is_same_file(record.identity, identify_file(status)):
+            touched.append((path, record))
         numbers.append(number)
-    _refuse_missing(index, numbers, whole)
-    for path, facts in touched[:LOOKS]:  # the others are looked at when they are open
-        if _has_changed(index, path, facts):
+    _check_complete(index, numbers, whole)
+    for path, record in touched[:CHECKED_SHARDS]:
+        if _has_changed(index, path, record):
             raise StaleIndexError(
                 f"{path} was written to after the index was made", index.path, 0
             )
@@ -244,17 +244,20 @@ def match_dataset_index(
     return DatasetIndexView(index, None if same else numbers)
 
 
-def _has_changed(index: DatasetIndex, path: str, facts: ShardRecord) -> bool:
-    """Compare a shard's headers with what is recorded of it, if its index tells."""
+def _has_changed(index: DatasetIndex, path: str, record: ShardRecord) -> bool:
+    """Return whether a shard's fingerprint differs from the recorded one.
+
+    Its own binary index lists the headers to hash; without one, return False.
+    """
     from fastshard.index.binary import read_binary
     from fastshard.index.freshness import compute_fingerprint
 
-    below = os.path.splitext(facts.name)[0] + ".fsi"
+    below = os.path.splitext(record.name)[0] + ".fsi"
     where = os.path.join(os.path.dirname(index.path), below)
     try:
         table = read_binary(where).contents(index.last_dot, True).table
         with LocalFile(path) as file:
-            return compute_fingerprint(file, table) != facts.fingerprint
+            return compute_fingerprint(file, table) != record.fingerprint
     except FileNotFoundError:
         return False
     except FormatError:

@@ -1,9 +1,9 @@
-"""Megatron-Energon's index of a shard, ``.tar.idx``.
+"""The shard index of Megatron-Energon, ``.tar.idx``.
 
-Little-endian u64, without a header: where each sample's first header begins
-(its own extension headers included), and last where the archive's own end begins.
-A sample is a run of neighbours with the same key. It holds no names and no sizes,
-so that reading one takes a scan of the shard all the same.
+An array of little-endian u64 without a header: the offset of each sample's first header
+(including extension headers), then the offset of the end-of-archive blocks. A sample is
+a run of consecutive members with the same key. The file has no names and no sizes, so
+reading it requires a scan of the shard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Progress = Callable[[int], object]
 
 BLOCK = 512  # bytes
 WIDTH = 8  # bytes of an offset
-# Energon's own rules, which are WebDataset's.
+# Energon's rules for names, the same as WebDataset's.
 SAMPLE_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 META_NAME = re.compile(r"__[^/]*__($|/)")
 
@@ -36,39 +36,41 @@ META_NAME = re.compile(r"__[^/]*__($|/)")
 def read_energon(
     path: str, file: LocalFile, progress: Progress | None = None
 ) -> Contents:
-    """Read an Energon index: scan the shard, and compare.
+    """Read an Energon index: scan the shard, and compare the samples' offsets.
 
     Parameters
     ----------
     path : str
+        Path of the index.
     file : LocalFile
         The shard.
     progress : callable, optional
-        See `scan_tar`; it is called for two scans.
+        Called as by `scan_tar`, for two scans.
 
     Raises
     ------
     StaleIndexError
-        Samples of the shard begin elsewhere.
+        The shard's samples have other offsets.
     FormatError
-        It is not made of offsets, or the shard is broken.
+        The index is not an array of offsets, or the shard is damaged.
     OSError
-        It cannot be read.
+        The index or the shard cannot be read.
     """
     with LocalFile(path) as index:
         raw = PreadSource(index).read(0, index.nbytes)
     if not raw or len(raw) % WIDTH:
-        raise FormatError("not made of offsets of 8 bytes", path, len(raw))
+        reason = f"expected offsets of 8 bytes each, got {len(raw):,} bytes"
+        raise FormatError(reason, path, len(raw))
     table, skipped, end = scan_tar(file, progress)
-    expected = _packed(_sample_starts(table, file, path, progress))
+    expected = _pack(_sample_starts(table, file, path, progress))
     if raw != expected:
-        reason = f"samples of {file.path} begin elsewhere"
+        reason = f"samples of {file.path} begin at other offsets"
         raise StaleIndexError(reason, path, _first_difference(raw, expected))
     return Contents(table, end=end, skipped=MappingProxyType(skipped), index=path)
 
 
 def _first_difference(raw: bytes, expected: bytes) -> int:
-    """Return where the first offset that differs begins."""
+    """Return the byte at which the first find_mismatches offset begins."""
     pairs = zip(array("Q", raw), array("Q", expected), strict=False)
     same = (i for i, (one, other) in enumerate(pairs) if one != other)
     return WIDTH * next(same, min(len(raw), len(expected)) // WIDTH)
@@ -77,7 +79,7 @@ def _first_difference(raw: bytes, expected: bytes) -> int:
 def _sample_starts(
     table: ExtentTable, file: LocalFile, index: str, progress: Progress | None
 ) -> list[int]:
-    """Return where the first headers of samples begin, and the archive's end."""
+    """Return the offset of each sample's first header, and of the archive's end."""
     raw, end = scan_header_starts(file, progress)
     starts = array("Q", raw)
     _check_starts(table, [*starts, end], file, index)
@@ -90,7 +92,7 @@ def _sample_starts(
 def _check_starts(
     table: ExtentTable, starts: list[int], file: LocalFile, index: str
 ) -> None:
-    """Raise unless each member lies behind its own headers, and none is left out."""
+    """Raise StaleIndexError unless each member follows its headers, none missing."""
     if len(starts) != len(table) + 1:
         reason = (
             f"lists {len(table):,} members, where {file.path} has {len(starts) - 1:,}"
@@ -104,42 +106,43 @@ def _check_starts(
 
 
 def _keys(table: ExtentTable) -> Iterator[str | None]:
-    """Return each member's key, or None where it belongs to no sample."""
+    """Yield each member's key, or None if it belongs to no sample."""
     for i in range(len(table)):
         name = table.name_of(i)
         found = SAMPLE_NAME.match(name)
         yield None if found is None or META_NAME.match(name) else found.group(1)
 
 
-def _packed(offsets: list[int]) -> bytes:
+def _pack(offsets: list[int]) -> bytes:
     return b"".join(offset.to_bytes(WIDTH, "little") for offset in offsets)
 
 
 def write_energon(
     path: str, contents: Contents, file: LocalFile, progress: Progress | None = None
 ) -> None:
-    """Write an Energon index; the bytes that its own writer makes of the shard.
+    """Write an Energon index, byte for byte as Energon writes it.
 
     Parameters
     ----------
     path : str
+        Path of the index.
     contents : Contents
     file : LocalFile
-        The shard; it is scanned, for an extent does not say where headers begin.
+        The shard. It is scanned, for extents do not include headers.
     progress : callable, optional
-        See `scan_tar`.
+        Called as by `scan_tar`.
 
     Raises
     ------
     StaleIndexError
-        `contents` are not all that the shard holds: an index told them that is
-        of another shard, or that leaves members out, as DALI's does.
+        `contents` are not those of the shard: they come from an index of another
+        shard, or from one that omits members, as DALI's does.
     FormatError
-        The shard is broken.
+        The shard is damaged.
     OSError
-        It cannot be written.
+        The index cannot be written.
     """
     shown = contents.index or file.path
     starts = _sample_starts(contents.table, file, shown, progress)
     with replace_file(path) as index:
-        index.write(_packed(starts))
+        index.write(_pack(starts))

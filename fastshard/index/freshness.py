@@ -1,4 +1,4 @@
-"""Checks that an index is of the shard beside it."""
+"""Freshness of indexes: identity, fingerprint and header checks of a shard."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ __all__ = [
 ]
 
 
-CHUNK = 1 << 20  # bytes read at once
+CHUNK = 1 << 20  # bytes of a read
 
 
 class Hashes(NamedTuple):
-    """Checksums, in hexadecimal.
+    """Checksums of a shard and its members, in hexadecimal.
 
     Attributes
     ----------
     hash : str
-        SHA-1 of the shard as a git blob, as the Hub names small files.
+        SHA-1 of the shard as a git blob, as the Hub identifies small files.
     hash_lfs : str
-        SHA-256 of the shard, as the Hub names large files.
+        SHA-256 of the shard, as the Hub identifies large files.
     sha256 : list of str
         SHA-256 of each member.
     """
@@ -56,8 +56,8 @@ class Hashes(NamedTuple):
     hash_lfs: str
     sha256: list[str]
 
-    def infos(self, table: ExtentTable) -> list[bytes]:
-        """Return each member's info with its checksum in it, as JSON."""
+    def merge_infos(self, table: ExtentTable) -> list[bytes]:
+        """Return each member's info with its checksum added, as JSON."""
         import json
 
         from fastshard.index.jsonfile import parse_info
@@ -73,22 +73,22 @@ def compute_hashes(
     table: ExtentTable,
     progress: Callable[[int], object] | None = None,
 ) -> Hashes:
-    """Read a shard twice: hash it, and its members.
+    """Hash a shard and each of its members, in two passes over the file.
 
     Parameters
     ----------
     file : LocalFile
     table : ExtentTable
     progress : callable, optional
-        Called for each MiB, with the part that is done, scaled to the shard's bytes.
-        What it raises ends the work.
+        Called after each MiB with the work done, scaled to the shard's bytes. Its
+        exceptions propagate.
 
     Raises
     ------
     FormatError
-        The table points outside the file, or the file shrank.
+        The table points outside the file, or the file was truncated.
     OSError
-        Reading failed.
+        The file cannot be read.
     """
     import hashlib
 
@@ -113,17 +113,17 @@ def compute_hashes(
 
 
 BLOCK = 512  # bytes of a header
-LOOKS = 16  # headers that are looked at, always the same
-LOOKS_ANEW = 8  # headers that are chosen anew each time
-WINDOW = 4 << 10  # bytes of headers that are read at once
-MOST_GLOBAL = 64 << 10  # bytes at the start that are looked at for global headers
-CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of the times of files
-LONGEST_TICK = 20_000_000  # ns
+FINGERPRINT_HEADERS = 16  # headers in a fingerprint, the same on each check
+RANDOM_HEADERS = 8  # further headers to compare, chosen anew on each check
+WINDOW = 4 << 10  # bytes of a read among headers
+MAX_GLOBAL = 64 << 10  # bytes at the start of a shard to search for global headers
+CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of file timestamps
+MAX_TICK = 20_000_000  # ns
 TICK_PART = 500_000  # ns
 
 
 def identify_file(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
-    """Return what tells a file from its copies; a remote one has its time alone."""
+    """Return the identity of a file; of a remote one its modification time alone."""
     if isinstance(file, LocalFile):
         return FileIdentity(file.device, file.inode, file.ctime_ns, file.mtime_ns)
     if isinstance(file, os.stat_result):
@@ -134,21 +134,21 @@ def identify_file(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity
 
 
 def is_same_file(recorded: FileIdentity, found: FileIdentity) -> bool:
-    """Say whether a file is one that was seen before, and unchanged."""
+    """Return whether a file is the recorded one, unchanged."""
     return recorded == found and recorded.inode != 0
 
 
 def settle_identity(file: LocalFile | RemoteFile) -> FileIdentity:
-    """Return the identity that an index records, once later writes would change it.
+    """Return the identity to record in an index, once any later write changes it.
 
-    Many file systems stamp times by a clock that ticks every 1 to 10 ms: a write in
-    the tick of the last change would leave the times as they are. That tick is waited
-    for.
+    Many file systems take timestamps from a clock that ticks every 1 to 10 ms: a
+    second write within one tick leaves the times as they are. So wait until the tick
+    of the file's last change is over.
 
     Raises
     ------
     StaleIndexError
-        The file was changed meanwhile.
+        The file was changed during the wait.
     """
     identity = identify_file(file)
     if not isinstance(file, LocalFile) or not _wait_for_tick(identity.ctime_ns):
@@ -160,12 +160,12 @@ def settle_identity(file: LocalFile | RemoteFile) -> FileIdentity:
 
 
 def _wait_for_tick(ctime_ns: int) -> bool:
-    """Wait until files get later times than one; say whether that had to be."""
+    """Wait until new timestamps differ from `ctime_ns`; return whether it waited."""
     if sys.platform != "linux":
         return False
     waited = 0
-    while waited < LONGEST_TICK and (
-        0 <= ctime_ns - time.clock_gettime_ns(CLOCK_REALTIME_COARSE) < LONGEST_TICK
+    while waited < MAX_TICK and (
+        0 <= ctime_ns - time.clock_gettime_ns(CLOCK_REALTIME_COARSE) < MAX_TICK
     ):
         time.sleep(TICK_PART / 1e9)
         waited += TICK_PART
@@ -173,34 +173,35 @@ def _wait_for_tick(ctime_ns: int) -> bool:
 
 
 def spread_positions(count: int) -> list[int]:
-    """Return positions of at most 16 members: first, last, evenly between."""
-    if count <= LOOKS:
+    """Return positions of at most 16 members: first, last, and evenly between."""
+    if count <= FINGERPRINT_HEADERS:
         return list(range(count))
-    return [i * (count - 1) // (LOOKS - 1) for i in range(LOOKS)]
+    last = FINGERPRINT_HEADERS - 1
+    return [i * (count - 1) // last for i in range(FINGERPRINT_HEADERS)]
 
 
-def chosen_anew(count: int) -> list[int]:
-    """Return positions of some members, which cannot be foreseen."""
-    if count <= LOOKS:
+def random_positions(count: int) -> list[int]:
+    """Return up to 8 unpredictable positions; none if the fingerprint has all."""
+    if count <= FINGERPRINT_HEADERS:
         return []
-    raw = os.urandom(8 * LOOKS_ANEW)
+    raw = os.urandom(8 * RANDOM_HEADERS)
     numbers = (int.from_bytes(raw[k : k + 8], "little") for k in range(0, len(raw), 8))
     return sorted({number % count for number in numbers})
 
 
-def looks_of(file: LocalFile | RemoteFile, count: int) -> list[int]:
-    """Return which headers are looked at beside those of the fingerprint.
+def extra_positions(file: LocalFile | RemoteFile, count: int) -> list[int]:
+    """Return members whose headers are compared beside those of the fingerprint.
 
-    None of a remote shard: each would be a request, and no cache would have it.
+    None of a remote shard: each header would cost a request that no cache saves.
     """
-    return chosen_anew(count) if isinstance(file, LocalFile) else []
+    return random_positions(count) if isinstance(file, LocalFile) else []
 
 
 def compute_fingerprint(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
-    """Hash the file's first block and 16 headers: BLAKE2b, 16 bytes.
+    """Return the BLAKE2b hash, 16 bytes, of a file's first block and 16 headers.
 
-    A header is the 512 bytes before a member's data. Each is hashed behind the
-    member's offset and size (u64, little-endian).
+    A header is the 512 bytes before a member's data. Each is preceded in the hash by
+    the member's offset and size (u64, little-endian).
 
     Raises
     ------
@@ -218,7 +219,7 @@ def compute_fingerprint(file: LocalFile | RemoteFile, table: ExtentTable) -> byt
     found = file.read_many(blocks)
     for (at, due), data in zip(blocks, found, strict=True):
         if len(data) != due:
-            raise FormatError("the file ends here", file.path, at + len(data))
+            raise FormatError("unexpected end of file", file.path, at + len(data))
     hashed = blake2b(found[0], digest_size=16)
     for (offset, size), data in zip(extents, found[1:], strict=True):
         hashed.update(offset.to_bytes(8, "little") + size.to_bytes(8, "little"))
@@ -229,9 +230,10 @@ def compute_fingerprint(file: LocalFile | RemoteFile, table: ExtentTable) -> byt
 def check_binary(
     path: str, header: Header, file: LocalFile | RemoteFile, table: ExtentTable
 ) -> None:
-    """Raise `StaleIndexError` unless a binary index is of this file.
+    """Raise StaleIndexError unless a binary index describes this file.
 
-    The table is in doubt then, where headers had to decide.
+    If the file's identity differs, as after a copy, its headers decide. The table is
+    then in doubt: each other header is compared at its member's first use.
     """
     check_size(path, header.shard_bytes, file)
     if is_same_file(header.identity, identify_file(file)):
@@ -248,7 +250,7 @@ def check_binary(
         raise StaleIndexError(
             f"{file.path} was written to after the index was made", path, 32
         )
-    check_headers(path, file, table, looks_of(file, len(table)))
+    check_headers(path, file, table, extra_positions(file, len(table)))
 
 
 def check_size(path: str, recorded: int, file: LocalFile | RemoteFile) -> None:
@@ -263,16 +265,17 @@ def check_size(path: str, recorded: int, file: LocalFile | RemoteFile) -> None:
 def check_size_and_headers(
     path: str, recorded: int | None, file: LocalFile | RemoteFile, table: ExtentTable
 ) -> None:
-    """Raise `StaleIndexError` unless headers are where an index says.
+    """Raise StaleIndexError unless size and headers are as an index says.
 
-    For indexes that record no identity and no fingerprint.
+    For formats that record neither identity nor fingerprint. `recorded` is the size in
+    bytes, or None if the index does not record it.
     """
     if recorded is not None:
         check_size(path, recorded, file)
     if not len(table) and file.nbytes > 2 * BLOCK and recorded is None:
-        raise StaleIndexError(f"lists nothing of {file.path}", path, 0)
-    looks = {*spread_positions(len(table)), *looks_of(file, len(table))}
-    check_headers(path, file, table, sorted(looks))
+        raise StaleIndexError(f"lists no member of {file.path}", path, 0)
+    chosen = {*spread_positions(len(table)), *extra_positions(file, len(table))}
+    check_headers(path, file, table, sorted(chosen))
 
 
 def check_headers(
@@ -281,9 +284,9 @@ def check_headers(
     table: ExtentTable,
     positions: Sequence[int],
 ) -> None:
-    """Raise `StaleIndexError` unless some headers are where an index says.
+    """Raise StaleIndexError unless the headers at `positions` are as the table says.
 
-    The others are compared when their members are first used.
+    The others are compared at their members' first use.
     """
     table.verify_on_use(path, is_present)
     i = find_first_changed(file, table, positions)
@@ -300,7 +303,7 @@ def check_headers(
 def find_first_changed(
     file: LocalFile | RemoteFile, table: ExtentTable, positions: Sequence[int]
 ) -> int:
-    """Return the first of some members that is not where a table says, or -1."""
+    """Return the first of `positions` whose member is not as the table says, or -1."""
     for i in find_mismatches(file, table, positions):
         if not is_present(table, i, file):
             return i
@@ -310,11 +313,12 @@ def find_first_changed(
 def is_present(
     table: ExtentTable, i: int, source: LocalFile | RemoteFile | Source
 ) -> bool:
-    """Say whether a member is where a table says, whatever its own block says.
+    """Return whether a member is where the table says, by extension headers too.
 
-    An extension header may tell its name and size: one of its own, which stands
-    behind the member before it; a global one, which stands first as a rule; or one
-    anywhere. For that all headers are compared, once; not those of remote shards.
+    The block before the data need not have the member's name and size: an extension
+    header may give them. That can be the member's own, behind the previous member; a
+    global one, usually at the start of the archive; or a global one anywhere, for
+    which all headers are compared once, except those of remote shards.
     """
     offset, _ = table.extent(i)
     start = 0
@@ -323,27 +327,27 @@ def is_present(
         start = -(-(before + size) // BLOCK) * BLOCK
     if start + BLOCK > offset or offset % BLOCK or offset > source.nbytes:
         return False
-    read = _reader_of(source)
+    read = _get_reader(source)
     try:
         walk = HeaderWalk(source.nbytes, start, source.path)
-        _go(walk, read, offset)
-        if _ends_at(walk, table, i):
+        _advance(walk, read, offset)
+        if _ends_with_member(walk, table, i):
             return True
         walk = HeaderWalk(source.nbytes, 0, source.path)
-        _go(walk, read, min(table.extent(0)[0], MOST_GLOBAL))
+        _advance(walk, read, min(table.extent(0)[0], MAX_GLOBAL))
         if walk.has_global and walk.at <= start:
             walk.jump_to(start)
-            _go(walk, read, offset)
-            if _ends_at(walk, table, i):
+            _advance(walk, read, offset)
+            if _ends_with_member(walk, table, i):
                 return True
     except FormatError:
         return False
     if not isinstance(source, (LocalFile, Source)) or table.scanned:
         return table.is_verified(i)
-    return i in _prove_all(table, read, source)
+    return i in _compare_all(table, read, source)
 
 
-def _reader_of(
+def _get_reader(
     source: LocalFile | RemoteFile | Source,
 ) -> Callable[[int, int], bytes]:
     if isinstance(source, LocalFile):
@@ -351,18 +355,18 @@ def _reader_of(
     return source.read
 
 
-def _go(walk: HeaderWalk, read: Callable[[int, int], bytes], stop: int) -> None:
-    """Walk on to a header at or behind `stop`, or to the archive's end."""
+def _advance(walk: HeaderWalk, read: Callable[[int, int], bytes], stop: int) -> None:
+    """HeaderWalk to the first header at or after `stop`, or to the archive's end."""
     window, start = b"", 0
     while (need := walk.advance(window, start, stop)) is not None:
         start, size = need
         window = read(start, min(max(size, WINDOW), walk.nbytes - start))
         if len(window) < size:
-            raise FormatError("the file ends here", walk.path, start + len(window))
+            raise FormatError("unexpected end of file", walk.path, start + len(window))
 
 
-def _ends_at(walk: HeaderWalk, table: ExtentTable, i: int) -> bool:
-    """Say whether the last member of a walk is one that a table lists."""
+def _ends_with_member(walk: HeaderWalk, table: ExtentTable, i: int) -> bool:
+    """Return whether the last member of a walk is member `i` of a table."""
     found = walk.table()
     if not len(found):
         return False
@@ -373,9 +377,9 @@ def _ends_at(walk: HeaderWalk, table: ExtentTable, i: int) -> bool:
 
 
 def is_same_name(listed: str, found: str) -> bool:
-    """Say whether a name is what an index lists, which may lack a leading ``./``.
+    """Return whether a name matches an index, which may omit a leading ``./``.
 
-    Bytes that are no UTF-8 may have become anything in an index that others made.
+    A name that is not UTF-8 matches any: other tools write it in ways of their own.
     """
     listed, found = listed.removeprefix("./"), found.removeprefix("./")
     if listed == found:
@@ -383,18 +387,18 @@ def is_same_name(listed: str, found: str) -> bool:
     return "\ufffd" in listed or any("\udc80" <= c <= "\udcff" for c in found)
 
 
-def _prove_all(
+def _compare_all(
     table: ExtentTable,
     read: Callable[[int, int], bytes],
     source: LocalFile | Source,
 ) -> set[int]:
-    """Compare all headers with a table; return what is there, and in doubt no more."""
+    """Compare all headers with a table; return the members found, now out of doubt."""
     if isinstance(source, LocalFile):
         found = scan_until_fault(source)[0]
     else:
         walk = HeaderWalk(source.nbytes, 0, source.path)
-        with suppress(FormatError):  # what stands before the fault counts
-            _go(walk, read, source.nbytes + 1)
+        with suppress(FormatError):  # keep the members before the fault
+            _advance(walk, read, source.nbytes + 1)
         found = walk.table()
     table.scanned = table.index is not None
     names = {found.extent(k): found.name_of(k) for k in range(len(found))}

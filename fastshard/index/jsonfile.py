@@ -1,13 +1,13 @@
-"""The JSON index, ``<stem>.json``, as webshart and hfutils write it.
+"""The JSON index, ``<stem>.json``, of webshart and hfutils.
 
-It is read in either of its forms, by `parse_index`; written is this one, members in
-the shard's order, where the values in brackets are there if they are known::
+`parse_index` reads both forms of it. The form written is this one, with members in the
+shard's order and the values in brackets if they are known::
 
     {"path": "s.tar", "filesize": 10240, ["hash": "…", "hash_lfs": "…",]
      "files": {"a.jpg": {"offset": 512, "length": 4[, "sha256": "…"][, …]}}}
 
-A name that is not UTF-8 has escaped lone surrogates, U+DC80 to U+DCFF, one for each
-byte that cannot be decoded.
+In a name that is not UTF-8, each byte that cannot be decoded is an escaped lone
+surrogate, U+DC80 to U+DCFF.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def read_json(path: str, nbytes: int | None) -> tuple[Contents, int | None]:
     ----------
     path : str
     nbytes : int or None
-        The shard's size in bytes, which no extent may go beyond; None: any may.
+        The shard's size in bytes, which bounds the extents; None for no bound.
 
     Returns
     -------
     contents : Contents
     filesize : int or None
-        The shard's size in bytes that the index records, if it does.
+        The shard's size in bytes, if the index records it.
 
     Raises
     ------
     FormatError
-        It is no strict JSON or no such index, or an extent is outside the shard.
+        The file is not strict JSON or not an index, or an extent is outside the shard.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     with LocalFile(path) as file:
         text = PreadSource(file).read(0, file.nbytes)
@@ -63,31 +63,31 @@ def parse_json(
 
 
 def parse_info(text: bytes) -> dict[str, Any]:
-    """Return what a member's object holds beyond its extent and name.
+    """Return the values of a member's JSON object beside its extent and name.
 
     Parameters
     ----------
     text : bytes
-        As `ExtentTable.info` has it; empty where there is nothing.
+        From `ExtentTable.info`; empty for no metadata.
 
     Raises
     ------
     ValueError
-        It is no JSON object.
+        The text is not a JSON object.
     """
     if not text:
         return {}
     try:
-        info = json.loads(text.decode(), parse_constant=_refuse)
+        info = json.loads(text.decode(), parse_constant=_reject_constant)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
     if not isinstance(info, dict):
-        raise ValueError("it is another JSON value")
+        raise ValueError(f"expected an object, got {type(info).__name__}")
     return {key: value for key, value in info.items() if key not in NOT_INFO}
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"JSON has no {constant}")
 
 
 def write_json(
@@ -100,30 +100,30 @@ def write_json(
     hash: str | None = None,  # noqa: A002
     hash_lfs: str | None = None,
 ) -> None:
-    """Write a JSON index; it appears whole.
+    """Write a JSON index, atomically.
 
     Parameters
     ----------
     path : str
     contents : Contents
-        What the shard holds.
+        Contents of the shard.
     nbytes : int
         The shard's size in bytes.
     shard : str
-        Its name, to record.
+        The shard's name, to record.
     sha256 : sequence of str, optional
-        A checksum for each member; counts before one that `contents` has.
+        A checksum for each member, in place of any in `contents`.
     hash, hash_lfs : str, optional
         Checksums of the shard; see `Hashes`.
 
     Raises
     ------
     FastshardError
-        A name is there twice, or a name or an info is none that JSON can hold.
+        A name occurs twice, or JSON cannot represent a name or an info.
     ValueError
         There are more or fewer checksums than members.
     OSError
-        It cannot be written.
+        The index cannot be written.
     """
     table = contents.table
     if sha256 is not None and len(sha256) != len(table):
@@ -131,8 +131,8 @@ def write_json(
     twice = table.duplicates()
     if twice:
         raise FastshardError(
-            f"a JSON index holds a name once, but {len(twice):,} names of {shard} "
-            f"are there again, such as {table.name_of(twice[0])!r}"
+            f"a JSON index lists a name once, but {len(twice):,} names of {shard} "
+            f"are repeated, such as {table.name_of(twice[0])!r}; use the fsi format"
         )
     known = {"path": shard, "filesize": nbytes, "hash": hash, "hash_lfs": hash_lfs}
     head = {key: value for key, value in known.items() if value is not None}
@@ -144,7 +144,7 @@ def write_json(
 
 
 def _members(contents: Contents, sha256: Sequence[str] | None) -> Iterator[bytes]:
-    """Make the text of each member, on a line of its own."""
+    """Yield the text of each member, on a line of its own."""
     table = contents.table
     for i in range(len(table)):
         name = table.name_of(i)
@@ -155,19 +155,19 @@ def _members(contents: Contents, sha256: Sequence[str] | None) -> Iterator[bytes
         try:
             info = parse_info(text) | digest
             if "\0" in name:
-                raise ValueError("its name has a NUL in it")
+                raise ValueError("its name has a NUL")
             entry = _dumps(name) + b":" + _dumps(known | info)
         except ValueError as error:
-            reason = f"a JSON index cannot hold the member {name!r}: {error}"
+            reason = f"a JSON index cannot represent the member {name!r}: {error}"
             raise FastshardError(reason) from error
         yield b",\n" + entry if i > 0 else b"\n" + entry
 
 
 def _dumps(value: object) -> bytes:
-    """Return strict JSON; a lone surrogate that stands for a byte is escaped."""
+    """Return strict JSON in UTF-8; surrogates of undecodable bytes are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         return text.encode()
     except UnicodeEncodeError:
-        text.encode("utf-8", "surrogateescape")  # refuses all others
+        text.encode("utf-8", "surrogateescape")  # raises for other surrogates
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()

@@ -1,7 +1,4 @@
-"""Sidecar files of shards: finding, reading and writing the index of one.
-
-This module finds the one to use, reads one that is named, and writes one.
-"""
+"""Sidecar files of local shards: finding, reading and writing the index of one."""
 
 from __future__ import annotations
 
@@ -29,19 +26,19 @@ __all__ = [
     "sidecar_path",
 ]
 
-FORMATS = {  # suffix of the file, by name of the format
+FORMATS = {  # file suffix by format
     "fsi": ".fsi",
     "json": ".json",
     "idx": ".idx",
     "tar.idx": ".tar.idx",
 }
-SEARCHED = "fsi", "json"  # those that are looked for: the others hold too little
+SEARCHED = "fsi", "json"  # formats to look for; the others lack names or sizes
 
 
 def sidecar_path(shard: str, format: str, folder: str | None = None) -> str:  # noqa: A002
-    """Return the path of a shard's index, beside it or in a folder."""
+    """Return the path of a shard's index, beside the shard or in `folder`."""
     stem = os.path.splitext(shard)[0]
-    if format == "idx":  # DALI's own: up to the first dot
+    if format == "idx":  # DALI's rule: the stem ends at the first dot
         head, tail = os.path.split(stem)
         stem = os.path.join(head, tail.split(".")[0])
     if folder is not None:
@@ -50,19 +47,20 @@ def sidecar_path(shard: str, format: str, folder: str | None = None) -> str:  # 
 
 
 def infer_format(path: str) -> str:
-    """Return the format that an index's suffix says.
+    """Return the format of an index, from its suffix.
 
     Raises
     ------
     ValueError
-        It says none.
+        The suffix is not one of an index.
     """
     name = os.path.basename(path)
     for format in ("tar.idx", "fsi", "json", "idx"):  # noqa: A001
         if name.endswith(FORMATS[format]):
             return format
     raise ValueError(
-        f"{path}: an index ends in {', '.join(FORMATS.values())}; or name its format"
+        f"an index ends in {', '.join(FORMATS.values())}, got {path}; "
+        "rename it, or name its format"
     )
 
 
@@ -75,28 +73,31 @@ def read_index(
     copied: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> Contents:
-    """Read an index that was named, of the format that its suffix says.
+    """Read an index, in the format of its suffix, and check that it is fresh.
 
     Parameters
     ----------
     path : str
-    file : LocalFile
+        Path of the index.
+    file : LocalFile or RemoteFile
         The shard.
     last_dot, lower : bool
         The rule for keys and fields; see `Grouping`.
     copied : bool
-        Keep nothing mapped.
+        Read the index into memory instead of mapping it.
     progress : callable, optional
-        Called as by `scan_tar`, where the shard has to be scanned.
+        Called as by `scan_tar`, if the format requires a scan of the shard.
 
     Raises
     ------
     StaleIndexError
         The index is of another shard, or of an earlier state of this one.
     FormatError
-        The index is broken.
+        The index is damaged.
+    FastshardError
+        The format is for local shards only.
     OSError
-        It cannot be read.
+        The index cannot be read.
     """
     from fastshard.index.freshness import check_binary, check_size_and_headers
 
@@ -116,7 +117,10 @@ def read_index(
             text = PreadSource(sidecar_file).read(0, sidecar_file.nbytes)
         return parse_json_sidecar(text, path, file)
     if not isinstance(file, LocalFile):
-        raise FastshardError(f"an index in the format {kind} is for local shards")
+        raise FastshardError(
+            f"an index of format {kind} can be read for local shards only, "
+            f"got {file.path}"
+        )
     if kind == "idx":
         from fastshard.index.dali import read_dali
 
@@ -131,13 +135,13 @@ def read_index(
 def parse_json_sidecar(
     text: bytes, path: str, file: LocalFile | RemoteFile
 ) -> Contents:
-    """Parse a JSON index, and see that it is of a shard; see `read_index`."""
+    """Parse a JSON index, and check that it is fresh; see `read_index`."""
     from fastshard.index.freshness import check_size, check_size_and_headers
     from fastshard.index.jsonfile import parse_json
 
     try:
         contents, recorded = parse_json(text, path, file.nbytes)
-    except FormatError:  # an extent outside the shard: was the shard larger?
+    except FormatError:  # an extent outside the shard, if the shard was larger
         _, recorded = parse_json(text, path, None)
         if recorded is not None:
             check_size(path, recorded, file)
@@ -154,16 +158,16 @@ def find_index(
     lower: bool,
     copied: bool = False,
 ) -> Contents | None:
-    """Read the fresh index of a shard, if there is one.
+    """Return the contents that a fresh index of a shard lists, or None.
 
-    A stale or broken one is passed over with a `StaleIndexWarning`.
+    A stale or damaged index is ignored with a `StaleIndexWarning`.
 
     Parameters
     ----------
     file : LocalFile
         The shard.
     folder : str, optional
-        Where indexes are; otherwise beside the shard.
+        Directory of the indexes; by default the shard's own.
     last_dot, lower, copied
         As for `read_index`.
     """
@@ -172,7 +176,7 @@ def find_index(
         try:
             return read_index(path, file, last_dot=last_dot, lower=lower, copied=copied)
         except OSError:
-            if os.path.exists(path):  # asked afterwards: most shards have one
+            if os.path.exists(path):  # not before the read: most shards have one
                 raise
         except FormatError as error:
             warn_ignored_index(error)
@@ -182,15 +186,15 @@ def find_index(
 def peek_counts(
     shard: str, folder: str | None = None, last_dot: bool = False
 ) -> tuple[int, int] | None:
-    """Return how many samples and members a shard has, if its ``.fsi`` says.
+    """Return the numbers of samples and members of a shard, from its ``.fsi`` header.
 
-    Nothing but the header is read. None where there is none of this very file, as one
-    `stat` tells, or where it has another rule for keys: open the shard then.
+    None if there is no ``.fsi``, if it may be stale (by one `stat` of the shard), or if
+    it has another rule for keys: open the shard to count them.
 
     Raises
     ------
     OSError
-        There is no such shard.
+        The shard does not exist.
     """
     status = os.stat(shard)
     path = sidecar_path(shard, "fsi", folder)
@@ -202,7 +206,7 @@ def peek_counts(
     try:
         header = read_header(path)
     except (FormatError, FileNotFoundError):
-        return None  # opening the shard says what is wrong
+        return None  # opening the shard reports the error
     if header.shard_bytes != status.st_size or header.last_dot != last_dot:
         return None
     if not is_same_file(header.identity, identify_file(status)):
@@ -220,38 +224,42 @@ def save_index(
     hashes: Hashes | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Write an index of a shard; it appears whole.
+    """Write an index of a shard, atomically.
 
     Parameters
     ----------
     contents : Contents
-        What the shard holds.
+        Contents of the shard.
     file : LocalFile or RemoteFile
         The shard.
     path : str
+        Path of the index.
     format : {"fsi", "json", "idx", "tar.idx"}, optional
-        Otherwise the suffix of `path` says it.
+        By default inferred from the suffix of `path`.
     grouping : Grouping, optional
-        The samples to record in a binary index; by first dots without one.
+        The samples to record in a binary index; by default those of `contents`, else
+        keys that end at the first dot.
     hashes : Hashes, optional
-        Checksums to record; JSON and binary indexes can.
+        Checksums to record, in a JSON or binary index.
     progress : callable, optional
-        Called as by `scan_tar`, where the shard has to be scanned for the format.
+        Called as by `scan_tar`, if the format requires a scan of the shard.
 
     Raises
     ------
     StaleIndexError
-        The shard was written to meanwhile.
+        The shard was written to during the call.
     FastshardError
-        The format cannot carry something that the shard has.
+        The format cannot represent the shard or the checksums.
     ValueError
-        There is no such format.
+        `format` is not one of the above.
     OSError
-        It cannot be written.
+        The index cannot be written.
     """
     kind = format or infer_format(path)
     if kind not in FORMATS:
-        raise ValueError(f"{kind!r} is no format of an index: {', '.join(FORMATS)}")
+        raise ValueError(
+            f"the format of an index must be one of {', '.join(FORMATS)}, got {kind!r}"
+        )
     if kind == "fsi":
         from fastshard.index.binary import write_binary
         from fastshard.index.freshness import compute_fingerprint, settle_identity
@@ -263,7 +271,7 @@ def save_index(
             shard_bytes=file.nbytes,
             identity=settle_identity(file),
             fingerprint=compute_fingerprint(file, contents.table),
-            infos=None if hashes is None else hashes.infos(contents.table),
+            infos=None if hashes is None else hashes.merge_infos(contents.table),
         )
     elif kind == "json":
         from fastshard.index.jsonfile import write_json
@@ -278,9 +286,14 @@ def save_index(
             hash_lfs=None if hashes is None else hashes.hash_lfs,
         )
     elif not isinstance(file, LocalFile):
-        raise FastshardError(f"an index in the format {kind} is made of local shards")
+        raise FastshardError(
+            f"an index of format {kind} can be made of local shards only, "
+            f"got {file.path}"
+        )
     elif hashes is not None:
-        raise FastshardError(f"an index in the format {kind} holds no hashes")
+        raise FastshardError(
+            f"an index of format {kind} has no checksums: use fsi or json, got {path}"
+        )
     elif kind == "idx":
         from fastshard.index.dali import write_dali
 

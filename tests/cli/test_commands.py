@@ -1,4 +1,4 @@
-"""The command line, as a user runs it."""
+"""Command line on shards, partly in processes of its own."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from support.tars import write_tar
 
 
 def run(*args, stdin=None, **options):
-    """Run the command in a process of its own."""
+    """Run a command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "fastshard", *map(str, args)],
         capture_output=True,

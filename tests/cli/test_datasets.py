@@ -1,4 +1,4 @@
-"""The command line on datasets: index, stat, verify, ls and cat."""
+"""Command line on datasets: index, stat, verify, ls and cat."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def run(capsys, *arguments):
-    """The status, the lines of stdout, and stderr."""
+    """Return the exit status, the lines of stdout, and stderr."""
     status = main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     return status, out.splitlines(), err

@@ -1,4 +1,4 @@
-"""The command line, given URLs."""
+"""Command line on URLs."""
 
 import json
 
@@ -9,7 +9,7 @@ from fastshard.cli import main
 from support.marks import not_sanitized
 from support.servers.http import Server
 
-pytestmark = not_sanitized  # nothing of it is in C
+pytestmark = not_sanitized  # no compiled code is involved
 
 
 @pytest.fixture

@@ -190,7 +190,7 @@ def test_what_is_no_columnar_dataset(tmp_path, call, command):
 def test_a_columnar_dataset_among_others(root, shard_path, call, command):
     status, _, err = call(command, root, shard_path)
     assert status == 2
-    assert "name it alone" in err
+    assert "only source" in err
     assert call(command, shard_path)[0] == 0  # tars as ever
 
 

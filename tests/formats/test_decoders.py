@@ -1,4 +1,4 @@
-"""Fields as values: the right ones, or an error that says where."""
+"""Decoders of fields: values, and errors that name shard, member and byte."""
 
 import gc
 import io
@@ -38,7 +38,7 @@ def needs_module(name, library):
 
 @pytest.fixture
 def field(make_tar):
-    """Open a shard with one field, and give its view; `field.path` is the shard."""
+    """Return a function that stores one field and returns its view."""
 
     def open_field(name, data, **options):
         open_field.path = make_tar({f"a.{name}": data})
@@ -86,7 +86,7 @@ def packed(value):
     return needs_module("msgpack", "msgpack").packb(value)
 
 
-# Which decoder
+# Choice of the decoder
 
 
 def other(view):
@@ -216,7 +216,7 @@ def test_an_array_on_any_buffer():
     found = array_from_buffer(writable, "<i4", (2, 5))
     found += 1
     assert writable == (data + 1).tobytes()
-    with pytest.raises(BufferError):  # it holds the buffer
+    with pytest.raises(BufferError):  # the array exports the buffer
         writable.append(0)
     del found
     writable.append(0)
@@ -313,7 +313,7 @@ def test_npz_that_are_refused():
 
 
 def central(data):
-    """Where the first member's central header is."""
+    """Return the offset of the first entry of the central directory."""
     return data.index(b"PK\1\2")
 
 
@@ -324,9 +324,9 @@ def test_a_zip_bomb_is_refused_before_it_is_decompressed():
     array = npy(np.zeros(100_000, "u1"))
     zeros = zipped(("a.npy", array), method=zipfile.ZIP_DEFLATED)
     for size, message in [
-        (MAX_INFLATED - 1, "cannot have its size"),
-        (len(array) - 1, "has not its size"),
-        (len(array) + 1, "has not its size"),
+        (MAX_INFLATED - 1, "cannot have its listed size"),
+        (len(array) - 1, "has a wrong size"),
+        (len(array) + 1, "has a wrong size"),
         (5, "cut|magic"),
     ]:
         struct.pack_into("<I", zeros, central(zeros) + 24, size)
@@ -353,7 +353,7 @@ except FormatError as error:
 
 
 def told_npy(nbytes):
-    """The header of an array of so many bytes."""
+    """Return the header of an array of `nbytes` bytes."""
     file = io.BytesIO()
     kind = {"descr": "|u1", "fortran_order": False, "shape": (nbytes,)}
     np.lib.format.write_array_header_1_0(file, kind)
@@ -364,11 +364,11 @@ def told_npy(nbytes):
 @pytest.mark.parametrize(
     ("told", "stored", "listed", "limit", "answer", "most"),
     [
-        (5, 256, None, 4096, "has not its size", 20),
-        (5, 256, 5, 4096, "has not its size", 20),
-        (64, 256, 64, 4096, "has not its size", 90),
-        (256, 64, 256, 4096, "has not its size", 90),
-        (65, 64, 65, 4096, "has not its size", 90),
+        (5, 256, None, 4096, "has a wrong size", 20),
+        (5, 256, 5, 4096, "has a wrong size", 20),
+        (64, 256, 64, 4096, "has a wrong size", 90),
+        (256, 64, 256, 4096, "has a wrong size", 90),
+        (65, 64, 65, 4096, "has a wrong size", 90),
         (256, 256, None, 200, "max_array_bytes is 209,715,200", 20),
         (256, 256, None, 4096, str(256 << 20), 300),
     ],
@@ -376,7 +376,7 @@ def told_npy(nbytes):
 def test_memory_is_what_the_header_tells(
     tmp_path, told, stored, listed, limit, answer, most
 ):
-    """Sizes in MiB but for 5 bytes; by the header, in the data, in the directory."""
+    """Sizes by header, in the data, in the directory; in MiB, except 5 bytes."""
     path = tmp_path / "a.npz"
     scale = {5: 5}
     head = told_npy(scale.get(told, told << 20))
@@ -385,7 +385,9 @@ def test_memory_is_what_the_header_tells(
         archive.open("a.npy", "w") as member,
     ):
         member.write(head)
-        member.write(random.Random(1).randbytes(1 << 20))  # so that much could follow
+        member.write(
+            random.Random(1).randbytes(1 << 20)
+        )  # more could follow at this ratio
         for _ in range(stored - 1):
             member.write(bytes(1 << 20))
     data = bytearray(path.read_bytes())
@@ -443,14 +445,14 @@ def test_overlapping_and_hidden_members_are_refused():
     size = len(array) + 40
     struct.pack_into("<II", grown, first + 20, size, size)
     directory_entry = 46 + len("1.npy")
-    struct.pack_into("<H", hidden, first + 32, directory_entry)  # as its comment
+    struct.pack_into("<H", hidden, first + 32, directory_entry)  # hidden in its comment
     for bad in (grown, hidden):
         with pytest.raises(FormatError, match="overlap, or are not listed"):
             decode("npz", bad)
 
 
 class Pipe(io.BytesIO):
-    """Cannot seek: sizes then follow the data."""
+    """A file that cannot seek, for which zipfile writes sizes behind the data."""
 
     def seekable(self):
         return False
@@ -494,7 +496,7 @@ def test_an_npz_of_nothing():
         ("gif", "GIF", "P"),
         ("tif", "TIFF", "RGB"),
         ("ppm", "PPM", "RGB"),
-        ("jpg", "PNG", "RGB"),  # names lie
+        ("jpg", "PNG", "RGB"),  # a wrong extension
     ],
 )
 def test_images_are_what_pillow_makes_of_them(field, extension, kind, mode):
@@ -527,7 +529,7 @@ def test_pillows_limit_on_pixels_holds(monkeypatch):
 @pytest.mark.parametrize("data", [b"", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"text" * 100])
 def test_no_image(data):
     needs_module("PIL", "Pillow")
-    with pytest.raises(FormatError, match="not an image of a kind"):
+    with pytest.raises(FormatError, match="not an image of a known kind"):
         decode("png", data)
 
 
@@ -557,7 +559,7 @@ def test_torch(extension):
 
 
 class Runs:
-    """Would call something if it were unpickled."""
+    """An object whose unpickling has a side effect."""
 
     def __reduce__(self):
         return print, ("unpickled",)
@@ -586,7 +588,7 @@ def test_a_missing_library_is_an_error_that_names_the_extra(
     assert caught.value.__notes__ == ["decoding member 'a.x' of s.tar"]
 
 
-# Where
+# Positions in errors
 
 
 def test_an_error_names_shard_member_and_byte():

@@ -1,4 +1,4 @@
-"""Names with a leading ``./``, as ``tar -C folder .`` stores them: one key for all."""
+"""Names with a leading ``./``, as ``tar -C folder .`` stores them, share keys."""
 
 import pickle
 import subprocess
@@ -20,7 +20,7 @@ KEYS = [f"{i:09}" for i in range(COUNT)] + ["sub/deep/000000030"]
 
 @pytest.fixture(params=["tar", "bsdtar", "busybox"])
 def folder(request, tmp_path):
-    """Two shards of the same samples but for their keys, made by a program."""
+    """Return a dataset of two shards, written by a tar program."""
     files = tmp_path / "files"
     (files / "sub" / "deep").mkdir(parents=True)
     (files / "__meta__").mkdir()
@@ -115,7 +115,7 @@ def test_rules_for_keys_hold_behind_the_dot(make_tar, key):
 
 
 def older_dataset_index(folder):
-    """Write the ``dataset.fsi`` of a release to whom ``./`` was part of a key."""
+    """Write a ``dataset.fsi`` as of the release that took ``./`` for a part of keys."""
     path = folder / "dataset.fsi"
     known = DatasetIndex(str(path), copied=True)
     starts, rows = 0, []
@@ -145,7 +145,7 @@ def test_older_tables_of_keys_deny_none(folder):
 
 
 def test_older_rows_are_those_of_the_stored_names(make_tar):
-    """SipHash of the spelling in the tar, as the earlier rule had it."""
+    """Return the SipHash of a key with ``./``, by the earlier rule."""
     dotted = fastshard.open_shard(make_tar({"./a.x": b"", "./b/c.x": b""}))
     rows = np.empty(2, np.uint64)
     seed = bytes(range(16))

@@ -1,4 +1,4 @@
-"""What datasets of all formats have in common: one set of tests, one builder each."""
+"""Conformance of formats: the same tests for every format, with a builder each."""
 
 import copy
 import gc
@@ -47,7 +47,7 @@ def test_every_format_is_built_here():
 
 @pytest.fixture(scope="module", params=BUILDERS)
 def built(request, tmp_path_factory):
-    """A dataset's path, and what comes behind its fields' names."""
+    """Return a dataset's path, and the suffix of its fields' names."""
     build, suffix = BUILDERS[request.param]
     folder = tmp_path_factory.mktemp("formats") / "data"
     build(folder, SAMPLES)
@@ -259,7 +259,7 @@ def test_threads_share_a_dataset(built):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@forks_beside_threads  # of ours, which bring pages
+@forks_beside_threads  # the prefetch threads
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_reads_on(opened):
     ds, *_ = opened
@@ -284,7 +284,7 @@ def test_a_forked_child_reads_on(opened):
 @pytest.mark.parametrize("mode", ["mmap", "pread"])
 @pytest.mark.parametrize("form", BUILDERS)
 def test_what_is_cut_off_is_missed(tmp_path, form, mode):
-    """Every sample is right, or an error that names its shard."""
+    """Check that each sample is right or an error that names its shard."""
     build, _ = BUILDERS[form]
     build(tmp_path / "data", SAMPLES)
     shards = sorted((tmp_path / "data").rglob("*.tar"))
@@ -292,7 +292,7 @@ def test_what_is_cut_off_is_missed(tmp_path, form, mode):
     os.truncate(cut, cut.stat().st_size // 2)
     with fastshard.open(tmp_path / "data", mode=mode) as ds:
         assert any(str(cut) == str(fault.path) for fault in ds.verify())
-        if form == "tar":  # whole shards are scanned, and refused
+        if form == "tar":  # tar shards are scanned whole
             ds = ds.exclude([str(cut)])
             assert len(ds) == COUNT - 25
         errors = []

@@ -1,4 +1,4 @@
-"""What samples, fields and shards may be called when they are written."""
+"""Names of samples, fields and shards that ShardWriter accepts."""
 
 import pytest
 
@@ -20,10 +20,10 @@ def one(tmp_path):
     ("key", "match"),
     [
         ("", "empty"),
-        ("a.b", "first dot of its last part, behind 'a'"),
+        ("a.b", "first dot of its last part, after 'a'"),
         ("a/b.c", "first dot"),
-        (".hidden", "for no sample"),
-        ("a/.hidden", "for no sample"),
+        (".hidden", "readers ignore"),
+        ("a/.hidden", "readers ignore"),
         ("/abs", "slash"),
         ("a/", "empty"),
         ("a//b", "empty"),
@@ -34,8 +34,8 @@ def one(tmp_path):
         ("a\nb", "control"),
         ("a\x7f", "control"),
         ("a\ud800", "surrogate"),
-        ("__x__/a", "for no sample"),
-        ("____/a", "for no sample"),
+        ("__x__/a", "readers ignore"),
+        ("____/a", "readers ignore"),
         ("k" * 4097, "4,096 bytes"),
     ],
 )
@@ -45,7 +45,7 @@ def test_keys_that_would_not_read_back(tmp_path, key, match):
 
 def test_a_name_that_is_metadata_only_with_its_field(tmp_path):
     sample = {"__key__": "__a", "b__": b""}
-    refused(tmp_path, sample, ValueError, r"'__a.b__' for no sample")
+    refused(tmp_path, sample, ValueError, r"readers ignore the name '__a.b__'")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_case_is_kept_when_asked_for(one):
         ({"__key__": b"k", "txt": b""}, TypeError, "bytes"),
         ({"__key__": "k"}, ValueError, "no field"),
         ({"__key__": "k", "__url__": "x"}, ValueError, "no field"),
-        ({"__key__": "k", 5: b""}, TypeError, "a field is a str"),
+        ({"__key__": "k", 5: b""}, TypeError, "a field must be a str"),
         ([("__key__", "k")], TypeError, "mapping"),
         (numbered(1), ValueError, "'000001' is in .* already"),
     ],

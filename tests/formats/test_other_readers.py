@@ -1,4 +1,4 @@
-"""Other readers read the same samples from the same files."""
+"""Reads of the same files by other libraries give the same samples."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from support.tars import write_tar
 SHARDS = 3
 EACH = 20
 
-# The rivals leave their files open, and use what Python deprecates.
+# The other libraries leave files open, and use deprecated calls.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -1,4 +1,4 @@
-"""A format of the tests' own, registered as any other."""
+"""Registry of formats, with a toy format."""
 
 import json
 import sys
@@ -16,11 +16,11 @@ from fastshard.remote.urls import join_url
 from support.servers.http import Server
 from support.tars import write_tar
 
-MARK = "index.json"  # a common name
+MARK = "index.json"  # a common name, so that its contents decide
 
 
 class ToyFormat(Format):
-    """Tars that a file of JSON lists, by part."""
+    """Toy format: tars listed in a JSON file, by part."""
 
     name = "toy"
     options = frozenset({"part", "key"})
@@ -60,7 +60,7 @@ def toy(monkeypatch):
     monkeypatch.setitem(sys.modules, "toy_format", module)
     monkeypatch.setattr(registry, "_modules", list(registry._modules))
     registry.register("toy_format")
-    registry.register("toy_format")  # once is enough
+    registry.register("toy_format")  # has no effect
     assert [each.name for each in registry.formats()] == ["columnar", "toy"]
 
 
@@ -90,7 +90,7 @@ def test_options_that_a_format_lacks_are_refused(folder):
         fastshard.open(folder, lower=False)
     with pytest.raises(TypeError, match=r"no argument parts=.*part="):
         fastshard.open(folder, parts="a")
-    (folder / MARK).write_text("{}")  # tars alone
+    (folder / MARK).write_text("{}")  # not the mark: a tar dataset
     assert keys_of(fastshard.open(folder)) == ["1", "2"]
     with pytest.raises(TypeError, match="no argument part="):
         fastshard.open(folder, part="a")
@@ -119,7 +119,7 @@ def test_commands(folder, capsys):
         '{"samples": 2}',
         f"{folder}: byte 7: a fault of a toy",
     ]
-    assert "is a toy dataset: name it alone" in printed.err
+    assert "give it as the only source" in printed.err
 
 
 def test_a_format_that_is_not_registered_marks_nothing(folder):

@@ -1,4 +1,4 @@
-"""Shards that are written, read back by fastshard and by others."""
+"""Written shards, read back by fastshard, tarfile, WebDataset and tar programs."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ from support.marks import needs
 from support.tars import listed, listed_by_tarfile
 from support.writing import read_back, write_one
 
-END = 1024  # bytes of zeros that close a shard
+END = 1024  # bytes of zeros at the end of a shard
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ def one(tmp_path):
     return write_shard
 
 
-LONG = "directory/" * 12 + "z" * 60  # fits prefix and name
-LONGER = "d" * 160 + "/" + "k" * 90  # does not
+LONG = "directory/" * 12 + "z" * 60  # fits ustar's prefix and name
+LONGER = "d" * 160 + "/" + "k" * 90  # does not fit
 NAMES = [
     "000",
     "a/b/c",
     "dots.in.dirs/k",
-    "k" * 96,  # with .txt exactly 100
+    "k" * 96,  # exactly 100 with .txt
     "k" * 97,
     LONG,
     LONGER,
@@ -50,14 +50,14 @@ NAMES = [
     "with space",
     "a..b/k",
     "_x",
-    "__x__",  # as a file's name no metadata: __x__.txt
+    "__x__",  # __x__.txt is not metadata
     "-dash",
 ]
 
 
 @pytest.fixture
 def read_by_webdataset():
-    """Read samples as WebDataset does, which leaves its file to be collected."""
+    """Read samples with WebDataset, which leaves its file to the garbage collector."""
     wds = pytest.importorskip("webdataset")
 
     def read(path, decode=False):
@@ -73,7 +73,7 @@ def read_by_webdataset():
 
 @pytest.fixture
 def varied(one):
-    """A shard of every kind of name and size, and what it holds."""
+    """Return a shard with every kind of name and size, and its samples."""
     sizes = [0, 1, 511, 512, 513, 1024, 100_000]
     members = {}
     samples = []
@@ -103,7 +103,7 @@ def test_the_standard_library_reads_it(varied):
 def test_programs_list_and_extract_it(varied, tmp_path, program):
     path, members = varied
     command = [needs(program)] + ["tar"] * (program == "busybox")
-    if program == "busybox":  # knows no pax: what needs it comes out otherwise
+    if program == "busybox":  # without pax, such names differ
         members = {n: d for n, d in members.items() if n.isascii() and len(n) < 200}
     env = os.environ | {"LC_ALL": "C.UTF-8"}
     out = tmp_path / "out"
@@ -157,7 +157,7 @@ def test_headers_are_plain(one):
     assert blocks[-END:] == bytes(END)
     with tarfile.open(path) as tar:
         members = tar.getmembers()
-    assert [m.name for m in members] == ["k.b", "k.a"]  # the order given
+    assert [m.name for m in members] == ["k.b", "k.a"]  # the given order
     for member in members:
         assert (member.mode, member.mtime) == (0o600, 1_700_000_000)
         assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "", "")
@@ -173,7 +173,9 @@ def test_the_same_samples_give_the_same_bytes(one):
         "npz": {"x": array},
     }
     first = one(sample, name="a.tar").read_bytes()
-    time.sleep(2.1 if sys.version_info >= (3, 14) else 0)  # a zip's clock ticks so
+    time.sleep(
+        2.1 if sys.version_info >= (3, 14) else 0
+    )  # zip times have a resolution of 2 s
     assert one(sample, name="b.tar").read_bytes() == first
 
 
@@ -221,7 +223,7 @@ def test_what_is_written_reads_back_equal(tmp_path, samples):
         for key, sample in samples.items():
             try:
                 writer.write({**sample, "__key__": key})
-            except ValueError as error:  # a name that no reader would find
+            except ValueError as error:  # a name that readers would not parse back
                 assert repr(key) in str(error)
             else:
                 expected.append((key, {f: d for f, d in sample.items() if keeps(f)}))

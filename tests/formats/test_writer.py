@@ -1,4 +1,4 @@
-"""Writing shards: where they end, and that they appear whole or not at all."""
+"""Writing shards: splitting, atomic publication, existing files, indexes."""
 
 import errno
 import gc
@@ -21,7 +21,7 @@ from fastshard.formats.tar_writer import HeaderEncoder
 from fastshard.formats.writer import ShardWriter
 from support.writing import names_in, numbered, read_back, write
 
-END = 1024  # bytes of zeros that close a shard
+END = 1024  # bytes of zeros at the end of a shard
 
 
 # ---------------------------------------------------------------- splitting
@@ -48,7 +48,7 @@ def test_max_size_is_never_exceeded_but_by_one_sample(tmp_path, max_size):
         assert nbytes <= max_size or len(samples) == 1
     for (nbytes, _), (_, following) in pairwise(shards):
         data = len(following[0][1]["bin"])
-        assert nbytes + 512 + data + -data % 512 > max_size  # no early end
+        assert nbytes + 512 + data + -data % 512 > max_size  # the shard was full
 
 
 def test_pax_headers_count_too(tmp_path):
@@ -98,7 +98,7 @@ def test_a_pattern_without_a_number_is_one_shard(tmp_path):
         writer.write(numbered(0))
         writer.write(numbered(1))
         for _ in range(2):
-            with pytest.raises(ValueError, match="no place for a second shard"):
+            with pytest.raises(ValueError, match="a second shard needs a pattern"):
                 writer.write(numbered(2))
     assert [key for key, _ in read_back(writer.shards[0])] == ["000000", "000001"]
 
@@ -129,7 +129,7 @@ def test_no_limit(tmp_path):
     assert len(writer.shards) == 1
 
 
-# ---------------------------------------------------------------- whole or not at all
+# ---------------------------------------------------------------- atomic publication
 
 
 def test_a_shard_appears_when_it_is_complete(tmp_path):
@@ -241,7 +241,7 @@ def test_a_killed_process_leaves_only_whole_shards(tmp_path, index):
         keys = [key for key, _ in read_back(path)]  # a stale index would warn
         assert keys == [str(k) for k in range(20 * i, 20 * i + 20)]
     for path in tmp_path.glob("*.fsi"):
-        assert path.with_suffix(".tar") in shards  # never before what it lists
+        assert path.with_suffix(".tar") in shards  # never before its shard
 
 
 def test_a_forked_process_does_not_remove_the_parents_file(tmp_path):
@@ -252,7 +252,7 @@ def test_a_forked_process_does_not_remove_the_parents_file(tmp_path):
         import os, sys
         writer = ShardWriter(sys.argv[1], index=None)
         writer.write({"__key__": "0", "txt": b"x"})
-        writer._growing.new.file.flush()
+        writer._builder.new.file.flush()
         if os.fork() == 0:
             sys.exit()
         os.wait()
@@ -275,7 +275,7 @@ def test_a_full_disk_closes_the_writer(tmp_path):
     writer.write(numbered(0))
     writer.write(numbered(1))
     writer._max_count = 2
-    writer._growing.new.file = FullDisk()
+    writer._builder.new.file = FullDisk()
     with pytest.raises(OSError, match="no space"):
         writer.write(numbered(2))
     with pytest.raises(fastshard.ClosedError):
@@ -289,17 +289,17 @@ def test_bytes_that_change_under_the_writer_are_noticed(tmp_path):
     writer = ShardWriter(tmp_path / "s.tar", index=None)
     writer.write(numbered(0))
     writer.write(numbered(1))
-    growing = writer._growing.new
-    growing.file.flush()
-    whole = Path(growing.temporary).read_bytes()
+    new = writer._builder.new
+    new.file.flush()
+    whole = Path(new.temporary).read_bytes()
     header = HeaderEncoder(0o644, 0).member(b"000009.txt", 1)
-    Path(growing.temporary).write_bytes(header + whole[512:])
+    Path(new.temporary).write_bytes(header + whole[512:])
     with pytest.raises(fastshard.FormatError, match="other names than were written"):
         writer.close()
     assert names_in(tmp_path) == []
 
 
-# ---------------------------------------------------------------- what is there already
+# ---------------------------------------------------------------- existing files
 
 
 def test_nothing_is_overwritten_unasked(tmp_path):
@@ -351,7 +351,7 @@ def test_overwriting(tmp_path):
     assert [key for key, _ in read_back(tmp_path / "s.tar")] == ["000001"]
 
     write(tmp_path / "s.tar", numbered(2), overwrite=True, index=None)
-    assert names_in(tmp_path) == ["s.tar"]  # no index of what was there before
+    assert names_in(tmp_path) == ["s.tar"]  # the old shard's index is removed
 
 
 def test_a_directory_that_is_missing(tmp_path):

@@ -1,4 +1,4 @@
-"""Writers that go on after the shards that exist, one after another and at once."""
+"""Appending writers, one after another and concurrent; URLs as patterns."""
 
 import errno
 import os
@@ -76,8 +76,8 @@ def test_without_append_the_error_says_so(tmp_path):
 def test_what_else_is_there_does_not_confuse_it(tmp_path):
     write(tmp_path / "t-{:03d}.tar", numbered(1), start=4)
     for name in (
-        ".t-009.tar.ab3.tmp",  # what a killed writer leaves
-        "t-0010.tar",  # not as the pattern writes it
+        ".t-009.tar.ab3.tmp",  # of a killed writer
+        "t-0010.tar",  # not in the pattern's form
         "t-xyz.tar",
         "t-.tar",
         "t-012.tar.gz",
@@ -87,7 +87,7 @@ def test_what_else_is_there_does_not_confuse_it(tmp_path):
         "dataset.fsi",
     ):
         (tmp_path / name).write_bytes(b"")
-    (tmp_path / "t-005.fsi").write_bytes(b"")  # of a shard that is gone
+    (tmp_path / "t-005.fsi").write_bytes(b"")  # of a deleted shard
     (tmp_path / "t-006.tar").symlink_to(tmp_path / "nowhere")
     (tmp_path / "t-007.fsi").write_bytes(b"")
     before = names_in(tmp_path)
@@ -124,9 +124,9 @@ def test_numbers_are_read_as_the_pattern_writes_them(tmp_path, text):
 
 
 def test_options_that_exclude_each_other(tmp_path):
-    with pytest.raises(ValueError, match="touches no shard"):
+    with pytest.raises(ValueError, match="exclude each other"):
         ShardWriter(tmp_path / "t-{}.tar", append=True, overwrite=True)
-    with pytest.raises(ValueError, match="no place for another"):
+    with pytest.raises(ValueError, match="needs a pattern with a number"):
         ShardWriter(tmp_path / "t.tar", append=True)
     with pytest.raises(TypeError, match="did you mean append="):
         ShardWriter(tmp_path / "t-{}.tar", apend=True)

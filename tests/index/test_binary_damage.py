@@ -1,4 +1,4 @@
-"""Binary indexes that are damaged, hostile, or change while they are in use."""
+"""Binary indexes that are damaged, hostile, or modified while in use."""
 
 import os
 import random
@@ -107,7 +107,7 @@ def use_while_it_changes(shard):
 
 
 def test_an_index_may_change_while_it_is_mapped(tar):
-    """Whoever writes into an index in place gets nonsense, and no crash."""
+    """Writing into a mapped index gives wrong names or errors, and no crash."""
     index = tar.with_suffix(".fsi")
     raw = index.read_bytes()
     stop = threading.Event()
@@ -131,7 +131,7 @@ def test_an_index_may_change_while_it_is_mapped(tar):
     try:
         for _ in range(300):
             opened = [shard]
-            with suppress(fastshard.FormatError):  # the sums were overwritten meanwhile
+            with suppress(fastshard.FormatError):  # the sums are overwritten
                 opened.append(fastshard.open_shard(tar, index=index))
             for one in opened:
                 with suppress(fastshard.FormatError):

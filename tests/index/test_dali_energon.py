@@ -1,4 +1,4 @@
-"""Indexes of DALI and Megatron-Energon: as their own tools write them."""
+"""Indexes of DALI and Megatron-Energon, compared with those of their own tools."""
 
 import random
 import shutil
@@ -15,7 +15,7 @@ from fastshard.index.energon import read_energon, write_energon
 from support.paths import DATA
 from support.tars import listed_by_tarfile, write_tar
 
-FOREIGN = DATA / "foreign"  # make.py there made it
+FOREIGN = DATA / "foreign"  # written by make.py there
 KINDS = ["gnu", "pax", "ustar", "mixed", "global", "plain"]
 FORMATS = ["idx", "tar.idx"]
 PLAIN = ["a.jpg", "a.json", "sub/b.seg.png", "sub/b.cls", "c.txt"]
@@ -45,7 +45,7 @@ def test_what_their_tools_write_is_read(tar, form):
     scanned = fastshard.open_shard(tar)
     with fastshard.open_shard(tar, index=index) as shard:
         assert shard.index == str(index)
-        # A name of one letter without a dot is hidden too.
+        # A one-letter name without a dot counts as hidden.
         hidden = {".hidden", "sub/.hidden", ".hid", "z"} if form == "idx" else set()
         assert listed(shard) == [m for m in listed(scanned) if m[0] not in hidden]
         for name in shard.names:
@@ -123,7 +123,7 @@ def test_energon_has_one(tmp_path):
 
 
 def test_escapes_of_dali_are_undone():
-    """Its writer lists names as GNU tar prints them, here without UTF-8."""
+    """wds2idx lists names as GNU tar prints them, here in a locale without UTF-8."""
     tar, index = FOREIGN / "gnu.tar", FOREIGN / "gnu-escaped.idx"
     assert rb"\303\251.txt" in index.read_bytes()
     with fastshard.open_shard(tar, index=index) as shard:
@@ -160,7 +160,7 @@ def test_each_escape_is_one_of_gnu_tar(make_tar, tmp_path, written, name):
 
 
 def test_a_backslash_that_is_no_escape_is_noticed(make_tar, tmp_path):
-    """Such an index was made without GNU tar; its names are not escaped."""
+    """Indexes made without GNU tar have names without escapes."""
     path = make_tar({"a\\tb.txt": b"1"})
     index = tmp_path / "x.idx"
     index.write_bytes(b"v1.2 1\ntxt 512 1 a\\tb.txt\n")
@@ -172,7 +172,7 @@ def test_a_backslash_that_is_no_escape_is_noticed(make_tar, tmp_path):
 
 
 def test_long_names_of_gnu_tar_have_their_own_offsets(tmp_path):
-    """Those that DALI's writer gives are of the name, and are refused."""
+    """wds2idx lists the extents of long names, which makes the index stale."""
     tar = Path(shutil.copy(FOREIGN / "long.tar", tmp_path))
     theirs = FOREIGN / "long.idx"
     with LocalFile(tar) as file, pytest.raises(fastshard.StaleIndexError) as caught:
@@ -291,7 +291,7 @@ def test_an_index_of_another_shard_is_refused(make_tar, form):
 
 
 def damaged(raw):
-    """Every truncation, every byte changed, and some of both."""
+    """Yield every truncation, every changed byte, and combinations of both."""
     for n in range(len(raw)):
         yield raw[:n]
     for i in range(len(raw)):
@@ -352,7 +352,7 @@ def test_energon_offsets_are_those_of_first_headers(make_tar):
 
 @pytest.mark.parametrize("order", ["g", "gg", "gx", "xg", "Lg", "gL", "xL"])
 def test_headers_of_a_member_are_those_that_tarfile_says(tmp_path, order):
-    """A global header is not the member's, unless one of its own comes before."""
+    """A global header belongs to a member only behind one of the member's own."""
     member = tarfile.TarInfo("b.txt")
     headers = {
         "g": member.create_pax_global_header({"comment": "all"}),

@@ -1,4 +1,4 @@
-"""Damage inside indexes: found when they are opened, or when a block is first used."""
+"""Damage inside indexes, found at opening or at a block's first use."""
 
 import os
 import random
@@ -54,7 +54,7 @@ def test_sums_are_of_64_kib():
 
 
 def answers(shard):
-    """Everything that a shard tells by its index."""
+    """Return everything that a shard reads from its index."""
     yield "names", list(shard.names)
     yield "extents", [shard.extent_of(i) for i in range(len(shard))]
     yield "offsets", shard.offsets.tolist()
@@ -67,7 +67,7 @@ def answers(shard):
 
 
 def each_alone(open_one):
-    """Ask one thing of a shard at a time: what is asked before may check the rest."""
+    """Yield each read of a shard with its result; an earlier read may check blocks."""
     for what in range(9):
         with open_one() as shard:
             for k, answer in enumerate(answers(shard)):
@@ -77,7 +77,7 @@ def each_alone(open_one):
 
 
 def asked(shard, expected, names, keys):
-    """Ask by name and by position; each answer is right, or an error."""
+    """Check that each read of a shard is right or an error."""
     found = 0
     for i, name in enumerate(names):
         for ask, right in [
@@ -106,41 +106,41 @@ def tar(tmp_path):
 
 
 def flips(raw, seed=None, count=0):
-    """Every single flipped bit, or some of them."""
-    places = range(8 * len(raw))
+    """Yield the data with single flipped bits, all or some of them."""
+    bits = range(8 * len(raw))
     if seed is not None:
-        places = random.Random(seed).sample(places, count)
-    for place in places:
+        bits = random.Random(seed).sample(bits, count)
+    for bit in bits:
         changed = bytearray(raw)
-        changed[place // 8] ^= 1 << place % 8
-        yield place, bytes(changed)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield bit, bytes(changed)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("same_file", [True, False])
 def test_every_flipped_bit_gives_right_answers_or_an_error(tar, mode, same_file):
-    """Also where the shard is a copy, so that headers decide."""
+    """Use a copy of the shard, whose headers decide."""
     if not same_file:
         os.utime(tar, ns=(3, 3))
     index = tar.with_suffix(".fsi")
     raw = index.read_bytes()
     with fastshard.open_shard(tar, index=index) as shard:
         expected = dict(answers(shard))
-    for place, changed in flips(raw) if same_file else flips(raw, 6, 1500):
+    for bit, changed in flips(raw) if same_file else flips(raw, 6, 1500):
         index.write_bytes(changed)
         try:
             shard = fastshard.open_shard(tar, index=index, mode=mode)
         except fastshard.FormatError as error:
-            assert error.path == str(index), place
+            assert error.path == str(index), bit
             continue
         with shard:
             try:
                 for what, answer in answers(shard):
-                    assert answer == expected[what], place
+                    assert answer == expected[what], bit
             except fastshard.FormatError as error:
-                assert error.path == str(index), place
+                assert error.path == str(index), bit
             else:
-                raise AssertionError(f"bit {place} is not looked at")
+                raise AssertionError(f"bit {bit} is never checked")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -150,7 +150,7 @@ def test_each_question_alone_is_answered_right_or_with_an_error(tar, mode):
     with fastshard.open_shard(tar, index=index) as shard:
         expected = dict(answers(shard))
     names, keys = expected["names"], expected["keys"]
-    for place, changed in flips(raw, 5, 80):
+    for bit, changed in flips(raw, 5, 80):
         index.write_bytes(changed)
 
         def open_one():
@@ -158,12 +158,12 @@ def test_each_question_alone_is_answered_right_or_with_an_error(tar, mode):
 
         with suppress(fastshard.FormatError):
             for what, answer in each_alone(open_one):
-                assert answer == expected[what], place
+                assert answer == expected[what], bit
         with suppress(fastshard.FormatError), open_one() as shard:
             asked(shard, expected, names, keys)
 
 
-COUNT = 9_000  # members: enough for several blocks in each column
+COUNT = 9_000  # members; each column has several blocks
 
 
 @pytest.fixture(scope="module")
@@ -214,10 +214,10 @@ def test_flipped_bits_of_a_large_index(large, tmp_path, mode):
 
 
 def test_damage_elsewhere_does_no_harm(large, tmp_path):
-    """A block is checked when it is used; others do not matter."""
+    """Reads check the blocks that they use, and no others."""
     index = tmp_path / "t.fsi"
     raw = bytearray(large.with_suffix(".fsi").read_bytes())
-    at, _ = read_binary(str(large.with_suffix(".fsi"))).places["infos"]
+    at, _ = read_binary(str(large.with_suffix(".fsi"))).extents["infos"]
     at += 2 * BLOCK_BYTES
     raw[at] ^= 1
     index.write_bytes(raw)
@@ -264,7 +264,7 @@ KEYS = [f"{shard}{k}" for shard in range(3) for k in "abc"]
 
 
 def use_dataset(folder):
-    """Every answer is right, or an error that names the index."""
+    """Each read is right or raises an error that names the index."""
     with fastshard.open(folder) as ds:
         try:
             assert len(ds) == len(KEYS)
@@ -278,16 +278,16 @@ def use_dataset(folder):
 @pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
 def test_every_flipped_bit_of_a_dataset_index(folder):
     index = folder / "dataset.fsi"
-    for place, changed in flips(index.read_bytes()):
+    for bit, changed in flips(index.read_bytes()):
         index.write_bytes(changed)
         try:
             use_dataset(folder)
         except KeyError as error:
-            raise AssertionError(f"bit {place}: a key is denied") from error
+            raise AssertionError(f"bit {bit} hides a key") from error
 
 
 def resealed_header(raw):
-    """The checksum of the header alone made right: as one who edits it does."""
+    """Return an edited index with a valid checksum of the header alone."""
     import struct
     import zlib
 
@@ -297,7 +297,7 @@ def resealed_header(raw):
 @pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_resealed_header_denies_no_key(folder, version, tmp_path):
-    """A seed that is not the rows' own finds nothing: it must not be believed."""
+    """A wrong seed would hide all keys: opening raises."""
     keys = KEYS
     if version == 1:
         folder = tmp_path / "v1"
@@ -305,20 +305,20 @@ def test_a_resealed_header_denies_no_key(folder, version, tmp_path):
         keys = [f"{k}{i:02d}" for k in range(2) for i in range(6)]
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
-    for place in range(8 * 8, 8 * 84):  # zeros follow
+    for bit in range(8 * 8, 8 * 84):  # zeros follow
         changed = bytearray(raw)
-        changed[place // 8] ^= 1 << place % 8
+        changed[bit // 8] ^= 1 << bit % 8
         index.write_bytes(resealed_header(bytes(changed)))
         with fastshard.open(folder) as ds:
             try:
-                assert len(ds) == len(keys), place
-                assert [ds[key].key for key in keys] == keys, place
+                assert len(ds) == len(keys), bit
+                assert [ds[key].key for key in keys] == keys, bit
             except fastshard.FormatError as error:
-                assert error.path == str(index), place
+                assert error.path == str(index), bit
 
 
 def test_a_dataset_index_that_is_resealed_whole_still_has_to_fit(folder):
-    """Resealed indexes may lie, but neither crash nor read outside the shard."""
+    """Indexes with wrong contents and valid checksums never read outside the shard."""
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
     assert mended(raw, DATASET_HEADER) == raw
@@ -327,8 +327,8 @@ def test_a_dataset_index_that_is_resealed_whole_still_has_to_fit(folder):
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """A dataset with indexes of version 1, as an earlier release made them."""
-    monkeypatch.setattr(warned, "_told", False)
+    """Return a dataset with indexes of version 1, as an earlier release wrote them."""
+    monkeypatch.setattr(warned, "_has_warned", False)
     folder = tmp_path / "old"
     shutil.copytree(V1, folder)
     assert read_header(str(folder / "t-0.fsi")).version == 1
@@ -384,19 +384,19 @@ def test_a_process_is_told_once_by_a_dataset_too(old):
 @pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
 @pytest.mark.parametrize("mode", MODES)
 def test_every_flipped_bit_of_version_1(old, mode):
-    """But of its padding, which no checksum of that version is of."""
+    """Flip each byte except the padding, which version 1 does not checksum."""
     for k in range(2):
         path, index = old / f"t-{k}.tar", old / f"t-{k}.fsi"
         raw = index.read_bytes()
         with fastshard.open_shard(path, index=index) as shard:
             expected = dict(answers(shard))
-        for place, changed in flips(raw, k, 500):
+        for bit, changed in flips(raw, k, 500):
             index.write_bytes(changed)
             with (
                 suppress(fastshard.FormatError),
                 fastshard.open_shard(path, index=index, mode=mode) as shard,
             ):
-                assert dict(answers(shard)) == expected, place
+                assert dict(answers(shard)) == expected, bit
 
 
 @pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")

@@ -1,4 +1,4 @@
-"""Freshness of indexes: the file's identity, else headers, then each member's own."""
+"""Freshness of indexes, by identity, by sampled headers, by each member's header."""
 
 import os
 import random
@@ -19,10 +19,10 @@ from support.tar_blocks import END, extension, header, padded, record
 from support.tars import write_tar
 
 COUNT = 300
-SIZE = 700  # bytes: with its header a member takes 1,536, so few begin on a page
+SIZE = 700  # bytes; 1,536 with the header, so that few members begin on a page
 MODES = ["mmap", "private", "pread"]
 NAMES = [f"{i:05d}.bin" for i in range(COUNT)]
-ONE, OTHER = 102, 104  # no fixed look is at them, and neither begins on a page
+ONE, OTHER = 102, 104  # outside the fingerprint; neither begins on a page
 
 
 def data_of(name):
@@ -46,8 +46,8 @@ def indexed(tar):
 
 @pytest.fixture
 def no_luck(monkeypatch):
-    """The headers that are chosen anew are none of those that matter."""
-    monkeypatch.setattr(freshness, "chosen_anew", lambda count: [])
+    """Choose no random headers."""
+    monkeypatch.setattr(freshness, "random_positions", lambda count: [])
 
 
 def in_doubt(shard):
@@ -55,7 +55,7 @@ def in_doubt(shard):
 
 
 def replace(path, names):
-    """Put another tar in a tar's place, with its time, as ``cp -p`` does."""
+    """Replace a tar by another with the same times, as ``cp -p`` does."""
     status = path.stat()
     write(path, names)
     assert path.stat().st_size == status.st_size
@@ -70,7 +70,7 @@ def swapped():
 
 
 def check_right(path, **options):
-    """See that every member and sample is right, in every mode and without a word."""
+    """Check every member and sample, in every mode and without warnings."""
     with tarfile.open(path) as tar:
         members = [m for m in tar if m.isreg()]
         expected = [(m.name, tar.extractfile(m).read()) for m in members]
@@ -148,7 +148,7 @@ def test_members_that_moved_are_found_when_they_are_used(indexed, no_luck, mode,
     for i in (ONE, OTHER):
         with fastshard.open_shard(indexed, index=index, mode=mode) as shard:
             assert all(shard[k] == data_of(NAMES[k]) for k in (0, 50, COUNT - 1))
-            for _ in range(2):  # it is not forgiven
+            for _ in range(2):  # the error repeats
                 with pytest.raises(fastshard.StaleIndexError) as caught:
                     WAYS[way](shard, i)
                 assert caught.value.path == index
@@ -179,7 +179,7 @@ def test_datasets_find_them_too(indexed, no_luck, mode, way):
 
 
 def test_headers_are_chosen_anew(indexed, monkeypatch):
-    """A swap that the fixed looks miss is met at open, sooner or later."""
+    """The random headers find a swap outside the fingerprint after a few opens."""
     names = list(NAMES)
     for i in range(1, COUNT - 1):
         if not {i, i + 1} & set(spread_positions(COUNT)) and names[i] == NAMES[i]:
@@ -191,7 +191,7 @@ def test_headers_are_chosen_anew(indexed, monkeypatch):
 
 
 def test_what_remains(indexed, no_luck):
-    """A member that moved and begins on a page gives other bytes, as documented."""
+    """A moved member that begins on a page reads other bytes, as documented."""
     with fastshard.open_shard(indexed) as shard:
         offsets = shard.offsets
     looked_at = set(spread_positions(COUNT))
@@ -255,7 +255,7 @@ def test_the_very_file_is_trusted_at_once(tmp_path, kind):
     with fastshard.open_shard(path, index="none") as shard:
         index = shard.save_index(format=kind)
     with fastshard.open_shard(path, index=index) as shard:
-        assert in_doubt(shard) == (kind in ("json", "idx"))  # they record no identity
+        assert in_doubt(shard) == (kind in ("json", "idx"))  # no identity is recorded
     check_right(path, index=index)
 
 
@@ -297,7 +297,7 @@ def test_indexing_a_copy_makes_it_the_very_file(indexed, tmp_path):
         assert not in_doubt(shard)
     before = to.with_suffix(".fsi").stat().st_ino
     fastshard.build_index(to)
-    assert to.with_suffix(".fsi").stat().st_ino == before  # fresh: passed over
+    assert to.with_suffix(".fsi").stat().st_ino == before  # fresh: not rebuilt
 
 
 def member(name, data, *extensions):
@@ -310,7 +310,7 @@ LONG = b"d/" * 80 + b"long.bin"
 
 
 def claiming(name, size, data):
-    """A member whose own block tells another size than an extension does."""
+    """Return a member whose ustar header and pax header give different sizes."""
     return header(name, size=b"%011o\0" % size) + padded(data)
 
 
@@ -371,7 +371,7 @@ ODD = {
 @pytest.mark.parametrize("what", ODD)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_an_index_that_was_just_written_is_fresh(tmp_path, what, kind):
-    """Whatever extension headers tell of names and sizes."""
+    """Names and sizes from every kind of extension header."""
     path = tmp_path / "t.tar"
     path.write_bytes(b"".join(ODD[what]) + END)
     with fastshard.open_shard(path, index="none") as shard:
@@ -379,14 +379,14 @@ def test_an_index_that_was_just_written_is_fresh(tmp_path, what, kind):
         try:
             index = shard.save_index(format=kind)
         except fastshard.FastshardError as error:
-            assert what == "a global path"  # one name for all
-            assert "JSON index holds a name once" in str(error) or kind == "idx"
+            assert what == "a global path"  # all members have one name
+            assert "JSON index lists a name once" in str(error) or kind == "idx"
             return
     check_right(path, index=index)
-    os.utime(path, ns=(7, 7))  # now headers decide, whatever the kind
+    os.utime(path, ns=(7, 7))  # headers decide, for every format
     check_right(path, index=index)
     with fastshard.open_shard(path, index=index) as shard:
-        if kind != "idx":  # which leaves out what has no key
+        if kind != "idx":  # DALI omits members without a key
             assert list(shard.names) == names
 
 
@@ -417,7 +417,7 @@ def test_an_index_is_saved_of_the_file_that_was_opened(tar):
 
 @pytest.fixture
 def stopped_clock(monkeypatch):
-    """Let the clock of file times tick only when it was slept through."""
+    """Stop the clock of file times; record the sleeps."""
     slept = []
     monkeypatch.setattr(freshness.sys, "platform", "linux")
     monkeypatch.setattr(freshness.time, "sleep", slept.append)

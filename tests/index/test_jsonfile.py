@@ -1,4 +1,4 @@
-"""JSON indexes are written so that they can be read, also by others."""
+"""JSON indexes: round trips, and reads by other libraries."""
 
 import hashlib
 import importlib
@@ -29,7 +29,7 @@ def one(entry):
 
 @pytest.fixture
 def scanned(tmp_path, members):
-    """A shard, and what a scan finds in it."""
+    """Return a shard, its scanned contents and its size in bytes."""
     path = write_tar(tmp_path / "s.tar", members | {"./é/猫.txt": b"n"})
     with LocalFile(path) as file:
         table, skipped_kinds, end = scan_tar(file)
@@ -105,7 +105,7 @@ def test_infos_and_odd_names_are_carried(info, tmp_path):
             b'{"files":{"a":{"offset":9,"size":1},"a":{"offset":2,"size":2}}}',
             "once.*'a'",
         ),
-        (one('{"offset":1,"size":2,"x":1e999}'), "cannot hold the member 'a'"),
+        (one('{"offset":1,"size":2,"x":1e999}'), "cannot represent the member 'a'"),
     ],
 )
 def test_what_json_cannot_carry_is_refused_before_anything_is_written(
@@ -154,7 +154,7 @@ def test_webshart_reads_what_is_written(scanned, tmp_path):
             assert theirs.read_file(i) == shard.read(name)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of hfutils
 def test_hfutils_lists_what_is_written(scanned, tmp_path):
     hfutils = rival("hfutils.index")
     path, contents, nbytes = scanned
@@ -167,7 +167,7 @@ def test_hfutils_lists_what_is_written(scanned, tmp_path):
     assert hfutils.tar_get_index_info(str(path))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of hfutils
 def test_what_hfutils_writes_is_read(scanned, tmp_path):
     hfutils = rival("hfutils.index")
     path, contents, nbytes = scanned

@@ -1,4 +1,4 @@
-"""An index is never trusted because it exists; and what a fresh one carries."""
+"""Stale indexes are ignored or raise; fresh ones carry all contents of a shard."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def index_of(path, kind):
 
 
 def is_used(path, kind):
-    """Whether the index is used; its shard must read right in any case."""
+    """Return whether the index is used, after checking the shard's members."""
     with fastshard.open_shard(path) as shard, tarfile.open(path) as tar:
         assert [(n, bytes(v)) for n, v in zip(shard.names, shard, strict=True)] == [
             (member.name, tar.extractfile(member).read()) for member in tar
@@ -57,7 +57,7 @@ def is_stale(path, kind):
 
 
 def rewrite(path, members, **options):
-    """Write other members, and keep the time of writing."""
+    """Write other members, and keep the file's times."""
     status = path.stat()
     write_tar(path, members, **options)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -95,13 +95,13 @@ def test_a_truncated_shard_is_stale(tar, kind):
 
 
 @pytest.mark.parametrize("at", [0, 29, 59])
-def test_another_name_at_the_same_place_is_stale(tar, kind, at):
+def test_another_name_at_the_same_offset_is_stale(tar, kind, at):
     names = list(MEMBERS)
-    names[at] = "new.x"  # as long as it was, so that the size of the tar stays
+    names[at] = "new.x"  # a name of the same length keeps the size of the tar
     size = tar.stat().st_size
     write_tar(tar, dict(zip(names, MEMBERS.values(), strict=True)), mtime=2)
     assert tar.stat().st_size == size
-    if at in (0, 59):  # of those that are looked at; the others are verify's
+    if at in (0, 59):  # in the fingerprint; verify finds the others
         is_stale(tar, kind)
 
 
@@ -232,7 +232,7 @@ def test_what_json_says_of_members_is_carried_along(tmp_path):
 
 
 def test_the_layout_is_as_the_docstring_says(tmp_path):
-    """Decoded here from the words of `fastshard.index.binary` alone."""
+    """Decode an index by the docstring of `fastshard.index.binary`."""
     path = write_tar(tmp_path / "t.tar", MEMBERS | {"README": b"r"})
     with fastshard.open_shard(path) as shard:
         raw = Path(shard.save_index()).read_bytes()
@@ -270,9 +270,9 @@ def test_the_layout_is_as_the_docstring_says(tmp_path):
     assert [
         columns[6][a:b].decode() for a, b in zip(starts, ends, strict=True)
     ] == names
-    places = struct.unpack("<31I", columns[3])
+    starts_of = struct.unpack("<31I", columns[3])
     members = struct.unpack("<60I", columns[4])
-    assert [list(members[a:b]) for a, b in pairwise(places)] == samples
+    assert [list(members[a:b]) for a, b in pairwise(starts_of)] == samples
 
 
 def test_the_same_shard_makes_the_same_index(tmp_path):

@@ -1,4 +1,4 @@
-"""Shard lists of wids: as its own tool writes them, and as it reads them."""
+"""Shard lists of wids: reading those of its own tool, and reads of ours by wids."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from fastshard.index.wids import WidsShard, read_wids, write_wids
 from support.paths import DATA
 from support.tars import write_tar
 
-FOREIGN = DATA / "foreign"  # make.py there made it
+FOREIGN = DATA / "foreign"  # written by make.py there
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_shard_lists_nest_and_have_bases(shards):
 )
 def test_what_is_no_shard_list_is_refused(tmp_path, text):
     path = tmp_path / "x.json"
-    path.write_text(text)  # the list that names itself is one inside another
+    path.write_text(text)  # a list that refers to itself is nested
     with pytest.raises(fastshard.FormatError) as caught:
         read_wids(str(path))
     assert caught.value.path == str(path)
@@ -195,14 +195,14 @@ def test_lists_that_cannot_be_followed_are_refused(shards):
         return read_wids(str(path))
 
     assert len(read("other.json")) == 1
-    with pytest.raises(fastshard.FormatError, match="named twice"):
+    with pytest.raises(fastshard.FormatError, match="listed twice"):
         read("other.json", "./other.json")
     with pytest.raises(fastshard.FastshardError, match="remote"):
         read("http://host/other.json")
     with pytest.raises(FileNotFoundError):
         read("missing.json")
     other.write_text('{"wids_version": 1}')
-    with pytest.raises(fastshard.FormatError, match="without a shard list"):
+    with pytest.raises(fastshard.FormatError, match="has no shardlist"):
         read("other.json")
 
 
@@ -235,16 +235,16 @@ def test_damage_is_refused_or_read(tmp_path):
 def test_a_path_that_wids_takes_for_another_is_refused(tmp_path, name):
     tar = write_tar(tmp_path / name, {"a.txt": b"1"})
     path = tmp_path / "x.json"
-    with pytest.raises(fastshard.FastshardError, match="cannot hold the path"):
+    with pytest.raises(fastshard.FastshardError, match="cannot represent the path"):
         write_wids(str(path), [(str(tar), 1)])
     assert not path.exists()
 
 
 def test_a_list_that_says_nonsense_is_not_written(shards):
     path = shards / "x.json"
-    with pytest.raises(ValueError, match="a shard at least"):
+    with pytest.raises(ValueError, match="at least one shard"):
         write_wids(str(path), [])
-    with pytest.raises(ValueError, match="-1 samples"):
+    with pytest.raises(ValueError, match="negative, got -1"):
         write_wids(str(path), [(str(shards / "t-0.tar"), -1)])
     with pytest.raises(FileNotFoundError):
         write_wids(str(path), [(str(shards / "missing.tar"), 1)])
@@ -258,16 +258,16 @@ def test_wids_reads_what_is_written(tmp_path):
     wids = pytest.importorskip("wids", reason="no wids, or not the torch it needs")
     folder = tmp_path / "list"
     (folder / "sub").mkdir(parents=True)
-    places = [
+    paths = [
         folder / "plain.tar",
         folder / "sub" / "é [1] %20 +.tar",
         folder / "run:1.tar",
         tmp_path / "elsewhere.tar",
     ]
-    for i, place in enumerate(places):
-        write_tar(place, {f"{i}{k}.{x}": b"%d" % i for k in "ab" for x in ("p", "q")})
+    for i, target in enumerate(paths):
+        write_tar(target, {f"{i}{k}.{x}": b"%d" % i for k in "ab" for x in ("p", "q")})
     path = folder / "x.json"
-    write_wids(str(path), [(str(place), 2) for place in places])
+    write_wids(str(path), [(str(target), 2) for target in paths])
     theirs = wids.ShardListDataset(
         str(path), transformations=[], keep=True, cache_dir=str(tmp_path / "cache")
     )
