@@ -21,7 +21,6 @@ from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import (
     DatasetIndexView,
     find_dataset_index,
-    find_remote_dataset_index,
 )
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.urls import Url, is_folder, redact
@@ -253,11 +252,7 @@ def make_tar_set(
     root = common_root(paths)
     last_dot = key == "last"
     view: DatasetIndexView | None = None
-    if remote is not None and (folder is not None or index == "auto"):
-        view = find_remote_dataset_index(
-            paths, root, folder=folder, last_dot=last_dot, whole=whole, settings=remote
-        )
-    elif folder is not None or index == "auto":
+    if folder is not None or index == "auto":
         view = find_dataset_index(
             paths,
             root,
@@ -265,6 +260,7 @@ def make_tar_set(
             last_dot=last_dot,
             whole=whole,
             copied=mode == "pread",
+            settings=remote,
         )
     return TarSet(
         paths,

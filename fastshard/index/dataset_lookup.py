@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DatasetIndexView",
     "find_dataset_index",
-    "find_remote_dataset_index",
     "match_dataset_index",
     "match_remote_dataset_index",
 ]
@@ -99,60 +98,36 @@ def find_dataset_index(
     last_dot: bool,
     whole: bool,
     copied: bool,
+    settings: Settings | None = None,
 ) -> DatasetIndexView | None:
     """Return the view of a fresh ``dataset.fsi`` of some shards, or None.
 
-    A stale or damaged index is ignored with a `StaleIndexWarning`.
+    A stale or damaged index is ignored with a `StaleIndexWarning`. Remote shards are
+    compared with the index when they are opened, not here.
 
     Parameters
     ----------
     paths : sequence of str
-        Paths of the shards.
+        Paths or URLs of the shards.
     root : str
-        Directory above the shards.
+        Directory or URL above the shards.
     folder : str, optional
-        Directory of the index; by default `root`.
+        Directory or URL of the index; by default `root`.
     last_dot : bool
         The rule for keys.
     whole : bool
         Whether `paths` are all shards of the dataset: the index may list no others.
     copied : bool
         Read the index into memory instead of mapping it.
-    """
-    path = os.path.join(folder or root, NAME)
-    if not os.path.exists(path):
-        return None
-    try:
-        index = DatasetIndex(path, copied=copied)
-        if index.last_dot != last_dot:
-            return None
-        known = match_dataset_index(index, paths, root, whole)
-    except FormatError as error:
-        warn_ignored_index(error)
-        return None
-    if index.version == 1:
-        warn_old_version(index.path)
-    return known
-
-
-def find_remote_dataset_index(
-    urls: Sequence[str],
-    root: str,
-    *,
-    folder: str | None,
-    last_dot: bool,
-    whole: bool,
-    settings: Settings,
-) -> DatasetIndexView | None:
-    """Return the view of a ``dataset.fsi`` of remote shards; see `find_dataset_index`.
-
-    Sizes and headers are compared when a shard is opened, not here.
+    settings : Settings, optional
+        Options of remote shards; None for local shards.
     """
     try:
-        index = _try_open(folder or root, settings)
+        index = _try_open(folder or root, copied, settings)
         if index is None or index.last_dot != last_dot:
             return None
-        known = match_remote_dataset_index(index, urls, root, whole)
+        match = match_dataset_index if settings is None else match_remote_dataset_index
+        known = match(index, paths, root, whole)
     except FormatError as error:
         warn_ignored_index(error)
         return None
@@ -191,11 +166,16 @@ def _check_complete(index: DatasetIndex, numbers: Sequence[int], whole: bool) ->
         raise StaleIndexError(f"lists {name}, which does not exist", index.path, 0)
 
 
-def _try_open(folder: str, settings: Settings) -> DatasetIndex | None:
-    """Open the dataset index of a local or remote folder; None if there is none."""
-    if not is_remote(folder):
+def _try_open(
+    folder: str, copied: bool, settings: Settings | None
+) -> DatasetIndex | None:
+    """Open the dataset index of a folder; return None if there is none."""
+    if settings is None or not is_remote(folder):
         path = os.path.join(folder, NAME)
-        return DatasetIndex(path) if folder and os.path.exists(path) else None
+        is_unrooted = not folder and settings is not None  # URLs of several hosts
+        if is_unrooted or not os.path.exists(path):
+            return None
+        return DatasetIndex(path, copied=copied)
     file = try_open_remote(join_url(folder, NAME), settings)
     return None if file is None else DatasetIndex(file.path, file=file)
 

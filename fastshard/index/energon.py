@@ -70,7 +70,7 @@ def read_energon(
 
 
 def _first_difference(raw: bytes, expected: bytes) -> int:
-    """Return the byte at which the first find_mismatches offset begins."""
+    """Return the byte at which the first differing offset begins."""
     pairs = zip(array("Q", raw), array("Q", expected), strict=False)
     same = (i for i, (one, other) in enumerate(pairs) if one != other)
     return WIDTH * next(same, min(len(raw), len(expected)) // WIDTH)

@@ -187,7 +187,7 @@ def test_headers_are_chosen_anew(indexed, monkeypatch):
     write(indexed, names)
     with pytest.raises(fastshard.StaleIndexError, match="no member"):
         fastshard.open_shard(indexed, index=indexed.with_suffix(".fsi"))
-    assert len({tuple(freshness.chosen_anew(10**6)) for _ in range(50)}) == 50
+    assert len({tuple(freshness.random_positions(10**6)) for _ in range(50)}) == 50
 
 
 def test_what_remains(indexed, no_luck):
