@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, assert_type
 
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 import fastshard
 from fastshard import Sample
+from fastshard.columnar import ShardedDatasetReader
 
 
 def to_tensor(values: dict[str, Any]) -> Tensor:
@@ -23,6 +25,8 @@ assert_type(DataLoader(fastshard.mix([ds, ds])), DataLoader[Sample])
 pairs = fastshard.zip_by_key(ds, ds)
 assert_type(DataLoader(pairs), DataLoader[tuple[Sample, Sample]])
 assert_type(Subset(ds, [1, 2]), Subset[Sample])
+with ShardedDatasetReader("columnar/") as reader:
+    assert_type(DataLoader(reader.samples), DataLoader[dict[str, NDArray[Any]]])
 it = iter(ds)
 assert_type(it.state_dict(), dict[str, Any])
 batches: Iterator[Any] = iter(DataLoader(ds, collate_fn=fastshard.collate))

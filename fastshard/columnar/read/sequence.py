@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 from fastshard._core.dataset.gather import resolve_positions
 from fastshard.columnar.read.batch import stack_columns
+from fastshard.dataset.torch_base import Dataset as TorchDataset
 from fastshard.errors import FieldNotFoundError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["ArraySequence", "Arrays"]
 Arrays: TypeAlias = dict[str, "NDArray[Any]"]  # by field
 
 
-class ArraySequence(Sequence[Arrays]):
+class ArraySequence(Sequence[Arrays], TorchDataset[Arrays]):
     """All samples of a dataset, each a dict from field to array, in insertion order.
 
     The arrays are views of the shards. `torch.utils.data.DataLoader` takes the
