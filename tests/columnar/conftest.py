@@ -1,4 +1,4 @@
-"""Fixtures of columnar datasets, ours and the original package's."""
+"""Fixtures: columnar datasets of fastshard and of the original package."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MakeOriginal = Callable[..., OriginalWriter]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Where a columnar dataset may be made."""
+    """Return the path of a dataset that does not exist yet."""
     return tmp_path / "data"
 
 
 @pytest.fixture
 def writer(root: Path) -> Iterator[ShardedDatasetWriter]:
-    """A writer of a new columnar dataset: two fields, four samples to a shard."""
+    """Yield the writer of a new dataset of two fields, four samples a shard."""
     with ShardedDatasetWriter(root, samples_per_shard=4) as writer:
         writer.add_fields(["a", "b"])
         yield writer
@@ -31,7 +31,7 @@ def writer(root: Path) -> Iterator[ShardedDatasetWriter]:
 def make_original(tmp_path: Path) -> Iterator[MakeOriginal]:
     """Open a writer of the original format on ``data`` (or another name).
 
-    Each call is a session of its own; those not closed are closed at the end.
+    Each call is a session of its own. Sessions still open are closed at teardown.
     """
     writers = []
 
@@ -46,7 +46,7 @@ def make_original(tmp_path: Path) -> Iterator[MakeOriginal]:
 
 @pytest.fixture
 def several(make_original: MakeOriginal) -> tuple[Path, dict[str, dict]]:
-    """A dataset of three sessions of seven samples, five to a shard."""
+    """Return a dataset of three sessions of seven samples, five a shard."""
     put = {}
     for session in range(3):
         with make_original(samples_per_shard=5) as writer:

@@ -1,4 +1,4 @@
-"""Datasets that were moved, that both wrote, that a killed writer left."""
+"""Datasets that were moved, written by both packages, or left by a killed writer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.columnar.original import (
 )
 from support.processes import run_script
 
-# ---------------------------------------------------------------- another place
+# ---------------------------------------------------------------- another directory
 
 BASE_DIRS = [
     "/mnt/lab/sets/data/{}",
@@ -67,7 +67,7 @@ def test_a_dataset_that_was_moved(several, tmp_path):
     assert not root.exists()
 
 
-def test_a_copy_is_read_and_not_where_it_came_from(several, tmp_path):
+def test_a_copy_does_not_read_the_source(several, tmp_path):
     root, put = several
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
@@ -86,7 +86,7 @@ def test_a_relative_root(several, monkeypatch):
     assert_reads(".", put)
 
 
-# ---------------------------------------------------------------- both have written
+# ---------------------------------------------------------------- both packages write
 
 
 def sizes_of_shards(root, field):
@@ -113,7 +113,7 @@ def test_the_original_reads_what_fastshard_wrote(tmp_path):
         assert_true_offsets(root, field)
 
 
-def test_the_original_goes_on_with_what_fastshard_wrote(
+def test_the_original_appends_to_fastshards_dataset(
     make_original, tmp_path, monkeypatch
 ):
     (tmp_path / "else").mkdir()
@@ -160,7 +160,7 @@ def test_the_original_reads_ids_after_those_that_fastshard_made(
     assert_reads(tmp_path / "data", put)
 
 
-def test_fastshard_goes_on_with_what_the_original_began(make_original):
+def test_fastshard_appends_to_the_originals_dataset(make_original):
     with make_original(samples_per_shard=5) as original:
         original.add_fields(FIELDS)
         ids = [original.add_sample(arrays_of(i)) for i in range(7)]
@@ -181,12 +181,12 @@ def test_fastshard_goes_on_with_what_the_original_began(make_original):
     for field in FIELDS:
         sizes = sizes_of_shards(root, field)
         assert max(sizes) == 5
-        assert sum(sizes) == 18  # one is there twice
+        assert sum(sizes) == 18  # one is stored twice
     found = dict(sql(root, "SELECT name, num_shards FROM fields"))
     assert found == {"history": 4, "target": 4, "extra": 1}
 
 
-def test_fastshard_does_not_let_grown_shards_grow(several):
+def test_fastshard_starts_a_new_shard_after_oversized_ones(several):
     root, put = several
     with ShardedDatasetWriter(root, samples_per_shard=5) as writer:
         for i in range(21, 31):
@@ -197,7 +197,7 @@ def test_fastshard_does_not_let_grown_shards_grow(several):
 
 
 @pytest.mark.parametrize("base_dir", BASE_DIRS)
-def test_fastshard_goes_on_where_the_dataset_is_now(several, base_dir, tmp_path):
+def test_fastshard_writes_to_the_present_directory(several, base_dir, tmp_path):
     root, put = several
     elsewhere = tmp_path / "mnt"
     rename_base_dirs(root, base_dir.replace("/mnt", str(elsewhere)))
@@ -214,7 +214,7 @@ def test_fastshard_goes_on_where_the_dataset_is_now(several, base_dir, tmp_path)
     assert not elsewhere.exists()
 
 
-def test_compact_mends_what_the_original_wrote(several, make_original):
+def test_compact_repairs_offsets_of_the_original(several, make_original):
     root, put = several
     with make_original(samples_per_shard=5) as original:
         for i in 0, 6, 20:
@@ -236,14 +236,14 @@ def test_compact_mends_what_the_original_wrote(several, make_original):
 
 
 def equal_arrays(i, version):
-    """Arrays of a block or two with their headers: sums of these meet offsets."""
+    """Return arrays of one or two blocks, whose sums often equal true offsets."""
     history = np.full(224, 1000 * i + version, np.float32)
     return {"history": history, "target": np.full(96, i + version / 1000, np.float32)}
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("make_arrays", [arrays_of, equal_arrays])
-def test_turns_at_one_dataset(make_original, tmp_path, make_arrays, seed):
+def test_both_write_in_turns(make_original, tmp_path, make_arrays, seed):
     rng = random.Random(seed)
     root = tmp_path / "data"
     put = {}
@@ -276,7 +276,7 @@ def test_turns_at_one_dataset(make_original, tmp_path, make_arrays, seed):
 
 
 def killed(writer, folder, *, shm=True):
-    """What a writer would leave if it were killed now: files without its buffers."""
+    """Copy a dataset as a killed writer would leave it: without its buffers."""
     shutil.copytree(writer.root, folder)
     if not shm:
         (folder / f"{INDEX}-shm").unlink()
@@ -285,7 +285,7 @@ def killed(writer, folder, *, shm=True):
 
 
 @pytest.mark.parametrize("shm", [True, False])
-def test_a_log_that_was_left_over(make_original, tmp_path, shm):
+def test_a_leftover_log(make_original, tmp_path, shm):
     put = {f"s{i}": arrays_of(i) for i in range(9)}
     writer = make_original(samples_per_shard=4)
     writer.add_fields(FIELDS)
@@ -312,7 +312,7 @@ def test_a_writer_killed_at_work(make_original, tmp_path, shm):
         end += 512 + nbytes + -nbytes % 512
         if end <= size:
             whole.append(sample_id)
-    assert len(whole) < len(ids)  # the last of them is still in a buffer
+    assert len(whole) < len(ids)  # the last array is still in a buffer
     before = snapshot(root)
     with ShardedDatasetReader(root) as reader:
         assert reader.query_ids() == ids
@@ -340,7 +340,7 @@ def test_reading_while_the_original_writes(make_original):
                 writer.add_sample(put[sample_id], sample_id=sample_id)
             writer.update_sample("s0", put["s0"])
             writer.close_tars()
-            assert reader.query_ids() == known  # it is a snapshot
+            assert reader.query_ids() == known  # a snapshot
             reader.refresh()
             assert reader.query_ids() == ids[:end]
             for (found, _), sample_id in zip(
@@ -351,7 +351,7 @@ def test_reading_while_the_original_writes(make_original):
     assert_reads(writer.root, put)
 
 
-def test_a_torn_shard_is_read_as_far_as_it_goes(make_original):
+def test_a_torn_shard_is_read_to_its_fault(make_original):
     with make_original() as writer:
         writer.add_field("x")
         for i in range(5):
@@ -371,7 +371,7 @@ def test_a_torn_shard_is_read_as_far_as_it_goes(make_original):
                         reader.get_sample(f"s{i}")
 
 
-def test_fastshard_goes_on_after_a_killed_original(make_original, tmp_path):
+def test_fastshard_appends_after_a_killed_original(make_original, tmp_path):
     arrays = {f"s{i}": {"x": np.full(10_000 + i, i, np.int32)} for i in range(25)}
     original = make_original(commit_every=10)
     original.add_field("x")
@@ -408,7 +408,7 @@ import os, sys
 import numpy, fastshard
 from fastshard.columnar import ShardedDatasetReader
 if hasattr(os, "geteuid") and os.geteuid() == 0:
-    os.setuid(65534)  # for root every directory is writable
+    os.setuid(65534)  # to root every directory is writable
 root = sys.argv[1]
 try:
     open(os.path.join(root, "new"), "x")
@@ -434,7 +434,7 @@ def test_a_directory_that_is_not_writable(make_original, tmp_path, log):
     writer.close_tars()
     if not log:
         writer.close()
-    with tempfile.TemporaryDirectory() as folder:  # another user may go there
+    with tempfile.TemporaryDirectory() as folder:  # accessible to another user
         os.chmod(folder, 0o755)
         root = Path(folder, "data")
         shutil.copytree(writer.root, root)

@@ -1,4 +1,4 @@
-"""How the calls of columnar datasets are called, and what they say to wrong ones."""
+"""Arguments of the calls on columnar datasets, and errors about wrong ones."""
 
 import os
 import pickle
@@ -39,7 +39,7 @@ def root(tmp_path):
 IDS = [f"sample_{i + 1:012d}" for i in range(COUNT)]
 
 
-def test_a_relative_root_stays_where_it_was(tmp_path, monkeypatch):
+def test_a_relative_root_survives_chdir(tmp_path, monkeypatch):
     for value, name in enumerate(["one", "other"]):
         (tmp_path / name).mkdir()
         write(tmp_path / name / "data", 10 * value)
@@ -85,7 +85,7 @@ def test_a_reader_verifies_and_counts(root):
             call()
 
 
-def test_ids_are_a_list(root):
+def test_a_str_is_refused_for_a_list_of_ids(root):
     with ShardedDatasetReader(root) as reader:
         for call in (reader.get_many, reader.columns):
             with pytest.raises(
@@ -96,7 +96,7 @@ def test_ids_are_a_list(root):
 
 
 @pytest.mark.parametrize("of", [list, np.array])
-def test_a_mask_is_no_list_of_positions(root, of):
+def test_a_mask_is_refused(root, of):
     mask = of([False, True] * (COUNT // 2))
     with ShardedDatasetReader(root) as reader:
         with pytest.raises(TypeError, match="flatnonzero"):
@@ -106,12 +106,12 @@ def test_a_mask_is_no_list_of_positions(root, of):
 
 
 @pytest.mark.parametrize("position", [COUNT, -COUNT - 1, 10**20, -(10**20)])
-def test_positions_that_there_are_not(root, position):
+def test_positions_out_of_range(root, position):
     with ShardedDatasetReader(root) as reader, pytest.raises(IndexError):
         reader.columns([0, position])
 
 
-def test_ragged_fields_are_values_that_are_wrong(root):
+def test_ragged_error_is_a_value_error(root):
     with ShardedDatasetReader(root) as reader:
         with pytest.raises(RaggedError, match=IDS[1]) as caught:
             reader.columns(IDS)
@@ -122,14 +122,14 @@ def test_ragged_fields_are_values_that_are_wrong(root):
         ds.columns([0, 1], "y")
 
 
-def test_options_that_there_are_not(root):
+def test_unknown_options(root):
     with pytest.raises(TypeError, match="bogus"):
         fastshard.open(root, bogus=1)
     with pytest.raises(ValueError, match="does not take index"):
         fastshard.open(root, key="last")
 
 
-def test_a_field_that_is_called_as_the_ids(make_original):
+def test_a_field_named_as_the_key(make_original):
     writer = make_original()
     writer.add_fields(["__key__", "x"])
     writer.add_sample({"__key__": np.arange(2), "x": np.arange(3)}, "s")
@@ -151,13 +151,13 @@ def test_a_field_that_is_called_as_the_ids(make_original):
         assert ds[0]["__key__"].tolist() == [0, 1]
 
 
-def test_queries_take_names_for_their_values(root):
+def test_queries_take_named_parameters(root):
     with ShardedDatasetReader(root) as reader:
         assert reader.query_ids("id = :wanted", {"wanted": IDS[2]}) == [IDS[2]]
         assert len(reader.query_ids("id > ?", (IDS[2],), limit=2)) == 2
 
 
-def test_json_that_is_none_is_said_to_be(make_original):
+def test_invalid_json_in_a_query_is_named(make_original):
     writer = make_original()
     writer.add_field("x")
     writer.add_sample({"x": np.arange(2)}, "good", {"n": 1})
@@ -174,7 +174,7 @@ def test_json_that_is_none_is_said_to_be(make_original):
 # ------------------------------------------------------------- arrays of objects
 
 
-def test_all_calls_unpickle_where_they_may(tmp_path):
+def test_all_calls_unpickle_if_allowed(tmp_path):
     objects = [np.array([{"i": i}, None]) for i in range(4)]
     with ShardedDatasetWriter(tmp_path / "d", allow_pickle=True) as writer:
         writer.add_fields(["o", "x"])
@@ -227,7 +227,7 @@ def test_fields_of_plain_arrays_and_of_objects(tmp_path):
             assert [array.dtype.kind for array in batch["a"]] == ["f", "O"]
 
 
-def test_a_pickle_that_is_none(tmp_path):
+def test_invalid_pickles(tmp_path):
     with ShardedDatasetWriter(tmp_path / "d", allow_pickle=True) as writer:
         writer.add_field("o")
         writer.add_sample({"o": np.array([{"a": 1}])}, "s")
@@ -250,10 +250,10 @@ def test_a_pickle_that_is_none(tmp_path):
         assert reader.columns([1])["o"].tolist() == [[0, 1, 2]]
 
 
-# ------------------------------------------------------------- what is said of shards
+# ------------------------------------------------------------- errors about shards
 
 
-def test_why_a_shard_is_not_read_to_its_end(tmp_path, make_original):
+def test_errors_name_the_fault_of_a_shard(tmp_path, make_original):
     writer = make_original()
     writer.add_field("x")
     for i in range(3):

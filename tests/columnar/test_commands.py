@@ -1,4 +1,4 @@
-"""The command line on columnar datasets, as a user runs it."""
+"""Commands on columnar datasets."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from fastshard.cli import main
 from support.columnar.original import OriginalReader, shard_path
 from support.marks import not_sanitized
 
-pytestmark = not_sanitized  # Python and SQLite
+pytestmark = not_sanitized  # tests Python code and SQLite
 
 COUNT = 7
 
@@ -36,7 +36,7 @@ def root(make_original):
 
 @pytest.fixture
 def call(capfd):
-    """Run a command in this process; return its status, and what it printed."""
+    """Return a function that runs a command: its status, stdout and stderr."""
 
     def run(*args):
         try:
@@ -164,13 +164,13 @@ def test_query_limit_and_columns(root, call):
     "where",
     ["nothing = 1", "1; DROP TABLE samples", "(", "load_extension('x')", "x = ?"],
 )
-def test_a_query_that_is_wrong(root, call, where):
+def test_invalid_queries(root, call, where):
     status, out, err = call("query", root, where)
     assert (status, out) == (2, "")
     assert err.startswith("fastshard: ")
 
 
-def test_a_query_that_runs_for_ever(root, call):
+def test_a_query_is_stopped_at_its_timeout(root, call):
     crossed = ", ".join(f"samples s{i}" for i in range(30))
     started = time.monotonic()
     where = f"(SELECT count(*) FROM {crossed}) > 0"
@@ -180,7 +180,7 @@ def test_a_query_that_runs_for_ever(root, call):
 
 
 @pytest.mark.parametrize("command", ["query", "compact"])
-def test_what_is_no_columnar_dataset(tmp_path, call, command):
+def test_a_directory_without_an_index(tmp_path, call, command):
     status, _, err = call(command, tmp_path)
     assert status == 2
     assert "is not a columnar dataset" in err
@@ -191,7 +191,7 @@ def test_a_columnar_dataset_among_others(root, shard_path, call, command):
     status, _, err = call(command, root, shard_path)
     assert status == 2
     assert "only source" in err
-    assert call(command, shard_path)[0] == 0  # tars as ever
+    assert call(command, shard_path)[0] == 0  # tars are listed as before
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_wrong_usage(root, call, args):
 
 
 @pytest.mark.parametrize("command", ["ls", "stat", "verify", "query"])
-def test_an_index_that_is_none(tmp_path, call, command):
+def test_an_invalid_index(tmp_path, call, command):
     (tmp_path / "index.sqlite").write_bytes(os.urandom(4096))
     status, out, err = call(command, tmp_path)
     assert status == 1

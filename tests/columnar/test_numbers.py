@@ -1,4 +1,4 @@
-"""Counters, long queries and bytes in messages of columnar datasets."""
+"""Limits of counters and queries, and byte offsets in errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def set_counter(root, value):
 
 
 @pytest.mark.parametrize("value", ["-1", "'many'", "2.5", "NULL", "x'00'"])
-def test_a_counter_that_is_none_is_named(root, value):
+def test_an_invalid_counter_is_named(root, value):
     set_counter(root, value)
     (fault,) = verify(root)
     assert "counters.value" in fault.reason
@@ -45,7 +45,7 @@ def test_a_counter_that_is_none_is_named(root, value):
         assert len(reader.get_many(reader.query_ids())) == 3
 
 
-def test_a_counter_at_its_end(root):
+def test_a_counter_at_its_limit(root):
     set_counter(root, LARGEST - 1)
     assert verify(root) == []
     with ShardedDatasetWriter(root) as writer:
@@ -70,7 +70,7 @@ def test_a_counter_at_its_end(root):
     ],
     ids=["short", "numbers", "ids", "long"],
 )
-def test_too_many_literals_are_refused_within_the_time(root, literals):
+def test_too_many_literals_are_refused_soon(root, literals):
     with ShardedDatasetReader(root) as reader:
         begun = time.monotonic()
         with pytest.raises(QueryError, match="json_each"):
@@ -91,8 +91,8 @@ def test_many_ids_as_a_parameter(root):
         assert reader.query_ids(f"id IN ({some})") == ids[1:4]
 
 
-def test_decode_names_the_byte_of_what_others_wrote(root):
-    """Their offsets are none: the true one is known when the header was found."""
+def test_decode_names_the_byte_in_shards_of_other_writers(root):
+    """Other writers' offsets are wrong; the true one is found with the header."""
     path = root / "a_shards" / "shard_0000.tar"
     members = members_of(path)
     conn = sqlite3.connect(root / "index.sqlite")
@@ -106,7 +106,7 @@ def test_decode_names_the_byte_of_what_others_wrote(root):
     path.write_bytes(data)
     ds = fastshard.open(str(root))
     for read in (lambda s: s.decode(), lambda s: s.json("a"), lambda s: s.text("a")):
-        ds = fastshard.open(str(root))  # nothing was found yet
+        ds = fastshard.open(str(root))  # no header was found yet
         with pytest.raises(FormatError) as caught:
             read(ds[1])
         assert at <= caught.value.offset < at + 700 * 8
@@ -114,13 +114,13 @@ def test_decode_names_the_byte_of_what_others_wrote(root):
         ds.close()
 
 
-def test_open_shard_goes_on_in_one_that_exists(root):
+def test_open_shard_appends_to_an_existing_shard(root):
     with ShardedDatasetWriter(root) as writer:
         writer.register_samples(["x", "y", "z"])
         writer.write_shard("a", 7, ["x", "y"], [np.arange(1), np.arange(2)])
         with writer.open_shard("a", 7) as shard:
             shard.add_sample("z", np.arange(3))
-            shard.add_sample("y", np.arange(9))  # again: the last one counts
+            shard.add_sample("y", np.arange(9))  # a second time: the last member counts
         with pytest.raises(FileExistsError):
             writer.write_shard("a", 7, ["x"], [[1]])
         shard = writer.open_shard("a", 7)

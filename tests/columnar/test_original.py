@@ -1,6 +1,6 @@
-"""Datasets that the original package wrote are read as they are.
+"""Reading of datasets that the original package wrote.
 
-What is expected is what was put in. No file changes by being read.
+The samples given to its writer are expected back. Reading changes no file.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_shards_grown_past_their_limit(several):
         assert reader.query_ids(where, params=(19,)) == list(put)[19:]
 
 
-def test_columns_are_what_was_put_in(several):
+def test_columns_equal_the_samples_written(several):
     root, put = several
     ids = random.Random(1).sample(list(put), len(put))
     before = snapshot(root)
@@ -126,7 +126,7 @@ def test_opened_as_a_dataset(several):
     assert snapshot(root) == before
 
 
-def test_streamed_shards_with_gaps_between_their_numbers(make_original):
+def test_shard_numbers_with_gaps(make_original):
     put = {f"s{i}": arrays_of(i) for i in range(6)}
     with make_original() as writer:
         writer.add_fields(FIELDS)
@@ -167,7 +167,7 @@ def test_no_samples(make_original, fields):
         assert reader.list_fields() == fields
 
 
-def test_rows_of_a_shard_that_was_truncated_under_them(make_original):
+def test_rows_of_a_truncated_shard(make_original):
     ids = ["a", "b", "c"]
     with make_original() as writer:
         writer.add_field("x")
@@ -187,25 +187,25 @@ def test_rows_of_a_shard_that_was_truncated_under_them(make_original):
 
 
 def member(name, data):
-    """A tar header and its data, as whole blocks."""
+    """Return a tar header and its data, padded to whole blocks."""
     header = tarfile.TarInfo(name)
     header.size = len(data)
     return header.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % 512)
 
 
 def bait(name, array):
-    """An array of bytes that hold a false member, whose header begins a block.
+    """Return an array whose bytes contain a false member, at a block's start.
 
-    Its data begins where the sum of payloads ends, if this array is the first.
+    The false member's data is at the sum of payloads, if the array is the first one.
     """
     false = member(name, npy(array))
-    data = np.zeros(1920, np.uint8)  # four blocks with the 128 bytes before it
+    data = np.zeros(1920, np.uint8)  # four blocks, with the 128 bytes of its header
     data[896 : 896 + len(false)] = np.frombuffer(false, np.uint8)
     return data
 
 
 def assert_bogus_offset_hits(root, sample_id, array):
-    """Assert that what a row's offset points at looks like its own member."""
+    """Assert that a row's offset points at a header that could be its member's."""
     ((offset,),) = sql(root, "SELECT x_offset FROM samples WHERE id = ?", sample_id)
     assert offset % 512 == 0
     raw = shard_path(root / "x_shards", 0).read_bytes()
@@ -280,7 +280,7 @@ def header_inside_an_array_that_fastshard_wrote(root):
     ids=lambda make: make.__name__,
 )
 def by_chance(request, tmp_path):
-    """A dataset in which the offset of ``x`` leads to `FALSE`, and what was put in."""
+    """Return a dataset where the offset of ``x`` is that of `FALSE`, and its arrays."""
     root = tmp_path / "data"
     put = request.param(root)
     assert_bogus_offset_hits(root, "x", FALSE)
@@ -288,16 +288,16 @@ def by_chance(request, tmp_path):
     return root, put
 
 
-def test_an_offset_that_leads_to_another_array_by_chance(by_chance):
+def test_an_offset_that_hits_a_false_member(by_chance):
     root, put = by_chance
     assert_reads(root, put)
-    with ShardedDatasetReader(root) as reader:  # at once, nothing read before
+    with ShardedDatasetReader(root) as reader:  # before anything else is read
         assert_same_array(reader.get_sample("x")[0]["x"], TRUE)
     with ShardedDatasetReader(root) as reader:
         assert_same_array(reader.columns(["x"])["x"][0], TRUE)
 
 
-def test_such_a_dataset_after_fastshard_went_on(by_chance):
+def test_a_false_member_after_fastshard_appended(by_chance):
     root, put = by_chance
     put["more"] = {"x": np.ones(3)}
     with ShardedDatasetWriter(root) as writer:
@@ -306,7 +306,7 @@ def test_such_a_dataset_after_fastshard_went_on(by_chance):
     assert_reads(root, put)
 
 
-def test_such_a_dataset_compacted(by_chance):
+def test_a_false_member_after_compaction(by_chance):
     root, put = by_chance
     with ShardedDatasetWriter(root) as writer:
         writer.compact()
@@ -344,7 +344,7 @@ def test_updates_in_other_shards_and_back(make_original):
         writer.add_fields(FIELDS)
         for sample_id, arrays in put.items():
             writer.add_sample(arrays, sample_id=sample_id)
-        for sample_id in "s0", "s8":  # both go to shard 3
+        for sample_id in "s0", "s8":  # both are appended to shard 3
             put[sample_id] = arrays_of(int(sample_id[1:]), 1)
             writer.update_sample(sample_id, put[sample_id])
     for version, sample_ids in enumerate([["s8", "s5"], ["s0", "s1", "s2", "s5"]], 2):
@@ -364,13 +364,13 @@ def test_a_sample_added_twice(make_original):
             writer.add_sample(arrays_of(1, version), "a", {"version": version})
     assert_reads(writer.root, {"a": arrays_of(1, 1)})
     with ShardedDatasetReader(writer.root) as reader:
-        assert reader.get_sample("a")[1] == {"version": 0}  # its row was there
+        assert reader.get_sample("a")[1] == {"version": 0}  # the row that exists stays
 
 
 # ---------------------------------------------------------------- metadata
 
 
-def test_metadata_that_is_not_quite_json(make_original):
+def test_metadata_outside_of_strict_json(make_original):
     with make_original() as writer:
         writer.add_field("x")
         writer.add_sample({"x": np.zeros(1)}, "nan", {"loss": math.nan, "n": 1})
@@ -427,7 +427,7 @@ def test_columns_that_a_user_added(make_original):
         assert json.loads(row["meta_json"]) == {"i": 3}
 
 
-def test_what_is_not_there(several):
+def test_missing_samples_and_fields(several):
     root, _ = several
     with ShardedDatasetReader(root) as reader:
         with pytest.raises(KeyError):
@@ -450,7 +450,7 @@ def test_a_shard_that_is_missing(several):
         assert_same_arrays(reader.get_sample(ids[4])[0], put[ids[4]])
 
 
-def test_open_shard_goes_on_in_a_shard_of_the_original(make_original):
+def test_open_shard_appends_to_a_shard_of_the_original(make_original):
     ids = ["a", "b", "c"]
     with make_original() as writer:
         writer.add_field("x")

@@ -1,7 +1,7 @@
-"""Every example of the original's README, with only the import changed.
+"""Every example of the original's README, with the import changed.
 
-The calls and keyword names are those that its users have in their code. What the
-examples leave open (``np.array(...)``, sources of data) is filled in.
+Calls and keyword names are those of its users' code. Gaps of the examples
+(``np.array(...)``, sources of data) are filled in.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from support.columnar.original import OriginalReader
 from support.marks import not_sanitized
 from support.processes import run_script
 
-pytestmark = not_sanitized  # Python and SQLite
+pytestmark = not_sanitized  # tests Python code and SQLite
 
 COUNT = 10_000
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Its examples name datasets relative to where they run."""
+    """Run in an empty directory: the examples name datasets by relative paths."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def created(count, per_shard=1000, lengths=(100,)):
-    """Run the example that creates ``my_dataset``; return what was put in."""
+def create_dataset(count, per_shard=1000, lengths=(100,)):
+    """Run the example that creates ``my_dataset``; return its arrays and metadata."""
     rng = np.random.default_rng(7)
     put = {}
     writer = ShardedDatasetWriter("my_dataset", samples_per_shard=per_shard)
@@ -58,7 +58,7 @@ def created(count, per_shard=1000, lengths=(100,)):
 
 
 def test_creating_and_reading_a_dataset(folder):
-    put = created(COUNT)
+    put = create_dataset(COUNT)
     assert next(iter(put)) == "sample_000000000001"
     assert list(put)[-1] == f"sample_{COUNT:012d}"
     shards = sorted(path.name for path in (folder / "my_dataset").glob("*/*"))
@@ -89,7 +89,7 @@ def test_creating_and_reading_a_dataset(folder):
 
 
 def test_the_original_reads_what_the_example_creates(folder):
-    assert_original_reads(folder / "my_dataset", created(300, per_shard=64))
+    assert_original_reads(folder / "my_dataset", create_dataset(300, per_shard=64))
 
 
 # ---------------------------------------------------------------- the writer
@@ -109,7 +109,7 @@ def test_field_management():
     writer = ShardedDatasetWriter("d", samples_per_shard=1000)
     writer.add_field("my_field")
     writer.add_fields(["field1", "field2", "field3"])
-    writer.add_field(name="my_field")  # again: nothing happens
+    writer.add_field(name="my_field")  # a second call does nothing
     writer.add_fields(names=["field3", "field4"])
     writer.close()
     reader = ShardedDatasetReader("d")
@@ -222,7 +222,7 @@ def test_registered_samples_without_metadata():
 
 @pytest.mark.parametrize("cache_tars", [True, False])
 def test_introspection_querying_and_loading(cache_tars):
-    put = created(300, per_shard=128, lengths=(64, 128, 192))
+    put = create_dataset(300, per_shard=128, lengths=(64, 128, 192))
     writer = ShardedDatasetWriter("my_dataset", samples_per_shard=128)
     bare = writer.add_sample({"history": np.zeros(3)}, metadata={"length": 500})
     writer.close()
@@ -266,7 +266,7 @@ def test_introspection_querying_and_loading(cache_tars):
 
 
 def test_iterating_through_a_dataset():
-    put = created(1000, per_shard=300)
+    put = create_dataset(1000, per_shard=300)
     reader = ShardedDatasetReader("my_dataset")
     sample_ids = reader.query_ids()
     seen = 0
@@ -286,14 +286,14 @@ def test_iterating_through_a_dataset():
 
 
 def test_adding_a_field_to_an_existing_dataset(folder):
-    put = created(500, per_shard=200)
+    put = create_dataset(500, per_shard=200)
 
     def generate_forecast(sample_id):
         return np.full(5, int(sample_id[-4:]), np.float32)
 
     writer = ShardedDatasetWriter("my_dataset", samples_per_shard=200)
     writer.add_field("new_forecast")
-    reader = ShardedDatasetReader("my_dataset")  # both are open at once
+    reader = ShardedDatasetReader("my_dataset")  # while the writer is open
     sample_ids = reader.query_ids()
     assert sample_ids == list(put)
     for sample_id in sample_ids:
@@ -315,7 +315,7 @@ def test_adding_a_field_to_an_existing_dataset(folder):
 
 
 def test_filtering_and_subsampling():
-    put = created(1000, lengths=(128, 257, 512))
+    put = create_dataset(1000, lengths=(128, 257, 512))
     writer = ShardedDatasetWriter("my_dataset")
     for _ in range(5):
         writer.add_sample({"history": np.ones(2)}, metadata={"length": 1000})
@@ -363,7 +363,7 @@ def assert_three_days(root):
         for i, (arrays, metadata) in enumerate(reader.get_many(ids)):
             assert_same_arrays(arrays, {"input": Item(i).x, "output": Item(i).y})
             assert metadata == {"source": "abc"[(i >= 700) + (i >= 1800)]}
-        # Each session goes on where the one before it ended.
+        # Each session appends to those before it.
         assert reader.shard_counts("input") == {0: 1000, 1: 1000, 2: 500}
         assert reader.shard_counts("output") == {0: 1000, 1: 1000, 2: 500}
 
@@ -480,13 +480,15 @@ def test_columns_of_sql_through_the_connection():
     count = writer.conn.execute("SELECT count(*) FROM samples").fetchone()
     assert count == (26,)
     writer.conn.commit()
-    with ShardedDatasetReader("d") as reader:  # a commit has the arrays in the files
+    with ShardedDatasetReader(
+        "d"
+    ) as reader:  # after a commit the arrays are in the files
         assert reader.query_ids("length >= 20") == ids[20:]
         for i, sample_id in enumerate(ids):
             assert_same_array(reader.get_sample(sample_id)[0]["x"], np.zeros(i))
     with writer.conn:
         writer.conn.execute("UPDATE samples SET length = 3 WHERE id = ?", (early,))
-    writer.add_field("y")  # a field after a column of the user
+    writer.add_field("y")  # after a column that the user added
     writer.update_sample(early, {"y": np.ones(2)})
     writer.close()
 
@@ -497,7 +499,7 @@ def test_columns_of_sql_through_the_connection():
     expected = {"x": np.zeros(3), "y": np.ones(2)}
     assert_same_arrays(reader.get_sample(early)[0], expected)
     reader.close()
-    writer = ShardedDatasetWriter("d", samples_per_shard=10)  # opens with them there
+    writer = ShardedDatasetWriter("d", samples_per_shard=10)  # columns exist
     later = writer.add_sample({"x": np.ones(1)})
     writer.close()
     with ShardedDatasetReader("d") as reader:

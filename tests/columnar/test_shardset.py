@@ -1,4 +1,4 @@
-"""Columnar datasets as `fastshard.open` gives them: the format on the common core."""
+"""Columnar datasets opened by `fastshard.open`."""
 
 import copy
 import pickle
@@ -82,7 +82,7 @@ def test_iterating_in_any_order(ds):
     assert [s.position for s in ds.iter(order=[5, 1, 200])] == [5, 1, 200]
 
 
-def test_with_all_bytes_brought_ahead(root):
+def test_iterating_with_prefetch(root):
     with fastshard.open(root, max_memory="1MiB", keep_cache=False) as ds:
         for _ in range(2):
             for i, sample in enumerate(ds):
@@ -90,7 +90,7 @@ def test_with_all_bytes_brought_ahead(root):
         assert ds.memory_info()["mapped"] > 0
 
 
-def test_narrowing(ds):
+def test_selections(ds):
     both = ds.select_fields("y", "x", missing="skip")
     assert len(both) == COUNT - 23
     assert list(both[0]) == ["y", "x"]
@@ -132,7 +132,7 @@ def test_pickles(ds):
     np.testing.assert_array_equal(batch["x"], [value(9, "x"), value(8, "x")])
 
 
-def test_going_on_where_it_was(ds, root, tmp_path):
+def test_resuming_from_a_state(ds, root, tmp_path):
     steps = iter(ds.shuffle(seed=5))
     done = [next(steps).position for _ in range(17)]
     state = steps.state_dict()
@@ -146,7 +146,7 @@ def test_going_on_where_it_was(ds, root, tmp_path):
         other.resume(state)
 
 
-def test_figures_and_faults(ds):
+def test_statistics_and_faults(ds):
     stats = ds.stats()
     assert stats["samples"] == COUNT
     assert stats["members"] == 2 * COUNT - 23
@@ -155,7 +155,7 @@ def test_figures_and_faults(ds):
     assert ds.verify() == []
 
 
-def test_what_it_has_not(ds):
+def test_unsupported_operations(ds):
     for call in (lambda: ds.shards[0], lambda: ds.members[0]):
         with pytest.raises(FastshardError, match="columnar"):
             call()
@@ -179,7 +179,7 @@ def test_closed(root):
     np.testing.assert_array_equal(array, value(0, "x"))
 
 
-def test_a_bad_sample_may_be_passed_over(root, tmp_path):
+def test_a_bad_sample_may_be_skipped(root, tmp_path):
     import shutil
     import sqlite3
 
@@ -196,7 +196,7 @@ def test_a_bad_sample_may_be_passed_over(root, tmp_path):
             ds[3]["x"]
 
 
-def test_it_is_what_the_reader_reads(ds, root):
+def test_samples_equal_those_of_the_reader(ds, root):
     with ShardedDatasetReader(root) as reader:
         for i, arrays in enumerate(reader.samples):
             assert list(arrays) == list(ds[i])

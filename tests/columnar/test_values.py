@@ -1,4 +1,4 @@
-"""Arrays and ids of any kind, written by the original or by fastshard."""
+"""Arrays and ids of all kinds, written by the original package and by fastshard."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_all_arrays_in_one_shard(make_original):
 
 
 @unusual
-def test_what_fastshard_writes_of_them_the_original_reads(tmp_path):
+def test_the_original_reads_arrays_that_fastshard_wrote(tmp_path):
     put = {name: {"x": array} for name, array in ARRAYS.items()}
     with ShardedDatasetWriter(tmp_path / "data", samples_per_shard=10) as writer:
         writer.add_field("x")
@@ -122,7 +122,7 @@ def test_what_fastshard_writes_of_them_the_original_reads(tmp_path):
     assert_reads(tmp_path / "data", put)
 
 
-def test_object_arrays_are_refused_until_allowed(make_original):
+def test_object_arrays_are_refused_unless_allowed(make_original):
     objects = np.array([{"a": 1}, None, "text", datetime.date(2024, 2, 29)], object)
     mixed = np.array([(1, [2, 3])], [("n", "i4"), ("any", object)])
     with make_original() as writer:
@@ -147,7 +147,7 @@ def test_object_arrays_are_refused_until_allowed(make_original):
     assert snapshot(writer.root) == before
 
 
-def test_unpickling_runs_nothing_until_allowed(make_original, tmp_path):
+def test_no_code_runs_unless_allowed(make_original, tmp_path):
     trace = tmp_path / "run"
 
     class Trap:
@@ -176,8 +176,8 @@ IDS = [
     "größe",
     "数据/一",
     "😀" * 20,
-    "e\u0301",  # two characters that look as one
-    "\xe9",  # the one
+    "e\u0301",  # two characters that look like the next one
+    "\xe9",  # one character
     "a/b/c",
     "a//b",
     "a/",
@@ -202,7 +202,9 @@ IDS = [
     "\x7f\x01",
     "null",
     *("long" * (n // 4) + "x" * (n % 4) for n in (90, 95, 96, 97, 100, 150, 256, 300)),
-    *("p" * 100 + tail for tail in ("1", "2")),  # differ where ustar's name has ended
+    *(
+        "p" * 100 + tail for tail in ("1", "2")
+    ),  # they differ past the end of ustar's name
     "f" * 140 + "/" + "n" * 90,
     "ü" * 47,  # 94 bytes
     "ü" * 60 + "/x",
@@ -237,7 +239,7 @@ def test_ids_that_ustar_splits(make_original):
     assert_reads(writer.root, put)
 
 
-def test_what_fastshard_writes_of_any_id_the_original_reads(tmp_path):
+def test_the_original_reads_ids_that_fastshard_wrote(tmp_path):
     put = {sample_id: arrays_of(i) for i, sample_id in enumerate(IDS)}
     with ShardedDatasetWriter(tmp_path / "data", samples_per_shard=25) as writer:
         writer.add_fields(FIELDS)
@@ -262,14 +264,15 @@ def test_long_ids_begin_a_shard(make_original, n, form):
 
 @pytest.mark.parametrize("mode", ["mmap", "private", "pread"])
 @pytest.mark.parametrize("first", ["samples", "columns", "scan"])
-def test_layouts_that_are_remembered_are_of_their_rows_alone(tmp_path, mode, first):
-    """A header that many rows have is read once; others stand between them."""
-    wide = np.dtype([(f"field_{i}", "f8") for i in range(40)])  # a header too long
+def test_cached_layouts_apply_to_equal_headers_only(tmp_path, mode, first):
+    """A header shared by many rows is read once, with other headers in between."""
+    # A header that is too long to be kept.
+    wide = np.dtype([(f"field_{i}", "f8") for i in range(40)])
     kinds = [
         lambda i: np.full(5, i, "f4"),
         lambda i: np.full(5, i, "f4"),
         lambda i: np.full((5, 1), i, "f4"),
-        lambda i: np.full(5, i, "i4"),  # as many bytes
+        lambda i: np.full(5, i, "i4"),  # of the same size
         lambda i: np.asfortranarray(np.full((5, 2), i, "f4")),
         lambda i: np.zeros(i % 2, wide),
         lambda i: np.float64(i),
@@ -294,4 +297,4 @@ def test_layouts_that_are_remembered_are_of_their_rows_alone(tmp_path, mode, fir
             assert_same_arrays({"a": stacks["a"][3]}, {"a": put["3"]["a"]})
             assert stacks["b"][:, 0].tolist() == [-i for i in range(70)]
         found = reader.samples[1]["b"]
-    assert found.tolist() == [-1.0] * 5  # as long as it is referred to
+    assert found.tolist() == [-1.0] * 5  # valid while it is referenced

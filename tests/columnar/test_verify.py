@@ -1,4 +1,4 @@
-"""What is found wrong with columnar datasets, and what is not."""
+"""Faults that `verify` finds in columnar datasets, and those that it must not."""
 
 import io
 import os
@@ -18,14 +18,14 @@ from support.columnar.original import npy, shard_path
 from support.columnar.stored import sql
 from support.marks import not_sanitized
 
-pytestmark = not_sanitized  # Python and SQLite
+pytestmark = not_sanitized  # tests Python code and SQLite
 
 SLOW = 60.0  # seconds
 
 
 @pytest.fixture
 def root(make_original):
-    """Three sessions, updates, a field that not every sample has."""
+    """Return a dataset of three sessions, with updates and a sparse field."""
     for session in range(3):
         with make_original(samples_per_shard=4) as writer:
             writer.add_fields(["a", "b"])
@@ -56,7 +56,7 @@ def files(root):
 
 
 def put(root, data, name="é/1"):
-    """Make shard 0 of `a` anew: one member of these bytes; point a row at it."""
+    """Replace shard 0 of `a` by one with a single member; point a row at it."""
     path = shard_path(root / "a_shards", 0)
     with tarfile.open(path, "w") as tar:
         member = tarfile.TarInfo(f"{name}.npy")
@@ -70,10 +70,10 @@ def put(root, data, name="é/1"):
     return path
 
 
-# ---------------------------------------------------------------- what is sound
+# ---------------------------------------------------------------- sound datasets
 
 
-def test_what_the_original_writes_is_sound(root):
+def test_datasets_of_the_original_are_sound(root):
     before = files(root)
     assert verify(root) == []
     assert files(root) == before
@@ -119,7 +119,7 @@ def test_arrays_of_any_kind_are_sound(root, array):
     assert verify(root) == []
 
 
-def test_what_a_crash_left_behind_is_no_fault(root):
+def test_leftovers_of_a_crash_are_no_faults(root):
     path = shard_path(root / "a_shards", 0)
     with tarfile.open(path) as tar:
         end = max(m.offset_data + m.size + -m.size % 512 for m in tar)
@@ -138,7 +138,7 @@ def test_what_a_crash_left_behind_is_no_fault(root):
     assert any("it had" in reason for reason in reasons(root))
 
 
-# ---------------------------------------------------------------- what is not
+# ---------------------------------------------------------------- faults
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_metadata_that_the_original_takes(root, text):
 
 
 def header(text, version=b"\x01\x00"):
-    """A .npy of this header, whatever it says, and 40 bytes of data."""
+    """Return a .npy file of a header, valid or not, and 40 bytes of data."""
     data = text.encode() if isinstance(text, str) else text
     data += b" " * (-(len(data) + 11) % 64) + b"\n"
     size = len(data).to_bytes(2 if version == b"\x01\x00" else 4, "little")
@@ -219,14 +219,14 @@ def header(text, version=b"\x01\x00"):
         npy(np.array([{}], object)),
     ],
 )  # fmt: skip
-def test_members_that_are_no_arrays(root, data):
+def test_members_that_are_not_arrays(root, data):
     path = put(root, data)
     (fault,) = verify(root)
     assert (fault.path, fault.member) == (str(path), "é/1.npy")
     assert fault.reason
 
 
-def test_shards_that_are_not_there(root):
+def test_missing_shards(root):
     shutil.rmtree(root / "b_shards")
     faults = verify(root)
     assert {fault.path for fault in faults} == {
@@ -235,7 +235,7 @@ def test_shards_that_are_not_there(root):
     assert "samples of it: 9" in faults[0].reason
 
 
-def test_what_is_no_tar(root):
+def test_files_that_are_not_tars(root):
     path = shard_path(root / "a_shards", 1)
     path.write_bytes(b"x" * 2000)
     faults = verify(root)
@@ -246,7 +246,7 @@ def test_what_is_no_tar(root):
     assert any("cannot be read" in reason for reason in reasons(root))
 
 
-def test_a_header_in_the_middle_that_cannot_be_read(root):
+def test_an_invalid_header_in_the_middle(root):
     path = shard_path(root / "a_shards", 0)
     data = bytearray(path.read_bytes())
     with tarfile.open(path) as tar:
@@ -262,7 +262,7 @@ def test_a_header_in_the_middle_that_cannot_be_read(root):
 # ---------------------------------------------------------------- hostile indexes
 
 
-def test_an_index_that_is_none(tmp_path):
+def test_an_invalid_index(tmp_path):
     (tmp_path / "index.sqlite").write_bytes(b"x" * 4096)
     (fault,) = verify(tmp_path)
     assert fault.path == str(tmp_path / "index.sqlite")
@@ -278,7 +278,7 @@ def test_an_index_of_other_tables(root):
     assert "view" in fault.reason
 
 
-def test_ids_that_are_there_twice(root):
+def test_duplicate_ids(root):
     run(
         root,
         "ALTER TABLE samples RENAME TO other",
@@ -288,7 +288,7 @@ def test_ids_that_are_there_twice(root):
     assert reasons(root) == ["its id is there 2 times"]
 
 
-def test_an_index_of_samples_that_contradicts_them(root):
+def test_an_sqlite_index_that_contradicts_its_table(root):
     run(
         root,
         "CREATE INDEX by_shard ON samples (a_shard)",
@@ -299,7 +299,7 @@ def test_an_index_of_samples_that_contradicts_them(root):
     assert any(reason.startswith("SQLite: ") for reason in reasons(root))
 
 
-def test_checks_that_cost_more_than_they_may(root):
+def test_checks_that_cost_too_much(root):
     long = "hex(hex(hex(hex(hex(hex(hex(hex(hex(hex(hex(id)))))))))))"
     run(
         root,
@@ -321,8 +321,8 @@ def test_checks_that_cost_more_than_they_may(root):
     assert time.monotonic() - started < SLOW
 
 
-def test_every_damage_is_a_fault_or_none(root):
-    """Flipped bytes in the index and in shards: never a crash, and never a hang."""
+def test_flipped_bytes_are_faults_or_harmless(root):
+    """Flipped bytes in the index and the shards neither crash nor hang."""
     random = np.random.default_rng(7)
     index = root / "index.sqlite"
     for path in (index, shard_path(root / "a_shards", 0)):
@@ -344,7 +344,7 @@ def test_every_damage_is_a_fault_or_none(root):
         assert found > 20
 
 
-# ---------------------------------------------------------------- figures
+# ---------------------------------------------------------------- statistics
 
 
 def test_stat(root):
@@ -382,7 +382,7 @@ def test_stat_names_columns_of_metadata(root):
     assert stat(root)["columns"] == {"length": "INTEGER"}
 
 
-# ---------------------------------------------------------------- what fastshard wrote
+# ---------------------------------------------------------- fastshard's own shards
 
 
 @pytest.fixture
@@ -396,7 +396,7 @@ def ours(tmp_path):
 
 
 @pytest.mark.parametrize("offset", [0, 1, 512, 1024, 1600, "(a_offset + 512)"])
-def test_true_offsets_that_are_not_the_members_own(ours, offset):
+def test_offsets_of_other_members(ours, offset):
     (before,) = sql(ours, "SELECT a_offset FROM samples WHERE id = 's1'")
     run(ours, f"UPDATE samples SET a_offset = {offset} WHERE id = 's1'")
     (after,) = sql(ours, "SELECT a_offset FROM samples WHERE id = 's1'")
@@ -407,8 +407,8 @@ def test_true_offsets_that_are_not_the_members_own(ours, offset):
     )
 
 
-def test_an_offset_of_a_tar_inside_of_an_array(ours, tmp_path):
-    """A reader believes what looks like the member; it is none of the shard's."""
+def test_an_offset_into_a_tar_inside_an_array(ours, tmp_path):
+    """A header inside an array passes for the member, and is not one of the shard."""
     inner = tmp_path / "inner.tar"
     with tarfile.open(inner, "w") as tar:
         data = io.BytesIO()
@@ -417,7 +417,8 @@ def test_an_offset_of_a_tar_inside_of_an_array(ours, tmp_path):
         member.size = data.tell()
         tar.addfile(member, io.BytesIO(data.getvalue()))
     with ShardedDatasetWriter(ours) as writer:
-        aligned = b"\0" * 384 + inner.read_bytes()  # behind 128 bytes of header
+        # The array's header takes 128 bytes.
+        aligned = b"\0" * 384 + inner.read_bytes()
         writer.add_sample({"a": np.frombuffer(aligned, np.uint8)}, "outer")
     ((at,),) = sql(ours, "SELECT a_offset FROM samples WHERE id = 'outer'")
     run(ours, f"UPDATE samples SET a_offset = {at + 1024} WHERE id = 's5'")
@@ -425,14 +426,14 @@ def test_an_offset_of_a_tar_inside_of_an_array(ours, tmp_path):
     assert [fault.member for fault in verify(ours)] == ["s1", "s5"]
 
 
-def test_a_record_that_ends_where_no_member_does(ours):
+def test_a_recorded_size_between_members(ours):
     run(ours, "UPDATE fastshard_shards SET nbytes = nbytes + 512 WHERE shard = 1")
     (fault,) = verify(ours)
     assert "ends a member: none does" in fault.reason
     assert fault.path.endswith("shard_0001.tar")
 
 
-def test_places_of_no_field(ours):
+def test_offsets_of_an_unknown_field(ours):
     run(ours, "DELETE FROM fields")
     assert reasons(ours) == ["6 samples have a 'a_shard' of no field 'a'"]
     run(ours, "UPDATE samples SET a_shard = NULL, a_offset = NULL")

@@ -1,4 +1,4 @@
-"""A columnar dataset's index: opening it, what stays behind, and hostile ones."""
+"""Connections to the index: files beside it, read-only directories, hostile indexes."""
 
 import os
 import sqlite3
@@ -18,7 +18,7 @@ from fastshard.errors import FormatError, QueryError
 from support.columnar.checks import rewrite
 from support.marks import not_sanitized
 
-pytestmark = not_sanitized  # Python and SQLite
+pytestmark = not_sanitized  # tests Python code and SQLite
 
 COUNT = 100
 SLOW = 20.0  # seconds: far more than any query below may take
@@ -55,7 +55,7 @@ def test_paths_of_any_kind(make_original, name):
     assert sorted(os.listdir(writer.root)) == ["index.sqlite"]
 
 
-def test_reading_leaves_nothing_behind(root):
+def test_reading_leaves_no_files(root):
     path = root / "index.sqlite"
     before = {
         p: (p.stat().st_mtime_ns, p.read_bytes()) for p in root.iterdir() if p.is_file()
@@ -77,7 +77,7 @@ def test_a_reader_sees_one_state(root):
     writer = sqlite3.connect(path)
     with writer:
         writer.execute("INSERT INTO samples (id) VALUES ('new')")
-    third = open_reader(path)  # beside a log that has bytes
+    third = open_reader(path)  # beside a non-empty log
     counts = [len(query_ids(conn)) for conn in (first, second, third)]
     assert counts == [COUNT + 1, COUNT + 1, COUNT + 2]
     begin(first, second)
@@ -117,7 +117,7 @@ def test_begin_finds_one_state_while_others_write(root):
 
 @pytest.mark.skipif(os.name == "nt", reason="needs openssl")
 def test_a_directory_that_cannot_be_written(root):
-    """Root may write anywhere, so a child gives up being it."""
+    """A child process drops root, to whom every directory is writable."""
     code = (
         "import os, sys\n"
         "from fastshard.columnar.connection import open_reader\n"
@@ -131,7 +131,7 @@ def test_a_directory_that_cannot_be_written(root):
     )
     path = root / "index.sqlite"
     args = [sys.executable, "-c", code, str(path)]
-    for folder in root.parents:  # pytest lets nobody else in
+    for folder in root.parents:  # pytest denies other users access
         if folder.stat().st_mode & 0o005 != 0o005:
             folder.chmod(0o755)
     root.chmod(0o555)
@@ -148,7 +148,7 @@ def test_a_directory_that_cannot_be_written(root):
 
 
 def test_a_journal_is_not_played_back(root):
-    """For it may name any file, which SQLite would remove."""
+    """A journal may name any file, which SQLite would then remove."""
     rewrite(root)
     victim = root / "victim"
     victim.write_text("precious")
@@ -165,7 +165,7 @@ def test_a_journal_is_not_played_back(root):
     assert (root / "index.sqlite-journal").exists()
 
 
-def test_what_is_no_file(tmp_path):
+def test_paths_that_are_not_regular_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         open_reader(tmp_path / "index.sqlite")
     with pytest.raises(FormatError, match="not a file"):
@@ -271,7 +271,7 @@ FORGE = "PRAGMA writable_schema=ON"
 def test_hostile_schemas_are_refused(root, statements):
     try:
         rewrite(root, *statements)
-    except sqlite3.Error as error:  # forged so that SQLite itself goes no further
+    except sqlite3.Error as error:  # SQLite itself refuses the forged schema
         assert FORGE in statements, error
     with pytest.raises(FormatError) as caught:
         fields_of(root / "index.sqlite")
@@ -280,8 +280,8 @@ def test_hostile_schemas_are_refused(root, statements):
 
 @pytest.mark.parametrize("table", ["samples", "fastshard_shards", "unused"])
 @pytest.mark.parametrize("forged", [False, True])
-def test_views_that_take_long(root, table, forged):
-    """Each is made of two of the one before; SQLite works them out when asked."""
+def test_views_of_exponential_cost(root, table, forged):
+    """Each view joins the one before with itself; SQLite expands them on use."""
     views = [RENAME] if table == "samples" else []
     views.append("CREATE VIEW v0 AS SELECT 1 AS id LIMIT 1")
     for i in range(40):
@@ -306,8 +306,8 @@ def test_views_that_take_long(root, table, forged):
     assert (found is None) == (table != "unused") or forged
 
 
-def test_costly_columns_of_a_hostile_index(root):
-    """A generated column calls what the authorizer is not asked about."""
+def test_costly_generated_columns(root):
+    """A generated column calls functions without asking the authorizer."""
     long = "hex(hex(hex(hex(hex(hex(hex(hex(hex(hex(meta_json))))))))))"
     for _ in range(2):
         long = f"replace({long}, '3', {long})"
@@ -327,7 +327,7 @@ def test_costly_columns_of_a_hostile_index(root):
     conn.close()
 
 
-def test_ids_that_are_no_text(root):
+def test_ids_that_are_not_text(root):
     rewrite(root, "INSERT INTO samples (id) VALUES (x'00ff')")
     conn = open_reader(root / "index.sqlite")
     with pytest.raises(FormatError, match="not text"):
@@ -343,7 +343,7 @@ def test_ids_that_are_no_text(root):
 
 
 def test_every_flipped_byte_is_refused_or_read(root):
-    """Under a deadline: a damaged index neither kills the process nor holds it."""
+    """Within a time limit: a damaged index neither kills nor blocks the process."""
     rewrite(root)
     path = root / "index.sqlite"
     whole = path.read_bytes()

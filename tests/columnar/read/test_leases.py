@@ -1,4 +1,4 @@
-"""Compaction under readers: each sees its own state until it is refreshed."""
+"""Leases: readers keep their state, until a refresh, while a writer compacts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def root(tmp_path):
 
 
 def update(root, by=100):
-    """Give all samples new arrays, and take the old ones away."""
+    """Replace the arrays of all samples, and compact."""
     with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
         for i in range(COUNT):
             writer.update_sample(f"s{i}", {"a": np.full(4, by + i)})
@@ -79,7 +79,7 @@ def test_a_reader_sees_its_state_until_it_is_refreshed(root):
     assert verify(root) == []
 
 
-def test_without_readers_they_go_at_once(root):
+def test_without_readers_replaced_shards_are_removed_at_once(root):
     old = shards(root)
     update(root)
     assert not set(old) & set(shards(root))
@@ -87,7 +87,7 @@ def test_without_readers_they_go_at_once(root):
 
 
 @pytest.mark.parametrize("how", ["writer", "compact", "close"])
-def test_a_closed_reader_lets_them_go(root, how):
+def test_a_closed_reader_ends_its_lease(root, how):
     old = shards(root)
     reader = ShardedDatasetReader(root)
     writer = ShardedDatasetWriter(root, samples_per_shard=3)
@@ -110,7 +110,7 @@ def test_a_closed_reader_lets_them_go(root, how):
     assert verify(root) == []
 
 
-def test_verify_and_stat_know_them(root):
+def test_verify_and_stat_count_replaced_shards(root):
     with ShardedDatasetReader(root):
         update(root)
         assert verify(root) == []
@@ -122,11 +122,11 @@ def test_verify_and_stat_know_them(root):
 
 
 @linux
-def test_each_reader_keeps_what_it_sees_and_no_more(root):
-    """One that comes later needs none of what was replaced before it came."""
+def test_each_reader_keeps_its_own_generation_alone(root):
+    """A reader opened later does not keep shards that were replaced before."""
     readers = [ShardedDatasetReader(root)]
     for k in (1, 2):
-        update(root, 100 * k)  # four shards that count, and four that were replaced
+        update(root, 100 * k)  # four live shards and four replaced ones
         readers.append(ShardedDatasetReader(root))
     assert len(shards(root)) == 4 + 8 + 8
     for k, left in enumerate([4 + 8, 4, 4]):  # the oldest goes first
@@ -136,7 +136,7 @@ def test_each_reader_keeps_what_it_sees_and_no_more(root):
         assert len(shards(root)) == left
 
 
-def test_a_dataset_of_open_is_a_reader_too(root):
+def test_a_dataset_holds_a_lease_too(root):
     ds = fastshard.open(str(root))
     update(root)
     assert [int(sample["a"][0]) for sample in ds] == OLD
@@ -148,7 +148,7 @@ def test_a_dataset_of_open_is_a_reader_too(root):
     assert len(shards(root)) == 4
 
 
-def test_a_reader_that_is_dropped_lets_them_go(root):
+def test_a_dropped_reader_ends_its_lease(root):
     reader = ShardedDatasetReader(root)
     update(root)
     assert len(shards(root)) == 12
@@ -170,7 +170,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGKILL there")
-def test_another_process_keeps_them_and_a_killed_one_does_not(root):
+def test_the_lease_of_a_killed_process_ends(root):
     command = [sys.executable, "-c", READS, root]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment(), **pipes) as child:
@@ -191,7 +191,7 @@ def test_another_process_keeps_them_and_a_killed_one_does_not(root):
 @pytest.mark.parametrize("uses", [False, True])
 def test_a_forked_child_shares_its_parents_lease(root, uses):
     ds = fastshard.open(str(root))
-    assert int(ds[0]["a"][0]) == 0  # its rows are read: the child goes on with them
+    assert int(ds[0]["a"][0]) == 0  # loads the rows, which the child goes on using
     start, go = os.pipe()
     said, say = os.pipe()
     child = os.fork()
@@ -201,7 +201,7 @@ def test_a_forked_child_shares_its_parents_lease(root, uses):
             os.close(go)
             os.close(said)
             if uses:
-                assert ds[1].metadata == {}  # it opens the index again
+                assert ds[1].metadata == {}  # opens the index again
             os.write(say, b"x")
             os.read(start, 1)
             code = 0 if [int(sample["a"][0]) for sample in ds] == OLD else 2
@@ -245,7 +245,7 @@ def test_a_child_that_ends_leaves_its_parents_lease(root):
 
 
 @linux
-def test_a_reader_has_one_descriptor_for_it(root):
+def test_a_lease_takes_one_descriptor(root):
     def count():
         links = [
             os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")
@@ -278,9 +278,7 @@ def test_a_reader_without_a_lease_is_seen_by_its_transaction(root):
 
 
 @pytest.mark.parametrize("seconds", [leases.GRACE_MS / 1000 + 60, 30])
-def test_where_there_are_no_locks_readers_have_a_grace_period(
-    root, monkeypatch, seconds
-):
+def test_a_grace_period_without_locks(root, monkeypatch, seconds):
     monkeypatch.setattr(leases, "HAS_LOCKS", False)
     monkeypatch.setattr(leases, "_all_read_latest", lambda conn: False)
     old = shards(root)
@@ -293,7 +291,7 @@ def test_where_there_are_no_locks_readers_have_a_grace_period(
 
 
 @pytest.mark.parametrize("value", ["'x'", "-1", "NULL", str((1 << 63) - 1)])
-def test_a_generation_that_is_none_keeps_all(root, value):
+def test_an_invalid_generation_keeps_all(root, value):
     update(root)
     sql_ = f"UPDATE counters SET value = {value} WHERE name = 'fastshard_generation'"
     conn = sqlite3.connect(root / "index.sqlite")
@@ -308,7 +306,7 @@ def test_a_generation_that_is_none_keeps_all(root, value):
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "loop", "text"])
-def test_whatever_has_the_name_of_the_lease_readers_read(root, kind):
+def test_any_file_in_place_of_the_lock_file(root, kind):
     path = root / leases.LOCK_FILE
     path.unlink()
     if kind == "folder":

@@ -1,4 +1,4 @@
-"""Samples that are looked up without SQL, once so many were asked for."""
+"""Lookup of samples without SQL, once all rows are loaded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TABLE = (
 
 
 def rebuild(root, id_column, place="a_shard INTEGER"):
-    """Make the table of samples anew, with other columns."""
+    """Replace the table of samples by one with other column types."""
     rewrite(
         root,
         TABLE.format(id_column, place),
@@ -56,34 +56,34 @@ def rebuild(root, id_column, place="a_shard INTEGER"):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """What SQL was asked for, by readers that read all rows after ten look-ups."""
+def executed(monkeypatch):
+    """Return a list of the SQL statements run; all rows load after ten lookups."""
     monkeypatch.setattr(lookup_module, "MIN_LOOKUPS", 10)
-    asked = []
+    executed = []
     original = Snapshot.connect
 
     def connect(self):
         found = original(self)
-        found.set_trace_callback(asked.append)
+        found.set_trace_callback(executed.append)
         return found
 
     monkeypatch.setattr(Snapshot, "connect", connect)
-    return asked
+    return executed
 
 
-def test_all_rows_are_read_once_that_is_worth_it(root, asked):
+def test_all_rows_are_loaded_after_enough_lookups(root, executed):
     with ShardedDatasetReader(root) as reader:
         by_sql = [reader.get_sample(sample_id) for sample_id in PUT]
-        assert any("table_xinfo" in text for text in asked)
-        assert sum("WHERE id" in text for text in asked) == 10
-        asked.clear()
+        assert any("table_xinfo" in text for text in executed)
+        assert sum("WHERE id" in text for text in executed) == 10
+        executed.clear()
         again = [reader.get_sample(sample_id) for sample_id in PUT]
         assert again[0][1] == {}
         many = reader.get_many(list(PUT)[::-1])[::-1]
         only = [reader.get_sample(sample_id, ["a"]) for sample_id in PUT]
         copies = reader.get_many(PUT, "a", copy=True)
         reader.columns(list(PUT), "a", ragged="list")
-        assert asked == []
+        assert executed == []
         for i, (one, two, three) in enumerate(zip(by_sql, again, many, strict=True)):
             assert_same_arrays(two[0], one[0])
             assert_same_arrays(three[0], one[0])
@@ -94,25 +94,25 @@ def test_all_rows_are_read_once_that_is_worth_it(root, asked):
             assert not two[0]["a"].flags.writeable
 
 
-def test_get_many_counts_each_sample(root, asked):
+def test_get_many_counts_each_sample(root, executed):
     with ShardedDatasetReader(root) as reader:
         reader.get_many(list(PUT)[:9])
-        assert not any("table_xinfo" in text for text in asked)
+        assert not any("table_xinfo" in text for text in executed)
         reader.get_many(list(PUT)[:1])
-        assert any("table_xinfo" in text for text in asked)
+        assert any("table_xinfo" in text for text in executed)
 
 
-def test_a_large_dataset_is_asked_more(root, asked, monkeypatch):
+def test_a_large_dataset_takes_more_lookups(root, executed, monkeypatch):
     monkeypatch.setattr(lookup_module, "IMAGE_RATIO", 2)
     with ShardedDatasetReader(root) as reader:
         for sample_id in list(PUT)[: COUNT // 2 - 1]:
             reader.get_sample(sample_id)
-        assert not any("table_xinfo" in text for text in asked)
+        assert not any("table_xinfo" in text for text in executed)
         reader.get_sample("s/é0")
-        assert any("table_xinfo" in text for text in asked)
+        assert any("table_xinfo" in text for text in executed)
 
 
-def test_an_index_that_is_too_large_is_asked_on(root, asked, monkeypatch):
+def test_a_very_large_index_is_not_loaded(root, executed, monkeypatch):
     monkeypatch.setattr(samples_module, "MAX_BYTES", 1000)
     with ShardedDatasetReader(root) as reader:
         for _ in range(3):
@@ -120,13 +120,13 @@ def test_an_index_that_is_too_large_is_asked_on(root, asked, monkeypatch):
                 arrays, metadata = reader.get_sample(sample_id)
                 assert metadata == ({"i": i} if i % 3 else {})
                 assert len(arrays["a"]) == i
-        assert sum("page_count" in text for text in asked) == 1
-        assert sum("WHERE id" in text for text in asked) == 3 * COUNT
+        assert sum("page_count" in text for text in executed) == 1
+        assert sum("WHERE id" in text for text in executed) == 3 * COUNT
         assert len(reader.samples) == COUNT  # by SQL
         assert reader.get_sample("s/é4")[1] == {"i": 4}
 
 
-def test_refresh_begins_anew(root, asked):
+def test_refresh_drops_loaded_rows(root, executed):
     with ShardedDatasetReader(root) as reader:
         reader.get_many(PUT)
         with ShardedDatasetWriter(root) as writer:
@@ -144,11 +144,11 @@ def test_refresh_begins_anew(root, asked):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_what_is_not_there(root, known):
+def test_missing_ids_and_fields(root, known):
     with ShardedDatasetReader(root) as reader:
         if known:
             assert len(reader.samples) == COUNT
-        spelled = "s/\udcc3\udca94"  # the bytes of s/é4, which no text has
+        spelled = "s/\udcc3\udca94"  # surrogates that stand for the bytes of s/é4
         for nothing in ("s/é30", "", "s/é4.npy", "\0", "\udc80", "s/é", spelled):
             with pytest.raises(SampleNotFoundError):
                 reader.get_sample(nothing)
@@ -183,7 +183,7 @@ def test_what_is_not_there(root, known):
         ("SET a_offset = 1 << 40", "s/é4.npy"),
     ],
 )
-def test_rows_that_are_bad_are_so_in_either_way(root, statement, error):
+def test_bad_rows_give_the_same_error_by_sql_and_in_memory(root, statement, error):
     rewrite(root, f"UPDATE samples {statement} WHERE id = 's/é4'")
     found = []
     for known in (False, True):
@@ -199,7 +199,7 @@ def test_rows_that_are_bad_are_so_in_either_way(root, statement, error):
     assert len(set(found)) <= 1
     assert all(error in text for text in found)
     assert len(found) in (0, 4)
-    assert found or "1 << 40" in statement  # the name's last member is found
+    assert found or "1 << 40" in statement  # the last member of that name is found
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -222,7 +222,7 @@ def test_arrays_of_objects(tmp_path, allow):
     "column",
     ["a_shard REAL", "a_shard TEXT", "a_shard", "a_shard INTEGER DEFAULT 0"],
 )
-def test_columns_of_other_types_are_left_to_sql(root, column):
+def test_columns_of_other_types_are_read_by_sql(root, column):
     rebuild(root, "id TEXT PRIMARY KEY", place=column)
     with ShardedDatasetReader(root) as reader:
         assert samples_module.load_image(reader._snapshot) is None
@@ -251,7 +251,7 @@ def test_metadata_of_samples_of_a_dataset(root):
     assert found == [{"i": i} if i % 3 else {} for i in range(COUNT)]
 
 
-def test_an_image_that_sqlite_does_not_give(root, monkeypatch):
+def test_sqlite_fails_to_serialize(root, monkeypatch):
     def refuse(self):
         raise sqlite3.OperationalError("unable to serialize 'main'")
 
@@ -265,7 +265,7 @@ def test_an_image_that_sqlite_does_not_give(root, monkeypatch):
         assert reader.get_sample("s/é4")[1] == {"i": 4}
 
 
-def test_where_sqlite_cannot_give_an_image(root, monkeypatch):
+def test_sqlite_without_serialize(root, monkeypatch):
     monkeypatch.setattr(samples_module, "hasattr", lambda *_: False, raising=False)
     with ShardedDatasetReader(root) as reader:
         assert samples_module.load_image(reader._snapshot) is None
@@ -273,7 +273,7 @@ def test_where_sqlite_cannot_give_an_image(root, monkeypatch):
         assert reader.get_sample("s/é4")[1] == {"i": 4}
 
 
-def test_rows_that_would_take_too_much_memory_are_looked_up(root, monkeypatch):
+def test_rows_of_too_much_memory_are_looked_up_by_sql(root, monkeypatch):
     with ShardedDatasetWriter(root) as writer:
         writer.add_fields([f"later_{i}" for i in range(100)])
     size = (root / "index.sqlite").stat().st_size
@@ -285,8 +285,8 @@ def test_rows_that_would_take_too_much_memory_are_looked_up(root, monkeypatch):
             assert len(reader.get_sample(sample_id)[0]["a"]) == i
 
 
-def test_a_fault_of_other_rows_is_not_said_of_one_that_was_found(
-    root, asked, monkeypatch
+def test_a_fault_of_other_rows_is_not_raised_for_a_found_sample(
+    root, executed, monkeypatch
 ):
     def damaged(self):
         raise FormatError("not an index", "index.sqlite", 0)
@@ -296,11 +296,11 @@ def test_a_fault_of_other_rows_is_not_said_of_one_that_was_found(
         for _ in range(2):
             for sample_id in PUT:
                 reader.get_sample(sample_id)
-        assert sum("WHERE id" in text for text in asked) == 2 * COUNT
+        assert sum("WHERE id" in text for text in executed) == 2 * COUNT
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_equal_ids_are_told_apart_by_sql(root, known):
+def test_duplicate_ids_are_left_to_sql(root, known):
     rebuild(root, "id TEXT")
     rewrite(root, "UPDATE samples SET id = 's/é4' WHERE id = 's/é7'")
     with ShardedDatasetReader(root) as reader:
@@ -312,7 +312,7 @@ def test_equal_ids_are_told_apart_by_sql(root, known):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_ids_whose_case_does_not_count(root, known):
+def test_ids_compared_without_case(root, known):
     rebuild(root, "id TEXT COLLATE NOCASE")
     rewrite(root, "UPDATE samples SET id = 'A' WHERE id = 's/é4'")
     with ShardedDatasetReader(root) as reader:
@@ -322,8 +322,8 @@ def test_ids_whose_case_does_not_count(root, known):
             assert reader.get_sample(sample_id, [])[1] == {"i": 4}
 
 
-def test_equal_ids_under_an_index_that_does_not_know(root):
-    """What the index of ids says of the two is not looked at: they are in the table."""
+def test_duplicate_ids_missing_from_sqlites_index(root):
+    """The table has equal ids that SQLite's index of ids does not."""
     with ShardedDatasetReader(root) as reader:
         assert not reader._lookup.samples
         reader.samples  # noqa: B018
@@ -331,7 +331,7 @@ def test_equal_ids_under_an_index_that_does_not_know(root):
         assert not reader._lookup.samples.names.has_duplicates
         assert reader._lookup.reader_of(None).samples is not None
     data = (root / "index.sqlite").read_bytes()
-    assert data.count("s/é14".encode()) == 2  # of the table, and of its index
+    assert data.count("s/é14".encode()) == 2  # in the table and in its index
     at = data.index("s/é14".encode())
     (root / "index.sqlite").write_bytes(
         data[:at] + "s/é15".encode() + data[at + len("s/é14".encode()) :]
@@ -343,7 +343,7 @@ def test_equal_ids_under_an_index_that_does_not_know(root):
         assert reader._lookup.reader_of(None).samples is None
 
 
-def test_a_column_that_only_unicode_takes_for_another(root):
+def test_columns_that_differ_in_unicode_case(root):
     with ShardedDatasetWriter(root) as writer:
         writer.add_field("k")
         writer.add_sample({"k": [1, 2]}, "with k")
@@ -372,8 +372,8 @@ def test_no_shard_stays_open_after_an_error(root):
         assert reader._snapshot.files.sources() == []
 
 
-def test_a_state_that_is_over_is_not_put_back(root, monkeypatch):
-    """Another thread refreshes while all rows are read."""
+def test_rows_of_an_old_state_are_not_kept(root, monkeypatch):
+    """A refresh in another thread, while all rows are loaded."""
     load = lookup_module.load_samples
 
     def slow(snapshot):

@@ -1,4 +1,4 @@
-"""Queries that users write: what they find, and what they cannot do."""
+"""Queries of users: results, refused statements, limits of time and memory."""
 
 import contextlib
 import pickle
@@ -18,7 +18,7 @@ from fastshard.errors import QueryError, QueryTimeoutError
 from support.columnar.checks import rewrite
 from support.marks import not_sanitized
 
-pytestmark = not_sanitized  # Python and SQLite
+pytestmark = not_sanitized  # tests Python code and SQLite
 
 COUNT = 100
 SLOW = 20.0  # seconds: far more than any query below may take
@@ -41,7 +41,7 @@ def conn(root):
     connection.close()
 
 
-# ---------------------------------------------------------------- what is found
+# ---------------------------------------------------------------- results
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_declared_columns_use_their_index(root):
     conn.close()
 
 
-def test_split_parts_at_outer_commas():
+def test_split_at_outer_commas():
     text = "id, json_extract(meta_json, '$.a,b'), \"a,b\", /* , */ x, [a,b]"
     assert split(text) == [
         "id",
@@ -120,7 +120,7 @@ def test_split_parts_at_outer_commas():
     ]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused statements
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_refused(root, conn, where):
     assert time.monotonic() - started < SLOW
     assert str(caught.value)
     assert type(pickle.loads(pickle.dumps(caught.value))) is QueryError
-    assert query_ids(conn, limit=1) == ["s000"]  # it goes on
+    assert query_ids(conn, limit=1) == ["s000"]  # the connection stays usable
     assert {p.name: p.read_bytes() for p in root.glob("index.sqlite")} == before
 
 
@@ -241,18 +241,18 @@ def test_refused_options(conn, error, options):
 # ---------------------------------------------------------------- time and memory
 
 CROSSED = ", ".join(f"samples s{i}" for i in range(12))
-FOR_EVER = f"(SELECT count(*) FROM {CROSSED}) > 0"
+ENDLESS = f"(SELECT count(*) FROM {CROSSED}) > 0"
 
 
 @pytest.mark.parametrize(
     "where",
     [
-        FOR_EVER,
+        ENDLESS,
         f"rowid IN (SELECT s0.rowid FROM {CROSSED} ORDER BY random())",
         f"rowid IN (SELECT count(*) FROM {CROSSED} GROUP BY random())",
     ],
 )
-def test_what_runs_for_ever_is_stopped(conn, where):
+def test_endless_queries_are_stopped(conn, where):
     started = time.monotonic()
     with pytest.raises(QueryTimeoutError, match="longer than"):
         query_ids(conn, where, timeout=0.3)
@@ -278,14 +278,14 @@ GROWN = f"replace({LONG}, '7', {LONG})"
     ],
     ids=range(8),
 )
-def test_one_step_does_not_take_for_ever(conn, where):
+def test_single_steps_are_short(conn, where):
     started = time.monotonic()
     with contextlib.suppress(QueryError):
         query_ids(conn, where, timeout=0.5)
     assert time.monotonic() - started < SLOW
 
 
-def test_an_answer_is_not_larger_than_the_index(conn):
+def test_a_result_larger_than_the_index_is_refused(conn):
     wide = "replace(hex(printed), '0', hex(printed))".replace(
         "printed", "(SELECT group_concat(meta_json) FROM samples)"
     )
@@ -332,13 +332,13 @@ def test_a_signal_stops_a_query(root):
         "except KeyboardInterrupt:\n"
         "    print(query_ids(conn, limit=1))\n"
     )
-    args = [sys.executable, "-c", code, str(root / "index.sqlite"), FOR_EVER]
+    args = [sys.executable, "-c", code, str(root / "index.sqlite"), ENDLESS]
     done = subprocess.run(args, capture_output=True, timeout=60)
     assert done.stdout.decode().strip() == "['s000']", done.stderr.decode()
 
 
 def test_threads_take_turns(conn):
-    """None is stopped by another's deadline, and none waits for ever."""
+    """A thread's query is not stopped by another's timeout, and gets its turn."""
     errors = []
 
     def ask(i):
@@ -347,7 +347,7 @@ def test_threads_take_turns(conn):
                 assert query_ids(conn, "id = ?", (f"s{i:03d}",)) == [f"s{i:03d}"]
                 if i == 0 and k % 5 == 0:
                     with pytest.raises(QueryTimeoutError):
-                        query_ids(conn, FOR_EVER, timeout=0.05)
+                        query_ids(conn, ENDLESS, timeout=0.05)
         except BaseException as error:
             errors.append(error)
 

@@ -1,4 +1,4 @@
-"""The reader of columnar datasets: by id, by position, in columns, in file order."""
+"""Reading by id, by position, in columns and in file order."""
 
 import copy
 import os
@@ -28,7 +28,7 @@ COUNT = 250
 
 
 def value(i, field):
-    """The array of a sample: a number of its own in each place."""
+    """Return the array of a sample and field, different for each."""
     size = {"a": 100, "b": 50, "c": 7}[field]
     return (np.arange(size) + 1000 * i + ord(field)).astype(np.float32)
 
@@ -119,11 +119,11 @@ def test_arrays_are_views_of_the_file(dataset):
     assert not array.flags.writeable
     assert not array.flags.owndata
     assert array.ctypes.data == again.ctypes.data
-    assert array.ctypes.data % 64 == 0  # so are vectors loaded best
+    assert array.ctypes.data % 64 == 0  # aligned for vector instructions
     np.testing.assert_array_equal(array, value(0, "a"))  # the reader is closed
 
 
-def test_copies_are_the_callers_own(reader, dataset):
+def test_copies_are_independent(reader, dataset):
     array = reader.get_sample(dataset[1][0], copy=True)[0]["a"]
     array[:] = -1
     np.testing.assert_array_equal(
@@ -148,7 +148,7 @@ def test_columns_by_id_and_by_position(reader, dataset):
             assert column.flags.c_contiguous
 
 
-def test_columns_after_all_rows_were_read(reader, dataset):
+def test_columns_after_all_rows_were_loaded(reader, dataset):
     assert len(reader.samples) == COUNT
     ids = dataset[1][::-3]
     column = reader.columns(ids)["b"]
@@ -162,7 +162,7 @@ def test_columns_of_nothing(reader):
 
 @pytest.mark.parametrize("batch_size", [None, 1, 64, 100, 1000])
 @pytest.mark.parametrize("max_memory", [None, "1MiB"])
-def test_a_scan_gives_every_sample_once(dataset, batch_size, max_memory):
+def test_a_scan_yields_every_sample_once(dataset, batch_size, max_memory):
     seen = []
     with ShardedDatasetReader(dataset[0], max_memory=max_memory) as reader:
         for item in reader.scan(batch_size=batch_size):
@@ -179,7 +179,7 @@ def test_a_scan_gives_every_sample_once(dataset, batch_size, max_memory):
     assert seen == dataset[1]
 
 
-def test_a_scan_of_some(reader, dataset):
+def test_a_scan_with_a_condition(reader, dataset):
     found = list(
         reader.scan("b", "json_extract(meta_json, '$.i') % 50 = ?", params=(3,))
     )
@@ -187,7 +187,7 @@ def test_a_scan_of_some(reader, dataset):
     assert all(list(item) == ["__key__", "b"] for item in found)
 
 
-def test_a_scan_follows_the_bytes(tmp_path):
+def test_a_scan_is_in_file_order(tmp_path):
     ids = write(tmp_path / "d", 20, per_shard=5)
     with ShardedDatasetWriter(tmp_path / "d", samples_per_shard=5) as writer:
         for i in (7, 2):
@@ -199,7 +199,7 @@ def test_a_scan_follows_the_bytes(tmp_path):
     assert order == [x for x in ids if x not in (ids[7], ids[2])] + [ids[7], ids[2]]
 
 
-def test_a_scan_that_is_left_early(dataset):
+def test_an_abandoned_scan(dataset):
     with ShardedDatasetReader(dataset[0]) as reader:
         threads = threading.active_count()
         scan = reader.scan(batch_size=10)
@@ -269,7 +269,7 @@ def test_kinds_of_arrays_stacked(tmp_path, array):
     assert column.dtype == array.dtype
 
 
-def test_what_there_is_not(reader, dataset):
+def test_missing_samples_fields_and_positions(reader, dataset):
     with pytest.raises(SampleNotFoundError, match="nobody"):
         reader.get_sample("nobody")
     with pytest.raises(KeyError):
@@ -292,7 +292,7 @@ def test_what_there_is_not(reader, dataset):
         reader.columns([COUNT])
 
 
-def test_a_closed_reader_says_so(dataset):
+def test_a_closed_reader(dataset):
     reader = ShardedDatasetReader(dataset[0])
     samples = reader.samples
     scan = reader.scan()
@@ -343,14 +343,14 @@ def test_a_reader_is_a_snapshot(tmp_path):
 def test_compaction_under_a_reader(tmp_path):
     root = tmp_path / "d"
     ids = write(root, 10)
-    with ShardedDatasetWriter(root) as writer:  # else there is nothing to gain
+    with ShardedDatasetWriter(root) as writer:  # leaves dead members to remove
         writer.update_sample(ids[0], {f: value(0, f) for f in "abc"})
     with ShardedDatasetReader(root) as reader, ShardedDatasetReader(root) as late:
         before = reader.get_sample(ids[3])[0]
         fastshard.columnar.compact(root)
         assert_is(before, 3)
-        assert_is(reader.get_sample(ids[4])[0], 4)  # it has the old shards mapped
-        assert_is(late.get_sample(ids[3])[0], 3)  # and this one may open them
+        assert_is(reader.get_sample(ids[4])[0], 4)  # its shards are already mapped
+        assert_is(late.get_sample(ids[3])[0], 3)  # this one opens them now
         late.refresh()
         assert_is(late.get_sample(ids[3])[0], 3)
 
@@ -480,7 +480,7 @@ def test_hostile_npy_headers(tmp_path, header):
         (512, 0.5),
     ],
 )
-def test_rows_that_cannot_be(tmp_path, offset, shard):
+def test_invalid_rows(tmp_path, offset, shard):
     root = tmp_path / "d"
     ids = write(root, 3, fields="a")
     with sqlite3.connect(root / "index.sqlite") as conn:
@@ -489,9 +489,9 @@ def test_rows_that_cannot_be(tmp_path, offset, shard):
             (offset, shard, ids[0]),
         )
     conn.close()
-    # By its name, unless it is beyond the file, which no writer's sums are.
+    # Found by name, unless the offset is past the end of the file.
     found = type(offset) is int and shard == 0 and 0 <= offset < 5632
-    found = found or offset == "512"  # the column's affinity makes a number of it
+    found = found or offset == "512"  # converted by the column's affinity
     with ShardedDatasetReader(root) as reader:
         for call in (
             lambda: reader.get_sample(ids[0])[0],
@@ -558,7 +558,7 @@ def test_ctrl_c_ends_a_scan(dataset):
         assert len(list(reader.scan())) == COUNT
 
 
-def test_a_directory_that_is_none(tmp_path):
+def test_a_missing_directory(tmp_path):
     with pytest.raises(FileNotFoundError):
         ShardedDatasetReader(tmp_path)
     (tmp_path / "index.sqlite").write_bytes(b"no database" * 100)

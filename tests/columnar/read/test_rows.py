@@ -1,4 +1,4 @@
-"""All rows of an index, read from the image of its database, and by SQL."""
+"""Rows parsed from the bytes of an index, compared with those that SQL returns."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SELECT = (
 )
 
 
-def bring(field):
-    """Open no shard: that comes later."""
+def refuse_to_open(field):
+    """Stand in for the function that opens shards: no row is read."""
     return lambda shard: pytest.fail(f"shard {shard} of {field} was opened")
 
 
 def image_of(conn):
-    """The database, and the first page of its samples."""
+    """Return the bytes of a database, and the root page of its samples."""
     (root,) = conn.execute(
         "SELECT rootpage FROM sqlite_master WHERE name = 'samples'"
     ).fetchone()
@@ -38,11 +38,11 @@ def image_of(conn):
 
 
 def read(image, root, places=PLACES, most=1 << 30):
-    return read_image(image, root, places, FIELDS, bring, "index.sqlite", most)
+    return read_image(image, root, places, FIELDS, refuse_to_open, "index.sqlite", most)
 
 
-def seen(found, count):
-    """What was read, but for the places, which have no way out."""
+def contents_of(found, count):
+    """Return the readable results: names, counts and shard numbers."""
     columns, names = found
     assert len(names) == count
     return [
@@ -53,32 +53,38 @@ def seen(found, count):
 
 
 def assert_same(conn, places=PLACES):
-    """The image says what SQL does."""
+    """Assert that the image has the rows that SQL returns."""
     rows = conn.execute(SELECT).fetchall()
     image, root = image_of(conn)
     found = read(image, root, places)
     assert found is not None
-    by_sql = read_rows([[row[:-1] for row in rows]], FIELDS, bring, "index.sqlite")
-    assert seen(found, len(rows)) == seen(by_sql, len(rows))
+    by_sql = read_rows(
+        [[row[:-1] for row in rows]], FIELDS, refuse_to_open, "index.sqlite"
+    )
+    assert contents_of(found, len(rows)) == contents_of(by_sql, len(rows))
     texts = [found[1].info(i).decode() for i in range(len(rows))]
     assert texts == [row[-1] or "" for row in rows]
     return found
 
 
-def words(rng, most):
+def random_text(rng, most):
     kinds = ["", "abc", "é" * 3, "\0", "漢字", "x" * 40]
     return "".join(rng.choice(kinds) for _ in range(rng.randrange(most)))
 
 
-def numbers(rng):
-    """What an offset, or a shard, may be."""
+def random_number(rng):
+    """Return a random value for an offset or a shard."""
     widths = [1, 7, 8, 15, 16, 23, 24, 31, 32, 47, 48, 62, 63]
     return rng.choice([None, 0, 1, 2, 3, (1 << rng.choice(widths)) - 1, -1, -(1 << 40)])
 
 
 def row(rng, i, longest):
-    metadata = rng.choice([None, "", "{}", words(rng, longest), "m" * longest])
-    return f"{words(rng, 8)}{i}", metadata, *(numbers(rng) for _ in range(4))
+    metadata = rng.choice([None, "", "{}", random_text(rng, longest), "m" * longest])
+    return (
+        f"{random_text(rng, 8)}{i}",
+        metadata,
+        *(random_number(rng) for _ in range(4)),
+    )
 
 
 @pytest.fixture
@@ -94,7 +100,7 @@ def fill(conn, rng, count, longest=30):
     conn.execute("COMMIT")
 
 
-# ---------------------------------------------------------------- it says the same
+# ---------------------------------------------------------------- the same as SQL
 
 
 @pytest.mark.parametrize("size", [512, 1024, 4096, 65536])
@@ -116,7 +122,7 @@ def test_every_size_around_the_limits_of_a_page(conn):
     assert_same(conn)
 
 
-def test_rows_that_were_changed_and_deleted(conn):
+def test_updated_and_deleted_rows(conn):
     rng = random.Random(2)
     conn.execute("PRAGMA page_size = 1024")
     conn.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -132,7 +138,7 @@ def test_rows_that_were_changed_and_deleted(conn):
     assert_same(conn)
 
 
-def test_fields_that_were_added_later(conn):
+def test_fields_added_later(conn):
     conn.execute("CREATE TABLE samples (id TEXT PRIMARY KEY, meta_json TEXT)")
     conn.execute("INSERT INTO samples VALUES ('old', '{}')")
     conn.execute(
@@ -148,7 +154,7 @@ def test_fields_that_were_added_later(conn):
     assert [rows.count for rows in found[0]] == [10, 10]
 
 
-def test_a_wal_and_a_state_that_is_over(tmp_path):
+def test_a_wal_and_an_older_state(tmp_path):
     path = tmp_path / "index.sqlite"
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as writer,
@@ -165,7 +171,7 @@ def test_a_wal_and_a_state_that_is_over(tmp_path):
         assert len(assert_same(writer)[1]) == 250
 
 
-# ----------------------------------------------------- what only SQL can tell
+# ----------------------------------------------------- rows left to SQL
 
 
 @pytest.mark.parametrize(
@@ -179,7 +185,7 @@ def test_a_wal_and_a_state_that_is_over(tmp_path):
         ("x", 0.5, 1, 1, 1, 1),
     ],
 )
-def test_ids_and_metadata_that_are_no_text(conn, row):
+def test_ids_and_metadata_that_are_not_text(conn, row):
     conn.execute(SCHEMA.replace(" TEXT", ""))
     conn.execute("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?)", row)
     assert read(*image_of(conn)) is None
@@ -187,7 +193,7 @@ def test_ids_and_metadata_that_are_no_text(conn, row):
 
 @pytest.mark.parametrize("text", ["ff", "c3", "80", "eda080"])
 @pytest.mark.parametrize("column", ["id", "meta_json"])
-def test_text_that_is_no_text(conn, text, column):
+def test_text_that_is_not_utf8(conn, text, column):
     conn.execute(SCHEMA)
     conn.execute("INSERT INTO samples VALUES ('x', '{}', 1, 1, 1, 1)")
     conn.execute("INSERT INTO samples VALUES ('é', '{}', 1, 1, 1, 1)")
@@ -201,13 +207,14 @@ def test_text_that_is_no_text(conn, text, column):
         assert found[1].info(0) == bytes.fromhex(text)
 
 
-def test_places_that_are_no_numbers_are_broken_as_by_sql(conn):
+def test_invalid_offsets_are_broken_as_by_sql(conn):
     conn.execute(SCHEMA)
     for i, odd in enumerate([b"x", "x", 0.5, -1, None]):
         row = (f"a{i}", "{}", odd, 1, 1, odd)
         conn.execute("INSERT INTO samples VALUES (?, ?, ?, ?, ?, ?)", row)
     found = assert_same(conn)
-    assert [rows.count for rows in found[0]] == [5, 5]  # half a place is broken too
+    # An offset without a shard is broken too.
+    assert [rows.count for rows in found[0]] == [5, 5]
     assert [rows.numbers for rows in found[0]] == [[], []]
 
 
@@ -236,7 +243,7 @@ def image(conn):
     return image_of(conn)
 
 
-def test_an_image_that_is_cut(image):
+def test_truncated_images(image):
     whole, root = image
     for size in [0, 1, 15, 16, 99, 100, 511, 512, 513, len(whole) // 2, len(whole) - 1]:
         assert read(whole[:size], root) is None
@@ -245,11 +252,11 @@ def test_an_image_that_is_cut(image):
 
 
 @pytest.mark.parametrize("root", [-(1 << 63), -1, 0, 1 << 31, (1 << 63) - 1])
-def test_a_root_that_is_no_page(image, root):
+def test_invalid_root_pages(image, root):
     assert read(image[0], root) is None
 
 
-def test_places_that_no_row_has(image):
+def test_column_positions_past_the_row(image):
     found = read(*image, [0, 1, 2, 3, 2000, 32767])
     assert [rows.count for rows in found[0]][1] == 0
     for places in ([0, 1, 2, 3, 4, -1], [0, 1, 2, 3, 4], [*PLACES, 6]):
@@ -258,14 +265,14 @@ def test_places_that_no_row_has(image):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_bytes_that_are_changed(image, seed):
+def test_flipped_bytes(image, seed):
     rng = random.Random(seed)
     whole, root = image
     for _ in range(250):
         bad = bytearray(whole)
         for _ in range(rng.choice([1, 1, 1, 3, 30])):
             at = rng.randrange(100, len(bad))
-            if rng.random() < 0.5:  # where pages say what they are
+            if rng.random() < 0.5:  # in the header of a page
                 at -= at % 512 - rng.randrange(20)
             bad[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
         found = read(bytes(bad), root)
@@ -276,7 +283,7 @@ def test_bytes_that_are_changed(image, seed):
 
 
 def page(kind, cells, rest=b"", right=0):
-    """A page of 512 bytes: cells at those offsets, and `rest` at the end."""
+    """Return a page of 512 bytes: pointers to cells, and `rest` at the end."""
     head = bytes([kind, 0, 0]) + len(cells).to_bytes(2, "big") + bytes(3)
     if kind == 5:
         head += right.to_bytes(4, "big")
@@ -291,7 +298,7 @@ def database(*pages):
     return bytes(first) + b"".join(pages)
 
 
-RECORD = bytes([5, 15, 0, 9, 9]) + b"k"  # text, NULL, 1, 1; the rest came later
+RECORD = bytes([5, 15, 0, 9, 9]) + b"k"  # text, NULL, 1, 1; later columns are absent
 CELL = bytes([len(RECORD), 1]) + RECORD
 
 
@@ -304,27 +311,27 @@ def test_a_page_made_by_hand():
 @pytest.mark.parametrize(
     "pages",
     [
-        [page(5, [], right=2)],  # is its own child
+        [page(5, [], right=2)],  # its own child
         [page(5, [], right=3), page(5, [], right=2)],
         [page(5, [508] * 200, bytes([0, 0, 0, 3]), 3), page(13, [])],
-        [page(5, [509], bytes(3), 2)],  # cells outside
+        [page(5, [509], bytes(3), 2)],  # a cell past the end
         [page(13, [511], b"\x81")],
-        [page(13, [512 - len(CELL)] * 240, CELL)],  # one row many times
+        [page(13, [512 - len(CELL)] * 240, CELL)],  # one cell, 240 pointers
         [page(13, [510], bytes([0x7F, 1]))],
         [page(13, [9, 512 - len(CELL)], CELL)],  # a cell in the header
         [page(5, [508], bytes([0, 0, 0, 3]), 3), page(13, [])],  # an empty leaf
-        [page(5, [], right=3), page(13, [512 - len(CELL)], CELL)],  # a page of no cells
+        [page(5, [], right=3), page(13, [512 - len(CELL)], CELL)],  # no cells
         [page(13, [511 - len(CELL)], bytes([len(RECORD) + 1]) + CELL[1:] + b"x")],
         [page(10, [])],  # a page of an index
         [page(5, [], right=k) for k in range(3, 40)] + [page(13, [])],  # too deep
     ],
     ids=range(13),
 )
-def test_trees_that_are_none(pages):
+def test_invalid_trees(pages):
     assert read(database(*pages), 2) is None
 
 
-def test_rows_that_claim_to_be_long():
+def test_rows_that_claim_a_large_size():
     huge = bytes([0xFF] * 9)
     for size in (b"\x83\xff\x7f", b"\xff\xff\xff\x7f", huge):
         cell = size + b"\x01" + bytes(60)
@@ -334,7 +341,7 @@ def test_rows_that_claim_to_be_long():
         assert read(database(page(13, [512 - len(cell)], cell)), 2) is None
 
 
-def test_overflow_pages_in_a_circle():
+def test_a_cycle_of_overflow_pages():
     local = 39 + (600 - 39) % 508  # of 600 bytes, in a page of 512
     cell = bytes([0x84, 0x58, 1]) + bytes(local) + (3).to_bytes(4, "big")
     leaf = page(13, [512 - len(cell)], cell)
@@ -343,8 +350,8 @@ def test_overflow_pages_in_a_circle():
         assert read(database(leaf, over), 2) is None
 
 
-def test_numbers_that_are_none_are_left_to_sql(conn):
-    """To SQLite a NaN that a file has is NULL."""
+def test_nan_is_left_to_sql(conn):
+    """SQLite reads a stored NaN as NULL."""
     conn.execute(SCHEMA)
     conn.execute("INSERT INTO samples VALUES ('x', '{}', 0.3, 1, 1, 1)")
     image, root = image_of(conn)
@@ -356,7 +363,7 @@ def test_numbers_that_are_none_are_left_to_sql(conn):
     assert read(image.replace(stored, struct.pack(">d", -math.inf)), root) is not None
 
 
-def test_memory_that_rows_may_take(conn):
+def test_memory_limit_of_rows(conn):
     conn.execute(SCHEMA)
     fill(conn, random.Random(5), 1000)
     image, root = image_of(conn)

@@ -1,4 +1,4 @@
-"""Columnar datasets under threads, forks, few shards, and files that others change."""
+"""Readers under threads, forks, limits of open shards, and changes of the files."""
 
 import gc
 import os
@@ -36,14 +36,14 @@ def write(root, count=COUNT, per_shard=10, first=0):
 
 
 def assert_says_true(code):
-    """Assert that a process of its own says so, and lives to its end."""
+    """Assert that code in a new process exits normally and prints a text."""
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
 
 
-def test_threads_that_walk_over_one_shard_first(make_original):
+def test_threads_that_scan_one_shard_at_once(make_original):
     with make_original(samples_per_shard=10**6) as writer:
         writer.add_field("a")
         for i in range(3000):
@@ -59,7 +59,7 @@ def test_threads_that_walk_over_one_shard_first(make_original):
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_more_shards_in_use_than_may_be_open(tmp_path, limit):
+def test_more_shards_in_use_than_the_limit(tmp_path, limit):
     write(tmp_path / "d")
     shards = sorted((tmp_path / "d").glob("*_shards/*.tar"))
     for cold in (False, True):
@@ -74,7 +74,7 @@ def test_more_shards_in_use_than_may_be_open(tmp_path, limit):
             assert len(ds._set.snapshot.files.sources()) <= limit
 
 
-def test_threads_where_shards_do_not_stay_open(tmp_path):
+def test_threads_with_shards_that_do_not_stay_open(tmp_path):
     ids = write(tmp_path / "d")
     with ShardedDatasetReader(tmp_path / "d", cache_tars=False) as reader:
         samples = reader.samples
@@ -88,7 +88,7 @@ def test_threads_where_shards_do_not_stay_open(tmp_path):
         in_threads(read)
 
 
-def test_a_shard_that_others_rewrite_under_a_reader(make_original):
+def test_a_shard_rewritten_under_a_reader(make_original):
     ids = [f"s{i}" for i in range(5)]
     with make_original() as writer:
         writer.add_field("a")
@@ -96,7 +96,7 @@ def test_a_shard_that_others_rewrite_under_a_reader(make_original):
         writer.write_shard("a", 0, ids, [value(i) for i in range(5)])
     with ShardedDatasetReader(writer.root, cache_tars=False) as reader:
         np.testing.assert_array_equal(reader.columns(range(5))["a"][:, 0], range(5))
-        with make_original() as writer:  # in another order, and of another dtype
+        with make_original() as writer:  # in another order, with another dtype
             arrays = [value(i).astype(np.int64) for i in range(5)]
             writer.write_shard("a", 0, ids[::-1], arrays[::-1])
         for call in (
@@ -113,8 +113,8 @@ def test_a_shard_that_others_rewrite_under_a_reader(make_original):
 
 
 @not_sanitized
-def test_a_shard_that_is_cut_under_a_scan(tmp_path):
-    """In a process of its own: bytes that are not there any more would kill it."""
+def test_a_shard_truncated_during_a_scan(tmp_path):
+    """In a new process: touching truncated pages would kill it."""
     write(tmp_path / "d", 2000, per_shard=2000)
     shard = tmp_path / "d" / "a_shards" / "shard_0000.tar"
     code = f"""
@@ -142,8 +142,8 @@ except FormatError as error:
 
 
 @not_sanitized
-def test_a_shard_in_memory_that_is_cut_before_a_scan(tmp_path):
-    """The thread that looks at headers ahead of the scan touches nothing of it."""
+def test_a_cached_shard_truncated_before_a_scan(tmp_path):
+    """The prefetching thread does not touch the truncated pages."""
     ids = write(tmp_path / "d", 2000, per_shard=2000)
     code = f"""
 import os
@@ -162,8 +162,8 @@ except FormatError as error:
 
 
 @pytest.mark.parametrize("batch_size", [None, 50])
-def test_a_scan_over_headers_that_are_not_the_rows_own(tmp_path, batch_size):
-    """Two members that changed places, headers and all, are found by their names."""
+def test_a_scan_over_swapped_members(tmp_path, batch_size):
+    """Two members that were swapped with their headers are found by name."""
     ids = write(tmp_path / "d", 200, per_shard=200)
     shard = tmp_path / "d" / "a_shards" / "shard_0000.tar"
     with tarfile.open(shard) as tar:
@@ -219,11 +219,11 @@ def test_a_forked_child_sees_one_state(tmp_path):
             finally:
                 os._exit(status)
         assert os.waitpid(pid, 0)[1] == 0
-        assert reader.list_fields() == ["a", "b"]  # the parent's is a snapshot
+        assert reader.list_fields() == ["a", "b"]  # the parent's snapshot is unchanged
         assert reader.get_sample(ids[0])[0]["a"][0] == 0
 
 
-def test_a_refresh_that_fails_leaves_no_mixture(tmp_path, monkeypatch):
+def test_a_failed_refresh_leaves_one_state(tmp_path, monkeypatch):
     import fastshard.columnar.read.snapshot as module
 
     root = tmp_path / "d"
@@ -257,7 +257,7 @@ def test_memory_of_a_scan_of_large_samples(tmp_path):
 
 
 def resident_from(address):
-    """Bytes in memory of the mapping that begins at an address."""
+    """Return the resident bytes of the mapping at an address."""
     with open("/proc/self/smaps") as file:
         for line in file:
             if line.startswith(f"{address:x}-"):
@@ -267,7 +267,7 @@ def resident_from(address):
     return 0
 
 
-def test_a_reader_that_is_dropped_lets_go(tmp_path):
+def test_a_dropped_reader_releases_its_files(tmp_path):
     ids = write(tmp_path / "d", 5)
     gc.collect()
     gc.disable()
@@ -278,14 +278,14 @@ def test_a_reader_that_is_dropped_lets_go(tmp_path):
             reader.get_sample(ids[0])
             samples = reader.samples
             del reader
-            assert samples[4]["a"][0] == 4  # it has what it needs
+            assert samples[4]["a"][0] == 4  # the samples keep the files
         del samples
         assert len(os.listdir("/proc/self/fd")) <= before
     finally:
         gc.enable()
 
 
-def test_what_is_left_of_a_dropped_reader_reads_on(tmp_path):
+def test_arrays_and_samples_outlive_a_dropped_reader(tmp_path):
     ids = write(tmp_path / "d", 30)
     for item in ShardedDatasetReader(tmp_path / "d").scan():
         assert item["a"][0] == ids.index(item["__key__"])
@@ -297,7 +297,7 @@ def test_what_is_left_of_a_dropped_reader_reads_on(tmp_path):
     assert [sample["b"][0] for sample in samples] == list(range(0, -30, -1))
 
 
-def test_many_small_columns_leave_nothing_behind(tmp_path):
+def test_many_small_columns_do_not_leak(tmp_path):
     ids = write(tmp_path / "d", 100)
     with ShardedDatasetReader(tmp_path / "d") as reader:
         reader.columns(ids[:2])
@@ -312,7 +312,7 @@ def test_many_small_columns_leave_nothing_behind(tmp_path):
         assert len(gc.get_objects()) < before + 100
 
 
-def test_arrays_of_no_length_in_text_and_axes(tmp_path):
+def test_strings_and_axes_of_length_zero(tmp_path):
     arrays = {
         "a": np.zeros(3, "U0"),
         "b": np.zeros((0, 1 << 20, 5)),
@@ -339,7 +339,7 @@ def test_arrays_of_no_length_in_text_and_axes(tmp_path):
             reader.samples._samples.columns_of(["z"])
 
 
-def test_a_member_that_is_not_there_is_damage(tmp_path):
+def test_a_missing_member_is_a_format_error(tmp_path):
     ids = write(tmp_path / "d", 3, per_shard=100)
     shard = tmp_path / "d" / "a_shards" / "shard_0000.tar"
     whole = bytearray(shard.read_bytes())
@@ -352,7 +352,7 @@ def test_a_member_that_is_not_there_is_damage(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
-def test_too_few_descriptors_are_said_to_be(tmp_path):
+def test_errors_name_exhausted_descriptors(tmp_path):
     write(tmp_path / "d", 3)
     code = f"""
 import os, resource
@@ -375,7 +375,7 @@ for left in range(1, 6):
 
 
 def test_a_very_large_array(tmp_path):
-    """Above 8 GiB its size stands in a pax header; the file has holes."""
+    """Above 8 GiB the size is in a pax header; the file is sparse."""
     root = tmp_path / "d"
     (sample_id,) = write(root, 1, per_shard=100)
     shard = root / "a_shards" / "shard_0000.tar"

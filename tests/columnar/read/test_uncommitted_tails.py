@@ -1,4 +1,4 @@
-"""Tails that no row refers to: open readers do not see them come or go."""
+"""Uncommitted tails of shards: open readers do not notice their removal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ READS = {
 @pytest.mark.parametrize("mode", ["mmap", "private", "pread"])
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("way", READS)
-def test_a_reader_goes_on_when_the_next_writer_cuts_one_off(root, mode, cached, way):
+def test_a_reader_reads_on_when_a_writer_truncates_a_tail(root, mode, cached, way):
     before = size(root)
     with ShardedDatasetReader(root, cached, mode=mode) as reader:
         assert READS[way](reader) == list(range(COUNT))
@@ -72,7 +72,7 @@ def test_a_reader_goes_on_when_the_next_writer_cuts_one_off(root, mode, cached, 
 
 
 @pytest.mark.parametrize("mode", ["mmap", "pread"])
-def test_a_dataset_goes_on_too(root, mode):
+def test_a_dataset_reads_on_too(root, mode):
     ds = fastshard.open(str(root), mode=mode)
     assert int(ds[3]["a"][0]) == 3
     ShardedDatasetWriter(root).close()
@@ -81,7 +81,7 @@ def test_a_dataset_goes_on_too(root, mode):
     ds.close()
 
 
-def test_a_shard_that_lost_what_was_recorded_is_still_an_error(root):
+def test_a_shard_shorter_than_recorded_is_an_error(root):
     with ShardedDatasetReader(root) as reader:
         os.truncate(root / "a_shards" / "shard_0000.tar", 4096)
         with pytest.raises(FormatError, match="ends inside this member"):
