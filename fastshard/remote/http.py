@@ -87,19 +87,19 @@ class HttpClient:
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: ObjectInfo,
+        expected: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
         """Read a range and copy parts of it to their destinations; see `Transport`."""
         deadline = deadline or Deadline(self.settings.timeout, end - start)
         target = self._target_of(url.sent)
-        if self._fast.read(target, start, end, parts, known, deadline):
+        if self._fast.read(target, start, end, parts, expected, deadline):
             return
         self._request(
             url,
             start,
             end,
-            known,
+            expected,
             deadline,
             lambda response: response.read_parts(parts),
         )
@@ -164,7 +164,7 @@ class HttpClient:
         url: Url,
         start: int,
         end: int,
-        known: ObjectInfo | None,
+        expected: ObjectInfo | None,
         deadline: Deadline,
         receive: Callable[[RangeResponse], T],
         whole: bool = False,
@@ -174,7 +174,9 @@ class HttpClient:
         while True:
             redirected = self._target_of(sent) != sent
             try:
-                with self._respond(url, start, end, known, deadline, whole) as response:
+                with self._respond(
+                    url, start, end, expected, deadline, whole
+                ) as response:
                     return receive(response)
             except RetryError as failed:
                 self._targets.pop(sent, None)
@@ -192,7 +194,7 @@ class HttpClient:
         url: Url,
         start: int,
         end: int,
-        known: ObjectInfo | None,
+        expected: ObjectInfo | None,
         deadline: Deadline,
         whole: bool,
     ) -> Iterator[RangeResponse]:
@@ -205,7 +207,7 @@ class HttpClient:
         try:
             for _ in range(MOST_REDIRECTS + 1):
                 begun = time.monotonic()
-                response = self._send(target, headers, known, deadline)
+                response = self._send(target, headers, expected, deadline)
                 if response.status not in REDIRECTS:
                     break
                 target = self._follow_redirect(url, target, response)
@@ -215,7 +217,7 @@ class HttpClient:
             self.meter.record_latency(time.monotonic() - begun)
             if response.status >= 400:
                 _drain(response)
-            ranged = RangeResponse(response, url, start, end, known, whole)
+            ranged = RangeResponse(response, url, start, end, expected, whole)
             begun = time.monotonic()
             yield ranged
             self.meter.record_transfer(end - start, time.monotonic() - begun)
@@ -232,13 +234,13 @@ class HttpClient:
         self,
         target: str,
         headers: dict[str, str],
-        known: ObjectInfo | None,
+        expected: ObjectInfo | None,
         deadline: Deadline,
     ) -> Any:
         """Send a request; return the response with its body unread."""
         headers = dict(headers)
-        if known is not None and known.is_strong and target not in self._targets:
-            headers["If-Match"] = known.tag
+        if expected is not None and expected.is_strong and target not in self._targets:
+            headers["If-Match"] = expected.tag
         origin = origin_of(target)
         if origin in self.settings.origins:
             headers.update(self.settings.headers)

@@ -71,7 +71,7 @@ def _close_all(idle: deque[Any]) -> None:
 
 
 class FastHttp:
-    """Client for ranges of objects with known metadata.
+    """Client for ranges of objects that are already open.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class FastHttp:
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: ObjectInfo,
+        expected: ObjectInfo,
         deadline: Deadline,
     ) -> bool:
         """Read a range and copy parts of it to their destinations, if possible.
@@ -106,17 +106,19 @@ class FastHttp:
         server = self._servers.get(origin)
         if server is None:
             server = self._servers.setdefault(origin, _Server(origin))
-        if not known.tag or end == start or server.proxied:
+        if not expected.tag or end == start or server.proxied:
             return False
         if server.failures >= FAILURES and time.monotonic() < server.paused_until:
             return False
         succeeded = False
         try:
-            request = self._request(origin, url, start, end, known)
+            request = self._request(origin, url, start, end, expected)
             headers = self._read(
                 server, origin, request, Scatter(start, end, parts), deadline
             )
-            succeeded = headers is not None and _is_expected(headers, start, end, known)
+            succeeded = headers is not None and _is_expected(
+                headers, start, end, expected
+            )
         except NoConnectionError:
             return False  # not a failure of the fast path
         except (OSError, HTTPError, ValueError, RetryError):
@@ -171,7 +173,7 @@ class FastHttp:
             raise NoConnectionError from error
 
     def _request(
-        self, origin: Origin, url: str, start: int, end: int, known: ObjectInfo
+        self, origin: Origin, url: str, start: int, end: int, expected: ObjectInfo
     ) -> bytes:
         """Return a request, with secrets only for the origins of the settings."""
         prefix = self._prefixes.get(url)
@@ -184,8 +186,8 @@ class FastHttp:
             lines = [path, f"Host: {parts.netloc}", "Accept-Encoding: identity"]
             prefix = self._prefixes[url] = "\r\n".join(lines).encode("ascii")
         lines = [f"Range: bytes={start}-{end - 1}"]
-        if known.is_strong:
-            lines.append(f"If-Match: {known.tag}")
+        if expected.is_strong:
+            lines.append(f"If-Match: {expected.tag}")
         if origin in self._settings.origins:
             lines += [
                 f"{name}: {text}" for name, text in self._settings.headers.items()
@@ -274,15 +276,15 @@ def _parse_headers(head: bytes) -> dict[bytes, bytes] | None:
 
 
 def _is_expected(
-    headers: dict[bytes, bytes], start: int, end: int, known: ObjectInfo
+    headers: dict[bytes, bytes], start: int, end: int, expected: ObjectInfo
 ) -> bool:
     """Return whether headers are those of the requested range and version."""
     tag = headers.get(b"etag") or headers.get(b"last-modified", b"")
     return (
         headers.get(b"content-range")
-        == b"bytes %d-%d/%d" % (start, end - 1, known.nbytes)
+        == b"bytes %d-%d/%d" % (start, end - 1, expected.nbytes)
         and headers.get(b"content-length") == b"%d" % (end - start)
         and b"transfer-encoding" not in headers
         and headers.get(b"content-encoding", b"identity") == b"identity"
-        and tag.decode("latin-1") == known.tag
+        and tag.decode("latin-1") == expected.tag
     )

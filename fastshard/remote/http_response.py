@@ -42,8 +42,8 @@ class RangeResponse:
     url : Url
         Requested object.
     start, end : int
-        Requested range, bytes. If `known` is None the object may end before `end`.
-    known : ObjectInfo or None
+        Requested range, bytes. If `expected` is None the object may end before `end`.
+    expected : ObjectInfo or None
         Expected version of the object.
     whole : bool
         Whether the whole object is accepted instead of the range.
@@ -68,7 +68,7 @@ class RangeResponse:
         url: Url,
         start: int,
         end: int,
-        known: ObjectInfo | None,
+        expected: ObjectInfo | None,
         whole: bool = False,
     ) -> None:
         self._response = response
@@ -76,7 +76,7 @@ class RangeResponse:
         assert body is not None
         self._body = body
         self._url = url
-        self._known = known
+        self._expected = expected
         self.start, self.end = start, end
         status = response.status
         if status == 206:
@@ -93,9 +93,9 @@ class RangeResponse:
         length = self._length()
         if status == 416:
             return  # the body is an error message
-        expected = self.end - self.start
-        if length is not None and length != expected:
-            raise RetryError(f"expected a body of {expected:,} bytes, got {length:,}")
+        size = self.end - self.start
+        if length is not None and length != size:
+            raise RetryError(f"expected a body of {size:,} bytes, got {length:,}")
 
     def error(self, reason: str) -> RemoteError:
         """Return an error with the URL and the status of the response."""
@@ -123,15 +123,15 @@ class RangeResponse:
             raise self.error(f"Content-Range {text[:60]!r} is not a range of bytes")
         first, last = int(match[1]), int(match[2])
         if match[3] == "*":
-            if self._known is None:
+            if self._expected is None:
                 raise self.error("Content-Range does not tell the object's size")
-            total = self._known.nbytes
+            total = self._expected.nbytes
         else:
             total = int(match[3])
         if total >= LARGEST:
             raise self.error(f"the object's size must be below 2**63, got {total:,}")
         self.info = self._info(total)
-        end = self.end if self._known else min(self.end, total)
+        end = self.end if self._expected else min(self.end, total)
         if (first, last + 1) != (self.start, end) or end > total:
             raise self.error(
                 f"expected bytes {self.start:,} to {end - 1:,}, got {first:,} to "
@@ -143,11 +143,11 @@ class RangeResponse:
         """Accept a whole object if that was asked for, or the range covers it."""
         total = self._length()
         if (
-            self._known is not None
+            self._expected is not None
             and total is not None
-            and total != self._known.nbytes
+            and total != self._expected.nbytes
         ):
-            raise self._changed(f"{total:,} bytes", f"{self._known.nbytes:,}")
+            raise self._changed(f"{total:,} bytes", f"{self._expected.nbytes:,}")
         kind = self._response.headers.get("Content-Type", "")
         if kind.lower().startswith("text/html"):
             raise self.error("expected data, got an HTML page")
@@ -155,8 +155,8 @@ class RangeResponse:
             self.info = self._info(total)
             self.end = total
             return
-        if self._known is not None:
-            self._info(self._known.nbytes)  # raises if it is another object
+        if self._expected is not None:
+            self._info(self._expected.nbytes)  # raises if it is another object
         raise NoRangesError(
             "the server does not support ranges: store its objects with cache_dir=, or "
             "download them",
@@ -178,18 +178,18 @@ class RangeResponse:
         self.end = 0
 
     def _info(self, nbytes: int) -> ObjectInfo:
-        headers, known = self._response.headers, self._known
+        headers, expected = self._response.headers, self._expected
         modified = headers.get("Last-Modified", "")[:100]
         tag = headers.get("ETag", "") or modified
         if len(tag) > LONGEST_TAG:
             tag = "hash of it: " + hashlib.sha256(tag.encode()).hexdigest()
-        if known is None:
+        if expected is None:
             return ObjectInfo(nbytes, tag, _parse_time(modified))
-        if nbytes != known.nbytes:
-            raise self._changed(f"{nbytes:,} bytes", f"{known.nbytes:,}")
-        if known.tag and tag != known.tag:
-            raise self._changed(f"the tag {tag}", known.tag)
-        return known
+        if nbytes != expected.nbytes:
+            raise self._changed(f"{nbytes:,} bytes", f"{expected.nbytes:,}")
+        if expected.tag and tag != expected.tag:
+            raise self._changed(f"the tag {tag}", expected.tag)
+        return expected
 
     def _changed(self, now: str, before: str) -> RemoteError:
         return self.error(f"the object has changed: it has {now}, it had {before}")

@@ -161,12 +161,12 @@ class HubClient:
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: ObjectInfo,
+        expected: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
         """Read a range and copy parts of it to their destinations; see `Transport`."""
         with self._resolve(url) as resolved:
-            self._http.read(resolved, start, end, parts, known, deadline)
+            self._http.read(resolved, start, end, parts, expected, deadline)
 
     def head(self, url: str | Url, size: int) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and at most the first `size` bytes of an object."""

@@ -91,17 +91,23 @@ def parse_info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["size"], tag, seconds * 10**9)
 
 
-def find_mismatch(response: Any, start: int, end: int, known: ObjectInfo) -> str:
+def find_mismatch(response: Any, start: int, end: int, expected: ObjectInfo) -> str:
     """Return a reason if a response is not the expected one, otherwise ""."""
     meta = response.meta
     nbytes, tag = meta["size"], meta["e_tag"]
-    if nbytes != known.nbytes:
-        before = f"{known.nbytes:,}"
+    if nbytes != expected.nbytes:
+        before = f"{expected.nbytes:,}"
         return f"the object has changed: it has {nbytes:,} bytes, it had {before}"
-    if known.tag != tag:
+    if expected.tag != tag:
         seconds = int(meta["last_modified"].timestamp())
-        if tag is not None or not known.mtime_ns or seconds * 10**9 != known.mtime_ns:
-            return f"the object has changed: it has the tag {tag}, it had {known.tag}"
+        if (
+            tag is not None
+            or not expected.mtime_ns
+            or seconds * 10**9 != expected.mtime_ns
+        ):
+            return (
+                f"the object has changed: it has the tag {tag}, it had {expected.tag}"
+            )
     if response.range != (start, end):
         first, last = response.range
         return f"expected bytes {start:,} to {end:,}, got {first:,} to {last:,}"
@@ -164,7 +170,7 @@ class StoreClient:
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: ObjectInfo,
+        expected: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
         """Read a range and copy parts of it to their destinations; see `Transport`.
@@ -175,15 +181,15 @@ class StoreClient:
         if deadline.cancelled:
             raise ReadCancelledError
         options: dict[str, Any] = {"range": (start, end)}
-        if known.is_strong:
-            options["if_match"] = known.tag
+        if expected.is_strong:
+            options["if_match"] = expected.tag
         store, key = self._locate(url)
 
         def call() -> None:
             begun = time.monotonic()
             response = store.get(key, options=options)
             responded = time.monotonic()
-            reason = find_mismatch(response, start, end, known)
+            reason = find_mismatch(response, start, end, expected)
             if not reason and not read_body(response, start, end, parts):
                 reason = f"the body does not have the expected {end - start:,} bytes"
             if reason:

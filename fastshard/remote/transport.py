@@ -53,7 +53,7 @@ class Transport(Protocol):
         start: int,
         end: int,
         parts: Sequence[Part],
-        known: ObjectInfo,
+        expected: ObjectInfo,
         deadline: Deadline | None = None,
     ) -> None:
         """Read a range and copy parts of it to their destinations.
@@ -65,7 +65,7 @@ class Transport(Protocol):
             Range in the object, bytes.
         parts : sequence of (int, memoryview)
             Inside the range, ascending, without overlaps.
-        known : ObjectInfo
+        expected : ObjectInfo
             Expected version of the object.
         deadline : Deadline, optional
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 __all__ = ["PIECE", "Range", "Ranges", "decode", "encode", "split_at_pieces"]
 
@@ -79,6 +80,10 @@ class Piece:
         self.unverified: list[Range] = []
 
 
+STORED: Callable[[Piece], list[int]] = attrgetter("stored")
+VERIFIED: Callable[[Piece], list[int]] = attrgetter("verified")
+
+
 class Ranges:
     """Stored ranges of an object. Not thread-safe.
 
@@ -128,21 +133,11 @@ class Ranges:
 
     def has(self, start: int, end: int) -> bool:
         """Return whether all of a range is stored."""
-        pieces = self._pieces
-        for a, b in split_at_pieces(start, end):
-            piece = pieces.get(a // PIECE)
-            if piece is None or not _covers(piece.stored, a, b):
-                return False
-        return True
+        return self._is_covered(start, end, STORED)
 
     def is_verified(self, start: int, end: int) -> bool:
         """Return whether all of a range is stored and verified."""
-        pieces = self._pieces
-        for a, b in split_at_pieces(start, end):
-            piece = pieces.get(a // PIECE)
-            if piece is None or not _covers(piece.verified, a, b):
-                return False
-        return True
+        return self._is_covered(start, end, VERIFIED)
 
     def is_whole(self) -> bool:
         """Return whether every byte of the object is stored."""
@@ -161,6 +156,15 @@ class Ranges:
         if at < end:
             found.append((at, end))
         return found
+
+    def _is_covered(
+        self, start: int, end: int, bounds_of: Callable[[Piece], list[int]]
+    ) -> bool:
+        for a, b in split_at_pieces(start, end):
+            piece = self._pieces.get(a // PIECE)
+            if piece is None or not _covers(bounds_of(piece), a, b):
+                return False
+        return True
 
     def _numbers(self, start: int, end: int) -> list[int]:
         """Return the numbers of a range's pieces that have an entry, ascending."""

@@ -32,16 +32,6 @@ from support.marks import not_sanitized
 pytestmark = not_sanitized  # tests no C code
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def entry(folder):
-    return RangeCache(folder).entry(URL, INFO)
-
-
 def damage(path, rng):
     """Flip bytes of a file, truncate, extend, empty, remove or replace it."""
     data = bytearray(path.read_bytes())

@@ -23,16 +23,6 @@ from support.tars import write_tar
 pytestmark = not_sanitized  # tests no C code
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def entry(folder):
-    return RangeCache(folder).entry(URL, INFO)
-
-
 def sized(cache, name, nbytes, used_s):
     """Fill an entry, and set the time of its last use."""
     entry = cache.entry(name, ObjectInfo(nbytes, "t", 0))

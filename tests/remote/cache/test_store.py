@@ -28,16 +28,6 @@ from support.cache import (
 )
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def entry(folder):
-    return RangeCache(folder).entry(URL, INFO)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_an_entry_has_exactly_the_stored_bytes(folder, seed):
     rng = random.Random(seed)
