@@ -1,11 +1,11 @@
-"""Columnar datasets read: samples, columns, scans; with rivals.
+"""Benches of reading columnar datasets: samples, columns and scans, with rivals.
 
 pytest bench/bench_columnar.py bench/bench_columnar_index.py
 
-200,000 samples of float32[100], [50] and [50], with metadata. To be reached: 6 us by
-`get_sample` and 1 us by `samples[i]`, the original 20 times as long, and 1,000 times
-at first touch; 60 % of NumPy's fancy indexing by `columns`; 5 us a sample by
-`get_many`; 85 % of a plain read by `scan`.
+200,000 samples of float32[100], [50] and [50], with metadata. Targets: `get_sample` in
+6 us and `samples[i]` in 1 us, against 20 times as long for the original, and 1,000
+times at first touch; `columns` at 60 % of NumPy's fancy indexing; `get_many` in 5 us a
+sample; `scan` at 85 % of a plain read.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from harness import SCALE, contenders
 
 COUNT = max(int(200_000 * SCALE), 2 * EACH)
 READS = 20_480
-FEW = 20_000  # the first samples: what slow rivals are asked for
-BUFFER = 1 << 20  # bytes that a plain read takes at a time
+FIRST = 20_000  # samples that slow rivals store and read
+BUFFER = 1 << 20  # bytes of a plain read
 
 # The rivals leave files open.
 pytestmark = [
@@ -67,7 +67,7 @@ SLOW: set[Read] = set()
 
 
 def slow(read: Read) -> Read:
-    """Ask a contender for a tenth of the samples, all among the first `FEW`."""
+    """Mark a contender that reads a tenth of the samples, all of the first `FIRST`."""
     SLOW.add(read)
     return read
 
@@ -80,7 +80,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
 
 
 def plain_read(data: Data) -> Iterator[int]:
-    """Every byte of the shards, into one buffer; yields how many."""
+    """Read every byte of the shards into one buffer; yield the sizes of the reads."""
     buffer = bytearray(BUFFER)
     for path in shards(data.store(write_fastshard)):
         with open(path, "rb", buffering=0) as file:
@@ -90,21 +90,21 @@ def plain_read(data: Data) -> Iterator[int]:
 
 @pytest.fixture
 def order(data: Data, read: Read) -> Order:
-    """Random samples, of shards that are all in the page cache."""
-    deque(plain_read(data), 0)  # a cold bench may have gone before
+    """Return random samples, with all shards in the page cache."""
+    deque(plain_read(data), 0)  # a cold bench may have run before
     numbers = np.random.default_rng(1)
     chosen = numbers.integers(0, COUNT, READS)
     return Order(
-        data, (chosen[: READS // 10] % FEW if read in SLOW else chosen).tolist()
+        data, (chosen[: READS // 10] % FIRST if read in SLOW else chosen).tolist()
     )
 
 
-def opened(data: Data) -> ShardedDatasetReader:
+def open_reader(data: Data) -> ShardedDatasetReader:
     return ShardedDatasetReader(data.store(write_fastshard))
 
 
 def original(data: Data) -> Original:
-    """Its tars are opened, and their headers read, by the run that goes before."""
+    """Open the original's reader; the warm-up run opens its tars and reads headers."""
     return Original(data.store(write_fastshard))
 
 
@@ -125,12 +125,12 @@ def zarr(data: Data) -> Zarr:
 
 
 def npz(data: Data) -> Npz:
-    return Npz(data.store(write_npz, FEW))
+    return Npz(data.store(write_npz, FIRST))
 
 
 @contenders(
     "get_sample",
-    fastshard=lambda data: one_by_one(opened(data).get_sample),
+    fastshard=lambda data: one_by_one(open_reader(data).get_sample),
     LMDB=lambda data: one_by_one(lmdb(data).get_sample),
     SQLite_blobs=lambda data: one_by_one(blobs(data).get_sample),
     npz_files=slow(lambda data: one_by_one(npz(data).get_sample)),
@@ -151,7 +151,7 @@ def bench_get_sample(
 
 
 class Rows:
-    """Rows of arrays in memory."""
+    """Samples as rows of arrays in memory."""
 
     def __init__(self, data: Data) -> None:
         self.columns = data.columns
@@ -162,7 +162,7 @@ class Rows:
 
 @contenders(
     "samples[i]",
-    fastshard=lambda data: by_position(opened(data).samples),
+    fastshard=lambda data: by_position(open_reader(data).samples),
     rows_of_arrays_in_memory=lambda data: by_position(Rows(data)),
     datasets=slow(lambda data: by_position(arrow(data))),
     zarr=slow(lambda data: by_position(zarr(data))),
@@ -180,7 +180,7 @@ def bench_samples(
 
 
 class Opening:
-    """A reader that is opened by its first sample."""
+    """Reader that is opened, read once and closed by each `get_sample`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -225,8 +225,8 @@ def columns_in_memory(data: Data) -> Run:
 @contenders(
     "columns",
     NumPy_fancy_indexing_in_memory=columns_in_memory,
-    fastshard_by_positions=lambda data: over_positions(opened(data).columns),
-    fastshard_by_ids=lambda data: over_ids(opened(data).columns),
+    fastshard_by_positions=lambda data: over_positions(open_reader(data).columns),
+    fastshard_by_ids=lambda data: over_ids(open_reader(data).columns),
     LMDB=lambda data: over_ids(lmdb(data).columns),
     SQLite_blobs=lambda data: over_ids(blobs(data).columns),
     datasets=slow(lambda data: over_positions(arrow(data).columns_at)),
@@ -246,7 +246,7 @@ def bench_columns(
 
 @contenders(
     "get_many",
-    fastshard=lambda data: over_ids(opened(data).get_many),
+    fastshard=lambda data: over_ids(open_reader(data).get_many),
     LMDB=lambda data: over_ids(lmdb(data).get_many),
     SQLite_blobs=lambda data: over_ids(blobs(data).get_many),
     datasets=slow(lambda data: over_ids(arrow(data).get_many)),
@@ -265,28 +265,28 @@ def bench_get_many(
     benchmark.pedantic(run, (order,), rounds=5)
 
 
-def ready(data: Data) -> ShardedDatasetReader:
-    """A reader that has read its index, and no shard."""
-    reader = opened(data)
+def load_rows(data: Data) -> ShardedDatasetReader:
+    """Return a reader with all rows loaded and no shard open."""
+    reader = open_reader(data)
     assert len(reader.samples) == COUNT
     return reader
 
 
 def scan_batches(data: Data) -> Iterator[Any]:
-    return ready(data).scan(batch_size=BATCH)
+    return load_rows(data).scan(batch_size=BATCH)
 
 
 def scan_opening(data: Data) -> Iterator[Any]:
-    """A generator, so that the index too is read in time."""
+    """Scan in batches; as a generator, so that loading the index is timed too."""
     yield from scan_batches(data)
 
 
 def scan_samples(data: Data) -> Iterator[Any]:
-    """One sample at a time, each of whose arrays is touched."""
-    return map(touched, ready(data).scan())
+    """Scan sample by sample, touching each array."""
+    return map(touch, load_rows(data).scan())
 
 
-def touched(sample: Any) -> Any:
+def touch(sample: Any) -> Any:
     for field in FIELDS:
         sample[field][0]
     return sample
@@ -326,7 +326,7 @@ def bench_scan(benchmark: Any, data: Data, read: Any, cache: str, turn: int) -> 
     def fresh() -> tuple[tuple[Iterator[Any], int], dict[str, Any]]:
         if cache == "cold":
             evict_all(data.folder)
-        return (read(data), 0), {}  # all are gone through, none is kept
+        return (read(data), 0), {}  # a deque of length 0 keeps none
 
     check_scan(data, read)
     nbytes = sum(path.stat().st_size for path in shards(data.store(write_fastshard)))
@@ -358,7 +358,7 @@ print(*(b - a for a, b in zip(before, most)))
 
 
 def memory_of(root: Path, batch: int, bound: str) -> list[int]:
-    """KiB of its own, and of files, that a fresh process takes at most for a scan."""
+    """Return the peak KiB of a scan in a new process: private, and of mapped files."""
     command = [sys.executable, "-c", MEMORY, str(root), str(batch), bound]
     done = subprocess.run(command, capture_output=True, check=True)
     return [int(text) for text in done.stdout.split()]
@@ -371,7 +371,7 @@ def memory_of(root: Path, batch: int, bound: str) -> list[int]:
     fastshard_batches=lambda root: memory_of(root, BATCH, ""),
 )
 def bench_memory(benchmark: Any, data: Data, read: Any, turn: int) -> None:
-    """Memory, not time: what is timed is the whole process."""
+    """Measure memory; the time is that of the whole process."""
     root = data.store(write_fastshard)
     found = benchmark.pedantic(read, (root,), setup=lambda: evict_all(root), rounds=1)
     benchmark.group = "a cold scan in a process of its own, and its memory at most"

@@ -1,9 +1,9 @@
-"""Columnar datasets written, opened and queried; with rivals.
+"""Benches of writing, opening and querying columnar datasets, with rivals.
 
 pytest bench/bench_columnar_index.py
 
-To be reached: 10 us a sample by `add_sample`, flush included; 5 ms by `query_ids` over
-a declared column of 1,000,000 samples; 50 ms to open and count them.
+Targets: `add_sample` in 10 us a sample, flush included; `query_ids` in 5 ms over a
+declared column of 1,000,000 samples; opening and counting them in 50 ms.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from harness import SCALE, contenders
 
 COUNT = max(int(200_000 * SCALE), 2 * EACH)
-FEW = 20_000  # samples that the original is given
+FIRST = 20_000  # samples that the original writes
 MILLION = max(int(1_000_000 * SCALE), 2 * EACH)
 
 # The rivals leave files open.
@@ -61,7 +61,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     the_original_nothing_synced=write_original,
 )
 def bench_add_sample(benchmark: Any, data: Data, read: Write, turn: int) -> None:
-    rows = data.rows[:FEW] if read is write_original else data.rows
+    rows = data.rows[:FIRST] if read is write_original else data.rows
     folder = data.folder / "new"
 
     def fresh() -> None:
@@ -89,7 +89,7 @@ FROM n
 
 @pytest.fixture(scope="module")
 def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of 1,000,000 samples, whose data are not there; a column is declared."""
+    """Return an index of 1,000,000 samples without shards, with a declared column."""
     root = tmp_path_factory.mktemp("million")
     database = sqlite3.connect(root / "index.sqlite")
     create_index(database, root)

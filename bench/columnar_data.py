@@ -1,4 +1,4 @@
-"""Samples that every contender stores, in memory, and how they are asked for."""
+"""Samples that every contender stores, and the orders of reading them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Columns = dict[str, Floats]
 Row = tuple[str, Columns, dict[str, Any]]  # id, arrays, metadata
 Found = tuple[Columns, dict[str, Any]]
 Write = Callable[[Path, Iterable[Row]], None]
-Run = Callable[["Order"], Any]  # returns what was read last
+Run = Callable[["Order"], Any]  # returns the last result
 
 
 class Data:
-    """Samples in memory, and in the stores of those who asked for one."""
+    """Samples in memory, and in the stores of contenders, each written once."""
 
     def __init__(self, folder: Path, count: int) -> None:
         numbers = np.random.default_rng(0)
@@ -44,7 +44,7 @@ class Data:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """All samples, as they are handed to writers."""
+        """All samples, as arguments of writers."""
         fields = self.columns.items()
         return [
             (key, {field: column[i] for field, column in fields}, self.metadata(i))
@@ -52,7 +52,7 @@ class Data:
         ]
 
     def store(self, write: Write, most: int | None = None) -> Path:
-        """Return the folder that `write` fills, once; with `most` samples."""
+        """Return the folder that `write` has filled with at most `most` samples."""
         folder = self.folder / write.__name__
         if not folder.exists():
             folder.mkdir()
@@ -60,7 +60,7 @@ class Data:
         return folder
 
     def check(self, i: int, columns: Any, metadata: dict[str, Any]) -> None:
-        """A benchmark that reads wrong is not fast."""
+        """Assert that a contender has read sample `i`."""
         for field, column in self.columns.items():
             assert np.array_equal(columns[field], column[i])
             assert columns[field].dtype == np.float32
@@ -90,7 +90,7 @@ def shards(root: Path) -> list[Path]:
 
 
 def evict_all(root: Path) -> None:
-    gc.collect()  # readers that are forgotten stay mapped until then
+    gc.collect()  # dropped readers keep shards mapped until then
     for path in root.rglob("*"):
         if path.is_file():
             evict(path)
@@ -101,7 +101,7 @@ def text_of(metadata: dict[str, Any]) -> str:
 
 
 def one_by_one(get: Callable[[str], Any]) -> Run:
-    """Ask for each sample by its id."""
+    """Return a run that reads each sample by its id."""
 
     def run(order: Order) -> Any:
         for key in order.ids:
@@ -112,7 +112,7 @@ def one_by_one(get: Callable[[str], Any]) -> Run:
 
 
 def by_position(samples: Any) -> Run:
-    """Ask for each sample by its position."""
+    """Return a run that reads each sample by its position."""
 
     def run(order: Order) -> Any:
         for i in order.positions:
@@ -123,7 +123,7 @@ def by_position(samples: Any) -> Run:
 
 
 def over_positions(get: Callable[[Any], Any]) -> Run:
-    """Ask for batches by positions."""
+    """Return a run that reads batches by positions."""
 
     def run(order: Order) -> Any:
         for chosen in order.batches:
@@ -134,7 +134,7 @@ def over_positions(get: Callable[[Any], Any]) -> Run:
 
 
 def over_ids(get: Callable[[list[str]], Any]) -> Run:
-    """Ask for batches by ids."""
+    """Return a run that reads batches by ids."""
 
     def run(order: Order) -> Any:
         for keys in order.batches_of_ids:

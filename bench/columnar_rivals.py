@@ -1,8 +1,8 @@
-"""Rivals of columnar datasets that find samples by their ids.
+"""Rivals of columnar datasets that look samples up by id.
 
-Of each there is a function that writes samples to a folder, durably where it can,
-and a class that reads them again. They know shapes and dtypes beforehand, which
-fastshard reads from each member.
+Each has a function that writes samples to a folder, durably if it can, and a class
+that reads them. Shapes and dtypes are given to the rivals; fastshard reads them from
+each member.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from columnar_data import BATCH, EACH, FIELDS, Columns, Floats, Found, Row, text
 from fastshard.columnar import ShardedDatasetWriter
 
 UPDATE = "UPDATE samples SET {0}_offset = ?, {0}_shard = ? WHERE id = ?"
-COMMIT = 10_000  # samples between commits of the original
+SAMPLES_PER_COMMIT = 10_000  # of the original
 MAP_SIZE = 1 << 36  # bytes of address space for LMDB
 
 
@@ -36,7 +36,7 @@ def write_fastshard(folder: Path, rows: Iterable[Row]) -> None:
 
 
 def write_original(folder: Path, rows: Iterable[Row]) -> None:
-    """The original's algorithm: `tarfile`, four statements a sample, nothing synced."""
+    """Write as the original does: `tarfile`, four statements a sample, no sync."""
     database = sqlite3.connect(folder / "index.sqlite")
     create_index(database, folder)
     with ExitStack() as files:
@@ -47,14 +47,14 @@ def write_original(folder: Path, rows: Iterable[Row]) -> None:
             for field, array in arrays.items():
                 where = tars.add(field, i // EACH, key, array), i // EACH, key
                 database.execute(UPDATE.format(field), where)
-            if i % COMMIT == COMMIT - 1:
+            if i % SAMPLES_PER_COMMIT == SAMPLES_PER_COMMIT - 1:
                 database.commit()
     database.commit()
     database.close()
 
 
 class Tars:
-    """Shards that the original appends to."""
+    """Open shards of the original's writer."""
 
     def __init__(self, root: Path, files: ExitStack) -> None:
         self.root = root
@@ -63,7 +63,7 @@ class Tars:
         self.sums: dict[tuple[str, int], int] = {}
 
     def add(self, field: str, shard: int, key: str, array: Floats) -> int:
-        """Append a member; return what the original takes for its offset."""
+        """Append a member; return the offset that the original records."""
         at = field, shard
         if at not in self.tars:
             path = self.root / f"{field}_shards" / f"shard_{shard:04d}.tar"
@@ -75,12 +75,13 @@ class Tars:
         member.size = file.tell()
         file.seek(0)
         self.tars[at].addfile(member, file)
-        self.sums[at] += member.size  # of data alone, without headers
+        # Of data without headers: the original's offsets are wrong.
+        self.sums[at] += member.size
         return self.sums[at] - member.size
 
 
 def create_index(database: sqlite3.Connection, root: Path) -> None:
-    """Create the tables of a columnar dataset, as the original has them."""
+    """Create the original's tables of a columnar dataset."""
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=NORMAL")
     places = "".join(
@@ -102,7 +103,7 @@ def create_index(database: sqlite3.Connection, root: Path) -> None:
 
 
 class Original:
-    """The original's algorithm: a row, then each member found by name in a tar."""
+    """Reader by the original's algorithm: a row, then each member by name in a tar."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -151,7 +152,7 @@ class Original:
 
 
 def write_blobs(folder: Path, rows: Iterable[Row]) -> None:
-    """One commit, synced."""
+    """Write a table of blobs in one synced commit."""
     database = sqlite3.connect(folder / "blobs.sqlite")
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=FULL")
@@ -166,7 +167,7 @@ def write_blobs(folder: Path, rows: Iterable[Row]) -> None:
 
 
 class Blobs:
-    """SQLite alone, the arrays in columns of a table."""
+    """Reader of SQLite alone, with the arrays in columns of a table."""
 
     def __init__(self, folder: Path) -> None:
         self.database = sqlite3.connect(folder / "blobs.sqlite")
@@ -196,16 +197,16 @@ class Blobs:
 
     def columns(self, keys: Sequence[str]) -> Columns:
         rows = self.rows_of(keys)
-        return joined(rows, len(rows))
+        return join_columns(rows, len(rows))
 
     def batches(self) -> Iterator[Columns]:
         rows = self.database.execute(self.select)
         while some := rows.fetchmany(BATCH):
-            yield joined(some, len(some))
+            yield join_columns(some, len(some))
 
 
-def joined(rows: Sequence[Sequence[Any]], count: int) -> Columns:
-    """Join the bytes of each field, which begin with a row's third value."""
+def join_columns(rows: Sequence[Sequence[Any]], count: int) -> Columns:
+    """Return columns of rows, whose fields begin at the third value."""
     return {
         field: np.frombuffer(b"".join(row[2 + k] for row in rows), np.float32).reshape(
             count, size
@@ -215,7 +216,7 @@ def joined(rows: Sequence[Sequence[Any]], count: int) -> Columns:
 
 
 def write_lmdb(folder: Path, rows: Iterable[Row]) -> None:
-    """One commit, synced; a value is the arrays one after another, then metadata."""
+    """Write in one synced commit; a value is the joined arrays and the metadata."""
     lmdb = pytest.importorskip("lmdb")
     with lmdb.open(str(folder), map_size=MAP_SIZE) as env, env.begin(write=True) as txn:
         for key, arrays, metadata in rows:
@@ -224,7 +225,7 @@ def write_lmdb(folder: Path, rows: Iterable[Row]) -> None:
 
 
 class Lmdb:
-    """One value a sample; a batch is copied row by row."""
+    """Reader of LMDB, one value a sample; batches are copied row by row."""
 
     def __init__(self, folder: Path) -> None:
         lmdb = pytest.importorskip("lmdb")
@@ -245,7 +246,7 @@ class Lmdb:
         return [self.found(self.txn.get(key.encode())) for key in keys]
 
     def split(self, values: Sequence[Any]) -> Columns:
-        """Columns of values; the fields lie side by side in a value."""
+        """Return the columns of values, in which the fields are adjacent."""
         width = sum(FIELDS.values())
         table = np.empty((len(values), width), np.float32)
         for row, data in zip(table, values, strict=True):

@@ -1,6 +1,6 @@
-"""Stores of whole columns, and files a sample, beside columnar datasets.
+"""Rivals without ids: stores of whole columns, and one file a sample.
 
-None of these finds a sample by its id: a dict of all ids, in memory, does it for them.
+The column stores look ids up in a dict in memory.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import pytest
 from columnar_data import BATCH, EACH, FIELDS, Columns, Found, Row, text_of
 
 
-def whole(rows: Iterable[Row]) -> tuple[list[str], list[str], Columns]:
-    """Ids, metadata as text, and columns of all samples."""
+def collect(rows: Iterable[Row]) -> tuple[list[str], list[str], Columns]:
+    """Return ids, metadata as text, and columns of all samples."""
     ids, arrays, metadata = zip(*rows, strict=True)
     columns = {field: np.stack([some[field] for some in arrays]) for field in FIELDS}
     return list(ids), [text_of(some) for some in metadata], columns
 
 
 def write_arrow(folder: Path, rows: Iterable[Row]) -> None:
-    """As Hugging Face's datasets saves a table: Arrow, lists of fixed size."""
+    """Write Arrow as Hugging Face's datasets saves it, in lists of fixed size."""
     pa = pytest.importorskip("pyarrow")
     datasets = pytest.importorskip("datasets")
-    ids, texts, columns = whole(rows)
+    ids, texts, columns = collect(rows)
     table = {"id": ids, "meta": texts}
     for field, column in columns.items():
         flat = pa.array(column.reshape(-1))
@@ -37,7 +37,7 @@ def write_arrow(folder: Path, rows: Iterable[Row]) -> None:
 
 
 class Arrow:
-    """A dataset of Hugging Face's, mapped, that answers in NumPy arrays."""
+    """Mapped dataset of Hugging Face's datasets, with NumPy results."""
 
     def __init__(self, folder: Path) -> None:
         datasets = pytest.importorskip("datasets")
@@ -68,9 +68,9 @@ class Arrow:
 
 
 def write_zarr(folder: Path, rows: Iterable[Row]) -> None:
-    """Chunks of `EACH` samples, not compressed."""
+    """Write uncompressed chunks of `EACH` samples."""
     zarr: Any = pytest.importorskip("zarr")
-    ids, texts, columns = whole(rows)
+    ids, texts, columns = collect(rows)
     (folder / "ids.json").write_text(json.dumps([ids, texts]))
     group = zarr.open_group(folder / "z", mode="w")
     for field, column in columns.items():
@@ -82,7 +82,7 @@ def write_zarr(folder: Path, rows: Iterable[Row]) -> None:
 
 
 class Zarr:
-    """Arrays in a folder; metadata and ids are kept in memory for it."""
+    """Reader of zarr arrays; metadata and ids are in memory."""
 
     def __init__(self, folder: Path) -> None:
         zarr: Any = pytest.importorskip("zarr")
@@ -102,20 +102,20 @@ class Zarr:
         return {field: array.oindex[chosen] for field, array in self.fields.items()}
 
     def batches(self) -> Iterator[Columns]:
-        """Whole chunks, which suit it best."""
+        """Iterate over whole chunks, the fastest way."""
         for at in range(0, len(self.texts), EACH):
             yield {field: array[at : at + EACH] for field, array in self.fields.items()}
 
 
 def write_npz(folder: Path, rows: Iterable[Row]) -> None:
-    """A file a sample."""
+    """Write one file a sample."""
     for key, arrays, metadata in rows:
         values: dict[str, Any] = {**arrays, "meta": np.array(text_of(metadata))}
         np.savez(folder / f"{key}.npz", **values)
 
 
 class Npz:
-    """`np.load` of a sample's file."""
+    """Reader of a sample's file by `np.load`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

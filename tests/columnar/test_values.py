@@ -202,9 +202,7 @@ IDS = [
     "\x7f\x01",
     "null",
     *("long" * (n // 4) + "x" * (n % 4) for n in (90, 95, 96, 97, 100, 150, 256, 300)),
-    *(
-        "p" * 100 + tail for tail in ("1", "2")
-    ),  # they differ past the end of ustar's name
+    *("p" * 100 + tail for tail in ("1", "2")),  # differ past ustar's name
     "f" * 140 + "/" + "n" * 90,
     "ü" * 47,  # 94 bytes
     "ü" * 60 + "/x",
