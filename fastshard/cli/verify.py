@@ -21,7 +21,7 @@ from fastshard.cli.common import (
 from fastshard.errors import FastshardError
 from fastshard.remote.file import try_open_remote
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_remote, join_url
+from fastshard.remote.urls import is_remote, join_url, redact
 
 if TYPE_CHECKING:
     from fastshard.dataset.verify import Fault
@@ -54,7 +54,7 @@ def verify_one_shard(
         write_fault(fault, args.json)
     if shard is not None:
         if not faults and not args.json:
-            write_line(f"{path}: ok, {len(shard):,} members")
+            write_line(f"{redact(path)}: ok, {len(shard):,} members")
         shard.close()
     return 1 if faults else 0
 

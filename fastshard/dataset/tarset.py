@@ -34,7 +34,6 @@ from fastshard.remote.urls import (
     Url,
     base_of,
     common_folder,
-    folder_of,
     is_folder,
     is_remote,
     join_url,
@@ -42,7 +41,7 @@ from fastshard.remote.urls import (
     relative_path,
 )
 
-__all__ = ["TarSet", "common_root", "require_tars"]
+__all__ = ["TarSet", "common_root", "require_tars", "shard_name"]
 
 HEAD_BYTES = 4096  # of a shard, hashed for its identity
 THREADS = 16  # scan headers, which waits for disks
@@ -155,20 +154,12 @@ class TarSet(ShardSet):
         folder = self._index_folder
         if folder is None:
             return self.index
-        below = self._folder_below_root(k)
+        below = shard_name(self.paths[k], self.root).rpartition("/")[0]
         if isinstance(folder, Url):
             if self.remote is None and folder.scheme in HTTP:
                 below = quote(below)  # a path, not part of a URL yet
             return join_url(folder.text, below) if below else folder.text
         return os.path.normpath(os.path.join(folder, below))
-
-    def _folder_below_root(self, k: int) -> str:
-        """Return the folder of shard `k` relative to the root; "" for the root."""
-        if self.remote is not None:
-            return relative_path(folder_of(self.paths[k]) + "/", self.root).rstrip("/")
-        folder = os.path.dirname(os.path.abspath(self.paths[k]))
-        below = os.path.relpath(folder, self.root)
-        return "" if below == os.curdir else below.replace(os.sep, "/")
 
     def without(self, dropped: Collection[int]) -> TarSet:
         """Return a set without some shards; it opens its own handles."""
@@ -364,6 +355,13 @@ def require_tars(shards: ShardSet) -> TarSet:
             f"{shards.root}; its shards hold fields, not samples"
         )
     return shards
+
+
+def shard_name(path: str, root: str) -> str:
+    """Return a shard's path or URL relative to the root, with slashes."""
+    if is_remote(path):
+        return relative_path(path, root)
+    return os.path.relpath(path, root).replace(os.sep, "/")
 
 
 def common_root(paths: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Faults of shards and of their indexes."""
+"""Verification of tar shards, of their indexes and of the dataset's index."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from urllib.parse import quote
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
@@ -17,201 +18,43 @@ from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
 from fastshard.index.contents import Contents
 from fastshard.index.dataset_file import DatasetIndex
 from fastshard.index.dataset_lookup import (
+    DatasetIndexView,
     match_dataset_index,
     match_remote_dataset_index,
 )
 from fastshard.index.remote_sidecar import read_remote_index, remote_sidecar_path
 from fastshard.index.sidecar import SEARCHED, infer_format, read_index, sidecar_path
-from fastshard.remote.file import RemoteFile, open_remote, read_remote, try_open_remote
-from fastshard.remote.options import Settings
-from fastshard.remote.urls import is_folder, is_remote
+from fastshard.remote.file import open_remote, read_remote, try_open_remote
+from fastshard.remote.options import Settings, make_settings
+from fastshard.remote.urls import is_folder, is_remote, redact
 
 __all__ = [
     "Fault",
-    "find_indexes",
-    "find_remote_indexes",
     "find_trailing_data",
     "verify_dataset",
     "verify_dataset_index",
     "verify_index",
     "verify_shard",
-    "verify_shards_listed",
 ]
 
-
-MOST = 100  # faults of one kind that are told one by one
-
-FaultTuple = tuple[str, int, str | None, str]  # path, offset, member, reason
-
-
-def find_indexes(shard: str, index: str) -> list[str]:
-    """Return the indexes of a shard: those beside it, none, or the one named."""
-    if index == "none":
-        return []
-    if index != "auto" and not os.path.isdir(index):
-        return [index]
-    folder = None if index == "auto" else index
-    paths = [sidecar_path(shard, kind, folder) for kind in SEARCHED]
-    return [path for path in paths if os.path.exists(path)]
-
-
-def find_remote_indexes(url: str, index: str, settings: Settings) -> list[str]:
-    """Return the indexes of a remote shard, in the same way."""
-    if index == "none":
-        return []
-    if index != "auto" and not is_folder(index):
-        return [index]
-    folder = None if index == "auto" else index
-    paths = [remote_sidecar_path(url, kind, folder) for kind in SEARCHED]
-    return [path for path in paths if _is_there(path, settings)]
-
-
-def _is_there(path: str, settings: Settings) -> bool:
-    if is_remote(path):
-        return try_open_remote(path, settings) is not None
-    return os.path.exists(path)
-
-
-def verify_index(path: str, shard: TarShard, hashes: bool) -> Iterator[FaultTuple]:
-    """Say what an index has that a scanned shard has not, and the reverse.
-
-    Parameters
-    ----------
-    path : str
-        The index.
-    shard : TarShard
-        Opened by a scan of its headers.
-    hashes : bool
-        Compare members with checksums that the index records.
-    """
-    try:
-        with shard.file() as file:
-            if isinstance(file, LocalFile):
-                contents = read_index(path, file, last_dot=False, lower=True)
-            else:
-                contents = read_remote_index(path, file, last_dot=False, lower=True)
-        if infer_format(path.partition("?")[0]) == "fsi":
-            broken = list(_broken_parts(path, file))
-            if broken:  # what it lists there is handed out to nobody
-                yield from broken
-                return
-    except FormatError as error:
-        yield error.path, error.offset, error.member, error.reason
-        return
-    names, offsets, sizes = shard.names, shard.offsets, shard.sizes
-    stored = {
-        (offset, size, name)
-        for offset, size, name in zip(
-            offsets.tolist(), sizes.tolist(), names, strict=True
-        )
-    }
-    table = contents.table
-    listed = {(*table.extent(i), table.name_of(i)) for i in range(len(table))}
-    for offset, size, name in sorted(listed - stored)[:MOST]:
-        reason = f"lists {size:,} bytes at byte {offset:,}, which the headers do not"
-        yield path, 0, name, reason
-    last = {name: (offset, size) for offset, size, name in sorted(stored)}
-    for offset, size, name in sorted(stored - listed)[:MOST]:
-        if contents.index == path and last[name] != (offset, size):
-            continue  # one of several of this name: a dict lists the last alone
-        yield path, 0, name, f"does not list the {size:,} bytes at byte {offset:,}"
-    yield from _wrong_samples(path, contents)
-    if hashes:
-        yield from _wrong_hashes(path, shard, contents)
-
-
-def _broken_parts(path: str, file: LocalFile | RemoteFile) -> Iterator[FaultTuple]:
-    from fastshard.index.binary import parse_binary, read_binary
-
-    if isinstance(file, LocalFile) or not is_remote(path):
-        index = read_binary(path)
-    else:
-        index = parse_binary(read_remote(path, file.settings), path)
-    for part, at in index.find_damage():
-        yield path, at, None, f"the checksum of its {part} is wrong"
-
-
-def _wrong_samples(path: str, contents: Contents) -> Iterator[FaultTuple]:
-    """Compare the samples that an index lists with those that its names make."""
-    from fastshard._core.table.grouping import copy_samples
-
-    if contents.grouping is None:
-        return
-    rule = contents.grouping.last_dot, contents.grouping.lower
-    if copy_samples(contents.grouping) != copy_samples(Grouping(contents.table, *rule)):
-        yield path, 0, None, "its samples are not those that its names make"
-    for i in Grouping(contents.table, rule[0], True).repeats()[:MOST]:
-        if not contents.grouping.may_repeat:
-            name = contents.table.name_of(i)
-            yield path, 12, name, "says that no sample has a field twice"
-
-
-def _wrong_hashes(
-    path: str, shard: TarShard, contents: Contents
-) -> Iterator[FaultTuple]:
-    table = contents.table
-    nbytes = shard.nbytes
-    for i in range(len(table)):
-        try:
-            recorded = json.loads(table.info(i) or b"{}").get("sha256")
-        except (ValueError, AttributeError, RecursionError):
-            yield path, 0, table.name_of(i), "its info is no JSON object"
-            continue
-        offset, size = table.extent(i)
-        if recorded is None or offset > nbytes or size > nbytes - offset:
-            continue
-        digest = hashlib.sha256(shard.parts()[0].read(offset, size)).hexdigest()
-        if digest != recorded:
-            yield shard.path, offset, table.name_of(i), "its sha256 is not the index's"
-
-
-def verify_shards_listed(shards: TarSet) -> Iterator[FaultTuple]:
-    """Say what a ``dataset.fsi`` has that its shards have not."""
-    known = shards.index_view
-    assert known is not None
-    if known.file.has_damaged_rows():
-        yield known.path, 76, None, "the checksum of its table of keys is wrong"
-    for k in range(len(shards)):
-        try:
-            shards.shard(k)
-        except StaleIndexError as error:
-            yield error.path, error.offset, error.member, error.reason
-        except (FormatError, OSError):
-            continue  # the shard's own fault, told already
-    yield from _wrong_rows(shards)
-
-
-def _wrong_rows(shards: TarSet) -> Iterator[FaultTuple]:
-    """Compare a table of keys with one made of the keys."""
-    from fastshard.dataset.views import build_key_table
-
-    known = shards.index_view
-    assert known is not None
-    if not known.has_keys:
-        return
-    try:
-        made = build_key_table(shards, known.file.seed)
-        same = made.tobytes() == known.file.copy_rows()
-        if not same:
-            made = build_key_table(shards, known.file.seed, older=True)
-            same = made.tobytes() == known.file.copy_rows()
-    except (FormatError, OSError):
-        return  # told already
-    if not same:
-        yield known.path, 0, None, "its table of keys is not that of the keys"
-
-
+MAX_FAULTS = 100  # of one kind, in one index
 BLOCK = 512  # bytes
 CHUNK = 1 << 20  # bytes read at once, a multiple of BLOCK
+FLAGS_OFFSET = 12  # bytes: of the flags in an .fsi
+ROWS_CHECKSUM_OFFSET = 76  # bytes: in a dataset.fsi
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong with a shard."""
+    """A fault of a shard or an index."""
 
-    path: str
+    path: str  # or URL, redacted
     offset: int  # bytes from the start of the file
     member: str | None
     reason: str
+
+
+def _fault_of(error: FormatError) -> Fault:
+    return Fault(error.path, error.offset, error.member, error.reason)
 
 
 def verify_shard(
@@ -222,30 +65,30 @@ def verify_shard(
     hashes: bool = False,
     remote: Settings | None = None,
 ) -> tuple[TarShard | None, list[Fault]]:
-    """Check a shard's headers and bounds, its names, its indexes, and its end.
+    """Check the headers, bounds, names, indexes and end of a shard.
 
     Parameters
     ----------
     path : str or path-like
     progress : callable, optional
-        Called now and then with the bytes walked over so far.
+        Called now and then with the bytes scanned so far.
     index : str
-        ``"auto"``: the indexes beside it; ``"none"``; or one that is named.
+        ``"auto"``: the indexes beside the shard; ``"none"``; the path or URL of one,
+        or of a folder of indexes.
     hashes : bool
-        Compare members with the checksums that an index records, which reads
-        the whole shard.
+        Compare members with the checksums that an index records; reads the whole
+        shard.
     remote : Settings, optional
         How a URL is read.
 
     Returns
     -------
     shard : TarShard or None
-        The open shard, its headers scanned, or None where it cannot be opened.
+        The open shard, its headers scanned, or None if it cannot be opened.
     faults : list of Fault
-        Empty for a sound shard. Not only what keeps it from being read: names
-        that occur twice, fields that a sample has twice, data behind the
-        archive's end that no reader of tars sees, whatever an index says that
-        the headers do not.
+        Empty for a sound shard. Includes faults that do not prevent reading: names
+        that occur twice, fields that a sample has twice, data after the archive's
+        end, which tar readers ignore, and differences between indexes and headers.
 
     Raises
     ------
@@ -253,10 +96,11 @@ def verify_shard(
         The file cannot be read.
     """
     try:
-        again = "none" if remote is None else "rebuild"  # none that was kept
-        shard = open_tar(path, TarOptions(again, remote=remote), progress=progress)
+        # Scan: "none" would take the cached index of a remote shard.
+        scan = "none" if remote is None else "rebuild"
+        shard = open_tar(path, TarOptions(scan, remote=remote), progress=progress)
     except FormatError as error:
-        return None, [Fault(error.path, error.offset, error.member, error.reason)]
+        return None, [_fault_of(error)]
     faults = [
         *(
             _member_fault(shard, i, "a later member has the same name")
@@ -267,23 +111,174 @@ def verify_shard(
             for i in shard.samples.grouping.repeats()
         ),
     ]
-    after = find_trailing_data(shard)
-    if after is not None:
-        faults.append(Fault(shard.path, *after))
-    found_at = (
-        find_indexes(shard.path, index)
-        if remote is None
-        else find_remote_indexes(os.fspath(path), index, remote)
-    )
-    for found in found_at:
-        faults.extend(Fault(*fault) for fault in verify_index(found, shard, hashes))
+    trailing = find_trailing_data(shard)
+    if trailing is not None:
+        faults.append(Fault(shard.path, *trailing))
+    settings = remote
+    if settings is None and is_remote(index):
+        settings = make_settings({}, [index])
+    for found in _find_indexes(os.fspath(path), index, settings):
+        faults.extend(verify_index(found, shard, hashes, settings))
     return shard, faults
+
+
+def _member_fault(shard: TarShard, i: int, reason: str) -> Fault:
+    return Fault(shard.path, int(shard.offsets[i]), shard.names[i], reason)
+
+
+def _find_indexes(shard: str, index: str, settings: Settings | None) -> list[str]:
+    """Return the paths and URLs of a shard's indexes, for `index` of `verify_shard`."""
+    if index == "none":
+        return []
+    if index != "auto" and not is_folder(index):
+        return [index]
+    folder = None if index == "auto" else index
+    if settings is None:
+        paths = [sidecar_path(shard, kind, folder) for kind in SEARCHED]
+        return [path for path in paths if os.path.exists(path)]
+    url = shard if is_remote(shard) else quote(os.path.basename(shard))
+    paths = [remote_sidecar_path(url, kind, folder) for kind in SEARCHED]
+    return [path for path in paths if _exists(path, settings)]
+
+
+def _exists(path: str, settings: Settings) -> bool:
+    if is_remote(path):
+        return try_open_remote(path, settings) is not None
+    return os.path.exists(path)
+
+
+def verify_index(
+    path: str, shard: TarShard, hashes: bool, settings: Settings | None = None
+) -> Iterator[Fault]:
+    """Compare an index with a shard.
+
+    Parameters
+    ----------
+    path : str
+        Path or URL of the index.
+    shard : TarShard
+        Opened by a scan of its headers.
+    hashes : bool
+        Compare members with the checksums that the index records.
+    settings : Settings, optional
+        How a URL is read.
+    """
+    shown = redact(path)
+    try:
+        with shard.file() as file:
+            if isinstance(file, LocalFile) and not is_remote(path):
+                contents = read_index(path, file, last_dot=False, lower=True)
+            else:
+                contents = read_remote_index(
+                    path, file, last_dot=False, lower=True, settings=settings
+                )
+            if settings is None and not isinstance(file, LocalFile):
+                settings = file.settings
+        if infer_format(path.partition("?")[0]) == "fsi":
+            damage = list(_verify_checksums(path, settings))
+            if damage:  # no reader uses what the damaged parts list
+                yield from damage
+                return
+    except FormatError as error:
+        yield _fault_of(error)
+        return
+    extents = zip(shard.offsets.tolist(), shard.sizes.tolist(), strict=True)
+    stored = {
+        (offset, size, name)
+        for (offset, size), name in zip(extents, shard.names, strict=True)
+    }
+    table = contents.table
+    listed = {(*table.extent(i), table.name_of(i)) for i in range(len(table))}
+    for offset, size, name in sorted(listed - stored)[:MAX_FAULTS]:
+        reason = f"lists {size:,} bytes at byte {offset:,}, which the headers do not"
+        yield Fault(shown, 0, name, reason)
+    last = {name: (offset, size) for offset, size, name in sorted(stored)}
+    for offset, size, name in sorted(stored - listed)[:MAX_FAULTS]:
+        if contents.index == shown and last[name] != (offset, size):
+            continue  # a format with one entry for each name lists the last member
+        reason = f"does not list the {size:,} bytes at byte {offset:,}"
+        yield Fault(shown, 0, name, reason)
+    yield from _verify_samples(shown, contents)
+    if hashes:
+        yield from _verify_hashes(shown, shard, contents)
+
+
+def _verify_checksums(path: str, settings: Settings | None) -> Iterator[Fault]:
+    """Check the checksums of an ``.fsi``."""
+    from fastshard.index.binary import parse_binary, read_binary
+
+    shown = redact(path)
+    if is_remote(path):
+        assert settings is not None
+        index = parse_binary(read_remote(path, settings), shown)
+    else:
+        index = read_binary(path)
+    for part, offset in index.find_damage():
+        yield Fault(shown, offset, None, f"the checksum of its {part} is wrong")
+
+
+def _verify_samples(path: str, contents: Contents) -> Iterator[Fault]:
+    """Compare the samples that an index lists with the grouping of its names."""
+    from fastshard._core.table.grouping import copy_samples
+
+    if contents.grouping is None:
+        return
+    rule = contents.grouping.last_dot, contents.grouping.lower
+    if copy_samples(contents.grouping) != copy_samples(Grouping(contents.table, *rule)):
+        yield Fault(path, 0, None, "its samples differ from the grouping of its names")
+    for i in Grouping(contents.table, rule[0], True).repeats()[:MAX_FAULTS]:
+        if not contents.grouping.may_repeat:
+            name = contents.table.name_of(i)
+            reason = "the flag says that no sample has a field twice, but one has"
+            yield Fault(path, FLAGS_OFFSET, name, reason)
+
+
+def _verify_hashes(path: str, shard: TarShard, contents: Contents) -> Iterator[Fault]:
+    """Compare the members of a shard with the checksums that an index records."""
+    table = contents.table
+    nbytes = shard.nbytes
+    for i in range(len(table)):
+        try:
+            recorded = json.loads(table.info(i) or b"{}").get("sha256")
+        except (ValueError, AttributeError, RecursionError):
+            yield Fault(path, 0, table.name_of(i), "its info is not a JSON object")
+            continue
+        offset, size = table.extent(i)
+        if recorded is None or offset > nbytes or size > nbytes - offset:
+            continue
+        digest = hashlib.sha256(shard.parts()[0].read(offset, size)).hexdigest()
+        if digest != recorded:
+            reason = "its sha256 is not the index's"
+            yield Fault(shard.path, offset, table.name_of(i), reason)
+
+
+def find_trailing_data(shard: TarShard) -> tuple[int, None, str] | None:
+    """Find data after the end of a shard's archive, other than padding.
+
+    Returns
+    -------
+    (int, None, str) or None
+        The offset of the data, and whether it is another archive. Also None for a
+        shard that was opened with an index, which does not record the end.
+    """
+    if shard.end is None:
+        return None
+    with shard.file() as file:
+        for at in range(shard.end, file.nbytes, CHUNK):
+            (chunk,) = file.read_many([(at, min(CHUNK, file.nbytes - at))])
+            data = len(chunk) - len(chunk.lstrip(b"\0"))
+            if data < len(chunk):
+                start = at + data - data % BLOCK
+                block = chunk[start - at : start - at + BLOCK]
+                what = "another archive" if block[257:262] == b"ustar" else "data"
+                return start, None, f"{what} follows the end of the archive; not read"
+    return None
 
 
 def verify_dataset(shards: TarSet, *, hashes: bool = False) -> list[Fault]:
     """Check every shard of a dataset as `verify_shard` does, in threads.
 
-    And ``dataset.fsi``: its table of keys, and that each shard is what it says.
+    Also checks ``dataset.fsi``: its table of keys, and its record of each shard.
     """
 
     def verify(k: int) -> list[Fault]:
@@ -293,78 +288,86 @@ def verify_dataset(shards: TarSet, *, hashes: bool = False) -> list[Fault]:
                 path, index=shards.index_option(k), hashes=hashes, remote=shards.remote
             )
         except FileNotFoundError:
-            return [Fault(path, 0, None, "the shard is not there")]
+            return [Fault(redact(path), 0, None, "the shard does not exist")]
         if shard is not None:
             shard.close()
         return faults
 
-    faults = [
-        fault for found in shards.map_shards(verify, "verifying") for fault in found
-    ]
+    results = shards.map_shards(verify, "verifying")
+    faults = [fault for found in results for fault in found]
     if shards.index_view is not None:
-        faults.extend(_known_faults(shards))
+        faults.extend(_verify_index_view(shards, shards.index_view))
     return faults
 
 
 def verify_dataset_index(
     path: str, paths: Sequence[str], remote: Settings | None = None
 ) -> list[Fault]:
-    """Check a ``dataset.fsi`` against the shards that it should list."""
+    """Check a ``dataset.fsi`` against the shards that it should list.
+
+    Parameters
+    ----------
+    path : str
+        Path or URL of the index.
+    paths : sequence of str
+        The shards.
+    remote : Settings, optional
+        How URLs are read.
+    """
     root = common_root(paths)
     try:
         if remote is not None:
-            index = DatasetIndex(path, file=open_remote(path, remote))
-            known = match_remote_dataset_index(index, paths, root, whole=True)
+            file = open_remote(path, remote)
+            index = DatasetIndex(file.path, file=file)  # its path is redacted
+            view = match_remote_dataset_index(index, paths, root, whole=True)
         else:
             index = DatasetIndex(path)
-            known = match_dataset_index(index, paths, root, whole=True)
+            view = match_dataset_index(index, paths, root, whole=True)
     except FormatError as error:
-        return [Fault(error.path, error.offset, error.member, error.reason)]
+        return [_fault_of(error)]
     shards = TarSet(
         paths,
         index="auto",
-        root=common_root(paths),
+        root=root,
         mode="mmap",
         key="last" if index.last_dot else "first",
         lower=True,
-        index_view=known,
+        index_view=view,
         remote=remote,
     )
-    return _known_faults(shards)
+    return _verify_index_view(shards, view)
 
 
-def _known_faults(shards: TarSet) -> list[Fault]:
-    with warnings.catch_warnings():  # what is stale is a fault by now
+def _verify_index_view(shards: TarSet, view: DatasetIndexView) -> list[Fault]:
+    """Compare the entries of a ``dataset.fsi`` with their shards."""
+    faults = []
+    if view.file.has_damaged_rows():
+        reason = "the checksum of its table of keys is wrong"
+        faults.append(Fault(view.path, ROWS_CHECKSUM_OFFSET, None, reason))
+    with warnings.catch_warnings():  # stale indexes of shards are faults already
         warnings.simplefilter("ignore", StaleIndexWarning)
-        return [Fault(*fault) for fault in verify_shards_listed(shards)]
+        for k in range(len(shards)):
+            try:
+                shards.shard(k)
+            except StaleIndexError as error:
+                faults.append(_fault_of(error))
+            except (FormatError, OSError):
+                continue  # a fault of the shard, reported by verify_shard
+        if view.has_keys and not _has_equal_rows(shards, view):
+            reason = "its table of keys differs from the samples' keys"
+            faults.append(Fault(view.path, 0, None, reason))
+    return faults
 
 
-def _member_fault(shard: TarShard, i: int, reason: str) -> Fault:
-    return Fault(shard.path, int(shard.offsets[i]), shard.names[i], reason)
+def _has_equal_rows(shards: TarSet, view: DatasetIndexView) -> bool:
+    """Compare a table of keys with the samples' keys; True if shards are damaged."""
+    from fastshard.dataset.views import build_key_table
 
-
-def find_trailing_data(shard: TarShard) -> tuple[int, None, str] | None:
-    """Say what follows the end of a shard's archive, unless it is padding.
-
-    Returns
-    -------
-    (int, None, str) or None
-        The byte it begins at, and whether it is another archive or other data.
-        None too where the shard was opened with an index that has no end.
-    """
-    if shard.end is None:
-        return None  # an index told of the members, and not of what follows
-    with shard.file() as file:
-        for at in range(shard.end, file.nbytes, CHUNK):
-            (chunk,) = file.read_many([(at, min(CHUNK, file.nbytes - at))])
-            data = len(chunk) - len(chunk.lstrip(b"\0"))
-            if data < len(chunk):
-                start = at + data - data % BLOCK
-                return start, None, _kind_of(chunk[start - at : start - at + BLOCK])
-    return None
-
-
-def _kind_of(block: bytes) -> str:
-    if block[257:262] == b"ustar":
-        return "another archive follows the end of this one, and is not read"
-    return "data follows the end of the archive, and is not read"
+    try:
+        recorded = view.file.copy_rows()
+        return any(
+            build_key_table(shards, view.file.seed, older=older).tobytes() == recorded
+            for older in (False, True)
+        )
+    except (FormatError, OSError):
+        return True  # a fault of the shard, reported by verify_shard

@@ -31,7 +31,13 @@ from fastshard.index.freshness import (
 )
 from fastshard.index.sidecar import find_index, read_index, save_index, sidecar_path
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
-from fastshard.remote.urls import Url, is_remote, parse_path_or_url, parse_url
+from fastshard.remote.urls import (
+    Url,
+    is_folder,
+    is_remote,
+    parse_path_or_url,
+    parse_url,
+)
 
 if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing
@@ -484,9 +490,10 @@ def open_local_tar(
     file = LocalFile(name)
     try:
         if isinstance(index, Url):
-            contents = _read_contents(index, file, rule, options.remote)
+            found = _read_contents(index, file, rule, options.remote)
         else:
-            contents = _find_contents(index, file, rule, mode == "pread", progress)
+            found = _find_contents(index, file, rule, mode == "pread", progress)
+        contents = found or _scan_contents(file, progress)
         grouping = contents.grouping or Grouping(contents.table, **rule)
         if index == "rebuild":
             path = sidecar_path(name, "fsi")
@@ -582,35 +589,41 @@ def _find_contents(
     rule: dict[str, bool],
     copied: bool,
     progress: Progress | None,
-) -> Contents:
-    """Return the contents of a local shard, from a local index or from a scan."""
-    if index not in ("none", "rebuild"):
-        if index == "auto" or os.path.isdir(index):
-            folder = None if index == "auto" else index
-            found = find_index(file, folder, copied=copied, **rule)
-        else:
-            found = read_index(
-                index,
-                file,
-                last_dot=rule["last_dot"],
-                lower=rule["lower"],
-                copied=copied,
-                progress=progress,
-            )
-        if found is not None:
-            return found
-    table, skipped, end = _scan(file, progress)
-    return Contents(table, end=end, skipped=MappingProxyType(skipped))
+) -> Contents | None:
+    """Return the contents of a local shard from a local index, or None."""
+    if index in ("none", "rebuild"):
+        return None
+    if index == "auto" or os.path.isdir(index):
+        folder = None if index == "auto" else index
+        return find_index(file, folder, copied=copied, **rule)
+    return read_index(
+        index,
+        file,
+        last_dot=rule["last_dot"],
+        lower=rule["lower"],
+        copied=copied,
+        progress=progress,
+    )
 
 
 def _read_contents(
     url: Url, file: LocalFile, rule: dict[str, bool], settings: Settings | None
-) -> Contents:
-    """Return the contents of a local shard from a remote index."""
-    from fastshard.index.remote_sidecar import read_remote_index
+) -> Contents | None:
+    """Return the contents of a local shard from a remote index.
+
+    None if the URL is of a folder without a fresh index of the shard.
+    """
+    from fastshard.index.remote_sidecar import find_remote_index, read_remote_index
 
     settings = settings or make_settings({}, [url])
-    return read_remote_index(url, file, settings=settings, **rule)
+    read = find_remote_index if is_folder(url) else read_remote_index
+    return read(url, file, settings=settings, **rule)
+
+
+def _scan_contents(file: LocalFile, progress: Progress | None) -> Contents:
+    """Return the contents of a local shard from a scan of its headers."""
+    table, skipped, end = _scan(file, progress)
+    return Contents(table, end=end, skipped=MappingProxyType(skipped))
 
 
 def _index_for_reopening(index: str | Url) -> str:

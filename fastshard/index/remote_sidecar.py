@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from urllib.parse import quote
 
 from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError, RemoteError
@@ -20,6 +21,7 @@ from fastshard.index.sidecar import (
 from fastshard.remote.file import RemoteFile, is_not_found, read_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
+    HTTP,
     Url,
     is_folder,
     join_url,
@@ -59,7 +61,7 @@ def find_contents(
     contents = None
     if index == "auto" or (index not in ("none", "rebuild") and is_folder(index)):
         folder = None if index == "auto" else index
-        contents = find_remote_index(file, folder, last_dot=last_dot, lower=lower)
+        contents = find_remote_index(folder, file, last_dot=last_dot, lower=lower)
     elif index not in ("none", "rebuild"):
         contents = read_remote_index(index, file, last_dot=last_dot, lower=lower)
     if contents is None:
@@ -68,25 +70,40 @@ def find_contents(
 
 
 def find_remote_index(
-    file: RemoteFile, folder: str | Url | None, *, last_dot: bool, lower: bool
+    folder: str | Url | None,
+    file: RemoteFile | LocalFile,
+    *,
+    last_dot: bool,
+    lower: bool,
+    settings: Settings | None = None,
 ) -> Contents | None:
-    """Return the contents that a fresh index of a remote shard lists, or None.
+    """Return the contents that a fresh index of a shard lists, or None.
+
+    The shard or the folder of its index is remote.
 
     A stale or damaged index is ignored with a `StaleIndexWarning`.
 
     Parameters
     ----------
-    file : RemoteFile
-        The shard.
     folder : str or Url, optional
-        Directory of the indexes; by default the shard's own.
+        Directory of the indexes; by default that of a remote shard.
+    file : RemoteFile or LocalFile
+        The shard.
     last_dot, lower
         As for `read_index`.
+    settings : Settings, optional
+        As for `read_remote_index`.
     """
+    if isinstance(file, RemoteFile):
+        shard = file.location
+    else:
+        shard = Url(quote(os.path.basename(file.path)))
     for kind in SEARCHED:
-        path = _sidecar_location(file.location, kind, folder)
+        path = _sidecar_location(shard, kind, folder)
         try:
-            return read_remote_index(path, file, last_dot=last_dot, lower=lower)
+            return read_remote_index(
+                path, file, last_dot=last_dot, lower=lower, settings=settings
+            )
         except OSError as error:
             if not is_not_found(error):
                 raise
@@ -108,6 +125,7 @@ def _sidecar_location(url: Url, kind: str, folder: str | Url | None) -> str | Ur
         return Url(sidecar_path(url.base, kind) + url.query)
     name = sidecar_path(url_basename(url.base), kind)
     if isinstance(folder, Url):
+        name = quote(name) if folder.scheme in HTTP else name
         return Url(join_url(folder.text, name))
     return os.path.join(folder, name)
 

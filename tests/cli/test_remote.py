@@ -50,6 +50,13 @@ def test_faults_are_found(server, capsys):
     assert "byte 2,560" in capsys.readouterr().out
 
 
+def test_a_signature_is_not_printed(server, capsys):
+    assert main(["verify", server.at("/d/t-0.tar") + "?sig=secret"]) == 0
+    out, err = capsys.readouterr()
+    assert "t-0.tar?...: ok, 20 members" in out
+    assert "secret" not in out + err
+
+
 def test_indexes_are_made_here(server, tmp_path, capsys):
     source, out = server.at("/d/") + "t-{0..1}.tar", tmp_path / "indexes"
     assert main(["index", source]) == 1

@@ -143,12 +143,12 @@ def test_an_unknown_format_is_refused(folder):
 def test_a_killed_run_leaves_whole_indexes_and_goes_on(folder):
     code = (
         "import sys, time, fastshard, fastshard.dataset.build_index as build\n"
-        "slow = build._build\n"
+        "slow = build._build_one\n"
         "def _build(job, shard, *more):\n"
         "    made = slow(job, shard, *more)\n"
         "    time.sleep(0.3)\n"
         "    return made\n"
-        "build._build = _build\n"
+        "build._build_one = _build\n"
         "fastshard.build_index(sys.argv[1], threads=1)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code, everything(folder)])

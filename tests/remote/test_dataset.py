@@ -101,7 +101,7 @@ def test_the_length_comes_from_the_index_without_reading_a_shard(indexed):
 
 
 def test_a_folder_without_an_index_is_an_error(server):
-    with pytest.raises(FastshardError, match=r"no dataset\.fsi"):
+    with pytest.raises(FastshardError, match=r"nor a folder with a dataset\.fsi"):
         fastshard.open(server.at("/d/"))
 
 
@@ -264,7 +264,7 @@ def test_a_missing_shard(server):
 
 
 def test_local_and_remote_shards_do_not_mix(server, folder):
-    with pytest.raises(FastshardError, match="local and remote"):
+    with pytest.raises(FastshardError, match="only local or only remote"):
         fastshard.open([server.at("/d/t-000.tar"), str(folder / "t-001.tar")])
 
 

@@ -331,7 +331,7 @@ cdef class Pieces:
             ):
                 continue
             try:
-                shard.prove(self.sources[piece.owner], piece.member)
+                shard.check_header(self.sources[piece.owner], piece.member)
             except (FormatError, OSError) as error:
                 self.errors[i] = error
                 piece.wrong = True
