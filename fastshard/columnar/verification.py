@@ -1,4 +1,4 @@
-"""Faults of a columnar dataset: every row against its shard."""
+"""Verification of a columnar dataset: the index, and each row against its shard."""
 
 from __future__ import annotations
 
@@ -37,35 +37,34 @@ from fastshard.errors import FastshardError, FormatError, QueryError
 
 __all__ = ["verify"]
 
-
-MOST = 100  # complaints of SQLite's own that are passed on
+MAX_SQLITE_FAULTS = 100  # messages of SQLite's integrity check that are reported
 Row = tuple[Any, Any, Any]  # shard, offset, id
 
 
 def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[Fault]:
     """Check a columnar dataset: its index, and every row against its members.
 
-    Each shard's headers are read once, and of each member that a row refers to
-    the beginning; its data are not.
+    The headers of each shard are read, and the beginning of each member that a row
+    refers to; arrays are not.
 
     Parameters
     ----------
     root : str or path-like
         The dataset's directory.
     allow_pickle : bool
-        Arrays of Python objects are no fault; they are not unpickled.
+        Accept arrays of Python objects. They are not unpickled.
 
     Returns
     -------
     list of Fault
-        Empty for a sound dataset. Among others: shards that are not there or are
-        shorter than they were; rows without their member, or whose offset is not
-        its own in a shard that fastshard wrote; members that are no arrays, or
-        arrays of Python objects; metadata that are no JSON object; triggers; a
-        counter of ids that is none; files that a writer that was stopped has left.
-        No faults are members that no row refers to any more, shards that `compact`
-        has replaced and readers may still open, and offsets that the original's
-        writer made.
+        Empty for a sound dataset. Faults are, among others: shards that are missing
+        or shorter than recorded; rows without their member, or with a wrong offset
+        in a shard that only fastshard wrote; members that are not arrays, or are
+        arrays of Python objects; metadata that is not a JSON object; triggers; an
+        invalid counter of ids; files that a stopped writer left.
+        Not reported are members that no row refers to, shards that `compact` has
+        replaced and readers may still open, and offsets written by
+        synthefy-dataset-utils.
 
     Raises
     ------
@@ -73,11 +72,11 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
         The index cannot be read.
     """
     name = os.fsdecode(root)
-    with Lease(name):  # else a compaction removes what is looked at
+    with Lease(name):  # so that no compaction removes shards meanwhile
         try:
             conn = open_reader(os.path.join(name, INDEX_NAME))
         except FormatError as error:
-            return [_fault_from(error)]
+            return [_make_fault(error)]
         try:
             return _verify(conn, name, HeaderCheck(allow_pickle=allow_pickle))
         finally:
@@ -85,54 +84,55 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
 
 
 def _verify(conn: ReaderConnection, root: str, check: HeaderCheck) -> list[Fault]:
-    faults = list(_integrity(conn))
+    """Run all checks; an error of the index ends them and is the last fault."""
+    faults = list(_check_integrity(conn))
     try:
         fields = read_fields(conn, conn.path)
-        faults += _actors(conn)
-        faults += _orphans(conn, fields)
-        # Text that is none is found out below, a row at a time.
+        faults += _check_triggers(conn)
+        faults += _check_columns(conn, fields)
+        # Text that is not UTF-8 must not raise here: rows are checked one by one.
         conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
-        faults += _samples(conn)
-        faults += _counter(conn)
-        records = _records(conn)
+        faults += _check_samples(conn)
+        faults += _check_counter(conn)
+        records = _read_lengths(conn)
         for field in fields:
-            faults += _field(conn, root, field, records, check)
-            left = list_leftovers(conn, root, field).uncommitted
-            faults += _left(left, field.name)
-        faults += _left(list_unfinished_index(root), INDEX_NAME)
+            faults += _check_field(conn, root, field, records, check)
+            leftovers = list_leftovers(conn, root, field).uncommitted
+            faults += _report_leftovers(leftovers, field.name)
+        faults += _report_leftovers(list_unfinished_index(root), INDEX_NAME)
     except FormatError as error:
-        faults.append(_fault_from(error))
+        faults.append(_make_fault(error))
     except INDEX_ERRORS as error:
-        said = translate_error(error, conn.path)
-        if not isinstance(said, FormatError):
-            raise said from error
-        faults.append(_fault_from(said))
+        translated = translate_error(error, conn.path)
+        if not isinstance(translated, FormatError):
+            raise translated from error
+        faults.append(_make_fault(translated))
     return faults
 
 
-def _fault_from(error: FormatError) -> Fault:
+def _make_fault(error: FormatError) -> Fault:
     return Fault(error.path, error.offset, error.member, error.reason)
 
 
-def _integrity(conn: ReaderConnection) -> Iterator[Fault]:
-    """Say what SQLite finds wrong with the file."""
-    check = f"PRAGMA integrity_check({MOST})"
-    whole = conn.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
+def _check_integrity(conn: ReaderConnection) -> Iterator[Fault]:
+    """Report what SQLite's own check finds."""
+    check = f"PRAGMA integrity_check({MAX_SQLITE_FAULTS})"
+    limit = conn.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
     try:
         program = conn.execute(f"EXPLAIN {check}").fetchall()
         conn.setlimit(
-            sqlite3.SQLITE_LIMIT_LENGTH, limit_value_size(program, grown=whole)
+            sqlite3.SQLITE_LIMIT_LENGTH, limit_value_size(program, grown=limit)
         )
-        for (said,) in conn.execute(check):
-            if said != "ok":
-                yield Fault(conn.path, 0, None, f"SQLite: {said}")
+        for (message,) in conn.execute(check):
+            if message != "ok":
+                yield Fault(conn.path, 0, None, f"SQLite: {message}")
     except (*INDEX_ERRORS, QueryError) as error:
         yield Fault(conn.path, 0, None, f"SQLite: {error}")
     finally:
-        conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, whole)
+        conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit)
 
 
-def _samples(conn: ReaderConnection) -> Iterator[Fault]:
+def _check_samples(conn: ReaderConnection) -> Iterator[Fault]:
     """Check ids and metadata."""
     sql = "SELECT id, meta_json FROM samples ORDER BY rowid"
     for sample_id, text in conn.execute(sql):
@@ -141,58 +141,60 @@ def _samples(conn: ReaderConnection) -> Iterator[Fault]:
         except (TypeError, ValueError) as error:
             yield Fault(conn.path, 0, None, str(error))
             continue
-        if not _is_object(text):
-            reason = "its metadata are no JSON object"
-            yield Fault(conn.path, 0, sample_id, reason)
+        if not _is_json_object(text):
+            yield Fault(conn.path, 0, sample_id, "its metadata is not a JSON object")
     sql = "SELECT id, count(*) FROM samples GROUP BY id HAVING count(*) > 1"
     for sample_id, count in conn.execute(sql):
         if isinstance(sample_id, str):
-            yield Fault(conn.path, 0, sample_id, f"its id is there {count:,} times")
+            yield Fault(conn.path, 0, sample_id, f"its id occurs {count:,} times")
 
 
-def _counter(conn: ReaderConnection) -> Iterator[Fault]:
-    """Check what generated ids are counted by."""
+def _check_counter(conn: ReaderConnection) -> Iterator[Fault]:
+    """Check the counter of generated ids."""
     sql = "SELECT value FROM counters WHERE name = 'sample_id'"
     for (value,) in conn.execute(sql):
         if type(value) is not int or not 0 <= value < MAX_COUNTER:
-            reason = f"counters.value of 'sample_id' is {value!r:.80}, no count"
+            reason = f"counters.value of 'sample_id' is {value!r:.80}, not a count"
             yield Fault(conn.path, 0, None, reason)
 
 
-def _left(files: dict[str, int], of: str) -> Iterator[Fault]:
-    """Name files that the next writer removes."""
+def _report_leftovers(files: dict[str, int], owner: str) -> Iterator[Fault]:
+    """Report files that the next writer removes; `owner` is a field or the index."""
     for path, nbytes in files.items():
-        reason = f"a writer of {of!r} was stopped: {nbytes:,} bytes that nothing names"
+        reason = f"a writer of {owner!r} was stopped and left {nbytes:,} unused bytes"
         yield Fault(path, 0, None, reason)
 
 
-def _actors(conn: ReaderConnection) -> Iterator[Fault]:
-    """Say what a writer refuses: an index that does more than to keep rows."""
+def _check_triggers(conn: ReaderConnection) -> Iterator[Fault]:
+    """Report triggers, for which a writer refuses the index."""
     try:
         check_no_triggers(conn, conn.path)
     except FormatError as error:
-        yield _fault_from(error)
+        yield _make_fault(error)
 
 
-def _orphans(conn: ReaderConnection, fields: list[Field]) -> Iterator[Fault]:
-    """Find places of arrays in columns that are no field's."""
-    known = {field.name.lower() for field in fields}
+def _check_columns(conn: ReaderConnection, fields: list[Field]) -> Iterator[Fault]:
+    """Report filled columns named like those of a field that is not registered."""
+    registered = {field.name.lower() for field in fields}
     columns = [str(row[1]) for row in conn.execute("PRAGMA table_info(samples)")]
     lowered = {name.lower() for name in columns}
     for column in columns:
         name = column.removesuffix("_shard")
-        if name == column or name.lower() in known:
+        if name == column or name.lower() in registered:
             continue
         if f"{name}_offset".lower() in lowered:
             sql = f"SELECT count({quote_name(column)}) FROM samples"
             (count,) = conn.execute(sql).fetchone()
             if count:
-                reason = f"{count:,} samples have a {column!r} of no field {name!r}"
+                reason = (
+                    f"{count:,} samples have a {column!r}, and the field {name!r} is "
+                    "not registered"
+                )
                 yield Fault(conn.path, 0, None, reason)
 
 
-def _is_object(text: Any) -> bool:
-    """Say whether metadata are what `json.dumps` makes of a dict, or none."""
+def _is_json_object(text: Any) -> bool:
+    """Return whether metadata is a JSON object as `json.dumps` writes it, or absent."""
     if text is None or text == "":
         return True
     if not isinstance(text, str):
@@ -204,8 +206,8 @@ def _is_object(text: Any) -> bool:
         return False
 
 
-def _records(conn: ReaderConnection) -> dict[tuple[Any, Any], Any]:
-    """Return how many bytes each shard file has that fastshard wrote."""
+def _read_lengths(conn: ReaderConnection) -> dict[tuple[Any, Any], Any]:
+    """Return the recorded length in bytes by field and shard, unchecked."""
     sql = "SELECT 1 FROM sqlite_master WHERE name = 'fastshard_shards'"
     if conn.execute(sql).fetchone() is None:
         return {}
@@ -213,13 +215,14 @@ def _records(conn: ReaderConnection) -> dict[tuple[Any, Any], Any]:
     return {(field, shard): nbytes for field, shard, nbytes in conn.execute(sql)}
 
 
-def _field(
+def _check_field(
     conn: ReaderConnection,
     root: str,
     field: Field,
-    records: dict[tuple[Any, Any], Any],
+    lengths: dict[tuple[Any, Any], Any],
     check: HeaderCheck,
 ) -> Iterator[Fault]:
+    """Check the rows of a field, shard by shard."""
     sql = (
         "SELECT {0}_shard, {0}_offset, id FROM samples "
         "WHERE {0}_shard IS NOT NULL OR {0}_offset IS NOT NULL "
@@ -228,60 +231,76 @@ def _field(
     rows = conn.execute(sql.format(field.name))
     for shard, of_shard in groupby(rows, itemgetter(0)):
         if type(shard) is not int or not 0 <= shard <= MAX_SHARD:
-            yield from _misplaced(conn.path, field.name, shard, of_shard)
+            yield from _report_misplaced(conn.path, field.name, shard, of_shard)
             continue
         path = os.path.join(root, field.folder, shard_name(shard))
-        record = records.get((field.name, shard))
-        yield from _shard(conn.path, path, field.name, record, list(of_shard), check)
+        length = lengths.get((field.name, shard))
+        yield from _check_shard(
+            conn.path, path, field.name, length, list(of_shard), check
+        )
 
 
-def _misplaced(
-    path: str, field: str, shard: Any, rows: Iterator[Row]
+def _report_misplaced(
+    index: str, field: str, shard: Any, rows: Iterator[Row]
 ) -> Iterator[Fault]:
+    """Report rows whose shard is missing or not a shard number."""
     for _, _, sample_id in rows:
-        what = "no shard" if shard is None else f"the shard {shard!r:.40}"
-        reason = f"its field {field!r} has an offset, and {what}"
-        yield Fault(path, 0, _named(sample_id), reason)
+        found = "no shard" if shard is None else f"the shard {shard!r:.40}"
+        reason = f"its field {field!r} has an offset, and {found}"
+        yield Fault(index, 0, _name_sample(sample_id), reason)
 
 
-def _named(sample_id: Any) -> str | None:
+def _name_sample(sample_id: Any) -> str | None:
+    """Return an id for a fault, None if it is not text."""
     return sample_id if isinstance(sample_id, str) else None
 
 
-def _shard(
+def _check_shard(
     index: str,
     path: str,
     field: str,
-    record: Any,
+    length: Any,
     rows: list[Row],
     check: HeaderCheck,
 ) -> Iterator[Fault]:
-    """Check the rows that refer to one shard."""
-    recorded = record if type(record) is int and record >= 0 else None
+    """Check a shard, and the rows that refer to it.
+
+    Parameters
+    ----------
+    index, path : str
+        The index and the shard, for faults.
+    field : str
+    length : int or None
+        As recorded; any other value counts as None.
+    rows : list of Row
+    check : HeaderCheck
+    """
+    recorded = length if type(length) is int and length >= 0 else None
     try:
         members = scan_members(path, recorded)
     except FileNotFoundError:
-        reason = f"the shard is not there; samples of it: {len(rows):,}"
-        yield Fault(path, 0, None, reason)
+        yield Fault(
+            path, 0, None, f"the shard is missing; samples in it: {len(rows):,}"
+        )
         return
     except (OSError, FastshardError) as error:
         yield Fault(path, 0, None, f"the shard cannot be read: {error}")
         return
     with members:
         if recorded is not None and members.nbytes < recorded:
-            reason = f"the shard has {members.nbytes:,} bytes, it had {recorded:,}"
+            reason = f"the shard has {members.nbytes:,} of {recorded:,} recorded bytes"
             yield Fault(path, members.nbytes, None, reason)
         if members.error is not None:
-            yield _fault_from(members.error)
+            yield _make_fault(members.error)
         elif recorded and members.is_unmodified and recorded not in members.ends:
-            reason = f"the index says that byte {recorded:,} ends a member: none does"
+            reason = f"no member ends at the recorded byte {recorded:,}"
             yield Fault(path, recorded, None, reason)
         found: list[tuple[int, int, str]] = []
         for _, offset, sample_id in rows:
             extent = members.find(f"{sample_id}.npy", offset)
-            fault = _why_not(field, offset, extent, members)
-            if fault is not None:
-                yield Fault(index, 0, _named(sample_id), fault)
+            wrong = _check_offset(field, offset, extent, members)
+            if wrong is not None:
+                yield Fault(index, 0, _name_sample(sample_id), wrong)
             elif extent is not None:
                 found.append((*extent, f"{sample_id}.npy"))
         for at, name, kind in check.check(members.file, found):
@@ -289,14 +308,27 @@ def _shard(
                 yield Fault(path, at, name, kind)
 
 
-def _why_not(
+def _check_offset(
     field: str, offset: Any, extent: tuple[int, int] | None, members: ShardMembers
 ) -> str | None:
-    """Say what is wrong with where a row says that its member is."""
+    """Return why a row's offset is wrong, None if it is right.
+
+    Parameters
+    ----------
+    field : str
+    offset : object
+        As the row has it.
+    extent : tuple of int, or None
+        Offset and size of the member that was found for the row.
+    members : ShardMembers
+    """
     if offset is None:
         return f"its field {field!r} has a shard, and no offset"
     if type(offset) is not int or not 0 <= offset <= members.nbytes:
-        return f"its field {field!r} has the offset {offset!r:.40}"
+        return (
+            f"its field {field!r} has the offset {offset!r:.40}, "
+            f"in a shard of {members.nbytes:,} bytes"
+        )
     if extent is None:
         return f"its field {field!r} is not in {members.file.path}"
     if members.is_unmodified and extent[0] != offset:

@@ -78,7 +78,7 @@ def test_a_reader_verifies_and_counts(root):
         assert reader.stat(deep=True) == stat(root, deep=True)
         (root / "x_shards" / "shard_0000.tar").unlink()
         assert [fault.reason for fault in reader.verify()] == [
-            f"the shard is not there; samples of it: {COUNT}"
+            f"the shard is missing; samples in it: {COUNT}"
         ]
     for call in (reader.verify, reader.stat, lambda: len(reader)):
         with pytest.raises(ClosedError, match="open another"):

@@ -96,7 +96,7 @@ def test_verify(root, call):
     path.unlink()
     status, out, err = call("verify", root)
     assert (status, err) == (1, "")
-    assert out == f"{path}: byte 0: the shard is not there; samples of it: 3\n"
+    assert out == f"{path}: byte 0: the shard is missing; samples in it: 3\n"
     fault = json.loads(call("verify", "--json", root)[1])
     assert fault["path"] == str(path)
 
