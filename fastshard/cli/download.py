@@ -93,8 +93,8 @@ def _check_hash(file: RemoteFile, entry: CacheEntry) -> None:
         return  # opening the shard reports the damage
     if not isinstance(recorded, str):
         return
-    with open(entry.path, "rb") as kept:
-        digest = hashlib.file_digest(kept, "sha256").hexdigest()
+    with open(entry.path, "rb") as cached:
+        digest = hashlib.file_digest(cached, "sha256").hexdigest()
     if digest != recorded.lower():
         reason = f"expected sha256 {recorded} by its index, got {digest}"
         raise FormatError(reason, file.path, 0)

@@ -221,8 +221,8 @@ def decode_image(view: memoryview) -> PIL.Image.Image:
         try:
             image = PIL.Image.open(_file_of(view), formats=IMAGES)
         except PIL.UnidentifiedImageError as error:
-            known = ", ".join(IMAGES)
-            raise _fault(f"not an image of a known kind ({known})", 0) from error
+            kinds = ", ".join(IMAGES)
+            raise _fault(f"not an image of a known kind ({kinds})", 0) from error
         image.load()
     return image
 

@@ -158,7 +158,7 @@ class Header(NamedTuple):
 
     def pack(self, sums: bytes) -> bytes:
         """Return the header's bytes; `sums` are the checksums of the blocks."""
-        known = self.skipped is not None
+        has_end = self.skipped is not None and self.end is not None
         counts = dict(self.skipped or {})
         device, inode, ctime_ns, mtime_ns = self.identity
         packed = HEADER.pack(
@@ -176,7 +176,7 @@ class Header(NamedTuple):
             self.grouped,
             self.names_bytes,
             self.infos_bytes,
-            UNKNOWN if self.end is None or not known else self.end,
+            self.end if has_end else UNKNOWN,
             *(counts.get(kind, 0) for kind in KINDS.values()),
             device,
             inode,

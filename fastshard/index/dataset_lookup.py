@@ -127,13 +127,13 @@ def find_dataset_index(
         if index is None or index.last_dot != last_dot:
             return None
         match = match_dataset_index if settings is None else match_remote_dataset_index
-        known = match(index, paths, root, whole)
+        view = match(index, paths, root, whole)
     except FormatError as error:
         warn_ignored_index(error)
         return None
     if index.version == 1:
         warn_old_version(index.path)
-    return known
+    return view
 
 
 def match_remote_dataset_index(

@@ -134,8 +134,8 @@ def write_json(
             f"a JSON index lists a name once, but {len(twice):,} names of {shard} "
             f"are repeated, such as {table.name_of(twice[0])!r}; use the fsi format"
         )
-    known = {"path": shard, "filesize": nbytes, "hash": hash, "hash_lfs": hash_lfs}
-    head = {key: value for key, value in known.items() if value is not None}
+    values = {"path": shard, "filesize": nbytes, "hash": hash, "hash_lfs": hash_lfs}
+    head = {key: value for key, value in values.items() if value is not None}
     with replace_file(path) as file:
         file.write(_dumps(head)[:-1] + b',"files":{')
         for part in _members(contents, sha256):
@@ -149,14 +149,14 @@ def _members(contents: Contents, sha256: Sequence[str] | None) -> Iterator[bytes
     for i in range(len(table)):
         name = table.name_of(i)
         offset, size = table.extent(i)
-        known = {"offset": offset, "length": size}
+        extent = {"offset": offset, "length": size}
         digest = {} if sha256 is None else {"sha256": sha256[i]}
         text = table.info(i)
         try:
             info = parse_info(text) | digest
             if "\0" in name:
                 raise ValueError("its name has a NUL")
-            entry = _dumps(name) + b":" + _dumps(known | info)
+            entry = _dumps(name) + b":" + _dumps(extent | info)
         except ValueError as error:
             reason = f"a JSON index cannot represent the member {name!r}: {error}"
             raise FastshardError(reason) from error

@@ -50,7 +50,7 @@ def test_ls_json_is_one_object_a_line(shard_path, members):
     }
 
 
-def test_ls_goes_on_after_a_broken_shard(shard_path, members, tmp_path):
+def test_ls_continues_after_a_broken_shard(shard_path, members, tmp_path):
     bad = tmp_path / "bad.tar"
     bad.write_bytes(b"x" * 1000)
     done = run("ls", bad, shard_path, tmp_path / "absent.tar")
@@ -152,7 +152,7 @@ def test_verify_of_a_sound_shard(shard_path):
     assert (done.returncode, done.stdout) == (0, b"")
 
 
-def test_verify_names_what_is_wrong(make_tar, tmp_path):
+def test_verify_lists_faults(make_tar, tmp_path):
     whole = make_tar({"a.x": b"1", "a.X": b"2"}).read_bytes()
     twice = tmp_path / "twice.tar"
     twice.write_bytes(whole[:2048] + whole)
@@ -177,7 +177,7 @@ def test_verify_names_what_is_wrong(make_tar, tmp_path):
     ("behind", "reason"),
     [(None, "another archive"), (b"x" * 100, "data follows"), (bytes(5000), None)],
 )
-def test_stat_and_verify_say_what_follows_the_end(make_tar, behind, reason):
+def test_stat_and_verify_describe_data_behind_the_end(make_tar, behind, reason):
     whole = make_tar({"a": b"1"}, "two.tar").read_bytes()
     path = make_tar({"a": b"1"})
     with open(path, "ab") as file:

@@ -36,7 +36,7 @@ def indexes(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.fsi")}
 
 
-def test_index_prints_what_it_made(folder, capsys):
+def test_index_prints_the_paths_of_indexes(folder, capsys):
     status, lines, err = run(capsys, "index", folder)
     assert status == 0
     assert err == ""
@@ -75,7 +75,7 @@ def test_parts_and_merge_make_what_one_run_makes(folder, tmp_path, capsys):
     assert indexes(folder) == {}
 
 
-def test_merging_before_all_parts_are_there_says_what_is_missing(folder, capsys):
+def test_merging_too_early_names_the_missing_index(folder, capsys):
     run(capsys, "index", folder, "--part", "0/2")
     status, _, err = run(capsys, "index", folder, "--merge")
     assert status == 1
@@ -139,7 +139,7 @@ def test_an_empty_member_has_its_own_row(tmp_path, capsys):
     assert json.loads(line)["sizes"] == [[0, 2], [1, 1]]
 
 
-def test_verify_tells_of_stale_indexes(folder, capsys):
+def test_verify_lists_stale_indexes(folder, capsys):
     run(capsys, "index", folder)
     status, lines, err = run(capsys, "verify", folder)
     assert (status, err) == (0, "")

@@ -34,7 +34,7 @@ def test_members_are_listed_and_written_out(server, capfdbinary):
     assert capfdbinary.readouterr().out == b"text 7" * 300
 
 
-def test_figures(server, capsys):
+def test_stat_on_urls(server, capsys):
     assert main(["stat", "--json", server.at("/d/t-0.tar")]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["members"], figures["samples"]) == (20, 20)
@@ -57,7 +57,7 @@ def test_a_signature_is_not_printed(server, capsys):
     assert "secret" not in out + err
 
 
-def test_indexes_are_made_here(server, tmp_path, capsys):
+def test_indexes_of_urls_are_written_locally(server, tmp_path, capsys):
     source, out = server.at("/d/") + "t-{0..1}.tar", tmp_path / "indexes"
     assert main(["index", source]) == 1
     assert "--out" in capsys.readouterr().err
@@ -76,7 +76,7 @@ def test_indexes_are_made_here(server, tmp_path, capsys):
     assert "dataset.fsi: ok" in capsys.readouterr().out
 
 
-def test_shards_are_kept(server, tmp_path, capsys):
+def test_warm_caches_shards(server, tmp_path, capsys):
     source, kept = server.at("/d/") + "t-{0..1}.tar", str(tmp_path / "kept")
 
     assert main(["cache", "warm", source, "--cache-dir", kept]) == 0
@@ -94,9 +94,7 @@ def test_shards_are_kept(server, tmp_path, capsys):
     assert "t-1.tar" not in capsys.readouterr().out
 
 
-def test_a_shard_that_is_not_what_its_index_says_is_no_success(
-    server, tmp_path, capsys
-):
+def test_warm_fails_for_a_wrong_sha256(server, tmp_path, capsys):
     index = {"hash_lfs": "0" * 64, "files": {}}
     server.files["/d/t-0.json"] = json.dumps(index).encode()
     source = server.at("/d/t-0.tar")
@@ -114,7 +112,7 @@ def test_a_token_is_read_from_a_file(server, tmp_path):
     assert sent == {"Bearer hf_secret"}
 
 
-def test_what_is_not_there_is_one_line(server, capsys):
+def test_a_missing_url_is_one_line(server, capsys):
     assert main(["ls", server.at("/d/none.tar")]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

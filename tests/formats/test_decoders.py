@@ -235,7 +235,7 @@ def test_an_array_survives_the_release_of_what_it_was_made_of():
         data.clear()
 
 
-def test_arrays_on_what_is_no_contiguous_buffer():
+def test_arrays_on_non_contiguous_buffers():
     with pytest.raises(ValueError, match="contiguous"):
         array_from_buffer(memoryview(bytes(20))[::2], "u1")
     with pytest.raises(ValueError, match="contiguous"):
@@ -294,7 +294,7 @@ def zipped(*members, method=zipfile.ZIP_STORED):
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_npz_that_are_refused():
+def test_invalid_npz_files_are_errors():
     array = npy(np.arange(3))
     objects = io.BytesIO()
     np.savez(objects, a=np.array([{}], dtype=object))
@@ -478,7 +478,7 @@ def test_npz_that_were_written_to_a_pipe(method, zip64):
     }
 
 
-def test_an_npz_of_nothing():
+def test_an_empty_npz():
     assert decode("npz", npz()) == {}
 
 
@@ -527,7 +527,7 @@ def test_pillows_limit_on_pixels_holds(monkeypatch):
 
 
 @pytest.mark.parametrize("data", [b"", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"text" * 100])
-def test_no_image(data):
+def test_bytes_that_are_not_an_image(data):
     needs_module("PIL", "Pillow")
     with pytest.raises(FormatError, match="not an image of a known kind"):
         decode("png", data)
@@ -614,7 +614,7 @@ def test_bad_arrays_name_the_byte_too():
 @pytest.mark.parametrize(
     "error", [KeyError("x"), OSError(5, "x"), FormatError("x", "other", 3)]
 )
-def test_what_a_callers_decoder_raises_passes_with_a_note(error):
+def test_exceptions_of_a_callers_decoder_get_a_note(error):
     def fails(view):
         raise error
 

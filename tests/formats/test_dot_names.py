@@ -80,7 +80,7 @@ def test_names_of_members_stay_as_tar_stores_them(folder):
         assert ds.members["000000003.txt"] == b"000000003"
 
 
-def test_the_name_asked_for_wins(make_tar):
+def test_an_exact_name_comes_first(make_tar):
     shard = fastshard.open_shard(make_tar({"./a.x": b"1", "a.x": b"2", "b.x": b"3"}))
     assert (shard["./a.x"], shard["a.x"]) == (b"1", b"2")
     assert shard["./b.x"] == b"3"
@@ -131,7 +131,7 @@ def older_dataset_index(folder):
     write_dataset_index(path, known.shards, last_dot=False, seed=known.seed, rows=table)
 
 
-def test_older_tables_of_keys_deny_none(folder):
+def test_older_key_tables_hide_no_key(folder):
     write_tar(folder / "y.tar", {"plain.txt": b"plain", ".//odd.txt": b"odd"})
     fastshard.build_index(folder)
     older_dataset_index(folder)
@@ -144,7 +144,7 @@ def test_older_tables_of_keys_deny_none(folder):
     assert fastshard.open(folder).verify() == []
 
 
-def test_older_rows_are_those_of_the_stored_names(make_tar):
+def test_older_rows_hash_the_stored_names(make_tar):
     """Return the SipHash of a key with ``./``, by the earlier rule."""
     dotted = fastshard.open_shard(make_tar({"./a.x": b"", "./b/c.x": b""}))
     rows = np.empty(2, np.uint64)

@@ -127,7 +127,7 @@ def test_a_field_that_no_library_can_encode_says_so(tmp_path, monkeypatch):
         writer.write({"__key__": "k", "png": np.zeros((2, 2), "u1")})
 
 
-def test_names_between_underscores_are_passed_over(one):
+def test_names_between_underscores_are_ignored(one):
     path = one({"__url__": "file:x", "__key__": "k", "txt": "t", "__bad__": object()})
     assert read_back(path) == [("k", {"txt": b"t"})]
 
@@ -181,7 +181,7 @@ def test_values_that_a_field_does_not_take(tmp_path, field, value, error, match)
         (np.zeros((2, 2, 4), "u1"), ValueError, "RGBA"),  # JPEG has no alpha
     ],
 )
-def test_images_that_cannot_be(tmp_path, value, error, match):
+def test_invalid_images(tmp_path, value, error, match):
     pytest.importorskip("PIL.Image")
     refused(tmp_path, {"__key__": "k", "jpg": value}, error, match)
 

@@ -81,7 +81,7 @@ def assert_are(samples, positions):
 # ------------------------------------------------------------- samples
 
 
-def test_it_is_a_sequence(opened):
+def test_a_dataset_is_a_sequence(opened):
     ds, *_ = opened
     assert len(ds) == COUNT
     assert_are(ds, range(COUNT))
@@ -169,7 +169,7 @@ def test_iterating_with_little_memory(built, options):
         assert ds.memory_info()["buffered"] == 0
 
 
-def test_going_on_where_it_was(opened, built, tmp_path):
+def test_resuming_from_a_state(opened, built, tmp_path):
     ds, *_ = opened
     steps = iter(ds.shuffle(seed=5))
     done = positions_in(next(steps) for _ in range(17))
@@ -283,7 +283,7 @@ def test_a_forked_child_reads_on(opened):
 
 @pytest.mark.parametrize("mode", ["mmap", "pread"])
 @pytest.mark.parametrize("form", BUILDERS)
-def test_what_is_cut_off_is_missed(tmp_path, form, mode):
+def test_truncated_shards_are_errors(tmp_path, form, mode):
     """Check that each sample is right or an error that names its shard."""
     build, _ = BUILDERS[form]
     build(tmp_path / "data", SAMPLES)

@@ -84,7 +84,7 @@ def test_case_is_kept_when_asked_for(one):
         (numbered(1), ValueError, "'000001' is in .* already"),
     ],
 )
-def test_samples_that_are_none(tmp_path, sample, error, match):
+def test_invalid_samples(tmp_path, sample, error, match):
     refused(tmp_path, sample, error, match)
 
 
@@ -114,6 +114,6 @@ def test_patterns(tmp_path, monkeypatch, pattern, names):
         *("{:{}}.tar", "{.tar", "}.tar", "{:.0s}.tar", "{:%Y}.tar", "{!q}.tar"),
     ],
 )
-def test_patterns_that_are_none(pattern):
+def test_invalid_patterns(pattern):
     with pytest.raises(ValueError):  # noqa: PT011
         ShardWriter(pattern)

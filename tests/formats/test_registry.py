@@ -97,7 +97,7 @@ def test_options_that_a_format_lacks_are_refused(folder):
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_url_is_told_by_its_mark(folder):
+def test_a_url_is_recognized_by_its_mark(folder):
     files = {f"/d/{path.name}": path.read_bytes() for path in folder.iterdir()}
     with Server(files) as server:
         assert keys_of(fastshard.open(f"{server.url}/d")) == ["1", "2"]

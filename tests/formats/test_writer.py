@@ -88,7 +88,7 @@ def test_sizes_as_text(text, nbytes):
 @pytest.mark.parametrize(
     "size", ["", "GB", "1 X", "-1", "0", 0, -5, "1e9", "1GiB2", "٣", "1.GB", "0.1B"]
 )
-def test_sizes_that_are_none(size):
+def test_invalid_sizes(size):
     with pytest.raises(ValueError, match="size"):
         parse_size(size)
 
@@ -119,7 +119,7 @@ def test_a_pattern_without_a_number_is_one_shard(tmp_path):
         ({"mode": 0o10000}, ValueError),
     ],
 )
-def test_options_that_are_wrong(tmp_path, options, error):
+def test_invalid_options(tmp_path, options, error):
     with pytest.raises(error):
         ShardWriter(tmp_path / "{}.tar", **options)
 
@@ -150,7 +150,7 @@ def umask():
     return mask
 
 
-def test_no_sample_no_shard(tmp_path):
+def test_without_samples_there_is_no_shard(tmp_path):
     with ShardWriter(tmp_path / "{}.tar") as writer:
         pass
     assert (writer.shards, writer.count, names_in(tmp_path)) == ([], 0, [])
@@ -285,7 +285,7 @@ def test_a_full_disk_closes_the_writer(tmp_path):
     assert writer.count == 1
 
 
-def test_bytes_that_change_under_the_writer_are_noticed(tmp_path):
+def test_a_shard_modified_by_others_is_an_error(tmp_path):
     writer = ShardWriter(tmp_path / "s.tar", index=None)
     writer.write(numbered(0))
     writer.write(numbered(1))
@@ -302,7 +302,7 @@ def test_bytes_that_change_under_the_writer_are_noticed(tmp_path):
 # ---------------------------------------------------------------- existing files
 
 
-def test_nothing_is_overwritten_unasked(tmp_path):
+def test_existing_shards_raise(tmp_path):
     (tmp_path / "1.tar").write_bytes(b"mine")
     writer = ShardWriter(tmp_path / "{}.tar", index=None, max_count=1)
     writer.write(numbered(0))
@@ -315,7 +315,7 @@ def test_nothing_is_overwritten_unasked(tmp_path):
     assert (tmp_path / "1.tar").read_bytes() == b"mine"
 
 
-def test_an_index_that_exists_is_not_overwritten_unasked(tmp_path):
+def test_existing_indexes_raise(tmp_path):
     (tmp_path / "0.fsi").write_bytes(b"mine")
     with (
         ShardWriter(tmp_path / "{}.tar") as writer,
@@ -326,7 +326,7 @@ def test_an_index_that_exists_is_not_overwritten_unasked(tmp_path):
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_of_two_writers_that_race_one_is_told(tmp_path, monkeypatch, links):
+def test_of_two_racing_writers_one_raises(tmp_path, monkeypatch, links):
     if not links:
 
         def link(*names):
@@ -418,7 +418,7 @@ def test_an_index_that_fails_leaves_its_shard(tmp_path, monkeypatch):
         ("{}.json", "json", "replace the shard"),
     ],
 )
-def test_indexes_that_would_be_in_each_others_way(pattern, index, match):
+def test_conflicting_index_paths_are_errors(pattern, index, match):
     with pytest.raises(ValueError, match=match):
         ShardWriter(pattern, index=index)
 

@@ -36,7 +36,7 @@ def test_a_folder_with_a_colon_is_a_folder(tmp_path):
 @pytest.mark.parametrize(
     "pattern", ["t-{:06d}.tar", "t-%04d.tar", "{}.tar", "t{:x}.tar"]
 )
-def test_appending_goes_on_after_the_last_shard(tmp_path, pattern, index):
+def test_appending_continues_after_the_last_shard(tmp_path, pattern, index):
     def add(first, count, **options):
         samples = [numbered(i) for i in range(first, first + count)]
         return write(
@@ -66,14 +66,14 @@ def test_appending_to_nothing_begins_at_the_start(tmp_path):
     assert Path(shard).name == "t-20.tar"
 
 
-def test_without_append_the_error_says_so(tmp_path):
+def test_the_error_without_append_suggests_it(tmp_path):
     write(tmp_path / "t-{}.tar", numbered(1))
     with pytest.raises(FileExistsError, match=r"append=True.*overwrite=True.*t-0"):
         write(tmp_path / "t-{}.tar", numbered(2))
     assert len(names_in(tmp_path)) == 1
 
 
-def test_what_else_is_there_does_not_confuse_it(tmp_path):
+def test_other_files_are_ignored(tmp_path):
     write(tmp_path / "t-{:03d}.tar", numbered(1), start=4)
     for name in (
         ".t-009.tar.ab3.tmp",  # of a killed writer
@@ -157,7 +157,7 @@ def test_two_writers_in_turn_never_take_one_number(tmp_path, monkeypatch, links)
             assert list(ds.keys()) == [f"{k}-{i}" for i in range(4)]
 
 
-def test_a_claim_that_a_killed_process_left_is_named(tmp_path, monkeypatch):
+def test_a_claim_of_a_killed_process_is_named(tmp_path, monkeypatch):
     def link(a, b):
         raise OSError(errno.EPERM, "a file system without hard links")
 

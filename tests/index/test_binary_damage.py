@@ -73,7 +73,7 @@ def test_a_named_index_that_is_broken_raises(tar, tmp_path):
         fastshard.open_shard(tar, index=index)
 
 
-def test_a_broken_index_is_passed_over_with_a_warning(tar):
+def test_a_broken_index_is_ignored_with_a_warning(tar):
     index = tar.with_suffix(".fsi")
     index.write_bytes(index.read_bytes()[:-1])
     with pytest.warns(fastshard.StaleIndexWarning, match="broken index"):
@@ -82,7 +82,7 @@ def test_a_broken_index_is_passed_over_with_a_warning(tar):
     assert list(shard.names) == list(MEMBERS)
 
 
-def test_an_index_that_is_no_file_is_passed_over(tmp_path):
+def test_an_index_that_is_not_a_file_is_ignored(tmp_path):
     path = write_tar(tmp_path / "t.tar", MEMBERS)
     (tmp_path / "t.fsi").mkdir()
     os.mkfifo(tmp_path / "t.json")

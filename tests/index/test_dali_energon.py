@@ -33,14 +33,14 @@ def tar(request, tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_is_written_is_what_their_tools_write(tar, form):
+def test_written_indexes_equal_those_of_the_original_tools(tar, form):
     with fastshard.open_shard(tar) as shard:
         path = shard.save_index(format=form)
     assert Path(path).read_bytes() == (FOREIGN / f"{tar.stem}.{form}").read_bytes()
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_their_tools_write_is_read(tar, form):
+def test_indexes_of_the_original_tools_are_read(tar, form):
     index = FOREIGN / f"{tar.stem}.{form}"
     scanned = fastshard.open_shard(tar)
     with fastshard.open_shard(tar, index=index) as shard:
@@ -65,7 +65,7 @@ def test_version_1_1_of_dali_finds_names_in_the_shard(tar):
         fastshard.open_shard(tar, index=index)
 
 
-def test_they_are_not_looked_for(tar):
+def test_dali_and_energon_indexes_are_not_searched_for(tar):
     for form in FORMATS:
         with fastshard.open_shard(tar) as shard:
             shard.save_index(format=form)
@@ -114,7 +114,7 @@ def test_dali_has_no_index_of_a_shard_without_samples(make_tar):
         shard.save_index(format="idx")
 
 
-def test_energon_has_one(tmp_path):
+def test_energon_has_an_index_of_a_shard_without_samples(tmp_path):
     tar = shutil.copy(FOREIGN / "none.tar", tmp_path)
     with fastshard.open_shard(tar) as shard:
         index = shard.save_index(format="tar.idx")
@@ -122,7 +122,7 @@ def test_energon_has_one(tmp_path):
     assert len(fastshard.open_shard(tar, index=index).samples) == 0
 
 
-def test_escapes_of_dali_are_undone():
+def test_escapes_of_dali_are_decoded():
     """wds2idx lists names as GNU tar prints them, here in a locale without UTF-8."""
     tar, index = FOREIGN / "gnu.tar", FOREIGN / "gnu-escaped.idx"
     assert rb"\303\251.txt" in index.read_bytes()
@@ -159,7 +159,7 @@ def test_each_escape_is_one_of_gnu_tar(make_tar, tmp_path, written, name):
             assert read_dali(str(index), file).table.name_of(0) == name
 
 
-def test_a_backslash_that_is_no_escape_is_noticed(make_tar, tmp_path):
+def test_a_backslash_outside_an_escape_is_an_error(make_tar, tmp_path):
     """Indexes made without GNU tar have names without escapes."""
     path = make_tar({"a\\tb.txt": b"1"})
     index = tmp_path / "x.idx"
@@ -247,7 +247,7 @@ def test_a_carriage_return_ends_a_word(make_tar, tmp_path):
         assert read_dali(str(index), file).table.name_of(0) == "a.txt"
 
 
-def test_energon_is_not_written_of_some_members(tmp_path):
+def test_energon_needs_all_members(tmp_path):
     tar = shutil.copy(FOREIGN / "gnu.tar", tmp_path)
     shard = fastshard.open_shard(tar, index=FOREIGN / "gnu.idx")
     with pytest.raises(fastshard.StaleIndexError, match="members, where") as caught:
@@ -256,7 +256,7 @@ def test_energon_is_not_written_of_some_members(tmp_path):
     assert list(tmp_path.iterdir()) == [Path(tar)]
 
 
-def test_energon_is_not_written_of_another_shards_members(make_tar, tmp_path):
+def test_energon_needs_the_members_of_its_own_shard(make_tar, tmp_path):
     one = make_tar({"a.txt": b"1" * 600, "b.txt": b"2"}, "1.tar")
     other = make_tar({"a.txt": b"1", "b.txt": b"2"}, "2.tar")
     contents = fastshard.open_shard(one)._contents
@@ -308,7 +308,7 @@ def damaged(raw):
 @pytest.mark.parametrize(
     ("form", "read"), [("idx", read_dali), ("tar.idx", read_energon)]
 )
-def test_damage_is_refused_or_lies_in_the_shard(tmp_path, form, read):
+def test_a_damaged_index_raises_or_stays_in_the_shard(tmp_path, form, read):
     tar = tmp_path / "ustar.tar"
     shutil.copy(FOREIGN / "ustar.tar", tar)
     index = tmp_path / f"x.{form}"
@@ -338,7 +338,7 @@ def test_numbers_that_overflow_are_refused(tmp_path):
         assert caught.value.path == str(index)
 
 
-def test_energon_offsets_are_those_of_first_headers(make_tar):
+def test_energon_offsets_point_to_first_headers(make_tar):
     path = make_tar(
         {"a.x": b"1", "a.y": b"2", "b.x": b"3"}, form=tarfile.PAX_FORMAT, mtime=1.5
     )
@@ -351,7 +351,7 @@ def test_energon_offsets_are_those_of_first_headers(make_tar):
 
 
 @pytest.mark.parametrize("order", ["g", "gg", "gx", "xg", "Lg", "gL", "xL"])
-def test_headers_of_a_member_are_those_that_tarfile_says(tmp_path, order):
+def test_header_offsets_equal_those_of_tarfile(tmp_path, order):
     """A global header belongs to a member only behind one of the member's own."""
     member = tarfile.TarInfo("b.txt")
     headers = {

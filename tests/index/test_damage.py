@@ -27,7 +27,7 @@ MODES = ["mmap", "pread"]
 
 
 @pytest.mark.parametrize("portable", [False, True])
-def test_crc32c_is_that_of_rfc_3720(portable):
+def test_crc32c_equals_the_vectors_of_rfc_3720(portable):
     for data, crc in [
         (b"", 0),
         (b"123456789", 0xE3069283),
@@ -118,7 +118,7 @@ def flips(raw, seed=None, count=0):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("same_file", [True, False])
-def test_every_flipped_bit_gives_right_answers_or_an_error(tar, mode, same_file):
+def test_every_flipped_bit_gives_right_reads_or_an_error(tar, mode, same_file):
     """Use a copy of the shard, whose headers decide."""
     if not same_file:
         os.utime(tar, ns=(3, 3))
@@ -144,7 +144,7 @@ def test_every_flipped_bit_gives_right_answers_or_an_error(tar, mode, same_file)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_question_alone_is_answered_right_or_with_an_error(tar, mode):
+def test_each_read_alone_is_right_or_an_error(tar, mode):
     index = tar.with_suffix(".fsi")
     raw = index.read_bytes()
     with fastshard.open_shard(tar, index=index) as shard:
@@ -213,7 +213,7 @@ def test_flipped_bits_of_a_large_index(large, tmp_path, mode):
     assert mode == "pread" or fewer > 0
 
 
-def test_damage_elsewhere_does_no_harm(large, tmp_path):
+def test_damage_in_other_blocks_does_not_matter(large, tmp_path):
     """Reads check the blocks that they use, and no others."""
     index = tmp_path / "t.fsi"
     raw = bytearray(large.with_suffix(".fsi").read_bytes())
@@ -296,7 +296,7 @@ def resealed_header(raw):
 
 @pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_resealed_header_denies_no_key(folder, version, tmp_path):
+def test_a_resealed_header_hides_no_key(folder, version, tmp_path):
     """A wrong seed would hide all keys: opening raises."""
     keys = KEYS
     if version == 1:
@@ -317,7 +317,7 @@ def test_a_resealed_header_denies_no_key(folder, version, tmp_path):
                 assert error.path == str(index), bit
 
 
-def test_a_dataset_index_that_is_resealed_whole_still_has_to_fit(folder):
+def test_a_resealed_dataset_index_never_reads_outside(folder):
     """Indexes with wrong contents and valid checksums never read outside the shard."""
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
@@ -366,7 +366,7 @@ def test_version_1_is_read_with_one_warning(old, mode):
         assert (now.st_mtime_ns, now.st_size) == (status.st_mtime_ns, status.st_size)
 
 
-def test_a_process_is_told_once_by_a_dataset_too(old):
+def test_a_dataset_warns_once_in_a_process(old):
     code = (
         "import sys, fastshard\n"
         "for _ in range(3):\n"
@@ -400,7 +400,7 @@ def test_every_flipped_bit_of_version_1(old, mode):
 
 
 @pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
-def test_version_1_is_never_trusted_at_a_glance(old):
+def test_version_1_is_checked_by_headers(old):
     path = old / "t-0.tar"
     status = path.stat()
     with fastshard.open_shard(path, index="none") as shard:

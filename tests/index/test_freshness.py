@@ -116,7 +116,7 @@ def test_an_index_of_another_shard_of_the_same_size_and_time_is_stale(tar, tmp_p
         assert shard.names[0].startswith("u")
 
 
-def test_a_dataset_index_believes_no_kept_time(indexed, tmp_path):
+def test_a_dataset_index_does_not_rely_on_times(indexed, tmp_path):
     replace(indexed, NAMES[::-1])
     with pytest.warns(fastshard.StaleIndexWarning, match=r"dataset\.fsi"):
         ds = fastshard.open(tmp_path)
@@ -142,7 +142,7 @@ WAYS = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", WAYS)
-def test_members_that_moved_are_found_when_they_are_used(indexed, no_luck, mode, way):
+def test_moved_members_raise_at_first_use(indexed, no_luck, mode, way):
     write(indexed, swapped())
     index = str(indexed.with_suffix(".fsi"))
     for i in (ONE, OTHER):
@@ -171,14 +171,14 @@ DATASET_WAYS = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", DATASET_WAYS)
-def test_datasets_find_them_too(indexed, no_luck, mode, way):
+def test_moved_members_raise_in_datasets(indexed, no_luck, mode, way):
     write(indexed, swapped())
     ds = fastshard.open(indexed, mode=mode, index=indexed.parent)
     with pytest.raises(fastshard.StaleIndexError, match="no member"):
         DATASET_WAYS[way](ds)
 
 
-def test_headers_are_chosen_anew(indexed, monkeypatch):
+def test_random_headers_find_a_swap(indexed, monkeypatch):
     """The random headers find a swap outside the fingerprint after a few opens."""
     names = list(NAMES)
     for i in range(1, COUNT - 1):
@@ -190,7 +190,7 @@ def test_headers_are_chosen_anew(indexed, monkeypatch):
     assert len({tuple(freshness.random_positions(10**6)) for _ in range(50)}) == 50
 
 
-def test_what_remains(indexed, no_luck):
+def test_a_member_on_a_page_boundary_reads_other_bytes(indexed, no_luck):
     """A moved member that begins on a page reads other bytes, as documented."""
     with fastshard.open_shard(indexed) as shard:
         offsets = shard.offsets
@@ -233,7 +233,7 @@ def with_another_time(path, to):
     "change", [copied, linked, with_another_mode, with_another_time]
 )
 @pytest.mark.parametrize("kind", ["fsi", "json"])
-def test_good_shards_pass_without_a_word(tar, tmp_path, kind, change):
+def test_good_shards_give_no_warning(tar, tmp_path, kind, change):
     fastshard.build_index(tar, format=kind)
     path = change(tar, tmp_path / "to")
     with fastshard.open_shard(path) as shard:
@@ -247,7 +247,7 @@ def test_good_shards_pass_without_a_word(tar, tmp_path, kind, change):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_very_file_is_trusted_at_once(tmp_path, kind):
+def test_the_indexed_file_is_not_in_doubt(tmp_path, kind):
     with fastshard.ShardWriter(str(tmp_path / "w-%d.tar")) as writer:
         for name in NAMES[:40]:
             writer.write({"__key__": name[:5], "bin": data_of(name)})
@@ -259,14 +259,14 @@ def test_the_very_file_is_trusted_at_once(tmp_path, kind):
     check_right(path, index=index)
 
 
-def test_identity_is_recorded_as_stat_has_it(indexed, tmp_path):
+def test_the_recorded_identity_is_that_of_stat(indexed, tmp_path):
     found = read_header(str(indexed.with_suffix(".fsi"))).identity
     assert found == identify_file(indexed.stat())
     with LocalFile(str(indexed)) as file:
         assert found == identify_file(file)
 
 
-def test_counts_are_peeked_at_for_the_very_file_alone(indexed, tmp_path):
+def test_counts_are_peeked_for_the_indexed_file_alone(indexed, tmp_path):
     assert peek_counts(str(indexed)) == (COUNT, COUNT)
     to = copied(indexed, tmp_path / "to")
     assert peek_counts(str(to)) is None
@@ -290,7 +290,7 @@ def test_counts_of_a_copied_dataset_open_no_shard(tmp_path):
             assert [s.key for s in ds][::20] == [f"{k}0000" for k in range(5)]
 
 
-def test_indexing_a_copy_makes_it_the_very_file(indexed, tmp_path):
+def test_indexing_a_copy_records_its_identity(indexed, tmp_path):
     to = copied(indexed, tmp_path / "to")
     fastshard.build_index(to)
     with fastshard.open_shard(to) as shard:
@@ -391,7 +391,7 @@ def test_an_index_that_was_just_written_is_fresh(tmp_path, what, kind):
 
 
 @pytest.mark.parametrize("what", ["a local path", "a global size", "long names"])
-def test_a_name_that_an_extension_tells_is_compared(tmp_path, no_luck, what):
+def test_names_in_extension_headers_are_compared(tmp_path, no_luck, what):
     path = tmp_path / "t.tar"
     raw = b"".join(ODD[what]) + END
     path.write_bytes(raw)
@@ -408,7 +408,7 @@ def test_a_name_that_an_extension_tells_is_compared(tmp_path, no_luck, what):
                 list(shard)
 
 
-def test_an_index_is_saved_of_the_file_that_was_opened(tar):
+def test_a_replaced_shard_saves_no_index(tar):
     shard = fastshard.open_shard(tar)
     replace(tar, NAMES[::-1])
     with pytest.raises(fastshard.StaleIndexError, match="after it was opened"):
@@ -438,7 +438,7 @@ def test_an_index_is_made_after_the_tick_of_the_last_change(
     assert len(stopped_clock) == 3
 
 
-def test_a_change_in_that_tick_is_noticed(tar, monkeypatch):
+def test_a_change_during_the_tick_is_an_error(tar, monkeypatch):
     ctime = os.stat(tar).st_ctime_ns
     monkeypatch.setattr(freshness.sys, "platform", "linux")
     monkeypatch.setattr(freshness.time, "clock_gettime_ns", lambda _: ctime)
@@ -451,7 +451,7 @@ def test_a_change_in_that_tick_is_noticed(tar, monkeypatch):
         shard.save_index()
 
 
-def test_a_clock_that_stands_still_is_not_waited_for(tar, stopped_clock, monkeypatch):
+def test_a_stopped_clock_is_not_waited_for(tar, stopped_clock, monkeypatch):
     ctime = os.stat(tar).st_ctime_ns
     monkeypatch.setattr(freshness.time, "clock_gettime_ns", lambda _: ctime)
 

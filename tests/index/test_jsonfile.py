@@ -36,7 +36,7 @@ def scanned(tmp_path, members):
         return path, Contents(table, end=end, skipped=skipped_kinds), file.nbytes
 
 
-def test_what_is_written_is_read_back(scanned, tmp_path):
+def test_written_indexes_are_read_back(scanned, tmp_path):
     _, contents, nbytes = scanned
     index = str(tmp_path / "s.json")
     digests = [
@@ -65,7 +65,7 @@ def test_what_is_written_is_read_back(scanned, tmp_path):
     )
 
 
-def test_what_is_written_is_the_dict_form(scanned, tmp_path):
+def test_the_dict_form_is_written(scanned, tmp_path):
     _, contents, nbytes = scanned
     index = tmp_path / "s.json"
 
@@ -108,7 +108,7 @@ def test_infos_and_odd_names_are_carried(info, tmp_path):
         (one('{"offset":1,"size":2,"x":1e999}'), "cannot represent the member 'a'"),
     ],
 )
-def test_what_json_cannot_carry_is_refused_before_anything_is_written(
+def test_unrepresentable_contents_raise_before_anything_is_written(
     text, reason, tmp_path
 ):
     table, _ = parse_index(text, "s.json")
@@ -141,7 +141,7 @@ def rival(name):
         pytest.skip(f"{name} is not installed")
 
 
-def test_webshart_reads_what_is_written(scanned, tmp_path):
+def test_webshart_reads_written_indexes(scanned, tmp_path):
     webshart = rival("webshart")
     path, contents, nbytes = scanned
     write_json(str(tmp_path / "s.json"), contents, nbytes, shard="s.tar", hash="h")
@@ -155,7 +155,7 @@ def test_webshart_reads_what_is_written(scanned, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of hfutils
-def test_hfutils_lists_what_is_written(scanned, tmp_path):
+def test_hfutils_reads_written_indexes(scanned, tmp_path):
     hfutils = rival("hfutils.index")
     path, contents, nbytes = scanned
     write_json(str(tmp_path / "s.json"), contents, nbytes, shard="s.tar", hash="h")
@@ -168,7 +168,7 @@ def test_hfutils_lists_what_is_written(scanned, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of hfutils
-def test_what_hfutils_writes_is_read(scanned, tmp_path):
+def test_indexes_of_hfutils_are_read(scanned, tmp_path):
     hfutils = rival("hfutils.index")
     path, contents, nbytes = scanned
     hfutils.tar_create_index(str(path), silent=True)

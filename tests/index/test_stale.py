@@ -143,7 +143,7 @@ def test_the_binary_index_comes_first(tmp_path):
         assert fastshard.open_shard(path).index.endswith(".json")
 
 
-def test_no_index_is_looked_for_or_made(tar, kind, tmp_path):
+def test_index_none_neither_reads_nor_writes_an_index(tar, kind, tmp_path):
     assert fastshard.open_shard(tar, index="none").index is None
     bare = write_tar(tmp_path / "bare.tar", MEMBERS)
     fastshard.open_shard(bare)
@@ -170,7 +170,7 @@ def test_an_index_can_be_in_another_directory(tar, kind, tmp_path):
         assert pickle.loads(pickle.dumps(shard)).index == shard.index
 
 
-def test_a_named_index_that_is_not_there_is_an_error(tar):
+def test_a_missing_named_index_is_an_error(tar):
     with pytest.raises(FileNotFoundError):
         fastshard.open_shard(tar, index=tar.with_name("none.fsi"))
     with pytest.raises(ValueError, match="name its format"):
@@ -204,7 +204,7 @@ def test_pread_keeps_no_index_mapped(tmp_path):
         assert shard.samples["003"]["a"] == MEMBERS["003.a"]
 
 
-def test_what_json_says_of_members_is_carried_along(tmp_path):
+def test_infos_of_a_json_index_are_carried_over(tmp_path):
     path = write_tar(tmp_path / "t.tar", {"a.jpg": b"1", "b.jpg": b"2", "c.jpg": b"3"})
     entry = {"width": 3, "captions": ["é", "x"], "nested": {"deep": [None, 1.5]}}
     files = {

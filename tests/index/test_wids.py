@@ -79,7 +79,7 @@ def test_shard_lists_nest_and_have_bases(shards):
     ],
     ids=lambda text: text[:60],
 )
-def test_what_is_no_shard_list_is_refused(tmp_path, text):
+def test_other_json_is_an_error(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)  # a list that refers to itself is nested
     with pytest.raises(fastshard.FormatError) as caught:
@@ -87,7 +87,7 @@ def test_what_is_no_shard_list_is_refused(tmp_path, text):
     assert caught.value.path == str(path)
 
 
-def test_what_its_tool_writes_is_read():
+def test_lists_of_the_original_tool_are_read():
     found = read_wids(str(FOREIGN / "shardindex.json"))
     assert found == [
         WidsShard(str(path), 3, path.stat().st_size, digest(path))
@@ -100,7 +100,7 @@ def digest(path):
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
-def test_the_same_facts_are_written(tmp_path):
+def test_written_lists_equal_those_of_the_original_tool(tmp_path):
     tars = [
         Path(shutil.copy(FOREIGN / f"{n}.tar", tmp_path)) for n in ("global", "plain")
     ]
@@ -176,7 +176,7 @@ HEAD = '{"wids_version": 1, '
     ],
     ids=lambda text: text[:80],
 )
-def test_what_is_of_the_wrong_kind_is_refused(tmp_path, text):
+def test_values_of_wrong_types_are_errors(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(fastshard.FormatError) as caught:
@@ -184,7 +184,7 @@ def test_what_is_of_the_wrong_kind_is_refused(tmp_path, text):
     assert caught.value.path == str(path)
 
 
-def test_lists_that_cannot_be_followed_are_refused(shards):
+def test_references_to_bad_lists_are_errors(shards):
     path = shards / "x.json"
     other = shards / "other.json"
     write_wids(str(other), [(str(shards / "t-0.tar"), 3)])
@@ -240,7 +240,7 @@ def test_a_path_that_wids_takes_for_another_is_refused(tmp_path, name):
     assert not path.exists()
 
 
-def test_a_list_that_says_nonsense_is_not_written(shards):
+def test_an_invalid_list_is_not_written(shards):
     path = shards / "x.json"
     with pytest.raises(ValueError, match="at least one shard"):
         write_wids(str(path), [])
@@ -254,7 +254,7 @@ def test_a_list_that_says_nonsense_is_not_written(shards):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_wids_reads_what_is_written(tmp_path):
+def test_wids_reads_written_lists(tmp_path):
     wids = pytest.importorskip("wids", reason="no wids, or not the torch it needs")
     folder = tmp_path / "list"
     (folder / "sub").mkdir(parents=True)
