@@ -53,7 +53,7 @@ MOVED = {
     "fastshard.gathering": "fastshard.dataset.batch",
     "fastshard.identity": "fastshard.dataset.tarset",
     "fastshard.index.global_file": "fastshard.index.dataset_file",
-    "fastshard.index.hashes": "fastshard.index.freshness",
+    "fastshard.index.hashes": "fastshard.index.checksums",
     "fastshard.index.known": "fastshard.index.dataset_lookup",
     "fastshard.iteration": "fastshard.dataset.iteration",
     "fastshard.joining": "fastshard.dataset.combine",

@@ -42,7 +42,7 @@ from fastshard.remote.urls import (
 if TYPE_CHECKING:
     from fastshard._core.io.page_ring import PageRing
     from fastshard._core.table.extents import ExtentTable
-    from fastshard.index.freshness import Hashes
+    from fastshard.index.checksums import Hashes
     from fastshard.remote.file import RemoteFile
 
 __all__ = [
@@ -296,7 +296,7 @@ class TarShard(Shard):
     def _compute_hashes(
         self, file: LocalFile | RemoteFile, progress: Progress | None
     ) -> Hashes:
-        from fastshard.index.freshness import compute_hashes
+        from fastshard.index.checksums import compute_hashes
 
         if not isinstance(file, LocalFile):
             raise FastshardError(

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastshard._core.table.extents import ExtentTable
 from fastshard._core.table.grouping import IndexMemory, borrow_table
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 

@@ -100,7 +100,7 @@ def _split_lines(text: bytes, path: str) -> tuple[int, list[tuple[int, bytes]]]:
         raise FormatError("not a DALI index of version 1.1 or 1.2", path, 0)
     version, count = words[0].group(), words[1].group()
     if not NUMBER.fullmatch(count) or not int(count):
-        reason = f"expected a number of samples, got {os.fsdecode(count)!r}"
+        reason = f"expected a number of samples, got {os.fsdecode(count[:80])!r}"
         raise FormatError(reason, path, words[1].start())
     if not newline or not rest.endswith(b"\n"):
         raise FormatError("truncated inside a line", path, len(text))
@@ -140,7 +140,9 @@ def _parse_members(
 
 def _parse_number(at: int, word: bytes, path: str) -> int:
     if not NUMBER.fullmatch(word):
-        raise FormatError(f"expected a number, got {os.fsdecode(word)!r}", path, at)
+        raise FormatError(
+            f"expected a number, got {os.fsdecode(word[:80])!r}", path, at
+        )
     return int(word)
 
 

@@ -12,7 +12,7 @@ from fastshard.errors import FastshardError, FormatError
 from fastshard.index.contents import Contents, warn_ignored_index, warn_old_version
 
 if TYPE_CHECKING:
-    from fastshard.index.freshness import Hashes
+    from fastshard.index.checksums import Hashes
     from fastshard.remote.file import RemoteFile
 
 __all__ = [

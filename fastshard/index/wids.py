@@ -112,9 +112,11 @@ def _check_metadata(found: dict[str, Any], path: str) -> None:
     """Raise FormatError unless a dataset's name and weight have the right types."""
     name, weight = found.get("name"), found.get("weight")
     if name is not None and not isinstance(name, str):
-        raise FormatError(f"name must be a string, got {name!r}", path, 0)
+        raise FormatError(f"name must be a string, got {type(name).__name__}", path, 0)
     if weight is not None and type(weight) not in (int, float):
-        raise FormatError(f"weight must be a number, got {weight!r}", path, 0)
+        raise FormatError(
+            f"weight must be a number, got {type(weight).__name__}", path, 0
+        )
 
 
 def _check_flat(part: dict[str, Any], path: str) -> dict[str, Any]:
@@ -153,14 +155,16 @@ def _directory_of(path: str) -> str:
 def _get_list(found: dict[str, Any], name: str, path: str) -> list[Any]:
     value = found.get(name, [])
     if not isinstance(value, list):
-        raise FormatError(f"{name} must be an array, got {value!r:.80}", path, 0)
+        raise FormatError(
+            f"{name} must be an array, got {type(value).__name__}", path, 0
+        )
     return value
 
 
 def _get_text(found: dict[str, Any], name: str, path: str) -> str:
     value = found.get(name)
     if not isinstance(value, str) or not value or "\0" in value:
-        raise FormatError(f"{name} must be a path or URL, got {value!r:.80}", path, 0)
+        raise FormatError(f"{name} must be a non-empty string without NUL", path, 0)
     try:
         os.fsencode(value)
     except UnicodeEncodeError as error:
@@ -185,7 +189,9 @@ def _resolve(base: str, url: str) -> str:
 
 def _parse_shard(shard: Any, base: str, path: str) -> WidsShard:
     if not isinstance(shard, dict):
-        raise FormatError(f"a shard must be an object, got {shard!r:.80}", path, 0)
+        raise FormatError(
+            f"a shard must be an object, got {type(shard).__name__}", path, 0
+        )
     url = _resolve(base, _get_text(shard, "url", path))
     md5sum = shard.get("md5sum")
     if md5sum is not None and not isinstance(md5sum, str):
@@ -199,7 +205,7 @@ def _parse_shard(shard: Any, base: str, path: str) -> WidsShard:
 def _get_count(shard: dict[str, Any], name: str, url: str, path: str) -> int:
     value = shard.get(name)
     if type(value) is not int or not 0 <= value <= MOST:
-        reason = f"{name} of {url} must be a non-negative int, got {value!r:.80}"
+        reason = f"{name} of {url} must be a non-negative int"
         raise FormatError(reason, path, 0)
     return value
 

@@ -15,7 +15,7 @@ import pytest
 
 import fastshard
 from fastshard._core.io.source import LocalFile
-from fastshard.index.freshness import compute_hashes
+from fastshard.index.checksums import compute_hashes
 from support.marks import not_sanitized
 from support.tar_blocks import END, extension, header, padded, record
 from support.tars import write_tar
