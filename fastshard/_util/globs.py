@@ -25,7 +25,6 @@ __all__ = [
     "walk_folders",
 ]
 
-
 MAX_WORDS = 1_000_000
 MAX_DEPTH = 64
 
@@ -33,6 +32,12 @@ MAX_DEPTH = 64
 NUMBERS = re.compile(r"(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})(?:\.\.(-?[0-9]{1,18}))?")
 LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?[0-9]{1,18}))?")
 PADDED = re.compile(r"-?0[0-9]")
+
+SUFFIX = ".tar"
+SEPARATORS = re.escape(os.sep + (os.altsep or ""))
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
+
+NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -177,13 +182,6 @@ class _Parser:
 
 def _describe(pattern: str) -> str:
     return repr(pattern if len(pattern) <= 80 else pattern[:77] + "...")
-
-
-SUFFIX = ".tar"
-SEPARATORS = re.escape(os.sep + (os.altsep or ""))
-ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
-
-NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 
 
 def natural_key(path: str) -> NaturalKey:

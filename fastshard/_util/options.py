@@ -16,12 +16,17 @@ __all__ = [
     "near_names",
 ]
 
-
 ALL = 256  # names; all of a shorter sequence are compared
 AROUND = 16  # names compared on each side of the name's position in sorted order
 LONGEST = 256  # characters of a compared name
 SHOWN = 3  # names in an error
 ALIKE = 0.75  # see difflib.get_close_matches
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+INDEXES = ("auto", "none", "rebuild")
+WORD = re.compile(r"[A-Za-z_-]+")  # no suffix, no folder: probably not a path
 
 
 def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ...]:
@@ -79,13 +84,6 @@ def _bisect(name: str, count: int, at: Callable[[int], str]) -> int:
         else:
             high = middle
     return low
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-INDEXES = ("auto", "none", "rebuild")
-WORD = re.compile(r"[A-Za-z_-]+")  # no suffix, no folder: probably not a path
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:

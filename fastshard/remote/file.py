@@ -17,9 +17,9 @@ from fastshard.errors import (
 )
 from fastshard.remote.cache.store import CacheEntry, RangeCache
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, Meter, NoRangesError
-from fastshard.remote.scheduler import MOST_SPAN, Request, fetch, read_now, start
-from fastshard.remote.transport import ObjectInfo, Part, Transport
+from fastshard.remote.retry import MOST_SPAN, Deadline, Meter, NoRangesError
+from fastshard.remote.scheduler import Request, fetch, read_now, start
+from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part, Transport
 from fastshard.remote.urls import HTTP, Url, base_of, parse_url, without_user
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ __all__ = [
     "try_open_remote",
 ]
 
-
-MOST_WHOLE = 256 << 20  # bytes of an index file
 FIRST = 16 << 10  # bytes requested when an object is opened
+
+CHUNK = 1 << 20  # bytes of a download stored at a time
+COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
 
 
 class RemoteFile:
@@ -55,7 +56,7 @@ class RemoteFile:
     info : ObjectInfo
     head : bytes
         First bytes of the object, if known.
-    entry : Entry, optional
+    entry : CacheEntry, optional
         Its entry in the disk cache.
 
     Attributes
@@ -264,8 +265,8 @@ def read_remote(url: str | Url, settings: Settings) -> bytes:
     if settings.cache_dir is None:
         return transport_for(url, settings).whole(url)[1]
     file = open_remote(url, settings)
-    if file.nbytes > MOST_WHOLE:
-        reason = f"expected at most {MOST_WHOLE:,} bytes, got {file.nbytes:,}"
+    if file.nbytes > MAX_WHOLE:
+        reason = f"expected at most {MAX_WHOLE:,} bytes, got {file.nbytes:,}"
         raise RemoteError(reason, file.path)
     return file.read(0, file.nbytes)
 
@@ -308,10 +309,6 @@ def _client_of(scheme: str) -> Callable[[Settings], Transport]:
     from fastshard.remote.object_store import StoreClient
 
     return StoreClient
-
-
-CHUNK = 1 << 20  # bytes of a download stored at a time
-COMMIT = re.compile(r"^(hf://datasets/[^/@]+/[^/@]+)@[0-9a-f]{40}(?=/|$)")
 
 
 def cache_key(url: str) -> str:

@@ -34,7 +34,7 @@ from fastshard.remote.http_fast import FastHttp
 from fastshard.remote.http_response import RangeResponse
 from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter, RetryError
-from fastshard.remote.transport import ObjectInfo, Part
+from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.remote.urls import (
     Origin,
     Url,
@@ -66,7 +66,6 @@ LIFETIME = 60.0  # seconds that a redirect is cached, unless its target has a li
 MARGIN = 30.0  # seconds before its expiry from which a signature is not used
 MESSAGE = 64 << 10  # bytes of the body of an error response
 LARGEST = 1 << 40  # bytes of a downloaded object
-LARGEST_ANSWER = 256 << 20  # bytes of an object read whole
 
 
 class HttpClient:
@@ -117,9 +116,7 @@ class HttpClient:
             lambda response: (response.info, response.read()),
         )
 
-    def whole(
-        self, url: str | Url, most: int = LARGEST_ANSWER
-    ) -> tuple[ObjectInfo, bytes]:
+    def whole(self, url: str | Url, most: int = MAX_WHOLE) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and all bytes of an object, also without range support.
 
         Raises

@@ -16,7 +16,7 @@ from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import RemoteError, RemoteNotFoundError
 from fastshard.remote.http_connection import current_read
 from fastshard.remote.retry import NoRangesError, RetryError
-from fastshard.remote.transport import ObjectInfo
+from fastshard.remote.transport import MAX_NBYTES, ObjectInfo
 from fastshard.remote.urls import Url
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["TRANSIENT", "RangeResponse"]
 
 LONGEST_TAG = 300  # characters
-LARGEST = 2**63  # bytes of an object
 RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 NO_RANGE = re.compile(r"bytes\s+\*/(\d{1,19})", re.ASCII)
 PERMANENT = frozenset((501, 505, 506, 508, 510, 511))  # of 5xx
@@ -128,7 +127,7 @@ class RangeResponse:
             total = self._expected.nbytes
         else:
             total = int(match[3])
-        if total >= LARGEST:
+        if total >= MAX_NBYTES:
             raise self.error(f"the object's size must be below 2**63, got {total:,}")
         self.info = self._info(total)
         end = self.end if self._expected else min(self.end, total)

@@ -18,8 +18,15 @@ from fastshard.remote.addresses import RefusedHostError
 from fastshard.remote.http_connection import check_public
 from fastshard.remote.http_response import TRANSIENT
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, Meter, ReadCancelledError, RetryError
-from fastshard.remote.transport import ObjectInfo, Part
+from fastshard.remote.retry import (
+    MOST_SPAN,
+    SLOWEST,
+    Deadline,
+    Meter,
+    ReadCancelledError,
+    RetryError,
+)
+from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.remote.urls import (
     HTTP,
     Url,
@@ -40,9 +47,21 @@ __all__ = [
     "stores_for",
 ]
 
-
 PIECE = 1 << 20  # bytes of a body buffered before they are copied
 PLAIN_CODINGS = ("", "identity", "aws-chunked")  # the last is only of the upload
+
+T = TypeVar("T")
+
+RETRIES = 2  # by obstore, in each attempt
+FIRST = 1 << 20  # bytes of the first range of an object read whole
+STATUS = re.compile(r"status code: (\d{3})")
+TIMES = re.compile(r"\bretries: (\d{1,6}),")
+CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+QUERY = re.compile(r"(?<=[?])\S+|(?<=://)[^\s/@]*@")
+OBSTORE_SCHEMES = {"gcs": "gs", "adl": "abfss", "azure": "az"}
+PASSES = re.compile(r"\bkind: (?:Connect|Request|Timeout|Interrupted)\b")
+LASTS = re.compile(r"certificate|UnknownIssuer|NotValidForName", re.IGNORECASE)
+METADATA = ("169.254.169.254", "metadata.google", "fd00:ec2")  # credential servers
 
 
 class _Process:
@@ -139,23 +158,6 @@ def read_body(response: Any, start: int, end: int, parts: Sequence[Part]) -> boo
     return bool(scatter.left == 0)
 
 
-T = TypeVar("T")
-
-MOST_SPAN = 8 << 20  # bytes of a range
-RETRIES = 2  # by obstore, in each attempt
-SLOWEST = 100_000  # bytes per second, in addition to the timeout
-LARGEST_ANSWER = 256 << 20  # bytes of an object read whole
-FIRST = 1 << 20  # bytes of the first range of such an object
-STATUS = re.compile(r"status code: (\d{3})")
-TIMES = re.compile(r"\bretries: (\d{1,6}),")
-CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-QUERY = re.compile(r"(?<=[?])\S+|(?<=://)[^\s/@]*@")
-OBSTORE_SCHEMES = {"gcs": "gs", "adl": "abfss", "azure": "az"}
-PASSES = re.compile(r"\bkind: (?:Connect|Request|Timeout|Interrupted)\b")
-LASTS = re.compile(r"certificate|UnknownIssuer|NotValidForName", re.IGNORECASE)
-METADATA = ("169.254.169.254", "metadata.google", "fd00:ec2")  # credential servers
-
-
 class StoreClient:
     """Client for object stores; one per process and settings, by `stores_for`."""
 
@@ -228,9 +230,7 @@ class StoreClient:
 
         return self._call(url, Deadline(self.settings.timeout, size), call)
 
-    def whole(
-        self, url: str | Url, most: int = LARGEST_ANSWER
-    ) -> tuple[ObjectInfo, bytes]:
+    def whole(self, url: str | Url, most: int = MAX_WHOLE) -> tuple[ObjectInfo, bytes]:
         """Return the metadata and all bytes of an object.
 
         Raises

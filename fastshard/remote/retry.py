@@ -10,6 +10,8 @@ from contextlib import suppress
 from fastshard.errors import RemoteError
 
 __all__ = [
+    "MOST_SPAN",
+    "SLOWEST",
     "Deadline",
     "Meter",
     "NoRangesError",
@@ -17,12 +19,15 @@ __all__ = [
     "RetryError",
 ]
 
-
 GROWTH = 1.02  # factor on the latency for each slower response
 WEIGHT = 0.1  # of a new measurement
 LEAST_BYTES = 64 << 10  # of a response whose rate is measured
-LEAST_GAP, MOST_GAP = 16 << 10, 1 << 20  # bytes
-LEAST_SPAN, MOST_SPAN = 1 << 20, 8 << 20  # bytes
+LEAST_GAP, MOST_GAP = 16 << 10, 1 << 20  # bytes between extents of a range
+LEAST_SPAN, MOST_SPAN = 1 << 20, 8 << 20  # bytes of a range
+
+SLOWEST = 100_000  # bytes per second, in addition to the timeout
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # upper bounds of the pause, seconds
+LEAST_LEFT = 0.02  # seconds; with less left there is no other attempt
 
 
 class Meter:
@@ -73,11 +78,6 @@ class Meter:
     def gap(self) -> int:
         """Return the bytes transferred in the time of one latency."""
         return min(max(int(self.latency * self.rate), LEAST_GAP), MOST_GAP)
-
-
-SLOWEST = 100_000  # bytes per second, in addition to the timeout
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # upper bounds of the pause, seconds
-LEAST_LEFT = 0.02  # seconds; with less left there is no other attempt
 
 
 class ReadCancelledError(Exception):

@@ -17,11 +17,10 @@ from queue import Empty, SimpleQueue
 from fastshard._core.io.source import allocate_bytes
 from fastshard.errors import FastshardError, RemoteError
 from fastshard.remote.options import Settings
-from fastshard.remote.retry import Deadline, ReadCancelledError
+from fastshard.remote.retry import MOST_SPAN, Deadline, ReadCancelledError
 from fastshard.remote.transport import RangedObject
 
 __all__ = [
-    "MOST_SPAN",
     "RangeRead",
     "ReaderPool",
     "Request",
@@ -31,7 +30,6 @@ __all__ = [
     "start",
 ]
 
-MOST_SPAN = 8 << 20  # bytes of a range
 IDLE = 1.0  # seconds before an idle thread ends
 PATIENCE = 0.5  # seconds before a waiting thread reads an unqueued range itself
 CANCELLED = "the request was cancelled: no reader waits for it"
@@ -385,7 +383,7 @@ def fetch(requests: Sequence[Request]) -> list[Exception | None]:
 
 def start(requests: Sequence[Request]) -> None:
     """Send requests by the threads of their pools, without waiting."""
-    for settings, group in _by_settings(requests).items():
+    for settings, group in _group_by_settings(requests).items():
         reads = _coalesce_as_measured(group)
         if reads:
             settings.shared(ReaderPool).start(reads)
@@ -397,7 +395,7 @@ def read_now(requests: Sequence[Request]) -> None:
     Failures are left in the requests; after one the others fail without a read.
     """
     failed: Exception | None = None
-    groups = _by_settings(requests).values()
+    groups = _group_by_settings(requests).values()
     for read in [read for group in groups for read in _coalesce_as_measured(group)]:
         if not read.claim():
             continue
@@ -428,7 +426,7 @@ def _fill_from_cache(request: Request) -> bool:
     return request.filled
 
 
-def _by_settings(requests: Sequence[Request]) -> dict[Settings, list[Request]]:
+def _group_by_settings(requests: Sequence[Request]) -> dict[Settings, list[Request]]:
     """Fill requests from the cache; group the others by settings."""
     groups: dict[Settings, list[Request]] = {}
     for request in requests:

@@ -9,11 +9,12 @@ from fastshard.remote.options import Settings
 from fastshard.remote.retry import Deadline, Meter
 from fastshard.remote.urls import Url
 
-__all__ = ["MAX_NBYTES", "ObjectInfo", "Part", "RangedObject", "Transport"]
+__all__ = ["MAX_NBYTES", "MAX_WHOLE", "ObjectInfo", "Part", "RangedObject", "Transport"]
 
 Part = tuple[int, memoryview]  # offset in the object, destination of the bytes
 
 MAX_NBYTES = 2**63  # sizes of objects are below
+MAX_WHOLE = 256 << 20  # bytes of an object that is read whole, such as an index
 
 
 class ObjectInfo(NamedTuple):
