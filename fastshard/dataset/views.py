@@ -1,4 +1,4 @@
-"""Sequences over a dataset: its shards, members and keys."""
+"""Views of a dataset as sequences of its shards, members and keys."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = ["DatasetKeys", "Members", "Shards", "build_key_table"]
 
 
 class Shards(Sequence["TarShard"]):
-    """The shards of a dataset, opened when they are asked for."""
+    """The shards of a dataset, opened on first use."""
 
     def __init__(self, shards: ShardSet) -> None:
         self._set = shards
 
     @property
     def paths(self) -> list[str]:
-        """Their paths, in order."""
+        """The shards' paths or URLs, in order."""
         return list(self._set.paths)
 
     def __len__(self) -> int:
@@ -57,12 +57,12 @@ class Shards(Sequence["TarShard"]):
         return [require_tars(self._set).shard(number) for number in numbers]
 
     def index(self, shard: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of a shard, by its path or the path's last part.
+        """Return the position of a shard by its path or file name.
 
         Raises
         ------
         ValueError
-            There is none, or several.
+            No shard has this name, or several have.
         """
         if isinstance(shard, int):
             return range(len(self))[shard]
@@ -71,7 +71,9 @@ class Shards(Sequence["TarShard"]):
             k for k, path in enumerate(paths, start) if os.path.basename(path) == shard
         ]
         if len(found) != 1:
-            raise ValueError(f"{len(found):,} shards are called {shard!r}")
+            raise ValueError(
+                f"expected one shard of the name {shard!r}, found {len(found):,}"
+            )
         return found[0]
 
     def __repr__(self) -> str:
@@ -97,11 +99,11 @@ class Members(Sequence[memoryview]):
         Raises
         ------
         IndexError
-            There is no such position.
+            The position is out of range.
         MemberNotFoundError
             No shard has a member of this name.
         AmbiguousKeyError
-            Several shards have.
+            Several shards have a member of this name.
         """
         if isinstance(key, slice):
             return [self._at(i) for i in range(*key.indices(len(self)))]
@@ -138,7 +140,7 @@ class Members(Sequence[memoryview]):
     def find(self, name: str) -> list[int]:
         """Return a position for each shard that has a member of this name.
 
-        Of several in one shard it is the last. Opens every shard.
+        The last one, if a shard has several. Opens every shard.
         """
         starts = self._set.member_starts()
         shards = (require_tars(self._set).shard(k) for k in range(len(self._set)))
@@ -149,7 +151,7 @@ class Members(Sequence[memoryview]):
         ]
 
     def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of the one member of this name."""
+        """Return the position of the one member of a name."""
         found = [
             i for i in self.find(name) if i >= start and (stop is None or i < stop)
         ]
@@ -168,16 +170,22 @@ class Members(Sequence[memoryview]):
         return f"<{len(self):,} members of {len(self._set):,} shards>"
 
 
-SHARDS_NEAR = 64  # open remote shards in which resembling keys are looked for
+MAX_SEARCHED = 64  # open remote shards, for keys similar to an absent one
 
 
 def build_key_table(
     shards: ShardSet, seed: bytes, *, older: bool = False
 ) -> NDArray[np.uint64]:
-    """Return a sorted row for each sample; see `fastshard._core.table.grouping`.
+    """Return the sorted key rows of all samples; see `fastshard._core.table.grouping`.
 
-    Opens every shard, in threads. With `older` a leading ``./`` is part of a key, as
-    in the tables of earlier releases.
+    Opens every shard, in threads.
+
+    Parameters
+    ----------
+    seed : bytes
+        Of the keys' hashes.
+    older : bool
+        Keep a leading ``./`` in keys, as the tables of earlier releases do.
     """
     import numpy as np
 
@@ -198,10 +206,10 @@ def build_key_table(
 
 
 class DatasetKeys(Sequence[str]):
-    """The keys of a dataset's samples, made when asked for.
+    """The keys of a dataset's samples.
 
-    Looking one up takes a table of all keys: ``dataset.fsi`` holds one, else it
-    is made on first use (8 bytes a sample), for which every shard is opened.
+    Keys are made on access. Look-up uses the table of keys in ``dataset.fsi``, or one
+    built on first use (8 bytes a sample), which opens every shard.
     """
 
     def __init__(self, shards: ShardSet, order: Order | None) -> None:
@@ -238,9 +246,9 @@ class DatasetKeys(Sequence[str]):
         return key
 
     def find(self, key: str) -> list[int]:
-        """Return the positions of all samples of this key.
+        """Return the positions of all samples with a key.
 
-        Of tars a leading ``./`` is part of no key.
+        For tars a leading ``./`` is ignored.
         """
         own = self._set.find_key(key)
         if own is None:
@@ -249,31 +257,32 @@ class DatasetKeys(Sequence[str]):
         found = [i for i in own if self._key_of(i) == key]
         if self._order is None:
             return found
-        places = map(self._order.find, found)  # of a sample chosen twice the first
-        return sorted(place for place in places if place >= 0)
+        positions = map(self._order.find, found)  # of a repeated sample, the first
+        return sorted(position for position in positions if position >= 0)
 
     def _candidates(self, key: str) -> list[int]:
+        """Return positions of all samples that may have a key, by its hash."""
         from fastshard.index.dataset_file import candidates
 
-        known = self._set.index_view
-        if known is not None and known.has_keys:
-            found = known.candidates(key)
+        view = self._set.index_view
+        if view is not None and view.has_keys:
+            found = view.candidates(key)
             total = self._set.starts()[-1]
             if max(found, default=0) >= total:
-                reason = f"its table of keys has a position beyond {total:,}"
-                raise FormatError(reason, known.path, 0)
+                reason = f"its table of keys has a position not below {total:,}"
+                raise FormatError(reason, view.path, 0)
             return found
         if self._rows is None:
             self._rows = build_key_table(self._set, self._seed)
         return candidates(self._rows, key, self._seed)
 
-    def _near(self, key: str) -> tuple[str, ...]:
-        """Return keys that resemble one that is absent; opens no remote shard."""
+    def _similar(self, key: str) -> tuple[str, ...]:
+        """Return keys similar to an absent one; opens no remote shard."""
         key = normalize_key(key)
         if self._set.remote is None:
             return near_names(key, len(self), self._key)
         found: list[str] = []
-        for samples in self._set.open_samples[:SHARDS_NEAR]:
+        for samples in self._set.open_samples[:MAX_SEARCHED]:
             if samples is not None:
                 found += near_names(key, len(samples), samples.key_at)
         return near_names(key, len(found), found.__getitem__)
@@ -282,28 +291,28 @@ class DatasetKeys(Sequence[str]):
         return isinstance(key, str) and bool(self.find(key))
 
     def index(self, key: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of the one sample of this key.
+        """Return the position of the one sample with a key.
 
         Raises
         ------
         SampleNotFoundError
-            There is none.
+            No sample has this key.
         AmbiguousKeyError
-            There are several.
+            Several samples have this key.
         """
         found = [i for i in self.find(key) if i >= start and (stop is None or i < stop)]
         if not found:
             where = f"the dataset below {self._set.root}"
-            raise SampleNotFoundError(key, where, self._near(key))
+            raise SampleNotFoundError(key, where, self._similar(key))
         if len(found) > 1:
             raise AmbiguousKeyError(key, found)
         return found[0]
 
     def count(self, key: str) -> int:
-        """Return how many samples have this key."""
+        """Return the number of samples with a key."""
         return len(self.find(key))
 
     def __repr__(self) -> str:
-        shown = ", ".join(repr(key) for key in self[:3])
+        first = ", ".join(repr(key) for key in self[:3])
         more = ", ..." if len(self) > 3 else ""
-        return f"<{len(self):,} keys: [{shown}{more}]>"
+        return f"<{len(self):,} keys: [{first}{more}]>"

@@ -1,1 +1,1 @@
-"""The calls of webshart, for code that was written for it."""
+"""webshart's interface, for code written for it."""

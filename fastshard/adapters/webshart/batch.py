@@ -1,4 +1,4 @@
-"""Reading files of discovered datasets in batches."""
+"""Batched reads of files of discovered datasets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fastshard.errors import FastshardError
 __all__ = ["BatchProcessor", "read_files_batch"]
 
 Request = tuple[int, int] | tuple[int, int, int]
-Opened = tuple[Shard, Sequence[int]]  # and the positions of its files
+Opened = tuple[Shard, Sequence[int]]  # a shard, and the positions of its files
 
-THREADS = 16  # that open remote shards
+THREADS = 16  # for opening remote shards
 
 
 def read_files_batch(
@@ -25,7 +25,7 @@ def read_files_batch(
     *,
     errors: str = "none",
 ) -> list[bytes | None]:
-    """Read many files; the GIL is released while they are copied.
+    """Read many files; the bytes are copied without the GIL.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ def read_files_batch(
         ``(shard, file)``, or ``(dataset, shard, file)`` for several datasets;
         files are numbered by sorted name.
     errors : {"none", "raise"}
-        What stands for a file that cannot be read: None, as in webshart; or the
-        first is raised.
+        Return None for a file that cannot be read, as webshart does; or raise the
+        first error.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def read_files_batch(
         With ``errors="raise"``: why a file cannot be read.
     """
     if errors not in ("none", "raise"):
-        raise ValueError(f'errors is "none" or "raise", not {errors!r}')
+        raise ValueError(f'errors must be "none" or "raise", got {errors!r}')
     if isinstance(dataset_or_datasets, DiscoveredDataset):
         datasets: Sequence[DiscoveredDataset] = [dataset_or_datasets]
         requests = [((0, shard), file) for shard, file in file_requests]  # type: ignore[misc]
@@ -58,33 +58,33 @@ def read_files_batch(
     found: list[Any] = [None] * len(requests)
     shards: list[Shard] = []
     positions: list[int] = []
-    places: list[int] = []
+    slots: list[int] = []  # of `found`, for each of `positions`
     opened = _open_all(datasets, list(dict.fromkeys(where for where, _ in requests)))
-    for place, (where, file) in enumerate(requests):
+    for i, (where, file) in enumerate(requests):
         try:
-            shard, order = _of(opened[where])
+            shard, order = _unwrap(opened[where])
             if file < 0:
                 raise IndexError(f"file {file} is out of range")
             positions.append(order[file])
         except (FastshardError, OSError, IndexError) as error:
-            found[place] = error
+            found[i] = error
         else:
             shards.append(shard)
-            places.append(place)
-    for place, data in zip(places, copy_members(shards, positions), strict=True):
-        found[place] = data
-    for place, data in enumerate(found):
+            slots.append(i)
+    for i, data in zip(slots, copy_members(shards, positions), strict=True):
+        found[i] = data
+    for i, data in enumerate(found):
         if isinstance(data, Exception):
             if errors == "raise":
                 raise data
-            found[place] = None
+            found[i] = None
     return found
 
 
 def _open_all(
-    datasets: Sequence[DiscoveredDataset], places: Sequence[tuple[int, int]]
+    datasets: Sequence[DiscoveredDataset], wanted: Sequence[tuple[int, int]]
 ) -> dict[tuple[int, int], Opened | Exception]:
-    """Open shards, and keep them for the rest of the batch; remote ones in threads."""
+    """Open shards for one batch; remote ones in threads."""
 
     def attempt(where: tuple[int, int]) -> Opened | Exception:
         try:
@@ -92,31 +92,31 @@ def _open_all(
         except (FastshardError, OSError, IndexError) as error:
             return error
 
-    if len(places) < 2 or not any(dataset.is_remote for dataset in datasets):
-        return {where: attempt(where) for where in places}
+    if len(wanted) < 2 or not any(dataset.is_remote for dataset in datasets):
+        return {where: attempt(where) for where in wanted}
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(places, pool.map(attempt, places), strict=True))
+        return dict(zip(wanted, pool.map(attempt, wanted), strict=True))
 
 
 def _open(datasets: Sequence[DiscoveredDataset], dataset: int, shard: int) -> Opened:
     if not 0 <= dataset < len(datasets):
         raise IndexError(
-            f"dataset {dataset} is out of range: there are {len(datasets):,}"
+            f"dataset {dataset} is out of range for {len(datasets):,} datasets"
         )
-    reader, files = datasets[dataset]._opened(shard)
+    reader, files = datasets[dataset]._open(shard)
     return reader, files.order
 
 
-def _of(opened: Opened | Exception) -> Opened:
+def _unwrap(opened: Opened | Exception) -> Opened:
     if isinstance(opened, Exception):
         raise opened
     return opened
 
 
 class BatchProcessor:
-    """Reads all files of a dataset, some at a time."""
+    """Reader of all files of a dataset, in batches."""
 
     def process_dataset(
         self,
@@ -133,9 +133,9 @@ class BatchProcessor:
         source : str
             As for `discover_dataset`.
         batch_size : int
-            Files read at a time.
+            Number of files to read at a time.
         max_files : int, optional
-            Read no more.
+            Limit of the number of files.
         callback : callable, optional
             Called with the bytes of each file.
         **found
@@ -145,11 +145,11 @@ class BatchProcessor:
         Returns
         -------
         list
-            What the callback returned for each file, or the bytes; None stands
-            for a file that cannot be read.
+            The callback's result for each file, or its bytes; None for a file that
+            cannot be read.
         """
         if batch_size < 1:
-            raise ValueError(f"batch_size is at least 1, not {batch_size}")
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         dataset = discover_dataset(source, **found)
         every = (
             (shard, file)

@@ -1,4 +1,4 @@
-"""Datasets as webshart reads them, once they are found; see `discover_dataset`."""
+"""Datasets with webshart's methods; see `discover_dataset`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from fastshard._util.terminal import write_line
 from fastshard.adapters.webshart.files import Files
 from fastshard.adapters.webshart.index import (
-    RemoteShards,
-    asked_at,
-    local_contents,
-    local_index,
+    MultiIndexTarSet,
+    find_local_index,
+    read_local_index,
+    request_url,
 )
-from fastshard.adapters.webshart.listing import Found
+from fastshard.adapters.webshart.listing import Discovery
 from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, ShardNotFoundError, StaleIndexWarning
 from fastshard.index.dataset_file import DatasetIndex, ShardRecord
@@ -36,7 +36,7 @@ GIGABYTE = 1 << 30  # bytes
 
 
 class DiscoveredDataset:
-    """The shards of a dataset, and their files by number; see `discover_dataset`.
+    """A dataset of shards, and of files by number; see `discover_dataset`.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class DiscoveredDataset:
     num_shards : int
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Discovery) -> None:
         self.name = found.name
         self.is_remote = is_remote(found.root)
         self.num_shards = len(found.shards)
@@ -60,14 +60,15 @@ class DiscoveredDataset:
         if found.settings is None:
             self._set = TarSet(paths, index=found.indexes, **options)
         else:
-            places = [shard.places for shard in found.shards]
-            self._set = RemoteShards(paths, places, found.settings, **options)
+            indexes = [shard.indexes for shard in found.shards]
+            self._set = MultiIndexTarSet(paths, indexes, found.settings, **options)
         self._files: list[Files | None] = [None] * len(paths)
         self._read = [False] * len(paths)
         self._facts: dict[str, ShardRecord] | None = None
         self._lock = threading.Lock()
 
-    def _number(self, shard_index: int) -> int:
+    def _check_number(self, shard_index: int) -> int:
+        """Return a shard's number; raise IndexError if it is out of range."""
         if not 0 <= shard_index < self.num_shards:
             raise IndexError(
                 f"Shard index {shard_index} out of range. "
@@ -75,44 +76,46 @@ class DiscoveredDataset:
             )
         return shard_index
 
-    def _listed(self, shard_index: int) -> Files:
-        """Return a shard's files, by its index if it has one."""
-        k = self._number(shard_index)
-        files = self._indexed(k)
+    def _files_of(self, shard_index: int) -> Files:
+        """Return a shard's files, from its index if it has one."""
+        k = self._check_number(shard_index)
+        files = self._indexed_files_of(k)
         if files is None:
             files = Files(self._set.shard(k).parts()[1])
             self._files[k], self._read[k] = files, True
         return files
 
-    def _indexed(self, k: int) -> Files | None:
-        """Return what a shard's index lists; the shard is not read."""
+    def _indexed_files_of(self, k: int) -> Files | None:
+        """Return a shard's files from its index, or None without an index."""
         if self._files[k] is None:
             contents = None
-            if isinstance(self._set, RemoteShards):
+            if isinstance(self._set, MultiIndexTarSet):
                 contents = self._set.contents(k)
             elif path := self._index_of(k):
-                contents = local_contents(path)
+                contents = read_local_index(path)
             if contents is not None:
                 self._files[k] = Files(contents.table)
         return self._files[k]
 
     def _index_of(self, k: int) -> str | None:
-        """Return where a shard's index is."""
-        if not isinstance(self._set, RemoteShards):
-            return local_index(self._found.root, self._names[k], self._found.indexes)
-        place = self._set.index_option(k)
-        return None if place == "none" else self._shown(place)
+        """Return the path or URL of a shard's index, or None."""
+        if not isinstance(self._set, MultiIndexTarSet):
+            return find_local_index(
+                self._found.root, self._names[k], self._found.indexes
+            )
+        index = self._set.index_option(k)
+        return None if index == "none" else self._public_path(index)
 
-    def _shown(self, place: str) -> str:
-        """Return the address that something is read from."""
+    def _public_path(self, path: str) -> str:
+        """Return a path, or the redacted URL that requests go to."""
         settings = self._found.settings
-        if settings is None or not is_remote(place):
-            return place
-        return asked_at(place, settings)
+        if settings is None or not is_remote(path):
+            return path
+        return request_url(path, settings)
 
-    def _opened(self, shard_index: int) -> tuple[TarShard, Files]:
-        """Open a shard; its files are what it holds now, whatever an index says."""
-        k = self._number(shard_index)
+    def _open(self, shard_index: int) -> tuple[TarShard, Files]:
+        """Return an open shard and its files, checked against the shard's headers."""
+        k = self._check_number(shard_index)
         shard = self._set.shard(k)
         files = self._files[k]
         if files is None or not self._read[k]:
@@ -120,47 +123,50 @@ class DiscoveredDataset:
             self._read[k] = True
         return shard, files
 
-    def _each(self, task: Callable[[int], Any]) -> list[Any]:
-        """Do something for each shard, in threads where the network is waited for."""
+    def _map_shards(self, task: Callable[[int], Any]) -> list[Any]:
+        """Call a task with each shard's number; in threads if a network is involved."""
         if self._found.settings is not None:
             return list(self._set.map_shards(task, "reading indexes"))
         return [task(k) for k in range(self.num_shards)]
 
     def _summary(self) -> dict[str, ShardRecord]:
-        """Return what a ``dataset.fsi`` says of remote shards, by name."""
-        with self._lock:  # of many threads one reads it
+        """Return the records of a ``dataset.fsi`` by shard name."""
+        with self._lock:  # one thread reads it
             if self._facts is None:
-                self._facts = self._summed_up()
+                self._facts = self._read_summary()
             return self._facts
 
-    def _summed_up(self) -> dict[str, ShardRecord]:
-        for where, prefix in self._found.summaries:
-            index = self._global_index(where)
+    def _read_summary(self) -> dict[str, ShardRecord]:
+        """Read the first ``dataset.fsi`` that exists."""
+        for path, prefix in self._found.summaries:
+            index = self._read_dataset_index(path)
             if index is not None:
-                shards = index.shards
-                return {prefix + one.name.removesuffix(SUFFIX): one for one in shards}
+                return {
+                    prefix + record.name.removesuffix(SUFFIX): record
+                    for record in index.shards
+                }
         return {}
 
-    def _global_index(self, where: str) -> DatasetIndex | None:
+    def _read_dataset_index(self, path: str) -> DatasetIndex | None:
         settings = self._found.settings
         try:
-            if settings is None or not is_remote(where):
-                return DatasetIndex(where)
-            file = try_open_remote(where, settings)
+            if settings is None or not is_remote(path):
+                return DatasetIndex(path)
+            file = try_open_remote(path, settings)
             return None if file is None else DatasetIndex(file.path, file=file)
         except FormatError as error:
             warnings.warn(f"broken index: {error}", StaleIndexWarning, stacklevel=5)
             return None
 
     def _count(self, k: int, scan: bool = True) -> int | None:
-        """Return how many files a shard has; None where only a scan would tell."""
+        """Return the number of a shard's files, or None if that needs a scan."""
         files = self._files[k]
         if files is None:
             facts = self._summary().get(self._names[k])
             nbytes = self._found.shards[k].nbytes
             if facts is not None and nbytes in (None, facts.shard_bytes):
                 return facts.members
-            files = self._listed(k) if scan else self._indexed(k)
+            files = self._files_of(k) if scan else self._indexed_files_of(k)
         return None if files is None else len(files)
 
     def open_shard(self, shard_index: int) -> ShardReader:
@@ -169,23 +175,23 @@ class DiscoveredDataset:
         Raises
         ------
         IndexError
-            There is no such shard.
+            The shard number is out of range.
         FormatError
             The shard or its index is broken: an extent lies outside the shard.
         OSError
-            It cannot be read.
+            The shard cannot be read.
         """
-        return ShardReader(*self._opened(shard_index))
+        return ShardReader(*self._open(shard_index))
 
     @property
     def total_files(self) -> int:
-        """Files of all shards; those without an index are scanned."""
-        return sum(self._each(self._count))
+        """Number of files of all shards; shards without an index are scanned."""
+        return sum(self._map_shards(self._count))
 
     @property
     def total_size(self) -> int:
         """Bytes of all shards."""
-        return sum(self._each(self._size))
+        return sum(self._map_shards(self._size))
 
     def _size(self, k: int) -> int:
         path, nbytes = self._set.paths[k], self._found.shards[k].nbytes
@@ -202,10 +208,10 @@ class DiscoveredDataset:
     def quick_stats(self) -> tuple[int, int]:
         """Return the bytes of all shards and the number of files, by indexes alone.
 
-        Shards without an index are not opened: their files are not counted, and
-        a UserWarning says how many shards that are.
+        Shards without an index are not opened and their files not counted; a
+        UserWarning has the number of these shards.
         """
-        counts = self._each(lambda k: self._count(k, scan=False))
+        counts = self._map_shards(lambda k: self._count(k, scan=False))
         unknown = counts.count(None)
         if unknown:
             warnings.warn(
@@ -217,11 +223,11 @@ class DiscoveredDataset:
 
     def get_shard_info(self, index: int) -> dict[str, Any]:
         """Return a shard's name, paths, size in bytes, and numbers of files."""
-        files = self._listed(index)
+        files = self._files_of(index)
         name = self._names[index]
         return {
             "name": name,
-            "tar_path": self._shown(self._set.paths[index]),
+            "tar_path": self._public_path(self._set.paths[index]),
             "json_path": self._index_of(index),
             "num_files": len(files),
             "num_samples": len(files.samples),
@@ -229,7 +235,7 @@ class DiscoveredDataset:
         }
 
     def get_shard_by_name(self, shard_name: str) -> dict[str, Any]:
-        """Return what `get_shard_info` does, by the shard's name."""
+        """Return a shard's `get_shard_info` by its name."""
         if shard_name not in self._names:
             raise ShardNotFoundError(
                 f"Shard '{shard_name}' not found in dataset {self.name}"
@@ -237,32 +243,32 @@ class DiscoveredDataset:
         return self.get_shard_info(self._names.index(shard_name))
 
     def get_shard_file_count(self, shard_index: int) -> int:
-        """Return how many files a shard holds."""
-        count = self._count(self._number(shard_index))
+        """Return the number of a shard's files."""
+        count = self._count(self._check_number(shard_index))
         assert count is not None
         return count
 
     def get_shard_sample_count(self, shard_index: int) -> int:
-        """Return how many samples a shard holds: files without paired sidecars."""
-        return len(self._listed(shard_index).samples)
+        """Return the number of a shard's samples: files other than paired sidecars."""
+        return len(self._files_of(shard_index).samples)
 
     def list_files_in_shard(self, shard_index: int) -> list[str]:
         """Return the names of a shard's files, sorted."""
-        return self._listed(shard_index).names()
+        return self._files_of(shard_index).names()
 
     def list_samples_in_shard(self, shard_index: int) -> list[str]:
         """Return the names of a shard's samples, sorted."""
-        return self._listed(shard_index).sample_names()
+        return self._files_of(shard_index).sample_names()
 
     def find_file_location(self, file_index: int) -> tuple[int, int]:
-        """Return the shard, and the number in it, of a file of all shards.
+        """Return a file's shard, and its number in the shard, by its number in all.
 
         Raises
         ------
         IndexError
-            There is no such file.
+            The file number is out of range.
         """
-        counts = self._each(self._count)
+        counts = self._map_shards(self._count)
         starts = list(accumulate(counts, initial=0))
         if not 0 <= file_index < starts[-1]:
             raise IndexError(
@@ -272,7 +278,7 @@ class DiscoveredDataset:
         return k, file_index - starts[k]
 
     def get_stats(self) -> dict[str, Any]:
-        """Return the number of shards, and of each its files and bytes."""
+        """Return the number of shards, and each shard's files and bytes."""
         details = [
             {
                 "index": k,
@@ -282,7 +288,7 @@ class DiscoveredDataset:
                 "metadata_loaded": True,
             }
             for k, (name, count) in enumerate(
-                zip(self._names, self._each(self._count), strict=True)
+                zip(self._names, self._map_shards(self._count), strict=True)
             )
         ]
         return {
@@ -292,7 +298,7 @@ class DiscoveredDataset:
         }
 
     def get_detailed_stats(self) -> dict[str, Any]:
-        """Return totals, averages, and what `get_stats` has of each shard."""
+        """Return totals, averages, and the shard details of `get_stats`."""
         details = self.get_stats()["shard_details"]
         for detail in details:
             del detail["metadata_loaded"]
@@ -314,7 +320,7 @@ class DiscoveredDataset:
         }
 
     def print_summary(self, detailed: bool | None = None) -> None:
-        """Print the number of shards; with `detailed` a line for each too."""
+        """Print the number of shards; with `detailed`, also a line for each."""
         rule = "-" * 50
         write_line("")
         write_line(f"Dataset Summary: {self.name}")
@@ -339,7 +345,7 @@ class DiscoveredDataset:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle, unless there is a token that is a str: see `Settings`."""
+        """Pickle the discovery; fails with a token that is a str: see `Settings`."""
         return DiscoveredDataset, (self._found,)
 
 
@@ -352,12 +358,12 @@ class ShardReader:
 
     @property
     def num_files(self) -> int:
-        """How many files it holds."""
+        """Number of files."""
         return len(self._files)
 
     @property
     def num_samples(self) -> int:
-        """How many samples: files without paired sidecars."""
+        """Number of samples: files other than paired sidecars."""
         return len(self._files.samples)
 
     def filenames(self) -> list[str]:
@@ -374,7 +380,7 @@ class ShardReader:
         Raises
         ------
         IndexError
-            There is no such file.
+            The file number is out of range.
         """
         return self._shard.read(self._files.position(file_index))
 
@@ -383,7 +389,7 @@ class ShardReader:
         return self._shard.read(self._files.sample(sample_index))
 
     def read_sample_json(self, sample_index: int) -> bytes | None:
-        """Return the bytes of a sample's paired JSON; None if it has none."""
+        """Return the bytes of a sample's paired JSON, or None."""
         member = self._files.sample_json(sample_index)
         return None if member is None else self._shard.read(member)
 

@@ -1,7 +1,7 @@
-"""Datasets as webshart finds and reads them: files numbered by sorted name.
+"""Discovery of datasets with webshart's interface: files numbered by sorted name.
 
-For code that was written for webshart: ``import fastshard as webshart``. Names,
-arguments and results are webshart's; what is faulty there is done right here.
+For code written for webshart: ``import fastshard as webshart``. Names, arguments and
+results are webshart's; its bugs are not reproduced.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Unpack
 
 from fastshard.adapters.webshart.dataset import DiscoveredDataset, ShardReader
 from fastshard.adapters.webshart.listing import (
-    find_half,
     find_local,
     find_remote,
+    find_with_remote_indexes,
     url_of,
 )
 from fastshard.errors import FastshardError
@@ -31,7 +31,7 @@ __all__ = [
 
 Token = str | Callable[[], str | None] | None
 
-THREADS = 16  # in which datasets are looked for
+THREADS = 16  # for discovery of several datasets
 
 
 def discover_dataset(
@@ -43,29 +43,28 @@ def discover_dataset(
     strict_index: bool = False,
     **remote: Unpack[RemoteOptions],
 ) -> DiscoveredDataset:
-    """Find the tar shards of a dataset, sorted by name; opens none of them.
+    """Find the tar shards of a dataset, sorted by name, without opening them.
 
     Parameters
     ----------
     source : str or path-like
-        A directory, whose shards are found at any depth. Or, if there is none of that
-        name, ``owner/name`` of the Hugging Face hub; or a URL: of the hub
+        A directory, searched at any depth; or, if it does not exist, ``owner/name`` of
+        the Hugging Face hub; or a URL: of the hub
         (``hf://datasets/owner/name``), of a store's folder, or over HTTP of a folder
         with a ``dataset.fsi``.
     hf_token : str or callable, optional
-        Sent to the hub and to nobody else; otherwise that of a login is.
+        Sent to the hub only; by default the token of a login.
     subfolder : str, optional
-        Look below this folder of `source` only.
+        Search only below this folder of `source`.
     metadata : str or path-like, optional
-        Where indexes are looked for first, as ``<metadata>/<shard's name>.json``: a
-        directory, ``owner/name`` of the hub, or a URL. Otherwise they are beside the
-        shards.
+        First choice of indexes, as ``<metadata>/<shard's name>.json``: a directory,
+        ``owner/name`` of the hub, or a URL. Second choice are those beside the shards.
     strict_index : bool
-        Leave out shards without an index, as webshart does; otherwise they are
-        scanned when they are first read. Over HTTP, where nothing is listed, all stay.
+        Leave out shards without an index, as webshart does; by default they are
+        scanned on first use. HTTP has no listings: all shards stay.
     **remote
-        How URLs are read: see `RemoteOptions`. A ``token`` is for the source, or for
-        the metadata of one that is here.
+        How URLs are read: see `RemoteOptions`. A ``token`` is for a remote source, or
+        for the remote metadata of a local one.
 
     Returns
     -------
@@ -76,33 +75,37 @@ def discover_dataset(
     FastshardError
         There are no shards.
     FileNotFoundError
-        There is no such directory, or no such dataset.
+        The directory or the dataset does not exist.
     RemoteError
-        It cannot be listed.
+        The source cannot be listed.
     """
-    where = os.fspath(source)
-    other = None if metadata is None else os.fspath(metadata)
-    root = url_of(where)
-    indexes = None if other is None else url_of(other)
+    path = os.fspath(source)
+    metadata_path = None if metadata is None else os.fspath(metadata)
+    root = url_of(path)
+    indexes = None if metadata_path is None else url_of(metadata_path)
     if root is not None:
         settings = _settings(root, hf_token, remote)
-        found = find_remote(root, subfolder, indexes or other, strict_index, settings)
+        found = find_remote(
+            root, subfolder, indexes or metadata_path, strict_index, settings
+        )
     elif indexes is not None:
         settings = _settings(indexes, hf_token, remote)
-        found = find_half(where, subfolder, indexes, strict_index, settings)
+        found = find_with_remote_indexes(
+            path, subfolder, indexes, strict_index, settings
+        )
     else:
-        found = find_local(where, subfolder, other, strict_index)
+        found = find_local(path, subfolder, metadata_path, strict_index)
     if not found.shards:
-        raise FastshardError(f"No shards found in dataset {where}")
-    return DiscoveredDataset(found._replace(name=where))
+        raise FastshardError(f"No shards found in dataset {path}")
+    return DiscoveredDataset(found._replace(name=path))
 
 
 def _settings(root: str, hf_token: Token, remote: RemoteOptions) -> Settings:
-    """Return settings by which a token for the hub is told to the hub alone."""
+    """Return settings that send a token for the hub to the hub only."""
     if hf_token is None:
         return make_settings(remote, [root])
     if remote.get("token") is not None:
-        raise TypeError("hf_token= and token= are both given")
+        raise TypeError("expected hf_token= or token=, got both")
     options: RemoteOptions = {**remote, "token": hf_token}
     endpoint = Settings(options).endpoint
     return Settings(options, frozenset((origin_of(normalize_url(endpoint)),)))
@@ -117,7 +120,7 @@ async def discover_dataset_async(
     strict_index: bool = False,
     **remote: Unpack[RemoteOptions],
 ) -> DiscoveredDataset:
-    """Do what `discover_dataset` does, in a thread."""
+    """Call `discover_dataset` in a thread."""
     import asyncio
 
     return await asyncio.to_thread(
@@ -139,7 +142,7 @@ def discover_datasets_batch(
     errors: str = "none",
     **remote: Unpack[RemoteOptions],
 ) -> list[DiscoveredDataset | None]:
-    """Find several datasets at the same time; None stands for one that is not found.
+    """Find several datasets concurrently; None for each that is not found.
 
     Parameters
     ----------
@@ -149,15 +152,18 @@ def discover_datasets_batch(
     subfolders : sequence of str or None, optional
         One for each source.
     errors : {"none", "raise"}
-        ``"raise"`` tells why one cannot be found.
+        ``"raise"``: raise the first error.
     **remote
         As for `discover_dataset`.
     """
     if errors not in ("none", "raise"):
-        raise ValueError(f'errors is "none" or "raise", not {errors!r}')
+        raise ValueError(f'errors must be "none" or "raise", got {errors!r}')
     folders = [None] * len(sources) if subfolders is None else subfolders
     if len(folders) != len(sources):
-        raise ValueError(f"{len(folders):,} subfolders for {len(sources):,} sources")
+        raise ValueError(
+            f"expected {len(sources):,} subfolders, one for each source, got "
+            f"{len(folders):,}"
+        )
     pairs = list(zip(sources, folders, strict=True))
 
     def find(pair: tuple[str, str | None]) -> DiscoveredDataset | None:

@@ -1,7 +1,7 @@
-"""Members numbered by sorted name, and paired with sidecars, as webshart does it.
+"""Files of a shard numbered by sorted name and paired with sidecars, as in webshart.
 
-A key ends at a name's last dot. A ``.json`` whose key has another member, and a
-``.txt`` whose key has one that is neither, are sidecars; all else are samples.
+A key ends at a name's last dot. Sidecars are a ``.json`` whose key has another member,
+and a ``.txt`` whose key has a member that is neither. All other files are samples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Files"]
 JSON, TEXT = "json", "txt"
 
 
-def key_of(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Split a name at its last dot into key and extension, lower-cased."""
     key, dot, extension = name.rpartition(".")
     return (key, extension.lower()) if dot else (name, "")
@@ -61,7 +61,7 @@ class Files:
         Raises
         ------
         IndexError
-            There is no such file.
+                The number is out of range.
         """
         if not 0 <= number < len(self.order):
             raise IndexError(
@@ -74,7 +74,7 @@ class Files:
         """The extensions that each key has."""
         found: dict[str, set[str]] = {}
         for name in Names(self._table):
-            key, extension = key_of(name)
+            key, extension = split_name(name)
             found.setdefault(key, set()).add(extension)
         return found
 
@@ -84,7 +84,7 @@ class Files:
         return [
             number
             for number, name in enumerate(self.names())
-            if not self._is_sidecar(*key_of(name))
+            if not self._is_sidecar(*split_name(name))
         ]
 
     def _is_sidecar(self, key: str, extension: str) -> bool:
@@ -98,7 +98,7 @@ class Files:
         return [self._table.name_of(self.order[number]) for number in self.samples]
 
     def sample(self, number: int) -> int:
-        """Return a sample's position in the shard."""
+        """Return a sample's position in the shard by its number."""
         if not 0 <= number < len(self.samples):
             raise IndexError(
                 f"Sample index {number} out of range for shard: "
@@ -110,13 +110,13 @@ class Files:
     def _json(self) -> dict[str, int]:
         """The position of each key's JSON."""
         return {
-            key_of(name)[0]: i
+            split_name(name)[0]: i
             for i, name in enumerate(Names(self._table))
-            if key_of(name)[1] == JSON
+            if split_name(name)[1] == JSON
         }
 
     def sample_json(self, number: int) -> int | None:
         """Return the position of a sample's paired JSON, or None."""
         member = self.sample(number)
-        found = self._json.get(key_of(self._table.name_of(member))[0])
+        found = self._json.get(split_name(self._table.name_of(member))[0])
         return None if found == member else found

@@ -1,4 +1,4 @@
-"""The indexes of discovered shards: which each has, and what it says."""
+"""Indexes of discovered shards: candidates, and their contents."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fastshard.remote.file import is_not_found, read_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import is_remote, redact, scheme_of
 
-__all__ = ["RemoteShards", "asked_at", "local_contents", "local_index"]
+__all__ = ["MultiIndexTarSet", "find_local_index", "read_local_index", "request_url"]
 
 
-def local_index(root: str, name: str, index: str) -> str | None:
-    """Return the index of a shard here, the JSON one first, as webshart would.
+def find_local_index(root: str, name: str, index: str) -> str | None:
+    """Return the path of a local shard's index, JSON first, as webshart does.
 
     Parameters
     ----------
     root : str
     name : str
-        The shard's, below it, without a suffix.
+        The shard's path relative to `root`, without a suffix.
     index : str
-        Where indexes are; "auto" for beside the shards.
+        The directory of indexes, or "auto" for indexes beside the shards.
     """
     for kind in reversed(SEARCHED):
         path = sidecar_path(f"{name}.tar", kind)
@@ -38,8 +38,8 @@ def local_index(root: str, name: str, index: str) -> str | None:
     return None
 
 
-def local_contents(path: str) -> Contents:
-    """Read an index here without its shard."""
+def read_local_index(path: str) -> Contents:
+    """Read a local index without its shard."""
     if path.endswith(".json"):
         from fastshard.index.jsonfile import read_json
 
@@ -49,8 +49,8 @@ def local_contents(path: str) -> Contents:
     return read_binary(path).contents(True, False)
 
 
-def asked_at(url: str, settings: Settings) -> str:
-    """Return the address that a URL is asked for at, without what may be secret."""
+def request_url(url: str, settings: Settings) -> str:
+    """Return the redacted URL that requests for a URL go to."""
     if scheme_of(url) == "hf":
         from fastshard.remote.hub import hub_for
 
@@ -58,15 +58,17 @@ def asked_at(url: str, settings: Settings) -> str:
     return redact(url)
 
 
-class RemoteShards(TarSet):
-    """Shards of which they, or their indexes, are remote.
+class MultiIndexTarSet(TarSet):
+    """A tar set with several candidate indexes for each shard.
+
+    Shards or indexes are remote. Candidates that are absent, stale or damaged are
+    dropped.
 
     Parameters
     ----------
     paths : sequence of str
-    places : sequence of sequence of str
-        For each shard, where its index may be: URLs or paths, the best first. Those
-        that turn out to hold no index of it are forgotten.
+    indexes : sequence of sequence of str
+        Candidate paths and URLs of each shard's index, the best first.
     settings : Settings
         How URLs are read.
     **options
@@ -76,74 +78,76 @@ class RemoteShards(TarSet):
     def __init__(
         self,
         paths: Sequence[str],
-        places: Sequence[Sequence[str]],
+        indexes: Sequence[Sequence[str]],
         settings: Settings,
         **options: Any,
     ) -> None:
         super().__init__(paths, index="none", **options)
         self.settings = settings
-        self.options["remote"] = settings  # also of shards that are here
-        self.indexes = [tuple(some) for some in places]
+        self.options["remote"] = settings  # local shards have remote indexes
+        self.indexes = [tuple(candidates) for candidates in indexes]
 
     def index_option(self, k: int) -> str:
-        """Return the ``index=`` that shard `k` is opened with."""
+        """Return the ``index=`` argument for opening shard `k`."""
         return next(iter(self.indexes[k]), "none")
 
     def open_shard(self, k: int) -> Samples:
-        """Open shard `k`, by the first of its indexes that holds."""
-        while places := self.indexes[k]:
+        """Open shard `k` with its first candidate that is a valid index."""
+        while candidates := self.indexes[k]:
             try:
                 return super().open_shard(k)
             except (FormatError, RemoteError) as error:
-                at = self._place_of(error, places)
+                at = self._find_failed(error, candidates)
                 if at is None:
                     raise
                 if isinstance(error, FormatError):
                     _warn(error)
-            self.indexes[k] = places[at + 1 :]
+            self.indexes[k] = candidates[at + 1 :]
         return super().open_shard(k)
 
-    def _place_of(self, error: Exception, places: Sequence[str]) -> int | None:
-        """Say which index an error is about, if it is one to pass over."""
-        for i, place in enumerate(places):
+    def _find_failed(self, error: Exception, candidates: Sequence[str]) -> int | None:
+        """Return the number of the candidate that an error is about, or None."""
+        for i, path in enumerate(candidates):
             if isinstance(error, FormatError):
-                if error.path == redact(place):
+                if error.path == redact(path):
                     return i
             elif (
                 isinstance(error, RemoteError)
-                and is_remote(place)
+                and is_remote(path)
                 and is_not_found(error)
-                and error.url == asked_at(place, self.settings)
+                and error.url == request_url(path, self.settings)
             ):
                 return i
         return None
 
     def contents(self, k: int) -> Contents | None:
-        """Read the index of shard `k`, and not the shard; None if it has none."""
-        while places := self.indexes[k]:
+        """Return the contents in the index of shard `k`, or None without an index."""
+        while candidates := self.indexes[k]:
             try:
-                return self._read(places[0])
+                return self._read(candidates[0])
             except FormatError as error:
                 _warn(error)
             except OSError as error:
                 if not is_not_found(error):
                     raise
-            self.indexes[k] = places[1:]
+            self.indexes[k] = candidates[1:]
         return None
 
-    def _read(self, place: str) -> Contents:
-        if not is_remote(place):
-            return local_contents(place)
-        data = read_remote(place, self.settings)
-        if place.partition("?")[0].endswith(".json"):
+    def _read(self, path: str) -> Contents:
+        """Read an index without its shard."""
+        if not is_remote(path):
+            return read_local_index(path)
+        data = read_remote(path, self.settings)
+        if path.partition("?")[0].endswith(".json"):
             from fastshard.index.jsonfile import parse_json
 
-            return parse_json(data, redact(place), None)[0]
+            return parse_json(data, redact(path), None)[0]
         from fastshard.index.binary import parse_binary
 
-        return parse_binary(data, redact(place)).contents(True, False)
+        return parse_binary(data, redact(path)).contents(True, False)
 
 
 def _warn(error: FormatError) -> None:
+    """Warn that a candidate is dropped."""
     text = f"stale or broken index: {error}"
     warnings.warn(text, StaleIndexWarning, stacklevel=4)

@@ -1,7 +1,7 @@
-"""Where the shards of a dataset are that is discovered, and where their indexes.
+"""Discovery of shards and of their candidate indexes, local or remote.
 
-Shards are found here by walking directories; elsewhere by listing, or for HTTP, which
-lists nothing, by what a ``dataset.fsi`` says.
+Directories are walked, stores and the hub are listed. HTTP lists no folders: the
+folder's ``dataset.fsi`` is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from fastshard.adapters.webshart.index import local_index
+from fastshard.adapters.webshart.index import find_local_index
 from fastshard.dataset.listing import list_remote
 from fastshard.errors import FastshardError
 from fastshard.index.dataset_file import NAME
@@ -31,70 +31,78 @@ from fastshard.remote.urls import (
     scheme_of,
 )
 
-__all__ = ["Found", "Located", "find_half", "find_local", "find_remote", "url_of"]
+__all__ = [
+    "DiscoveredShard",
+    "Discovery",
+    "find_local",
+    "find_remote",
+    "find_with_remote_indexes",
+    "url_of",
+]
 
 SUFFIX = ".tar"
 REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*(@.+)?", re.ASCII)
 
 
-class Located(NamedTuple):
-    """A shard.
+class DiscoveredShard(NamedTuple):
+    """A shard of a discovered dataset.
 
     Attributes
     ----------
     name : str
-        Its path below the root, without ``.tar``.
+        Path relative to the root, without ``.tar``.
     path : str
         A path or a URL.
     nbytes : int or None
-        Its size, if a listing says it.
-    places : tuple of str
-        Where its index may be, the best place first; empty if all is here.
+        Size, if a listing has it.
+    indexes : tuple of str
+        Candidate paths and URLs of its index, the best first; empty if all is local.
     """
 
     name: str
     path: str
     nbytes: int | None = None
-    places: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
 
 
-class Found(NamedTuple):
-    """The shards of a dataset, sorted by name.
+class Discovery(NamedTuple):
+    """The result of a discovery: shards sorted by name, and their indexes.
 
     Attributes
     ----------
     name : str
         The source.
     root : str
-        The directory or the URL that the shards lie below.
-    shards : list of Located
+        The directory or URL above all shards.
+    shards : list of DiscoveredShard
     indexes : str
-        Where all is here: the directory of the indexes, or "auto".
+        If all is local: the directory of the indexes, or "auto".
     summaries : tuple of (str, str)
-        Where a ``dataset.fsi`` may be, and what its names are to begin with.
+        Candidate paths and URLs of a ``dataset.fsi``, each with the prefix that makes
+        its names relative to the root.
     settings : Settings or None
-        How URLs are read; None if shards and indexes are here.
+        How URLs are read; None if shards and indexes are local.
     """
 
     name: str
     root: str
-    shards: list[Located]
+    shards: list[DiscoveredShard]
     indexes: str = "auto"
     summaries: tuple[tuple[str, str], ...] = ()
     settings: Settings | None = None
 
 
 def url_of(source: str) -> str | None:
-    """Return the URL that a source means by webshart's rules; None for a path.
+    """Return the URL of a source by webshart's rules, or None for a path.
 
-    ``owner/name`` that is no path here is a dataset of the Hugging Face hub.
+    ``owner/name`` is a dataset of the Hugging Face hub, unless the path exists.
     """
     if is_remote(source):
         return source
     if "://" in source:
         raise FastshardError(
-            f"{redact(source)} is remote, of a kind that cannot be read: http, https, "
-            "hf, s3, gs and az can"
+            f"{redact(source)} cannot be read: expected a local path or an http, "
+            "https, hf, s3, gs or az URL"
         )
     if os.path.exists(source) or not REPO.fullmatch(source):
         return None
@@ -103,7 +111,7 @@ def url_of(source: str) -> str | None:
 
 def find_local(
     root: str, subfolder: str | None, metadata: str | None, strict: bool
-) -> Found:
+) -> Discovery:
     """Find the shards below a directory."""
     for folder in (root, metadata):
         if folder is not None and not os.path.isdir(folder):
@@ -112,39 +120,46 @@ def find_local(
     below = root if subfolder is None else os.path.join(root, subfolder)
     names = sorted(_names_below(below, root))
     if strict:
-        names = [name for name in names if local_index(root, name, index) is not None]
-    shards = [Located(name, os.path.join(root, name + SUFFIX)) for name in names]
-    return Found(root, root, shards, index)
+        names = [
+            name for name in names if find_local_index(root, name, index) is not None
+        ]
+    shards = [
+        DiscoveredShard(name, os.path.join(root, name + SUFFIX)) for name in names
+    ]
+    return Discovery(root, root, shards, index)
 
 
-def find_half(
+def find_with_remote_indexes(
     root: str, subfolder: str | None, metadata: str, strict: bool, settings: Settings
-) -> Found:
+) -> Discovery:
     """Find the shards below a directory whose indexes are below a URL.
 
-    An index beside a shard is used where there is none below the URL.
+    Indexes beside the shards are second choice.
     """
-    here = find_local(root, subfolder, None, False)
+    local = find_local(root, subfolder, None, False)
     below = (subfolder or "").strip("/")
-    metadata, there = _metadata(metadata, settings)
-    elsewhere = _places_in(metadata, there, [one.name for one in here.shards], below)
-    located = []
-    for one in here.shards:
-        beside = local_index(root, one.name, "auto")
-        places = [*elsewhere[one.name], *([] if beside is None else [beside])]
-        if places or not strict:
-            nbytes = os.stat(one.path).st_size
-            located.append(one._replace(nbytes=nbytes, places=tuple(places)))
-    summary = _joined(metadata, NAME)
-    summaries = ((summary, ""),) if there is None or summary in there else ()
-    return Found(root, root, located, "none", summaries, settings)
+    metadata, listed = _list_metadata(metadata, settings)
+    names = [shard.name for shard in local.shards]
+    remote = _find_candidates(metadata, listed, names, below)
+    shards = []
+    for shard in local.shards:
+        beside = find_local_index(root, shard.name, "auto")
+        indexes = [*remote[shard.name], *([] if beside is None else [beside])]
+        if indexes or not strict:
+            nbytes = os.stat(shard.path).st_size
+            shards.append(shard._replace(nbytes=nbytes, indexes=tuple(indexes)))
+    summary = _join(metadata, NAME)
+    summaries = ((summary, ""),) if listed is None or summary in listed else ()
+    return Discovery(root, root, shards, "none", summaries, settings)
 
 
 def _names_below(folder: str, root: str) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
+    """Iterate over the names of shards below a directory, relative to the root."""
+
+    def fail(error: OSError) -> None:
         raise error
 
-    for path, _, files in os.walk(folder, onerror=refuse):
+    for path, _, files in os.walk(folder, onerror=fail):
         for file in files:
             if file.endswith(SUFFIX) and file != SUFFIX:
                 whole = os.path.join(path, file.removesuffix(SUFFIX))
@@ -157,47 +172,46 @@ def find_remote(
     metadata: str | None,
     strict: bool,
     settings: Settings,
-) -> Found:
+) -> Discovery:
     """Find the shards below a URL.
 
     Parameters
     ----------
     root : str
     subfolder : str, optional
-        Look below this folder of it only.
+        Search only below this folder of the root.
     metadata : str, optional
-        A directory or the URL of a folder, which is looked in first for indexes.
+        A directory or the URL of a folder: the first choice of indexes.
     strict : bool
-        Leave out those for which no listing has an index. Where nothing is listed,
-        over HTTP, all stay.
+        Leave out shards without an index in a listing. HTTP has no listings: all stay.
     settings : Settings
     """
     below = (subfolder or "").strip("/")
-    root, shards, listed = _listed(root, below, settings)
-    names = {name: (path, nbytes) for name, path, nbytes in shards}
+    root, found, listed = _list_shards(root, below, settings)
+    names = {name: (path, nbytes) for name, path, nbytes in found}
     summaries = []
-    elsewhere: dict[str, list[str]] = {}
+    preferred: dict[str, list[str]] = {}
     if metadata is not None:
-        metadata, there = _metadata(metadata, settings)
-        elsewhere = _places_in(metadata, there, names, below)
-        if there is None or _joined(metadata, NAME) in there:
-            summaries.append((_joined(metadata, NAME), ""))
+        metadata, other = _list_metadata(metadata, settings)
+        preferred = _find_candidates(metadata, other, names, below)
+        if other is None or _join(metadata, NAME) in other:
+            summaries.append((_join(metadata, NAME), ""))
     prefix = f"{below}/" if below else ""
     if listed is None or join_url(root, prefix + NAME) in listed:
         summaries.append((join_url(root, prefix + NAME), prefix))
-    located = []
+    shards = []
     for name, (path, nbytes) in sorted(names.items()):
         beside = [remote_sidecar_path(path, kind, None) for kind in SEARCHED]
-        places = [*elsewhere.get(name, ()), *_there(beside, listed)]
-        if places or not strict:
-            located.append(Located(name, path, nbytes, tuple(places)))
-    return Found(root, root, located, "none", tuple(summaries), settings)
+        indexes = [*preferred.get(name, ()), *_select_listed(beside, listed)]
+        if indexes or not strict:
+            shards.append(DiscoveredShard(name, path, nbytes, tuple(indexes)))
+    return Discovery(root, root, shards, "none", tuple(summaries), settings)
 
 
-def _listed(
+def _list_shards(
     root: str, below: str, settings: Settings
 ) -> tuple[str, list[tuple[str, str, int | None]], Collection[str] | None]:
-    """Return the root, shards as (name, url, size), and all that is there, if known."""
+    """Return the root, shards as (name, URL, size), and all listed URLs or None."""
     sizes: dict[str, int | None]
     listed: Collection[str] | None
     if scheme_of(root) in HTTP:
@@ -205,11 +219,11 @@ def _listed(
         sizes = dict.fromkeys(shard.path for shard in list_remote(source, settings))
         listed = None
         base = base_of(root).rstrip("/")
-        # of no folder, but shards
+        # the root is not a folder: it names shards
         if not all(relative_path(url, base) for url in sizes):
             root = common_folder(list(sizes))
     else:
-        root, listed = _all_below(root, below, settings)
+        root, listed = _list_below(root, below, settings)
         sizes = {url: nbytes for url, nbytes in listed.items() if _is_shard(url)}
     base = base_of(root).rstrip("/")
     shards = [
@@ -223,7 +237,7 @@ def _is_shard(url: str) -> bool:
     return url.endswith(SUFFIX) and not url.endswith("/" + SUFFIX)
 
 
-def _all_below(
+def _list_below(
     root: str, below: str, settings: Settings
 ) -> tuple[str, dict[str, int | None]]:
     """List a folder of the hub or of a store: the root, and sizes by URL."""
@@ -239,32 +253,34 @@ def _all_below(
     return root, dict.fromkeys(urls)
 
 
-def _metadata(metadata: str, settings: Settings) -> tuple[str, Collection[str] | None]:
-    """Return where indexes are, and all that is there; None if nothing lists it."""
+def _list_metadata(
+    metadata: str, settings: Settings
+) -> tuple[str, Collection[str] | None]:
+    """Return the folder of indexes, and all files in it or None without a listing."""
     if not is_remote(metadata):
         if not os.path.isdir(metadata):
             raise FileNotFoundError(2, "no such directory", metadata)
-        there = {
+        listed = {
             os.path.join(path, file)
             for path, _, files in os.walk(metadata)
             for file in files
         }
-        return metadata, there
+        return metadata, listed
     if scheme_of(metadata) in HTTP:
         return metadata, None
-    return _all_below(metadata, "", settings)
+    return _list_below(metadata, "", settings)
 
 
-def _places_in(
+def _find_candidates(
     metadata: str,
-    there: Collection[str] | None,
+    listed: Collection[str] | None,
     names: Iterable[str],
     below: str,
 ) -> dict[str, list[str]]:
-    """Return for each shard where its index may be in another folder.
+    """Return the candidate indexes of each shard in another folder.
 
-    By its name below the root; or by its last part alone, as webshart writes them, if
-    that is of one shard.
+    Indexes have the shard's name relative to the root; or, as webshart writes them, its
+    last part alone, if only one shard has it.
     """
     lasts = Counter(name.rpartition("/")[2] for name in names)
     found = {}
@@ -274,17 +290,20 @@ def _places_in(
         if lasts[last] == 1:
             flat = last + FORMATS["json"]
             wanted += [f"{below}/{flat}", flat] if below else [flat]
-        places = [_joined(metadata, name) for name in dict.fromkeys(wanted)]
-        found[name] = _there(places, there)
+        paths = [_join(metadata, name) for name in dict.fromkeys(wanted)]
+        found[name] = _select_listed(paths, listed)
     return found
 
 
-def _joined(folder: str, name: str) -> str:
+def _join(folder: str, name: str) -> str:
     if is_remote(folder):
         return join_url(folder, name)
     return os.path.join(folder, *name.split("/"))
 
 
-def _there(places: list[str], listed: Collection[str] | None) -> list[str]:
-    """Return the places that are in a listing; all if there is none."""
-    return [place for place in places if listed is None or place in listed]
+def _select_listed(paths: list[str], listed: Collection[str] | None) -> list[str]:
+    """Return the paths that are in a listing; all if there is none."""
+    return [path for path in paths if listed is None or path in listed]
+
+
+Found, Located = Discovery, DiscoveredShard  # the names in pickles of version 0.1
