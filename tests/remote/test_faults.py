@@ -42,7 +42,7 @@ def server(shard):
         yield server
 
 
-def opened(server, path="/a.tar", **options) -> RemoteFile:
+def open_file(server, path="/a.tar", **options) -> RemoteFile:
     url = server.at(path)
     return open_remote(url, make_settings({"timeout": 2.0, **options}, [url]))
 
@@ -62,8 +62,8 @@ def test_an_abandoned_iteration_writes_to_no_freed_memory(server):
         assert not any(map(any, (other[::997] for other in others)))
 
 
-def test_a_failed_member_leaves_the_memory_of_others_alone(server):
-    file = opened(server)
+def test_dropped_requests_write_to_no_freed_memory(server):
+    file = open_file(server)
     server.latency = 0.05
     requests = [Request(file, at, EACH) for at in range(20_000, 3_000_000, 700_000)]
     file.start(requests)
@@ -78,7 +78,7 @@ def test_a_failed_member_leaves_the_memory_of_others_alone(server):
 
 def test_nothing_is_written_to_a_buffer_after_an_error(tmp_path):
     with Server({"/a.tar": bytes([7]) * (20 << 20)}) as server:
-        file = opened(server, timeout=10.0)
+        file = open_file(server, timeout=10.0)
 
         def slow_or_changed(exchange):
             if exchange.request.range[0] < 1 << 20:
@@ -132,7 +132,7 @@ def test_a_token_function_that_fails_ends_no_threads(server):
             raise KeyError("locked")
         return "token"
 
-    file = opened(server, token=token, connections=2)
+    file = open_file(server, token=token, connections=2)
     extents = [(at, 100) for at in range(20_000, 7_000_000, 1_200_000)]
     for _ in range(3):
         with pytest.raises(RemoteError, match="KeyError"):
@@ -143,13 +143,13 @@ def test_a_token_function_that_fails_ends_no_threads(server):
 
 
 @pytest.mark.parametrize("status", [404, 403])
-def test_a_redirect_without_a_target_is_not_retried(server, status):
+def test_a_redirect_to_a_missing_object_is_not_retried(server, status):
     server.behave("/gone.tar", redirect_to("/b.tar"))
     server.files["/b.tar"] = b""
     server.behave("/b.tar", f"status_{status}")
 
     with pytest.raises(RemoteError) as caught:
-        opened(server, "/gone.tar")
+        open_file(server, "/gone.tar")
     assert isinstance(caught.value, RemoteNotFoundError) == (status == 404)
     assert len(server.requests) == 2
 
@@ -200,7 +200,7 @@ def test_an_index_must_not_name_shards_outside_its_folder(tmp_path, server, name
 @forks_beside_threads  # the server's
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_that_drops_requests_leaves_the_parents_alone(server):
-    file = opened(server)
+    file = open_file(server)
     server.latency = 0.3
     requests = [file.request(at, 100) for at in (20_000, 3_000_000)]
     file.start(requests)
@@ -256,7 +256,7 @@ def test_a_server_without_ranges_and_a_small_cache_is_an_error(tmp_path, shard):
 
 
 def test_errors_leave_connections_free(server):
-    file = opened(server)
+    file = open_file(server)
     client = client_for(file.settings)
     server.forget()
     for i in range(20):

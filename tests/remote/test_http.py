@@ -33,13 +33,13 @@ def server():
         yield server
 
 
-def opened(server, path="/a.tar", **options) -> RemoteFile:
+def open_file(server, path="/a.tar", **options) -> RemoteFile:
     url = server.at(path)
     return open_remote(url, make_settings({"timeout": 0.6, **options}, [url]))
 
 
 def test_metadata_of_an_object(server):
-    file = opened(server)
+    file = open_file(server)
 
     assert file.nbytes == len(DATA)
     assert file.tag.startswith('"')
@@ -48,7 +48,7 @@ def test_metadata_of_an_object(server):
 
 
 def test_reads_are_ranges(server):
-    file = opened(server)
+    file = open_file(server)
     server.forget()
 
     assert file.read(20_000, 1000) == DATA[20_000:21_000]
@@ -58,7 +58,7 @@ def test_reads_are_ranges(server):
 
 
 def test_an_empty_object_requests_no_range(server):
-    file = opened(server, "/empty.tar")
+    file = open_file(server, "/empty.tar")
     server.forget()
 
     assert file.nbytes == 0
@@ -67,7 +67,7 @@ def test_an_empty_object_requests_no_range(server):
 
 
 def test_connections_are_reused(server):
-    file = opened(server)
+    file = open_file(server)
 
     for at in range(17_000, 40_000, 1000):
         assert file.read(at, 500) == DATA[at : at + 500]
@@ -77,7 +77,7 @@ def test_connections_are_reused(server):
 def test_many_ranges_are_read_concurrently():
     whole = DATA * 700
     with Server({"/a.tar": whole}, latency=0.05) as server:
-        file = opened(server, timeout=30.0, connections=8)
+        file = open_file(server, timeout=30.0, connections=8)
         extents = [(i * 1_100_000, 100) for i in range(1, 31)]
 
         found = file.read_many(extents)
@@ -87,7 +87,7 @@ def test_many_ranges_are_read_concurrently():
 
 
 def test_near_ranges_are_merged(server):
-    file = opened(server)
+    file = open_file(server)
     server.forget()
 
     found = file.read_many([(20_000 + 600 * i, 512) for i in range(20)])
@@ -97,7 +97,7 @@ def test_near_ranges_are_merged(server):
 
 
 def test_a_result_keeps_only_its_own_memory(server):
-    file = opened(server)
+    file = open_file(server)
 
     first, second = file.read_many([(20_000, 10), (20_500, 10)])
 
@@ -106,14 +106,14 @@ def test_a_result_keeps_only_its_own_memory(server):
 
 
 def test_extents_in_any_order_and_twice(server):
-    file = opened(server)
+    file = open_file(server)
     extents = [(30_000, 500), (20_000, 900), (30_000, 500), (20_100, 900), (5, 0)]
 
     assert file.read_many(extents) == [DATA[a : a + n] for a, n in extents]
 
 
 def test_reads_go_into_the_callers_memory(server):
-    file = opened(server)
+    file = open_file(server)
     out = bytearray(1000)
 
     errors = file.read_into(
@@ -127,7 +127,7 @@ def test_reads_go_into_the_callers_memory(server):
 def test_a_large_read_is_split(server):
     whole = DATA * 500
     server.files["/large.tar"] = whole
-    file = opened(server, "/large.tar", timeout=30.0)
+    file = open_file(server, "/large.tar", timeout=30.0)
     server.forget()
 
     assert file.read(1, len(whole) - 1) == whole[1:]
@@ -144,7 +144,7 @@ def way(request, monkeypatch):
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("behaviour", sorted(BEHAVIOURS))
 def test_a_hostile_server_gives_right_bytes_or_an_error(server, behaviour):
-    file = opened(server, attempts=2)
+    file = open_file(server, attempts=2)
     server.behave("/a.tar", behaviour)
 
     begun = time.monotonic()
@@ -166,7 +166,7 @@ def test_a_hostile_server_at_open_gives_right_bytes_or_an_error(server, behaviou
 
     begun = time.monotonic()
     try:
-        file = opened(server, attempts=2)
+        file = open_file(server, attempts=2)
         found = file.read(0, 1000)
     except RemoteError as error:
         assert behaviour not in HARMLESS, error
@@ -193,14 +193,14 @@ def test_a_hostile_server_at_open_gives_right_bytes_or_an_error(server, behaviou
     ],
 )
 def test_transient_failures_are_retried(server, behaviour):
-    file = opened(server, timeout=8.0)
+    file = open_file(server, timeout=8.0)
     server.behave("/a.tar", behaviour, times=2)
 
     assert file.read(20_000, 4000) == DATA[20_000:24_000]
 
 
 def test_attempts_are_counted(server):
-    file = opened(server, attempts=3, timeout=20.0)
+    file = open_file(server, attempts=3, timeout=20.0)
     server.behave("/a.tar", "status_500")
 
     with pytest.raises(RemoteError, match="status 500, after 3 attempts") as caught:
@@ -210,7 +210,7 @@ def test_attempts_are_counted(server):
 
 
 def test_a_long_wait_is_refused_at_once(server):
-    file = opened(server, timeout=5.0)
+    file = open_file(server, timeout=5.0)
     server.behave("/a.tar", "status_429_long")
 
     begun = time.monotonic()
@@ -221,14 +221,14 @@ def test_a_long_wait_is_refused_at_once(server):
 
 def test_a_missing_object(server):
     with pytest.raises(RemoteNotFoundError) as caught:
-        opened(server, "/none.tar")
+        open_file(server, "/none.tar")
     assert isinstance(caught.value, FileNotFoundError)
     assert caught.value.status == 404
 
 
 def test_a_server_without_ranges_is_detected_before_its_body_is_read(server):
     server.files["/large.tar"] = bytes(30_000_000)
-    file = opened(server, "/large.tar")
+    file = open_file(server, "/large.tar")
     server.behave("/large.tar", "ok_for_range")
     server.forget()
 
@@ -239,7 +239,7 @@ def test_a_server_without_ranges_is_detected_before_its_body_is_read(server):
 
 
 def test_a_changed_object_is_detected(server):
-    file = opened(server)
+    file = open_file(server)
     server.files["/a.tar"] = DATA[::-1]
 
     with pytest.raises(RemoteError, match="has changed"):
@@ -248,7 +248,7 @@ def test_a_changed_object_is_detected(server):
 
 def test_a_changed_object_without_tags_is_detected_by_its_size(server):
     server.behave("/a.tar", "no_validators")
-    file = opened(server)
+    file = open_file(server)
     server.files["/a.tar"] = DATA + b"more"
 
     with pytest.raises(RemoteError, match="has changed"):
@@ -258,7 +258,7 @@ def test_a_changed_object_without_tags_is_detected_by_its_size(server):
 def test_the_token_goes_to_its_own_origin_only(server):
     with Server({"/b.tar": DATA}) as other:
         server.behave("/a.tar", redirect_to(other.at("/b.tar")))
-        file = opened(server, token=SECRET, headers={"X-Api-Key": SECRET})
+        file = open_file(server, token=SECRET, headers={"X-Api-Key": SECRET})
 
         assert file.read(20_000, 10) == DATA[20_000:20_010]
         seen = [request.headers for request in other.requests]
@@ -271,7 +271,7 @@ def test_the_token_goes_to_its_own_origin_only(server):
 
 def test_a_redirect_is_cached(server):
     server.behave("/a.tar", redirect_to("/b.tar"))
-    file = opened(server)
+    file = open_file(server)
     server.forget()
 
     file.read(20_000, 10)
@@ -281,7 +281,7 @@ def test_a_redirect_is_cached(server):
 
 def test_an_expired_redirect_is_requested_again(server):
     server.behave("/a.tar", redirect_to("/b.tar?Expires=99999999999"))
-    file = opened(server)
+    file = open_file(server)
     server.behave("/b.tar", "status_403", times=1)
 
     assert file.read(20_000, 10) == DATA[::-1][20_000:20_010]
@@ -302,17 +302,17 @@ def test_no_redirect_leaves_http(server, location):
     server.behave("/a.tar", redirect_to(location))
 
     with pytest.raises(RemoteError, match="redirect"):
-        opened(server)
+        open_file(server)
 
 
 def test_private_hosts_can_be_refused(server):
     with pytest.raises(RemoteError, match=r"127\.0\.0\.1 is not a public address"):
-        opened(server, private_hosts=False)
+        open_file(server, private_hosts=False)
     assert not server.requests
 
 
 def test_a_deadline_covers_the_whole_response(server):
-    file = opened(server, timeout=0.5)
+    file = open_file(server, timeout=0.5)
     for behaviour in ("trickle", "stall", "slow_headers", "never_answer"):
         server.behave_well()
         server.behave("/a.tar", behaviour)
@@ -348,7 +348,7 @@ def token_of_the_process() -> str:
     return f"{SECRET}-{os.getpid()}"
 
 
-def test_a_token_function_is_called_for_each_request(server):
+def test_pickled_settings_call_the_token_function(server):
     url = server.at("/a.tar")
     settings = make_settings({"token": token_of_the_process}, [url])
 
@@ -370,7 +370,7 @@ def test_invalid_urls_are_refused(url):
 
 
 def test_a_dropped_read_ends(server):
-    file = opened(server, timeout=30.0)
+    file = open_file(server, timeout=30.0)
     server.behave("/a.tar", "never_answer")
     requests = [file.request(20_000, 10)]
     file.start(requests)
@@ -383,7 +383,7 @@ def test_a_dropped_read_ends(server):
 
 
 def test_threads_share_an_object(server):
-    file = opened(server, timeout=30.0)
+    file = open_file(server, timeout=30.0)
     wrong = []
 
     def read(seed: int) -> None:
@@ -400,7 +400,7 @@ def test_threads_share_an_object(server):
 @forks_beside_threads  # the server's
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_opens_its_own_connections(server):
-    file = opened(server, timeout=30.0)
+    file = open_file(server, timeout=30.0)
     file.read_many([(20_000, 10), (40_000, 10)])
     waiting = file.request(30_000, 10)
     file.start([waiting])
@@ -419,7 +419,7 @@ def test_a_forked_child_opens_its_own_connections(server):
 
 
 def test_no_thread_writes_after_ctrl_c(server, monkeypatch):
-    file = opened(server, timeout=30.0)
+    file = open_file(server, timeout=30.0)
     server.behave("/a.tar", "stall")
     out = bytearray(2000)
     waited = []
@@ -459,7 +459,7 @@ def test_a_small_object_is_read_whole_from_a_server_without_ranges(server):
 
 def fast_read(server, path="/a.tar", **options) -> bool:
     """Return whether the fast path read a range."""
-    file = opened(server, path, timeout=5.0, **options)
+    file = open_file(server, path, timeout=5.0, **options)
     client = client_for(file.settings)
     room = bytearray(10)
     parts = [(20_000, memoryview(room))]
@@ -481,7 +481,7 @@ def test_the_fast_path_reads_ranges(server):
 
 @pytest.mark.parametrize("behaviour", sorted(BEHAVIOURS))
 def test_unexpected_responses_are_left_to_urllib3(server, behaviour):
-    file = opened(server)
+    file = open_file(server)
     client = client_for(file.settings)
     server.behave("/a.tar", behaviour)
     room = bytearray(4000)
@@ -497,7 +497,7 @@ def test_unexpected_responses_are_left_to_urllib3(server, behaviour):
 
 
 def test_the_fast_path_pauses_after_three_failures(server):
-    file = opened(server, attempts=1)
+    file = open_file(server, attempts=1)
     server.behave("/a.tar", "status_500")
     for _ in range(3):
         with pytest.raises(RemoteError, match="status 500"):
@@ -510,7 +510,7 @@ def test_the_fast_path_pauses_after_three_failures(server):
 
 
 def test_a_closed_idle_connection_is_replaced(server):
-    file = opened(server)
+    file = open_file(server)
     client = client_for(file.settings)
     file.read(20_000, 10)
     (idle,) = next(iter(client._fast._servers.values())).idle
@@ -521,12 +521,12 @@ def test_a_closed_idle_connection_is_replaced(server):
 
 def test_a_header_with_line_ends_is_not_sent(server):
     with pytest.raises((FastshardError, ValueError)):
-        opened(server, headers={"X-Some": "thing\r\nHost: other"})
+        open_file(server, headers={"X-Some": "thing\r\nHost: other"})
     assert not server.requests
 
 
 def test_connections_are_closed_with_their_settings(server):
-    file = opened(server)
+    file = open_file(server)
     file.read(20_000, 10)
     assert server.open_connections > 0
 
@@ -543,13 +543,13 @@ def test_tls_is_checked(tmp_path, monkeypatch):
         pytest.skip("needs openssl")
     with Server({"/a.tar": DATA}, tls=True) as server:
         with pytest.raises(RemoteError, match="certificate is not trusted"):
-            opened(server)
+            open_file(server)
         path = tmp_path / "trusted.pem"
         path.write_text(server.certificate)
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
         connection._tls_context.cache_clear()
         try:
-            file = opened(server, timeout=10.0)
+            file = open_file(server, timeout=10.0)
             assert file.read(20_000, 10_000) == DATA[20_000:30_000]
             assert (
                 file.read_many([(17_000, 100), (49_000, 100)])[1] == DATA[49_000:49_100]

@@ -49,7 +49,7 @@ def hub(tmp_path):
         yield hub
 
 
-def opened(hub, source, **options):
+def open_dataset(hub, source, **options):
     return fastshard.open(source, endpoint=hub.url, timeout=5.0, **options)
 
 
@@ -81,22 +81,22 @@ def tokens(server):
     ],
 )
 def test_sources(hub, source, expected):
-    assert texts(opened(hub, SOURCE + source)) == expected
+    assert texts(open_dataset(hub, SOURCE + source)) == expected
 
 
 def test_the_default_revision(hub):
-    assert texts(opened(hub, SOURCE, revision="v1")) == ["old 0"]
-    assert texts(opened(hub, f"{SOURCE}@main/sub", revision="v1")) == [
+    assert texts(open_dataset(hub, SOURCE, revision="v1")) == ["old 0"]
+    assert texts(open_dataset(hub, f"{SOURCE}@main/sub", revision="v1")) == [
         "sub 2",
         "sub 10",
     ]
     commit = commit_of(REPO, hub.revisions[REPO]["v1"])
-    assert texts(opened(hub, SOURCE, revision=commit)) == ["old 0"]
+    assert texts(open_dataset(hub, SOURCE, revision=commit)) == ["old 0"]
 
 
 def test_a_listing_is_of_one_commit(hub):
     commit = commit_of(REPO, hub.repos[REPO])
-    dataset = opened(hub, f"{SOURCE}::{SOURCE}/sub")
+    dataset = open_dataset(hub, f"{SOURCE}::{SOURCE}/sub")
     assert {path.split("/")[4] for path in dataset.shards.paths} == {f"name@{commit}"}
 
     requested = [r.path for r in hub.requests if "/revision/" in r.path]
@@ -129,7 +129,7 @@ def test_the_index_of_a_folder_is_used(hub, tmp_path):
     fastshard.build_index(folder)
     for path in folder.glob("*.fsi"):
         hub.repos[REPO][path.name] = path.read_bytes()
-    dataset = opened(hub, SOURCE)
+    dataset = open_dataset(hub, SOURCE)
     hub.forget()
 
     assert len(dataset) == 3
@@ -148,7 +148,7 @@ def test_a_tree_of_many_pages(hub):
 @pytest.mark.parametrize("status", ["status_503_retry_after", "status_500"])
 def test_a_listing_is_retried(hub, status):
     hub.behave(f"/api/datasets/{REPO}/revision/main", status, times=1)
-    assert texts(opened(hub, f"{SOURCE}/sub")) == ["sub 2", "sub 10"]
+    assert texts(open_dataset(hub, f"{SOURCE}/sub")) == ["sub 2", "sub 10"]
 
 
 def test_an_outage_of_the_hub_shorter_than_the_timeout_is_survived(hub):
@@ -163,7 +163,7 @@ def test_an_outage_of_the_hub_shorter_than_the_timeout_is_survived(hub):
 def test_a_failing_listing_ends_with_an_error(hub):
     hub.behave(None, "status_500")
     with pytest.raises(fastshard.RemoteError, match="after 2 attempts") as caught:
-        opened(hub, SOURCE, attempts=2)
+        open_dataset(hub, SOURCE, attempts=2)
     assert caught.value.status == 500
 
 
@@ -171,7 +171,7 @@ def test_a_failing_listing_ends_with_an_error(hub):
 def test_a_hostile_response_to_a_listing(hub, behaviour):
     hub.behave(None, behaviour)
     with pytest.raises(fastshard.RemoteError) as caught:
-        opened(hub, SOURCE, attempts=1)
+        open_dataset(hub, SOURCE, attempts=1)
     assert caught.value.url == f"{hub.url}/datasets/{REPO}"
 
 
@@ -199,14 +199,14 @@ def test_a_refusal_says_how_to_get_access(hub, repo, path):
     source = f"hf://datasets/{repo}{path}"
     for token in ("", "wrong"):
         with pytest.raises(fastshard.RemoteError) as caught:
-            texts(opened(hub, source, token=token))
+            texts(open_dataset(hub, source, token=token))
         error = caught.value
         assert error.status in (401, 403, 404)
         assert "wrong" not in str(error)
         if error.status != 404:
             assert f"{hub.url}/datasets/{repo}" in str(error)
             assert "hf auth login" in str(error)
-    assert texts(opened(hub, source, token=SECRET)) == ["gated 1"]
+    assert texts(open_dataset(hub, source, token=SECRET)) == ["gated 1"]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_refusal_says_how_to_get_access(hub, repo, path):
 )
 def test_missing_files_and_datasets(hub, source, words):
     with pytest.raises(fastshard.RemoteNotFoundError, match=words) as caught:
-        texts(opened(hub, source, token=SECRET))
+        texts(open_dataset(hub, source, token=SECRET))
     assert isinstance(caught.value, FileNotFoundError)
     assert caught.value.status == 404
     assert "?" not in caught.value.url
@@ -231,7 +231,7 @@ def test_missing_files_and_datasets(hub, source, words):
 def test_a_folder_without_shards(hub):
     hub.repos[REPO]["docs/a.md"] = b""
     with pytest.raises(FastshardError, match="no shard"):
-        opened(hub, f"{SOURCE}/docs")
+        open_dataset(hub, f"{SOURCE}/docs")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_folder_without_shards(hub):
 )
 def test_invalid_hub_urls(hub, url, words):
     with pytest.raises(FastshardError, match=words):
-        len(opened(hub, url))
+        len(open_dataset(hub, url))
     assert not hub.requests
 
 
@@ -259,7 +259,10 @@ def test_every_path_survives_a_round_trip_through_its_url():
 
 
 def test_the_cdn_never_sees_the_token(hub):
-    assert texts(opened(hub, f"{SOURCE}/sub", token=SECRET)) == ["sub 2", "sub 10"]
+    assert texts(open_dataset(hub, f"{SOURCE}/sub", token=SECRET)) == [
+        "sub 2",
+        "sub 10",
+    ]
 
     assert tokens(hub) == {f"Bearer {SECRET}"}
     assert hub.cdn.requests
@@ -267,7 +270,7 @@ def test_the_cdn_never_sees_the_token(hub):
 
 
 def test_expired_signatures_are_requested_again(hub):
-    dataset = opened(hub, f"{SOURCE}/train-{{0..2}}.tar")
+    dataset = open_dataset(hub, f"{SOURCE}/train-{{0..2}}.tar")
     assert len(dataset) == 3
     hub.expire()
     hub.forget()
@@ -282,7 +285,7 @@ def token_of_the_process():
 
 def test_a_token_by_a_function(hub):
     source = "hf://datasets/owner/gated"
-    dataset = opened(hub, source, token=token_of_the_process)
+    dataset = open_dataset(hub, source, token=token_of_the_process)
 
     copy = pickle.loads(pickle.dumps(dataset))
     assert texts(copy) == ["gated 1"]
@@ -309,7 +312,7 @@ def test_the_token_of_a_login(hub, monkeypatch, tmp_path):
     path = tmp_path / "token"
     path.write_text(SECRET)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(path))
-    assert texts(opened(hub, "hf://datasets/owner/gated/a.tar")) == ["gated 1"]
+    assert texts(open_dataset(hub, "hf://datasets/owner/gated/a.tar")) == ["gated 1"]
 
 
 def test_a_token_for_other_hosts_is_not_sent_to_the_hub(hub, monkeypatch):
@@ -326,7 +329,7 @@ def test_the_hubs_token_is_not_sent_to_other_hosts(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     with Server({"/b.tar": hub.repos[REPO]["train-1.tar"]}) as other:
         source = f"{SOURCE}/train-0.tar::{other.at('/b.tar')}"
-        assert texts(opened(hub, source)) == ["x 0", "x 1"]
+        assert texts(open_dataset(hub, source)) == ["x 0", "x 1"]
         assert tokens(other) == {None}
         assert tokens(hub) == {f"Bearer {SECRET}"}
 
@@ -334,15 +337,15 @@ def test_the_hubs_token_is_not_sent_to_other_hosts(hub, monkeypatch):
 @pytest.mark.parametrize("token", ["a\nb", "a\x00b", "ä"])
 def test_an_invalid_token_is_not_shown(hub, token):
     with pytest.raises(FastshardError) as caught:
-        opened(hub, f"{SOURCE}/train-0.tar", token=token)
+        open_dataset(hub, f"{SOURCE}/train-0.tar", token=token)
     assert token not in str(caught.value)
 
 
 def test_the_token_appears_nowhere(hub):
     source = "hf://datasets/owner/gated"
-    dataset = opened(hub, source, token=SECRET)
+    dataset = open_dataset(hub, source, token=SECRET)
     with pytest.raises(FastshardError, match="not pickled"):
-        pickle.dumps(opened(hub, source, token=SECRET))
+        pickle.dumps(open_dataset(hub, source, token=SECRET))
     hub.token = "another"
     with pytest.raises(fastshard.RemoteError) as caught:
         texts(dataset)
@@ -360,7 +363,7 @@ def run(code, environment):
 
 def test_nothing_is_listed_offline(hub, tmp_path):
     with pytest.raises(FastshardError, match="offline"):
-        opened(hub, SOURCE, offline=True, cache_dir=tmp_path)
+        open_dataset(hub, SOURCE, offline=True, cache_dir=tmp_path)
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"}
     found = run(f"import fastshard; fastshard.open({SOURCE!r})", environment)
     assert "HF_HUB_OFFLINE is set" in found.stderr
@@ -391,7 +394,7 @@ def test_files_are_read_without_huggingface_hub(hub):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_reads_by_itself(hub):
-    dataset = opened(hub, SOURCE)
+    dataset = open_dataset(hub, SOURCE)
     expected = texts(dataset)
     child = os.fork()
     if child == 0:

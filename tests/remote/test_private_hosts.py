@@ -173,9 +173,8 @@ def test_the_checked_address_is_connected_to_if_the_name_changes(
     with pytest.raises(RemoteError, match=r"127\.0\.0\.1 is not a public address"):
         open_remote(url, strict(url))
 
-    assert connected == [
-        PUBLIC
-    ]  # the connection is refused; the retry checks the new address
+    # The public address is connected to and fails; the retry checks the new one.
+    assert connected == [PUBLIC]
     assert resolver.queries == ["rebound.example"] * 2
 
 

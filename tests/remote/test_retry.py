@@ -49,7 +49,7 @@ def dataset(server, **options):
     return fastshard.open(server.url + "/", max_memory="1MB", **options)
 
 
-def drained(items) -> tuple[list[str], list[Exception]]:
+def drain(items) -> tuple[list[str], list[Exception]]:
     """Iterate to the end, past errors; return the keys and the errors."""
     keys, errors = [], []
     while True:
@@ -94,7 +94,7 @@ def test_a_failed_prefetch_is_retried_at_its_position(server, order):
     assert error.transient
     server.come_back()
 
-    keys, errors = drained(items)
+    keys, errors = drain(items)
 
     assert not errors
     assert len(first) + 1 + len(keys) == COUNT
@@ -120,7 +120,7 @@ def test_a_short_outage_causes_no_error(server):
     first = [next(items).key for _ in range(20)]
     timer = server.leave_for(1.0)
 
-    keys, errors = drained(items)
+    keys, errors = drain(items)
 
     timer.join()
     assert (first + keys, errors) == (ALL, [])
@@ -154,19 +154,17 @@ def test_a_failed_prefetch_of_a_shard_is_retried_at_its_position(server):
     assert (first, error.status) == (ALL[:100], 500)
     server.behave_well()
 
-    keys, errors = drained(items)
+    keys, errors = drain(items)
 
-    assert (keys, errors) == (
-        ALL[101:],
-        [],
-    )  # only the sample due during the outage is lost
+    # Only the sample at which the shard was opened is lost.
+    assert (keys, errors) == (ALL[101:], [])
 
 
 def test_a_missing_shard_is_not_requested_for_each_of_its_samples(server):
     del server.files["/1.tar"]
     items = iter(dataset(server))
 
-    keys, errors = drained(items)
+    keys, errors = drain(items)
 
     assert keys == ALL[:100] + ALL[200:]
     assert len(errors) == 100

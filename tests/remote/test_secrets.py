@@ -67,7 +67,7 @@ def way(request, monkeypatch):
         monkeypatch.setattr(FastHttp, "read", lambda *args: False)
 
 
-def opened(url, **options):
+def open_url(url, **options):
     given = {"token": SECRET, "headers": {"X-Key": SECRET, "Cookie": SECRET}}
     return open_remote(url, make_settings({"timeout": 1.0, **given, **options}, [url]))
 
@@ -76,7 +76,7 @@ def opened(url, **options):
 def test_responses_and_redirects_are_logged_without_secrets(logged):
     with Server({"/a.tar": DATA, "/b.tar": DATA}) as server:
         server.behave("/a.tar", redirect_to(f"/b.tar?Signature={SECRET}&Expires=1"))
-        file = opened(server.at("/a.tar") + f"?sig={SECRET}&{SECRET}=1")
+        file = open_url(server.at("/a.tar") + f"?sig={SECRET}&{SECRET}=1")
         assert file.read(20_000, 100) == DATA[20_000:20_100]
         assert file.read_many([(17_000, 5), (50_000, 5)])[0] == DATA[17_000:17_005]
         queries = {request.query for request in server.requests}
@@ -102,11 +102,11 @@ def test_responses_and_redirects_are_logged_without_secrets(logged):
 def test_failures_and_retries_are_logged_without_secrets(logged, behaviour):
     with Server({"/a.tar": DATA}) as server:
         url = server.at("/a.tar") + f"?Signature={SECRET}"
-        file = opened(url)
+        file = open_url(url)
         if behaviour == "redirect_to_secret":
             behaviour = redirect_to(f"ftp://u:{SECRET}@other/?x={SECRET}")
         server.behave("/a.tar", behaviour)
-        for read in (lambda: file.read(20_000, 100), lambda: opened(url)):
+        for read in (lambda: file.read(20_000, 100), lambda: open_url(url)):
             with pytest.raises(RemoteError) as caught:
                 read()
             logging.getLogger("app").debug("failed", exc_info=caught.value)
@@ -122,7 +122,7 @@ def test_unreachable_hosts_are_logged_without_secrets(logged):
         f"http://[::ffff:1.2.3.4.5]/a.tar?sig={SECRET}",
     ):
         with pytest.raises((RemoteError, fastshard.FastshardError)) as caught:
-            opened(url, timeout=0.2)
+            open_url(url, timeout=0.2)
         assert SECRET not in texts_of(caught.value)
     assert SECRET not in logged()
 
@@ -136,7 +136,7 @@ def test_through_a_proxy_the_query_is_sent_and_not_logged(logged, monkeypatch):
             if request.target == f"http://some.example/a.tar?sig={SECRET}"
             else plain(404)
         )
-        file = opened(f"http://some.example/a.tar?sig={SECRET}", timeout=5.0)
+        file = open_url(f"http://some.example/a.tar?sig={SECRET}", timeout=5.0)
         assert file.read(20_000, 100) == DATA[20_000:20_100]
     assert SECRET not in logged()
 
@@ -175,7 +175,7 @@ def test_other_users_of_urllib3_log_as_before(logged):
     import urllib3
 
     with Server({"/a.tar": DATA}) as server:
-        opened(server.at("/a.tar"))
+        open_url(server.at("/a.tar"))
         with urllib3.PoolManager() as own:
             own.request("GET", server.at("/a.tar") + "?its=own")
     assert "/a.tar?its=own" in logged()

@@ -20,7 +20,7 @@ FILES = ["data", "ranges", "object.json", "used"]
 posix = pytest.mark.skipif(os.name == "nt", reason="no such thing there")
 
 
-def reopened(folder):
+def reopen(folder):
     return RangeCache(folder).entry(URL, INFO)
 
 
@@ -34,7 +34,7 @@ def add(entry, offset, size):
     entry.add(offset, OBJECT[offset : offset + size])
 
 
-def some_range(rng):
+def random_range(rng):
     offset = rng.randrange(len(OBJECT))
     size = rng.choice([1, 100, 5_000, PIECE, 2 * PIECE])
     return offset, min(rng.randrange(size + 1), len(OBJECT) - offset)
@@ -42,7 +42,7 @@ def some_range(rng):
 
 def assert_right_or_missing(entry, rng, count=15):
     for _ in range(count):
-        offset, size = some_range(rng)
+        offset, size = random_range(rng)
         data = read(entry, offset, size)
         if data is None:
             assert entry.missing(offset, size)
@@ -54,7 +54,7 @@ def assert_right_or_missing(entry, rng, count=15):
 def fill(entry, seed=0, count=20):
     rng = random.Random(seed)
     for _ in range(count):
-        add(entry, *some_range(rng))
+        add(entry, *random_range(rng))
 
 
 def only_entry(folder):

@@ -116,7 +116,9 @@ def test_a_missing_column(tar, tmp_path):
 
 
 def test_an_index_without_columns(tar):
-    missing = pytest.raises(KeyError, match="which has no columns; it has what its")
+    missing = pytest.raises(
+        KeyError, match="which has no columns; it has the columns of"
+    )
     with fastshard.open(tar, index="none") as ds, missing:
         ds.filter(lambda key, sizes, info: info["txt"]["w"])
 

@@ -23,9 +23,9 @@ from support.cache import (
     fill,
     only_entry,
     posix,
+    random_range,
     read,
-    reopened,
-    some_range,
+    reopen,
 )
 from support.marks import not_sanitized
 
@@ -55,7 +55,7 @@ def damage(path, rng):
 
 @pytest.mark.parametrize("name", FILES)
 def test_damaged_files_give_right_bytes_or_none(folder, tmp_path, name):
-    fill(reopened(folder), count=10)
+    fill(reopen(folder), count=10)
     good = folder.rename(tmp_path / "good")
     for seed in range(25):
         rng = random.Random(seed)
@@ -64,13 +64,13 @@ def test_damaged_files_give_right_bytes_or_none(folder, tmp_path, name):
         assert RangeCache(folder).latest_info(URL) in (INFO, None)
         assert all(one.url in (URL, "") for one in list_objects(folder))
 
-        entry = reopened(folder)
+        entry = reopen(folder)
         assert_right_or_missing(entry, rng, 8)
-        offset, size = some_range(rng)
+        offset, size = random_range(rng)
         add(entry, offset, size)
 
         assert read(entry, offset, size) == OBJECT[offset : offset + size]
-        assert read(reopened(folder), offset, size) == OBJECT[offset : offset + size]
+        assert read(reopen(folder), offset, size) == OBJECT[offset : offset + size]
         shutil.rmtree(folder)
 
 
@@ -80,7 +80,7 @@ def test_damage_to_an_open_entry_gives_right_bytes_or_none(folder, name):
     """Except bytes that change after their check, as in any file."""
     for seed in range(25):
         rng = random.Random(seed)
-        entry = reopened(folder)
+        entry = reopen(folder)
         fill(entry, seed, 8)
         assert_right_or_missing(entry, rng, 4)
         path = only_entry(folder) / name
@@ -89,10 +89,10 @@ def test_damage_to_an_open_entry_gives_right_bytes_or_none(folder, name):
         else:
             path.unlink()
         for _ in range(6):
-            entry = reopened(folder) if rng.random() < 0.2 else entry
+            entry = reopen(folder) if rng.random() < 0.2 else entry
             assert_right_or_missing(entry, rng, 3)
-            add(entry, *some_range(rng))
-        assert_right_or_missing(reopened(folder), rng, 4)
+            add(entry, *random_range(rng))
+        assert_right_or_missing(reopen(folder), rng, 4)
         shutil.rmtree(folder)
 
 
@@ -106,7 +106,7 @@ def test_a_truncated_data_file_is_never_extended(folder, entry):
     assert read(entry, 0, 100) is None
     assert read(entry, 1000, 100) == OBJECT[1000:1100]
     os.truncate(entry.path, len(OBJECT) + 5)
-    assert reopened(folder).missing(1000, 100) == [(1000, 100)]
+    assert reopen(folder).missing(1000, 100) == [(1000, 100)]
     assert os.path.getsize(entry.path) == len(OBJECT)
 
 
@@ -122,7 +122,7 @@ def test_links_and_pipes_are_never_followed(folder, tmp_path, name):
             if path is not None:
                 path.unlink()
                 make(path)
-            entry = reopened(folder)
+            entry = reopen(folder)
             add(entry, 0, 5000)
             assert read(entry, 0, 5000) == OBJECT[:5000]
             list_objects(folder)
@@ -133,7 +133,7 @@ def test_links_and_pipes_are_never_followed(folder, tmp_path, name):
 @posix
 @pytest.mark.parametrize("level", [0, 1])
 def test_links_in_place_of_folders_are_never_followed(folder, tmp_path, level):
-    entry = reopened(folder)
+    entry = reopen(folder)
     add(entry, 0, 10)
     path = Path(entry.folder).parents[0] if level else Path(entry.folder)
     target = path.rename(tmp_path / "elsewhere")
@@ -141,10 +141,10 @@ def test_links_in_place_of_folders_are_never_followed(folder, tmp_path, level):
 
     if level:
         with pytest.warns(UserWarning, match="caching in .* has stopped"):
-            again = reopened(folder)
+            again = reopen(folder)
         assert read(again, 0, 10) is None
     else:
-        again = reopened(folder)
+        again = reopen(folder)
         add(again, 10, 10)
         assert again.missing(0, 20) == [(0, 10)]
     clear(folder)
@@ -158,8 +158,8 @@ def test_a_torn_record_hides_no_other(folder, entry):
         with open(log, "ab") as file:
             file.write(encode((7, 8, 9))[: i % 32])
 
-    assert reopened(folder).missing(0, 4000) == []
-    assert read(reopened(folder), 0, 4000) == OBJECT[:4000]
+    assert reopen(folder).missing(0, 4000) == []
+    assert read(reopen(folder), 0, 4000) == OBJECT[:4000]
 
 
 def test_records_of_lost_data_are_dropped_and_the_data_can_be_stored_again(
@@ -171,14 +171,14 @@ def test_records_of_lost_data_are_dropped_and_the_data_can_be_stored_again(
         file.seek(250)
         file.write(bytes(10))
 
-    again = reopened(folder)
+    again = reopen(folder)
     assert again.has(0, 1000)
     assert read(again, 0, 1000) is None
     assert again.missing(0, 1000) == [(200, 100)]
     assert not again.is_whole()
     add(again, 200, 100)
     assert read(again, 0, 1000) == OBJECT[:1000]
-    assert read(reopened(folder), 0, 1000) == OBJECT[:1000]
+    assert read(reopen(folder), 0, 1000) == OBJECT[:1000]
 
 
 def test_invalid_records_are_ignored(folder, entry):
@@ -189,7 +189,7 @@ def test_invalid_records_are_ignored(folder, entry):
         for start, end in impossible:
             file.write(encode((start, end, 0)))
 
-    again = reopened(folder)
+    again = reopen(folder)
 
     size = len(OBJECT)
     assert again.missing(0, size) == [(0, 50), (60, size - 60)]
@@ -205,7 +205,7 @@ def test_invalid_version_files_are_ignored(folder, entry, text):
     assert read_version(path) is None
     assert RangeCache(folder).latest_info(URL) is None
     assert [one.url for one in list_objects(folder)] == [""]
-    assert reopened(folder).missing(0, 10) == [(0, 10)]
+    assert reopen(folder).missing(0, 10) == [(0, 10)]
     assert RangeCache(folder).latest_info(URL) == INFO
 
 

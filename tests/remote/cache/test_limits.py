@@ -14,7 +14,7 @@ from fastshard.remote.cache.directory import clear, list_objects
 from fastshard.remote.cache.disk import try_lock_folder
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.transport import ObjectInfo
-from support.cache import INFO, OBJECT, URL, add, posix, read, reopened
+from support.cache import INFO, OBJECT, URL, add, posix, read, reopen
 from support.marks import not_sanitized
 from support.processes import run_script
 from support.servers.http import Server
@@ -23,7 +23,7 @@ from support.tars import write_tar
 pytestmark = not_sanitized  # tests no C code
 
 
-def sized(cache, name, nbytes, used_s):
+def add_entry(cache, name, nbytes, used_s):
     """Fill an entry, and set the time of its last use."""
     entry = cache.entry(name, ObjectInfo(nbytes, "t", 0))
     os.utime(Path(entry.folder, "used"), (used_s, used_s))
@@ -35,11 +35,11 @@ def sized(cache, name, nbytes, used_s):
 def test_the_least_recently_used_entries_are_evicted_first(folder):
     cache = RangeCache(folder)
     for name, used_s in [("a", 30), ("b", 10), ("c", 20), ("d", 40)]:
-        sized(cache, name, 1 << 20, used_s)
+        add_entry(cache, name, 1 << 20, used_s)
     assert [one.url for one in list_objects(folder)] == ["d", "a", "c", "b"]
 
     limited = RangeCache(folder, limit=(4 << 20) + (1 << 18))
-    sized(limited, "e", 1 << 20, 50)
+    add_entry(limited, "e", 1 << 20, 50)
 
     assert {one.url for one in list_objects(folder)} == {"d", "a", "e"}
     assert sum(one.disk_bytes for one in list_objects(folder)) <= limited.limit * 0.9
@@ -48,7 +48,7 @@ def test_the_least_recently_used_entries_are_evicted_first(folder):
 @posix
 def test_the_growing_entry_is_not_evicted(folder):
     cache = RangeCache(folder, limit=2 << 20)
-    sized(cache, "b", 1 << 20, 10**9)
+    add_entry(cache, "b", 1 << 20, 10**9)
     entry = cache.entry(URL, INFO)
     os.utime(Path(entry.folder, "used"), (1, 1))  # the oldest
     add(entry, 0, 1 << 20)
@@ -80,7 +80,7 @@ def test_a_removed_entry_stays_readable_and_is_recreated_by_add(folder, entry):
 
     assert read(entry, 100, 100) == OBJECT[100:200]
     assert entry.missing(0, 200) == [(0, 100)]
-    assert reopened(folder).missing(0, 200) == [(0, 100)]
+    assert reopen(folder).missing(0, 200) == [(0, 100)]
 
 
 @posix
@@ -88,7 +88,7 @@ def test_a_whole_entry_that_was_replaced_is_no_longer_whole(folder, entry):
     add(entry, 0, len(OBJECT))
     assert entry.is_whole()
     moved = Path(entry.folder).rename(folder / "moved")
-    reopened(folder)
+    reopen(folder)
 
     assert moved.exists()
     assert not entry.is_whole()
@@ -97,7 +97,7 @@ def test_a_whole_entry_that_was_replaced_is_no_longer_whole(folder, entry):
 @posix
 def test_removed_files_do_not_stay_open(folder):
     cache = RangeCache(folder, limit=3 << 20)
-    entries = [sized(cache, str(i), 1 << 20, i) for i in range(8)]
+    entries = [add_entry(cache, str(i), 1 << 20, i) for i in range(8)]
 
     assert sum(entry._files is not None for entry in entries) <= 3
     assert read(entries[0], 0, 10) is None
@@ -111,7 +111,7 @@ def test_a_removal_is_atomic(folder, entry, monkeypatch):
     (left,) = folder.glob("??/.*.gone")
 
     assert list_objects(folder) == []
-    assert reopened(folder).missing(0, 100) == [(0, 100)]
+    assert reopen(folder).missing(0, 100) == [(0, 100)]
     clear(folder, [])
     assert left.exists()
     clear(folder)
@@ -136,9 +136,9 @@ def test_eviction_does_not_wait_for_another_process(folder):
         assert alone
         assert not second
         for name in "abc":
-            sized(cache, name, 1 << 19, 1)
+            add_entry(cache, name, 1 << 19, 1)
     assert len(list_objects(folder)) == 3
-    sized(cache, "d", 1 << 19, 1)
+    add_entry(cache, "d", 1 << 19, 1)
     assert len(list_objects(folder)) == 1
 
 
@@ -187,7 +187,7 @@ def test_a_full_disk_ends_storing_with_one_warning(folder, entry, monkeypatch, n
 
     assert entry.missing(0, 4000) == [(1000, 3000)]
     assert read(entry, 0, 1000) == OBJECT[:1000]
-    assert read(reopened(folder), 0, 1000) == OBJECT[:1000]
+    assert read(reopen(folder), 0, 1000) == OBJECT[:1000]
 
 
 @posix
@@ -197,9 +197,9 @@ def test_a_partly_written_record_hides_no_later_one(folder, entry, monkeypatch):
     with pytest.warns(UserWarning, match="No space left"):
         add(entry, 0, 100)
     monkeypatch.undo()
-    add(reopened(folder), 100, 100)
+    add(reopen(folder), 100, 100)
 
-    assert reopened(folder).missing(0, 200) == [(0, 100)]
+    assert reopen(folder).missing(0, 200) == [(0, 100)]
 
 
 FILLS_UP = """

@@ -22,9 +22,9 @@ from support.cache import (
     add,
     assert_right_or_missing,
     posix,
+    random_range,
     read,
-    reopened,
-    some_range,
+    reopen,
 )
 
 
@@ -32,13 +32,13 @@ from support.cache import (
 def test_an_entry_has_exactly_the_stored_bytes(folder, seed):
     rng = random.Random(seed)
     filled = bytearray(len(OBJECT))  # the oracle: 1 where a byte was added
-    entry = reopened(folder)
+    entry = reopen(folder)
     for step in range(60):
-        offset, size = some_range(rng)
+        offset, size = random_range(rng)
         if step % 2:
             add(entry, offset, size)
             filled[offset : offset + size] = b"\1" * size
-        offset, size = some_range(rng)
+        offset, size = random_range(rng)
         here = filled[offset : offset + size].count(1) == size
         assert entry.has(offset, size) == here
         assert read(entry, offset, size) == (
@@ -50,7 +50,7 @@ def test_an_entry_has_exactly_the_stored_bytes(folder, seed):
             left[start - offset : start - offset + nbytes] = bytes(nbytes)
         assert left == filled[offset : offset + size]
         if rng.random() < 0.1:
-            entry = reopened(folder)
+            entry = reopen(folder)
     assert entry.is_whole() == (0 not in filled)
 
 
@@ -79,7 +79,7 @@ def test_an_entry_is_whole_after_the_last_byte(folder, entry):
     assert not entry.is_whole()
     add(entry, len(OBJECT) - 1, 1)
     assert entry.is_whole()
-    assert reopened(folder).is_whole()
+    assert reopen(folder).is_whole()
     assert Path(entry.path).read_bytes() == OBJECT
 
 
@@ -177,7 +177,7 @@ def test_a_closed_entry_is_empty(folder, entry):
     assert read(entry, 0, 10) is None
     assert not entry.is_whole()
     assert entry.missing(5, 10) == [(5, 10)]
-    assert reopened(folder).missing(0, 20) == [(10, 10)]
+    assert reopen(folder).missing(0, 20) == [(10, 10)]
 
 
 @posix
@@ -190,7 +190,7 @@ def test_only_the_owner_may_read(entry):
 
 
 def test_an_entry_sees_bytes_stored_by_another(folder, entry):
-    other = reopened(folder)
+    other = reopen(folder)
     for i in range(0, 1000, 10):
         add(other, i, 10)
         assert read(entry, i, 10) == OBJECT[i : i + 10]
@@ -200,8 +200,8 @@ def test_threads_fill_one_entry(folder, entry):
     def work(seed):
         rng = random.Random(seed)
         for _ in range(40):
-            add(entry, *some_range(rng))
-            offset, size = some_range(rng)
+            add(entry, *random_range(rng))
+            offset, size = random_range(rng)
             data = read(entry, offset, size)
             right.append(data in (None, OBJECT[offset : offset + size]))
 
@@ -213,7 +213,7 @@ def test_threads_fill_one_entry(folder, entry):
         thread.join()
 
     assert right == [True] * 160
-    assert_right_or_missing(reopened(folder), random.Random(9))
+    assert_right_or_missing(reopen(folder), random.Random(9))
 
 
 def test_threads_verify_while_others_close(folder, entry):
@@ -226,12 +226,12 @@ def test_threads_verify_while_others_close(folder, entry):
             right.append(data in (None, OBJECT[1000 * step : 1000 * step + 1000]))
 
     right = []
-    entries = [reopened(folder)]
+    entries = [reopen(folder)]
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        old, entries[0] = entries[0], reopened(folder)
+        old, entries[0] = entries[0], reopen(folder)
         old.close()
         with open(sys.executable, "rb") as file:
             file.read(1)
@@ -271,7 +271,7 @@ def test_processes_fill_one_entry(folder, tmp_path):
         offsets = list(range(0, len(OBJECT), 10_000))
         random.Random(seed).shuffle(offsets)
         expected.update(offsets[: len(offsets) * 2 // 3])
-    entry = reopened(folder)
+    entry = reopen(folder)
     for offset in expected:
         data = OBJECT[offset : offset + 10_000]
         assert read(entry, offset, len(data)) == data
