@@ -1,15 +1,15 @@
-"""Kill a process that writes a columnar dataset, cut its power, let its disk fail.
+"""Crash tests of columnar writers: kills, power losses, errors of the disk, readers.
 
     python tests/columnar_crash.py [MINUTES] [SEED]
     python tests/columnar_crash.py kills|losses|errors|reading SECONDS SEED
     python tests/columnar_crash.py kills|losses|errors|reading 500rounds SEED
 
-A child works on a dataset and reports what it begins, and what the writer says is
-stored. Then what is on the disk is read without fastshard and with it: it must be what
-was stored last, or what a later operation makes, and the dataset must go on.
-Readers look on: in the child, where compactions come between, and beside it. When a
-writer has then been opened and closed no file is left that no row needs. Where it
-prints what it did when it passes. It needs Linux and a C compiler.
+A child process works on a dataset and reports each operation that it begins, and each
+that the writer has acknowledged. Then the dataset is read without fastshard and with
+it. It must hold the last acknowledged state or that after a later operation, and a new
+writer must be able to continue it. After that writer no file is left that no row
+needs. Readers run in the child, between compactions, and in processes beside it.
+The last line of the output counts what was tested. Requires Linux and a C compiler.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from support.paths import TESTS
 
 WATCHED = TESTS / "support" / "columnar" / "watched.c"
 ONCE, FROM_THEN_ON, SHORT, KILL_BEFORE, KILL_AFTER = range(5)  # enum how of watched.c
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # nothing is slow there
-PATIENCE = 30  # seconds after which a child hangs
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # fast syncs
+TIMEOUT = 30  # seconds after which a child counts as hanging
 
 FAULTS = [
     (errno.EIO, ONCE),
@@ -57,7 +57,7 @@ FAULTS = [
 
 
 def preload(folder: Path) -> str:
-    """Compile watched.c; return what to preload."""
+    """Compile watched.c; return the path of the library to preload."""
     target = folder / "watched.so"
     compiler = os.environ.get("CC", "cc").split()
     options = ["-O1", "-U_FORTIFY_SOURCE", "-shared", "-fPIC", "-pthread"]
@@ -67,11 +67,11 @@ def preload(folder: Path) -> str:
 
 
 class Trial(NamedTuple):
-    """What a child did."""
+    """Result of a child."""
 
     reports: list[list]
     journal: bytes
-    status: int  # as subprocess has it: negative where a signal ended it
+    status: int  # exit code; negative: the signal that ended it
 
     @property
     def steps(self) -> int:
@@ -79,7 +79,7 @@ class Trial(NamedTuple):
 
 
 class Child:
-    """A forked process that works on a dataset."""
+    """Forked process that works on a dataset."""
 
     def __init__(self, root: Path, seed: str, start: State, *, count: int) -> None:
         self.root, self.seed, self.start, self.count = root, seed, start, count
@@ -90,26 +90,30 @@ class Child:
     def run(
         self, *, journal=False, at=0, code=0, how=ONCE, seconds: float | None = None
     ) -> Trial:
-        """Fork, wait and return; kill it after some seconds if that is said."""
+        """Fork a child and wait for it; kill it after `seconds`, if given.
+
+        At call number `at` (0: none) that changes a file, fail with errno `code`, or
+        kill the child, as `how` says.
+        """
         self.reports = os.memfd_create("reports")
         self.journal = os.memfd_create("journal") if journal else -1
         child = os.fork()
         if child == 0:
             self._work(at, code, how)
         status = wait(child, seconds)
-        reports = taken(self.reports).split(b"\n")[:-1]
-        log = taken(self.journal) if journal else b""
+        reports = read_back(self.reports).split(b"\n")[:-1]
+        log = read_back(self.journal) if journal else b""
         return Trial([json.loads(line) for line in reports], log, status)
 
-    def say(self, *report: object) -> None:
-        line = json.dumps(report).encode() + b"\n"
+    def report(self, *fields: object) -> None:
+        line = json.dumps(fields).encode() + b"\n"
         os.write(self.reports, line)
         if self.journal >= 0:
             self.library.watched_note(line, ctypes.c_long(len(line)))
 
     def _work(self, at: int, code: int, how: int) -> None:
-        """Work until the end or a fault, and leave without any clearing up."""
-        faulthandler.dump_traceback_later(PATIENCE - 5, exit=True)
+        """Work until the end or a fault, and exit without any cleanup."""
+        faulthandler.dump_traceback_later(TIMEOUT - 5, exit=True)
         self.library.watched_start(
             os.fsencode(os.path.realpath(self.root.parent)),
             self.journal,
@@ -120,43 +124,44 @@ class Child:
         try:
             self._operations()
         except BaseException:
-            self.say("wrong", traceback.format_exc())
-        self.say("steps", self.library.watched_steps())
-        self.say("failed", self.library.watched_failed())
+            self.report("wrong", traceback.format_exc())
+        self.report("steps", self.library.watched_steps())
+        self.report("failed", self.library.watched_failed())
         os._exit(0)
 
     def _operations(self) -> None:
         work = Work(self.root, random.Random(self.seed), self.start)
         try:
             work.open()
-            self.say("opened")
+            self.report("opened")
             for _ in range(self.count):
                 op = work.choose()
-                self.say("begin", op)
-                self.say("done", *work.perform(op))
+                self.report("begin", op)
+                self.report("done", *work.perform(op))
             work.writer.close()
-            self.say("closed")
+            self.report("closed")
         except OSError as error:
             if not self.library.watched_failed():
                 raise
             work.reader = None
-            self.say("refused", repr(error))
-            self._after(work)
+            self.report("refused", repr(error))
+            self._close_failed(work)
 
-    def _after(self, work: Work) -> None:
-        """Let a writer go that has failed: it may say so again, in the same way."""
+    def _close_failed(self, work: Work) -> None:
+        """Close a writer that has failed; it may raise the same error again."""
         if work.writer is not None:
             try:
                 work.writer.close()
             except OSError as error:
-                self.say("refused again", repr(error))
+                self.report("refused again", repr(error))
 
 
 def wait(child: int, seconds: float | None) -> int:
+    """Return a child's exit code; kill it after `seconds`, if given."""
     if seconds is not None:
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -164,19 +169,20 @@ def wait(child: int, seconds: float | None) -> int:
         time.sleep(0.0005)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    raise Broken("it hangs")
+    raise Broken(f"the child hangs: no exit in {TIMEOUT} s")
 
 
-def taken(fd: int) -> bytes:
+def read_back(fd: int) -> bytes:
+    """Return the content of a memory file, and close it."""
     os.lseek(fd, 0, os.SEEK_SET)
     with open(fd, "rb") as file:
         return file.read()
 
 
-def possible(start: State, reports: list[list]) -> tuple[list[State], list | None]:
-    """Return the states that may be there, and an operation that was not ended.
+def list_states(start: State, reports: list[list]) -> tuple[list[State], list | None]:
+    """Return the states that the dataset may have, and an unfinished operation.
 
-    The first is what was acknowledged last; `start` was when the child began.
+    The first state is the last acknowledged one. `start` is that before the child.
     """
     states, begun = [start], None
     for kind, *rest in reports:
@@ -195,25 +201,38 @@ def possible(start: State, reports: list[list]) -> tuple[list[State], list | Non
 
 
 def settle(root: Path) -> None:
-    """Have SQLite decide of a commit that a kill has stopped, as the next writer does.
+    """Make SQLite complete or drop a commit that a kill stopped, as a writer does.
 
-    Those who have the index open may not see it, and who opens it later would.
+    Otherwise readers that have the index open may not see it, and later ones do.
     """
     if (root / "index.sqlite").exists():
         with contextlib.closing(sqlite3.connect(root / "index.sqlite")) as conn:
             conn.execute("INSERT INTO counters (name, value) VALUES ('settled', 0)")
-            conn.execute("DELETE FROM counters WHERE name = 'settled'")  # pages count
+            conn.execute(
+                "DELETE FROM counters WHERE name = 'settled'"
+            )  # not only in memory
             conn.commit()
 
 
 def check(
     root: Path, start: State, reports: list[list], *, whole=False, beside=()
 ) -> State:
-    """Check what is there against reports, and return it.
+    """Check the dataset's state against the reports, and return it.
 
-    Nothing is changed, unless there are readers beside: see `settle`.
+    Parameters
+    ----------
+    root : Path
+        Not changed, except by `settle` if there are readers.
+    start : State
+        Before the child.
+    reports : list of list
+        Of the child.
+    whole : bool
+        Whether a writer has closed the dataset: then shards have no torn tail.
+    beside : sequence of int
+        Processes that read the dataset; stopped while it is copied.
     """
-    states, begun = possible(start, reports)
+    states, begun = list_states(start, reports)
     copy = root.with_name("copy")
     try:
         if root.exists():
@@ -221,11 +240,13 @@ def check(
                 shutil.copytree(root, copy)
         found = contents.read(copy, whole=whole)
         if begun is not None:
-            if begun[0] == "add" and begun[1] is None:  # it did not live to tell its id
-                news = [
+            if (
+                begun[0] == "add" and begun[1] is None
+            ):  # killed before it reported the id
+                added = [
                     sample for sample in found.rows if sample not in states[-1].rows
                 ]
-                begun = [*begun[:1], *news, *begun[2:]] if len(news) == 1 else ["bad"]
+                begun = [*begun[:1], *added, *begun[2:]] if len(added) == 1 else ["bad"]
             states.append(model.apply(states[-1], begun))
         state = model.which(states, found)
         if beside:
@@ -235,8 +256,8 @@ def check(
         if (root / "index.sqlite").exists():
             with stopped(beside):
                 shutil.copytree(root, copy)
-            said = model.differences(state, contents.read_with_fastshard(copy))
-            need(not said, f"fastshard's reader: {said[:5]}")
+            differences = model.differences(state, contents.read_with_fastshard(copy))
+            need(not differences, f"fastshard's reader: {differences[:5]}")
         return state
     except Exception as error:
         ops = [r for r in reports if r[0] not in ("begin", "steps")][-8:]
@@ -248,8 +269,8 @@ def check(
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def go_on(root: Path, state: State) -> None:
-    """Open it for writing again, in this process, and add to it."""
+def continue_dataset(root: Path, state: State) -> None:
+    """Open the dataset with a writer in this process, add to it, and verify it."""
     from fastshard.columnar import verify
 
     work = Work(root, random.Random(0), state)
@@ -260,50 +281,50 @@ def go_on(root: Path, state: State) -> None:
     for version in range(2):
         work.perform(["add", None, {field: version}, None])
     work.writer.close()
-    said = model.differences(work.state, contents.read(root, whole=True))
-    need(not said, f"after going on: {said[:5]}")
+    differences = model.differences(work.state, contents.read(root, whole=True))
+    need(not differences, f"after continuing: {differences[:5]}")
     faults = verify(root)
     need(not faults, f"verify: {faults[:5]}")
     contents.check_debris(root)
 
 
-Done = collections.Counter
+Counts = collections.Counter
 
 
-def kills(rng: random.Random, folder: Path, done: Done) -> None:
-    """Kill writers of one dataset, one after the other, at any moment of their work."""
+def kills(rng: random.Random, folder: Path, counts: Counts) -> None:
+    """Kill writers of one dataset, one after the other, at any moment."""
     root, state = folder / "data", State()
-    done_with = folder / "done"
-    readers = [forked(watch, root, done_with, rng.random()) for _ in range(2)]
+    stop_file = folder / "stop"
+    readers = [forked(watch, root, stop_file, rng.random()) for _ in range(2)]
     try:
-        state = killed(rng, root, state, done, readers)
+        state = kill_writers(rng, root, state, counts, readers)
     finally:
-        done_with.touch()
+        stop_file.touch()
         codes = [code_of(reader) for reader in readers]
     need(not any(codes), f"exit codes {codes} of readers beside")
-    go_on(root, state)
+    continue_dataset(root, state)
     for i in range(5):
-        create(rng, folder / f"new{i}" / "data", done)
+        create(rng, folder / f"new{i}" / "data", counts)
 
 
-def create(rng: random.Random, root: Path, done: Done) -> None:
-    """Kill a writer while it makes a dataset."""
+def create(rng: random.Random, root: Path, counts: Counts) -> None:
+    """Kill a writer while it creates a dataset."""
     root.parent.mkdir()
     at, how = rng.randrange(1, 80), rng.choice([KILL_BEFORE, KILL_AFTER])
     trial = Child(root, f"{rng.random()}", State(), count=2).run(at=at, how=how)
-    done["creations"] += trial.status == -signal.SIGKILL
-    go_on(root, check(root, State(), trial.reports))
+    counts["creations"] += trial.status == -signal.SIGKILL
+    continue_dataset(root, check(root, State(), trial.reports))
 
 
-def watch(root: Path, done_with: Path, seed: float) -> None:
-    """Read again and again what others write and compact, and are killed at."""
+def watch(root: Path, stop_file: Path, seed: float) -> None:
+    """Read a dataset while others write and compact it, until `stop_file` exists."""
     from fastshard.columnar import ShardedDatasetReader
 
     rng = random.Random(seed)
-    while not done_with.exists():
+    while not stop_file.exists():
         try:
             reader = ShardedDatasetReader(root)
-        except FileNotFoundError:  # it is not made yet
+        except FileNotFoundError:  # it is not created yet
             time.sleep(0.002)
             continue
         with reader:
@@ -318,7 +339,7 @@ def watch(root: Path, done_with: Path, seed: float) -> None:
 
 @contextlib.contextmanager
 def stopped(processes: list[int]):
-    """Stop processes for a while: who closes an index may write to it."""
+    """Stop processes for the context: closing an index may write to it."""
     for process in processes:
         os.kill(process, signal.SIGSTOP)
         need(os.WIFSTOPPED(os.waitpid(process, os.WUNTRACED)[1]), "a reader has failed")
@@ -326,12 +347,16 @@ def stopped(processes: list[int]):
         yield
     finally:
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):  # it has failed, and said why
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # it has failed and reported why
                 os.kill(process, signal.SIGCONT)
 
 
-def killed(rng, root: Path, state: State, done: Done, readers: list[int]) -> State:
-    """Kill ten writers; return what they leave."""
+def kill_writers(
+    rng, root: Path, state: State, counts: Counts, readers: list[int]
+) -> State:
+    """Kill ten writers; return the state that they leave."""
     for i in range(10):
         child = Child(root, f"{rng.random()}", state, count=rng.randrange(1, 40))
         if rng.random() < 0.5:
@@ -340,31 +365,33 @@ def killed(rng, root: Path, state: State, done: Done, readers: list[int]) -> Sta
             how = rng.choice([KILL_BEFORE, KILL_AFTER])
             trial = child.run(at=rng.randrange(1, rng.choice([40, 400])), how=how)
         state = check(root, state, trial.reports, beside=readers)
-        done["kills"] += trial.status == -signal.SIGKILL
-        done["operations"] += sum(report[0] == "done" for report in trial.reports)
+        counts["kills"] += trial.status == -signal.SIGKILL
+        counts["operations"] += sum(report[0] == "done" for report in trial.reports)
         if i % 3 == 2:
             trial = Child(root, f"{rng.random()}", state, count=3).run()
             state = check(root, state, trial.reports, whole=True, beside=readers)
     return state
 
 
-def losses(rng: random.Random, folder: Path, done: Done) -> None:
-    """Cut the power of a session at many moments."""
+def losses(rng: random.Random, folder: Path, counts: Counts) -> None:
+    """Simulate power losses at many moments of a session."""
     case = folder / "case"
     case.mkdir()
     root, start = case / "data", State()
-    for _ in range(rng.randrange(3)):  # what is there before
+    for _ in range(rng.randrange(3)):  # the dataset before the session
         trial = Child(root, f"{rng.random()}", start, count=15).run()
         start = check(root, start, trial.reports)
     disk = power_loss.Disk(case)
     child = Child(root, f"{rng.random()}", start, count=rng.randrange(1, 30))
     trial = child.run(journal=True)
-    possible(start, trial.reports)
-    cut(disk, trial, start, rng, folder, done, moments=MOMENTS)
+    list_states(start, trial.reports)
+    check_losses(disk, trial, start, rng, folder, counts, moments=MOMENTS)
 
 
-def cut(disk, trial, start, rng, folder, done, *, moments, deeper=True) -> None:
-    """Build and check what power losses may leave of a journalled session."""
+def check_losses(
+    disk, trial, start, rng, folder, counts, *, moments, deeper=True
+) -> None:
+    """Build and check the disks that power losses may leave of a journalled session."""
     journal = list(power_loss.records(trial.journal))
     chosen = {rng.randrange(len(journal) + 1) for _ in range(moments)} | {len(journal)}
     reports: list[list] = []
@@ -376,14 +403,14 @@ def cut(disk, trial, start, rng, folder, done, *, moments, deeper=True) -> None:
             try:
                 state = check(case / "data", start, reports)
                 if deeper and rng.random() < 0.3:
-                    again(case, state, rng, folder, done)
+                    lose_again(case, state, rng, folder, counts)
                 else:
-                    go_on(case / "data", state)
+                    continue_dataset(case / "data", state)
             except BaseException as error:
                 about = [f"{r.kind} {r.paths} {r.offset}" for r in journal[i - 6 : i]]
                 error.add_note(f"record {i} of {len(journal)}, {style}; after {about}")
                 raise
-            done["power losses"] += 1
+            counts["power losses"] += 1
             shutil.rmtree(case)
         if i < len(journal):
             disk.follow(journal[i])
@@ -391,17 +418,17 @@ def cut(disk, trial, start, rng, folder, done, *, moments, deeper=True) -> None:
                 reports.append(json.loads(journal[i].data))
 
 
-def again(case, state, rng, folder, done) -> None:
-    """Cut the power of what comes after a power loss."""
+def lose_again(case, state, rng, folder, counts) -> None:
+    """Simulate power losses of a session that follows a power loss."""
     disk = power_loss.Disk(case)
     child = Child(case / "data", f"{rng.random()}", state, count=rng.randrange(4))
     trial = child.run(journal=True)
-    possible(state, trial.reports)
-    cut(disk, trial, state, rng, folder, done, moments=3, deeper=False)
+    list_states(state, trial.reports)
+    check_losses(disk, trial, state, rng, folder, counts, moments=3, deeper=False)
 
 
-def errors(rng: random.Random, folder: Path, done: Done) -> None:
-    """Let one call after the other fail in a session."""
+def errors(rng: random.Random, folder: Path, counts: Counts) -> None:
+    """Let calls of a session fail, one in each run."""
     seed, count = f"{rng.random()}", rng.randrange(10, 40)
     case = folder / "case"
     case.mkdir()
@@ -420,33 +447,33 @@ def errors(rng: random.Random, folder: Path, done: Done) -> None:
         child = Child(root, seed, start, count=count)
         try:
             trial = child.run(journal=True, at=at, code=code, how=how)
-            fails(disk, trial, start, rng, folder)
+            check_failure(disk, trial, start, rng, folder)
         except BaseException as error:
             error.add_note(f"{errno.errorcode[code]} at step {at} of {steps}, {how}")
             raise
-        done["errors"] += 1
+        counts["errors"] += 1
         shutil.rmtree(case)
         shutil.rmtree(folder / "power")
 
 
-def fails(disk, trial, start, rng, folder) -> None:
-    """Check what a session leaves that an error has met, and then a power loss."""
+def check_failure(disk, trial, start, rng, folder) -> None:
+    """Check what a session leaves after an error, and after a power loss then."""
     root = folder / "case" / "data"
     state = check(root, start, trial.reports)
-    go_on(root, state)
+    continue_dataset(root, state)
     for record in power_loss.records(trial.journal):
         disk.follow(record)
     style = rng.choice(power_loss.STYLES)
     disk.build(folder / "power", style, rng)
     try:
         state = check(folder / "power" / "data", start, trial.reports)
-        go_on(folder / "power" / "data", state)
+        continue_dataset(folder / "power" / "data", state)
     except BaseException as error:
         error.add_note(f"after a power loss, {style}")
         raise
 
 
-MOMENTS = 40  # of a session, at which something fails; fewer where rounds are counted
+MOMENTS = 40  # of a session at which something fails; 8 if rounds are counted
 
 KINDS: dict[str, Callable] = {
     "kills": kills,
@@ -457,10 +484,10 @@ KINDS: dict[str, Callable] = {
 
 
 def run(kinds: list[str], seconds: float, most: float, seed: int) -> int:
-    """Do rounds until the time is over, or so many are done."""
+    """Run rounds for `seconds`, at most `most` of them."""
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "This process .* is multi-threaded")
-    done: Done = collections.Counter()
+    counts: Counts = collections.Counter()
     until = time.monotonic() + seconds
     rounds = 0
     while time.monotonic() < until and rounds < most:
@@ -468,18 +495,18 @@ def run(kinds: list[str], seconds: float, most: float, seed: int) -> int:
         name = f"{seed} {rounds} {kind}"
         folder = Path(tempfile.mkdtemp("", "columnar", MEMORY))
         try:
-            KINDS[kind](random.Random(name), folder, done)
+            KINDS[kind](random.Random(name), folder, counts)
         except BaseException:
             print(f"round {name!r} leaves {folder}", file=sys.stderr)
             raise
         shutil.rmtree(folder)
         rounds += 1
-    print(f"{rounds} rounds, seed {seed}: {dict(done)}")
+    print(f"{rounds} rounds, seed {seed}: {dict(counts)}")
     return 0
 
 
 def main(arguments: list[str]) -> int:
-    """Run again with the library preloaded, where it is needed and not yet there."""
+    """Run the tests, in a new process if the library must be preloaded."""
     kinds = list(KINDS)
     if arguments and arguments[0] in KINDS:
         kinds, seconds = [arguments.pop(0)], 1.0

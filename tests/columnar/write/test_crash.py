@@ -1,6 +1,6 @@
-"""Columnar datasets whose writer is killed, whose power fails, whose disk is full.
+"""Columnar writers that are killed, lose power or fill the disk; locks and forks.
 
-tests/columnar_crash.py says how, and runs longer. Its message names the seed.
+Short runs of tests/columnar_crash.py; its output names the seed of a failure.
 """
 
 from __future__ import annotations
@@ -28,25 +28,27 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not
 
 
 @linux
-@not_sanitized  # its runtime and the library that watches both want to be first
+@not_sanitized  # watched.c and the sanitizer's runtime must both be preloaded first
 @pytest.mark.parametrize("kind", ["kills", "losses", "errors"])
-def test_what_was_acknowledged_survives(kind):
+def test_acknowledged_samples_survive(kind):
     script = TESTS / "columnar_crash.py"
     seeds = range(PROCESSES)
     children = [
         start(script, kind, SECONDS, seed, stderr=subprocess.STDOUT) for seed in seeds
     ]
-    said = [child.communicate(timeout=300)[0] for child in children]
-    assert [child.returncode for child in children] == [0] * PROCESSES, "\n".join(said)
+    outputs = [child.communicate(timeout=300)[0] for child in children]
+    assert [child.returncode for child in children] == [0] * PROCESSES, "\n".join(
+        outputs
+    )
 
 
 @linux
-def test_readers_of_a_dataset_that_is_written_see_whole_samples():
+def test_readers_beside_a_writer_see_complete_samples():
     child = start(
         TESTS / "columnar_crash.py", "reading", 1, 0, stderr=subprocess.STDOUT
     )
-    said = child.communicate(timeout=300)[0]
-    assert child.returncode == 0, said
+    outputs = child.communicate(timeout=300)[0]
+    assert child.returncode == 0, outputs
 
 
 HOLD = """
@@ -63,16 +65,16 @@ writer.close()
 """
 
 
-def test_a_second_process_is_refused_and_told_who_writes(tmp_path):
+def test_a_second_process_is_refused_with_the_writers_process_id(tmp_path):
     with start("-c", HOLD, tmp_path) as holder:
         assert holder.stdout.readline() == "open\n"
         with pytest.raises(WriterLockedError, match=f"{holder.pid}") as caught:
             ShardedDatasetWriter(tmp_path)
         assert isinstance(caught.value, BlockingIOError)
-        with ShardedDatasetReader(tmp_path) as reader:  # reading goes on
+        with ShardedDatasetReader(tmp_path) as reader:  # readers are not locked out
             assert reader.query_ids() == ["stored"]
         holder.communicate("\n")
-    assert holder.returncode == 0  # the other was not disturbed
+    assert holder.returncode == 0  # the holder was not disturbed
     with ShardedDatasetWriter(tmp_path) as writer:
         writer.add_sample({"a": [3]}, "mine")
     with ShardedDatasetReader(tmp_path) as reader:
@@ -100,7 +102,7 @@ from fastshard.errors import FastshardError
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "This process .* is multi-threaded")
 
-def contents():  # by another process, for it would let the locks go here
+def contents():  # in another process: closing the files here would drop the locks
     files = ["-type", "f", "!", "-name", "*-shm"]
     command = ["find", sys.argv[1], *files, "-exec", "cksum", "{}", "+"]
     return subprocess.check_output(command)
@@ -137,10 +139,10 @@ if child == 0:
         except BlockingIOError:
             sys.exit(0)
         os._exit(4)
-    sys.exit(0)  # atexit and all
+    sys.exit(0)  # runs atexit functions
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 assert status == 0, status
-assert contents() == before, "the child wrote"
+assert contents() == before, "the child has written"
 writer.add_sample({"a": np.arange(7)}, "three")
 writer.close()
 """
@@ -212,7 +214,7 @@ print(len(stored))
 
 @linux
 @pytest.mark.parametrize("size", [100, 3_000, 100_000])
-def test_a_full_disk_is_an_error_and_the_dataset_opens(tmp_path, size):
+def test_a_full_disk_is_an_error_and_the_dataset_stays_readable(tmp_path, size):
     script = tmp_path / "full.py"
     script.write_text(FULL)
     disk = tmp_path / "disk"

@@ -1,4 +1,4 @@
-"""Columnar datasets whose making is stopped: nothing is there, or an empty one."""
+"""Creation of a columnar dataset that is stopped: it is absent, or empty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter, verify
-from fastshard.columnar.write import creation as creating
+from fastshard.columnar.write import creation
 from fastshard.errors import FormatError
 from support.columnar.stored import sql
 
@@ -43,7 +43,7 @@ def test_an_index_has_its_tables_when_it_gets_its_name(root, monkeypatch):
         seen.append((os.path.exists(path), tables(new)))
         link(new, path, **options)
 
-    monkeypatch.setattr(creating.os, "link", watched)
+    monkeypatch.setattr(creation.os, "link", watched)
     ShardedDatasetWriter(root).close()
     assert seen == [(False, TABLES)]
     assert names(root) == ["index.sqlite", "readers.lock", "writer.lock"]
@@ -53,12 +53,12 @@ def test_an_index_has_its_tables_when_it_gets_its_name(root, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["create", "sync_path", "_rename"])
-def test_an_error_while_it_is_made_leaves_nothing(root, monkeypatch, where):
+def test_an_error_during_creation_leaves_nothing(root, monkeypatch, where):
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(creating, where, full)
+        patch.setattr(creation, where, full)
         with pytest.raises(OSError, match="No space") as caught:
             ShardedDatasetWriter(root)
     assert caught.value.errno == errno.ENOSPC
@@ -71,22 +71,22 @@ def test_an_error_while_it_is_made_leaves_nothing(root, monkeypatch, where):
     assert verify(root) == []
 
 
-def test_what_a_crash_left_of_an_index_is_named_and_removed(root):
+def test_an_unfinished_index_is_reported_and_removed(root):
     ShardedDatasetWriter(root).close()
-    left = [f".index.sqlite.new{end}" for end in ("", "-wal", "-shm", "-journal")]
-    for name in left:
+    leftovers = [f".index.sqlite.new{end}" for end in ("", "-wal", "-shm", "-journal")]
+    for name in leftovers:
         (root / name).write_bytes(b"x")
-    (root / ".index.sqlite.newer").write_bytes(b"of somebody else")
+    (root / ".index.sqlite.newer").write_bytes(b"of another program")
     faults = verify(root)
-    assert sorted(os.path.basename(fault.path) for fault in faults) == sorted(left)
+    assert sorted(os.path.basename(fault.path) for fault in faults) == sorted(leftovers)
     ShardedDatasetWriter(root).close()
     assert verify(root) == []
     assert ".index.sqlite.newer" in names(root)
-    assert not set(left) & set(names(root))
+    assert not set(leftovers) & set(names(root))
 
 
 @pytest.mark.parametrize("mode", [None, "DELETE", "WAL"])
-def test_an_index_without_tables_is_said_to_be_one_and_gone_on_with(root, mode):
+def test_an_index_without_tables_is_reported_and_continued(root, mode):
     root.mkdir()
     (root / "index.sqlite").touch()
     if mode is not None:
@@ -105,7 +105,7 @@ def test_an_index_without_tables_is_said_to_be_one_and_gone_on_with(root, mode):
         assert reader.query_ids() == ["x"]
 
 
-def test_an_index_without_tables_is_not_begun_anew_beside_shards(root):
+def test_an_index_without_tables_beside_shards_is_refused(root):
     with ShardedDatasetWriter(root) as writer:
         writer.add_field("a")
         writer.add_sample({"a": [1]}, "x")

@@ -1,4 +1,4 @@
-"""A Ctrl-C anywhere in a writer: what was acknowledged stays, and it goes on."""
+"""KeyboardInterrupt anywhere in a writer: acknowledged samples stay, it works on."""
 
 import errno
 import gc
@@ -25,8 +25,8 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left():
-    """What an interrupt kept open is collected here, and not in other tests."""
+def _collect_garbage():
+    """Collect what an interrupt kept open here, and not in other tests."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -34,7 +34,7 @@ def _nothing_is_left():
 
 
 def interrupt(event, function, call):
-    """Make a call, and interrupt it where a function is called, or returns."""
+    """Interrupt a call at the "call" or "return" (`event`) of a function in it."""
 
     def look(frame, now, _):
         if now == event and frame.f_code is function.__code__:
@@ -49,7 +49,7 @@ def interrupt(event, function, call):
         sys.setprofile(None)
 
 
-def test_the_lock_is_given_back_at_last(tmp_path):
+def test_an_interrupted_release_of_the_lock_is_repeated(tmp_path):
     root = tmp_path / "data"
     writer = ShardedDatasetWriter(root)
     writer.add_field("a")
@@ -62,7 +62,7 @@ def test_the_lock_is_given_back_at_last(tmp_path):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_full_shard_is_let_go_twice(tmp_path, waits):
+def test_a_full_shard_is_queued_twice(tmp_path, waits):
     root = tmp_path / "data"
     with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
         writer.add_field("a")
@@ -71,7 +71,7 @@ def test_a_full_shard_is_let_go_twice(tmp_path, waits):
         writer.add_sample({"a": np.arange(2)}, "1")
         add = append_file.SyncQueue.add
         interrupt("return", add, lambda: writer.add_sample({"a": np.arange(3)}, "2"))
-        if waits:  # until it is synced and closed
+        if waits:  # until the file is synced and closed
             until = time.monotonic() + 60
             while writer._transaction.sync_queue._unsynced and time.monotonic() < until:
                 time.sleep(0.01)
@@ -103,11 +103,13 @@ def test_a_field_is_added_again(tmp_path, event, function):
 
 
 def test_interrupts_at_every_call(tmp_path):
-    """The n-th call of a session is interrupted, for many n until none is."""
+    """Interrupt the n-th call of a session, for n up to the last call."""
     acknowledged = {}
     interrupted = 0
     for n in range(1, 5000, 13):
-        root = tmp_path / f"data-{n // 130}"  # a session looks at every shard there is
+        root = (
+            tmp_path / f"data-{n // 130}"
+        )  # few sessions each: a session opens all shards
         calls = 0
 
         def look(frame, event, _, n=n):
@@ -138,7 +140,7 @@ def test_interrupts_at_every_call(tmp_path):
         if calls < n:
             break
     else:
-        pytest.fail("it never came to an end")
+        pytest.fail("sessions have more calls than are tested")
     assert interrupted > 30
     assert sum(map(len, acknowledged.values())) > 30
     for root, ids in acknowledged.items():
@@ -146,7 +148,7 @@ def test_interrupts_at_every_call(tmp_path):
 
 
 def check_acknowledged(root, ids):
-    """Check that a dataset is sound and holds samples: (size, value) by id."""
+    """Check that a dataset is sound and has the samples, (size, value) by id."""
     with ShardedDatasetReader(root) as reader:
         assert reader.verify() == []
         for sample_id, (size, value) in ids.items():
@@ -155,7 +157,7 @@ def check_acknowledged(root, ids):
             assert len(found) == size
 
 
-def test_the_lock_of_a_writer_that_is_dropped(tmp_path):
+def test_a_dropped_writer_releases_the_lock(tmp_path):
     def drop():
         writer = ShardedDatasetWriter(tmp_path / "data")
         interrupt("call", lock._unlock, writer.close)
@@ -166,9 +168,9 @@ def test_the_lock_of_a_writer_that_is_dropped(tmp_path):
         writer.add_field("a")
 
 
-@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="no holes are known here")
+@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="no SEEK_DATA")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_holes_are_not_read(tmp_path):
+def test_holes_of_a_large_file_are_skipped(tmp_path):
     path = tmp_path / "hole"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -177,7 +179,7 @@ def test_holes_are_not_read(tmp_path):
             os.lseek(fd, 0, os.SEEK_DATA)
         except OSError as error:
             assert error.errno == errno.ENXIO
-        else:  # this file system knows of no holes
+        else:  # this file system has no holes
             return
         assert append_file.is_zero_from(fd, 512)
         assert append_file.is_zero_from(fd, (1 << 43) - 1)

@@ -1,4 +1,4 @@
-"""Shards that a killed writer never committed: named, and removed by the next one."""
+"""Uncommitted shards of a killed writer: reported, and removed by the next one."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ def stored(root):
         return reader.query_ids()
 
 
-def test_verify_and_stat_name_them(root):
+def test_verify_and_stat_report_leftovers(root):
     kept = set(stored(root))
-    left = shards(root)[1 if kept else 0 :]
-    assert len(left) > 10
+    leftovers = shards(root)[1 if kept else 0 :]
+    assert len(leftovers) > 10
     faults = verify(root)
-    assert sorted(os.path.basename(fault.path) for fault in faults) == left
+    assert sorted(os.path.basename(fault.path) for fault in faults) == leftovers
     assert all("was stopped" in fault.reason for fault in faults)
     found = stat(root)["fields"]["a"]
-    sizes = sum((root / "a_shards" / name).stat().st_size for name in left)
-    assert (found["uncommitted"], found["uncommitted_bytes"]) == (len(left), sizes)
+    sizes = sum((root / "a_shards" / name).stat().st_size for name in leftovers)
+    assert (found["uncommitted"], found["uncommitted_bytes"]) == (len(leftovers), sizes)
 
 
 @pytest.mark.parametrize("how", ["writer", "compact"])
-def test_the_next_writer_removes_them(root, how):
+def test_the_next_writer_removes_leftovers(root, how):
     ids = stored(root)
     if how == "compact":
         compact(root)
@@ -90,7 +90,7 @@ def test_the_next_writer_removes_them(root, how):
     assert len(fastshard.open(str(root / "a_shards" / "shard_*.tar"))) == len(ids) + 9
 
 
-def test_a_writer_at_work_has_its_own_files(tmp_path):
+def test_files_of_an_open_writer_are_no_leftovers(tmp_path):
     root = tmp_path / "data"
     with ShardedDatasetWriter(root, samples_per_shard=2) as writer:
         writer.add_field("a")
@@ -103,13 +103,13 @@ def test_a_writer_at_work_has_its_own_files(tmp_path):
         assert stat(root)["fields"]["a"]["uncommitted"] == 0
 
 
-def plain_tar(path, name="somebody's.npy"):
+def plain_tar(path, name="foreign.npy"):
     with tarfile.open(path, "w") as tar:
         tar.addfile(tarfile.TarInfo(name))
     return path.read_bytes()
 
 
-def test_files_of_others_stay(root):
+def test_files_of_other_programs_stay(root):
     folder = root / "a_shards"
     theirs = plain_tar(folder / "shard_0100.tar")
     notes = folder / "notes.txt"
@@ -131,7 +131,7 @@ def test_files_of_others_stay(root):
     assert (folder / "shard_0100.tar").read_bytes() == theirs
 
 
-def test_a_shard_that_rows_refer_to_stays_without_a_record(root):
+def test_a_referenced_shard_without_a_record_stays(root):
     ids = stored(root)
     ours = ids or ["sample_000000000001"]
     with sqlite3.connect(root / "index.sqlite") as conn:
@@ -147,7 +147,7 @@ def test_a_shard_that_rows_refer_to_stays_without_a_record(root):
 
 
 @pytest.mark.parametrize("size", [0, 100, 512, 5000])
-def test_zeros_of_a_power_loss_are_removed(tmp_path, size):
+def test_a_shard_of_zeros_is_removed(tmp_path, size):
     root = tmp_path / "data"
     with ShardedDatasetWriter(root) as writer:
         writer.add_field("a")

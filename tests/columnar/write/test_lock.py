@@ -1,4 +1,4 @@
-"""One writer of a columnar dataset at a time: sessions, processes, forks."""
+"""Exclusive access of a columnar writer: in a process, among processes, after fork."""
 
 import errno
 import gc
@@ -60,7 +60,7 @@ def test_a_second_process_is_refused(writer, root):
         raise WriterLockedError(errno.EAGAIN, "x", "y")
 
 
-def test_another_program_that_writes_to_the_index(writer, root, monkeypatch):
+def test_a_write_lock_of_another_program_on_the_index(writer, root, monkeypatch):
     writer.conn.execute("PRAGMA busy_timeout=50")
     other = sqlite3.connect(root / "index.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -85,7 +85,7 @@ def test_a_dropped_writer_is_flushed(root):
     assert len(read_all(root)) == 1
 
 
-def test_a_writer_left_open_at_the_end_is_flushed(root):
+def test_a_writer_open_at_exit_is_flushed(root):
     done = run(
         root,
         """
@@ -103,13 +103,13 @@ def test_a_writer_left_open_at_the_end_is_flushed(root):
 
 @needs_fork
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_copy_can_do_nothing(writer, root):
+def test_a_forked_copy_raises_on_every_call(writer, root):
     for i in range(3):
         writer.add_sample({"a": np.arange(i)})
-    shown, told = os.pipe()
+    receiver, sender = os.pipe()
     pid = os.fork()
     if pid == 0:
-        said = []
+        errors = []
         calls = [writer.flush, writer.close, writer.conn.commit, writer.conn.close]
         calls.append(lambda: writer.add_sample({"a": np.arange(3)}))
         calls.append(lambda: writer.conn.execute("DELETE FROM samples"))
@@ -118,17 +118,17 @@ def test_a_forked_copy_can_do_nothing(writer, root):
             try:
                 call()
             except (ClosedError, WriterLockedError) as error:
-                said.append(type(error).__name__)
-        os.write(told, " ".join(said).encode())
+                errors.append(type(error).__name__)
+        os.write(sender, " ".join(errors).encode())
         del writer
         gc.collect()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert os.read(shown, 1000).decode().split() == ["ClosedError"] * 6 + [
+    assert os.read(receiver, 1000).decode().split() == ["ClosedError"] * 6 + [
         "WriterLockedError"
     ]
-    os.close(shown)
-    os.close(told)
+    os.close(receiver)
+    os.close(sender)
     writer.add_sample({"a": np.arange(3)})
     writer.close()
     assert len(read_all(root)) == 4

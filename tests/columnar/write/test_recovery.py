@@ -1,4 +1,4 @@
-"""Columnar writers that are stopped: by a crash, a power loss, a full disk."""
+"""Recovery of columnar datasets: crashes at every call, full disks, torn tails."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from fastshard.errors import ClosedError
 from support.columnar.stored import members_of, read_all, sql
 from support.marks import not_sanitized
 
-pytestmark = not_sanitized  # Python and SQLite
+pytestmark = not_sanitized  # the code under test is Python and SQLite
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
@@ -26,14 +26,14 @@ def root(tmp_path):
 
 
 def contents(root, **options):
-    """Return what a dataset holds, to compare."""
+    """Return a dataset's samples as lists, to compare."""
     return {
         id_: (metadata, {field: array.tolist() for field, array in arrays.items()})
         for id_, (metadata, arrays) in read_all(root, **options).items()
     }
 
 
-# ------------------------------------------------------------- at each step
+# ------------------------------------------------------------- a crash at each call
 
 
 def begin(root):
@@ -74,22 +74,22 @@ STEPS = [begin, add, update, write_new_shard, overwrite_shard, add, compact]
 HOOKED = ["pwrite", "fsync", "replace", "unlink", "link", "ftruncate", "open", "mkdir"]
 
 
-class Crashing:
-    """Ends the process before the n-th call that changes a file.
+class CrashingCalls:
+    """Patch of `os` that exits before the n-th call that changes a file.
 
-    With `lost` what was written since the last sync becomes zeros, or part of it.
+    With `lost`, bytes written since the last sync of a file become zeros, at random.
     """
 
     def __init__(self, n, lost):
         self.left = n
         self.lost = random.Random(n) if lost else None
         self.unsynced = {}
-        self.lock = threading.Lock()  # threads sync, and one of them crashes
+        self.lock = threading.Lock()  # syncing threads count, too
         self.calls = {name: getattr(os, name) for name in HOOKED}
         for name in HOOKED:
-            setattr(os, name, getattr(self, name, None) or self.counted(name))
+            setattr(os, name, getattr(self, name, None) or self.wrap(name))
 
-    def counted(self, name):
+    def wrap(self, name):
         def call(*args, **kwargs):
             with self.lock:
                 self.count()
@@ -130,11 +130,11 @@ class Crashing:
 
 
 def crash_in(step, root, n, lost):
-    """Run a step in a child process until its n-th call; say whether it crashed."""
+    """Run a step in a child process; return whether it reached its n-th call."""
     pid = os.fork()
     if pid == 0:
         try:
-            Crashing(n, lost)
+            CrashingCalls(n, lost)
             step(root)
         except BaseException:
             import traceback
@@ -154,7 +154,7 @@ def crash_in(step, root, n, lost):
 @pytest.mark.parametrize("k", range(len(STEPS)), ids=[s.__name__ for s in STEPS])
 def test_a_crash_at_any_call_leaves_the_state_before_or_after(tmp_path, k, lost):
     states = []
-    for number in range(2):  # what is there before, and after
+    for number in range(2):  # the states before and after the step
         root = tmp_path / f"state{number}"
         for step in STEPS[: k + number]:
             step(root)
@@ -176,8 +176,8 @@ def test_a_crash_at_any_call_leaves_the_state_before_or_after(tmp_path, k, lost)
         with ShardedDatasetWriter(root, samples_per_shard=3) as writer:
             writer.add_sample({"a": np.arange(3), "b": np.arange(3)}, "after")
         assert contents(root) == {**found, "after": ({}, {f: [0, 1, 2] for f in "ab"})}
-        left = [name for _, _, names in os.walk(root) for name in names]
-        assert not [name for name in left if name.startswith(".")]
+        files = [name for _, _, names in os.walk(root) for name in names]
+        assert not [name for name in files if name.startswith(".")]
         n += 1 if n < 30 else 7
     assert n > 3
 
@@ -185,8 +185,8 @@ def test_a_crash_at_any_call_leaves_the_state_before_or_after(tmp_path, k, lost)
 # ------------------------------------------------------------- full disks
 
 
-class Failing:
-    """Lets the n-th call of some function fail, and all after it."""
+class FailingCall:
+    """Patch of a function of `os` that fails from its n-th call on."""
 
     def __init__(self, monkeypatch, name, code, n):
         self.left = n
@@ -221,7 +221,7 @@ def test_a_write_that_fails(root, monkeypatch, name, code, n):
                 acknowledged.append(contents(root))
 
     with monkeypatch.context() as patch:
-        Failing(patch, name, code, n)
+        FailingCall(patch, name, code, n)
         with pytest.raises(OSError, match="since the last flush are not stored") as got:
             fill()
         assert got.value.errno == code
@@ -256,7 +256,7 @@ def test_a_full_index(root):
 
 
 def test_a_commit_that_fails_cuts_nothing(root, monkeypatch):
-    """It may have been made: only the next writer, who reads the index, knows."""
+    """The commit may be on disk: only the next writer, from the index, knows."""
     writer = ShardedDatasetWriter(root)
     writer.add_field("a")
     writer.add_sample({"a": np.arange(3)}, "x")
@@ -281,10 +281,10 @@ def test_a_commit_that_fails_cuts_nothing(root, monkeypatch):
     assert list(read_all(root)) == ["x"]
 
 
-# ------------------------------------------------------------- other hands
+# ------------------------------------------------------------- other programs
 
 
-def grown(root, count=3):
+def write_samples(root, count=3):
     with ShardedDatasetWriter(root, samples_per_shard=100) as writer:
         writer.add_field("a")
         for i in range(count):
@@ -292,8 +292,8 @@ def grown(root, count=3):
     return root / "a_shards" / "shard_0000.tar"
 
 
-def append_as_others_do(root, path, id_, array, offset):
-    """Append a member with tarfile, and write its row."""
+def append_foreign(root, path, id_, array, offset):
+    """Append a member with tarfile, and write its row, as another program does."""
     import io
     import tarfile
 
@@ -315,10 +315,10 @@ def append_as_others_do(root, path, id_, array, offset):
     conn.close()
 
 
-def test_what_others_appended_is_taken_over(root):
-    path = grown(root)
-    append_as_others_do(root, path, "x", np.arange(7), 0)
-    append_as_others_do(root, path, "1", np.arange(8), 184)
+def test_members_that_others_appended_are_adopted(root):
+    path = write_samples(root)
+    append_foreign(root, path, "x", np.arange(7), 0)
+    append_foreign(root, path, "1", np.arange(8), 184)
     before = path.read_bytes()
     with ShardedDatasetWriter(root, samples_per_shard=100) as writer:
         writer.add_sample({"a": np.arange(9)}, "y")
@@ -337,7 +337,7 @@ def test_what_others_appended_is_taken_over(root):
     ids=["garbage", "zeros", "hole", "short"],
 )
 def test_a_torn_tail_is_cut(root, tail):
-    path = grown(root)
+    path = write_samples(root)
     before = contents(root)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1024] + tail)
@@ -354,7 +354,9 @@ def test_a_torn_tail_as_long_as_the_end_is_cut_in_any_shard(root):
     path = root / "a_shards" / "shard_0000.tar"
     whole = path.read_bytes()
     assert whole.endswith(bytes(1024))
-    path.write_bytes(whole[:-1024] + whole[:1024])  # a member where the end stood
+    path.write_bytes(
+        whole[:-1024] + whole[:1024]
+    )  # a member in place of the archive's end
     assert path.stat().st_size == len(whole)
 
     with ShardedDatasetWriter(root, samples_per_shard=2):
@@ -364,8 +366,8 @@ def test_a_torn_tail_as_long_as_the_end_is_cut_in_any_shard(root):
 
 
 def test_members_without_rows_are_cut(root):
-    path = grown(root)
-    append_as_others_do(root, path, "x", np.arange(7), 0)
+    path = write_samples(root)
+    append_foreign(root, path, "x", np.arange(7), 0)
     conn = sqlite3.connect(root / "index.sqlite")
     conn.execute("DELETE FROM samples WHERE id = 'x'")
     conn.commit()
@@ -375,8 +377,8 @@ def test_members_without_rows_are_cut(root):
 
 
 @pytest.mark.parametrize("size", [None, 0, 1024])
-def test_a_shard_that_lost_bytes_is_left_alone(root, size):
-    path = grown(root)
+def test_a_shortened_shard_is_left_alone(root, size):
+    path = write_samples(root)
     path.unlink() if size is None else os.truncate(path, size)
     with (
         pytest.warns(RuntimeWarning, match="arrays are lost"),
@@ -387,8 +389,8 @@ def test_a_shard_that_lost_bytes_is_left_alone(root, size):
     assert (path.stat().st_size if path.exists() else None) == size
 
 
-def test_files_that_are_not_ours_are_not_written_to(root, tmp_path):
-    path = grown(root)
+def test_linked_files_are_not_written_to(root, tmp_path):
+    path = write_samples(root)
     other = tmp_path / "other.tar"
     path.rename(other)
     path.symlink_to(other)
@@ -397,14 +399,14 @@ def test_files_that_are_not_ours_are_not_written_to(root, tmp_path):
         writer.add_sample({"a": np.arange(9)}, "y")
     assert other.read_bytes() == before
     path.unlink()
-    os.link(other, path)  # a snapshot shares the file
+    os.link(other, path)  # as a snapshot does
     with ShardedDatasetWriter(root) as writer:
         writer.add_sample({"a": np.arange(9)}, "z")
     assert other.read_bytes() == before
     assert len(read_all(root)) == 5
 
 
-def test_a_dataset_of_others_goes_on(root, make_original):
+def test_a_dataset_of_others_is_continued(root, make_original):
     original = make_original(root.name, samples_per_shard=3)
     original.add_fields(["a"])
     for i in range(5):
@@ -425,8 +427,8 @@ def test_a_dataset_of_others_goes_on(root, make_original):
 
 @needs_fork
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_crash_after_going_on_in_the_shard_of_others(root, make_original):
-    """Its rows told members by name: none may be told what was never committed."""
+def test_a_crash_after_appending_to_a_shard_of_others(root, make_original):
+    """Its rows find members by name: they must not find uncommitted ones."""
     original = make_original(root.name, samples_per_shard=3)
     original.add_fields(["a"])
     for i in range(2):

@@ -1,4 +1,4 @@
-"""Writing columnar datasets: what stands in the files and in the index."""
+"""Columnar writers: the bytes of shards and the rows of the index."""
 
 import io
 import itertools
@@ -78,7 +78,7 @@ STORED = {
 def test_bytes_are_those_of_np_save(writer, root, array):
     expected = io.BytesIO()
     np.save(expected, array, allow_pickle=False)
-    for name in ("x", "y"):  # the second one with what the first has taught
+    for name in ("x", "y"):  # the second header comes from the cache
         writer.add_sample({"a": array}, name)
     writer.close()
     stored = members_of(root / "a_shards" / "shard_0000.tar")
@@ -89,7 +89,7 @@ def test_bytes_are_those_of_np_save(writer, root, array):
 
 
 def test_one_shape_after_another(writer, root):
-    """What is remembered of one array is not used for another."""
+    """The cached header of one array is not used for another."""
     arrays = [
         np.zeros((2, 3), "f4"),
         np.zeros((3, 2), "f4"),
@@ -142,7 +142,7 @@ def test_ids_of_any_kind(writer, root):
 
 
 @pytest.mark.parametrize("id_", ["", "a\0b", "\ud800"])
-def test_ids_that_are_none(writer, id_):
+def test_invalid_ids(writer, id_):
     with pytest.raises(ValueError, match="sample's id"):
         writer.add_sample({}, id_)
     with pytest.raises(ValueError, match="sample's id"):
@@ -165,7 +165,7 @@ def test_a_taken_id_is_refused_and_leaves_no_bytes(writer, root):
     assert list(read_all(root)) == ["x", "y"]
 
 
-def test_generated_ids_pass_over_those_that_exist(writer, root):
+def test_generated_ids_skip_existing_ones(writer, root):
     for number in (1, 2, 4):
         writer.add_sample({"a": np.arange(number)}, f"sample_{number:012d}")
     made = [writer.add_sample({"a": np.arange(9)}) for _ in range(2)]
@@ -177,7 +177,7 @@ def test_generated_ids_pass_over_those_that_exist(writer, root):
     assert len(read_all(root)) == 6
 
 
-# ------------------------------------------------------------- going on
+# ------------------------------------------------------------- continuing
 
 
 def test_a_shard_is_continued_until_it_is_full(root):
@@ -286,7 +286,7 @@ def test_without_an_isolation_level_nothing_is_committed_early(writer, root):
     assert len(read_all(root)) == 1
 
 
-def test_a_rollback_takes_back_rows(writer, root):
+def test_a_rollback_removes_rows(writer, root):
     writer.add_sample({"a": np.array(1)}, "x")
     writer.flush()
     writer.add_sample({"a": np.array(2)}, "y")
@@ -296,7 +296,7 @@ def test_a_rollback_takes_back_rows(writer, root):
     assert list(read_all(root)) == ["x", "z"]
 
 
-def test_columns_of_the_users_own(writer, root):
+def test_columns_added_by_the_user(writer, root):
     writer.conn.execute("ALTER TABLE samples ADD COLUMN length INTEGER")
     writer.conn.execute("CREATE INDEX idx_length ON samples(length)")
     id_ = writer.add_sample({"a": np.arange(3)})
@@ -328,7 +328,7 @@ def test_an_index_with_triggers_is_refused(writer, root, statement):
         ShardedDatasetWriter(root)
 
 
-def test_what_is_no_index_is_refused(tmp_path):
+def test_a_file_that_is_not_an_index_is_refused(tmp_path):
     (tmp_path / "index.sqlite").write_bytes(b"no database" * 1000)
     with pytest.raises(FormatError):
         ShardedDatasetWriter(tmp_path)
@@ -351,7 +351,7 @@ def test_write_shard(writer, root):
     read_all(root)
 
 
-def test_a_shard_that_exists_is_kept_unless_it_is_said(writer, root):
+def test_an_existing_shard_is_kept_without_overwrite(writer, root):
     writer.register_samples(["x", "y"])
     writer.write_shard("a", 0, ["x", "y"], [np.arange(1), np.arange(2)])
     with pytest.raises(FileExistsError):
@@ -364,7 +364,7 @@ def test_a_shard_that_exists_is_kept_unless_it_is_said(writer, root):
     assert sorted(os.listdir(root / "a_shards")) == ["shard_0000.tar"]
 
 
-def test_the_shard_that_grows_can_be_replaced(writer, root):
+def test_the_growing_shard_can_be_replaced(writer, root):
     for i in range(6):
         writer.add_sample({"a": np.array(i)}, str(i))
     with pytest.raises(FileExistsError):
@@ -382,8 +382,8 @@ def test_open_shard(writer, root):
         assert (one.shard_id, other.shard_id) == (0, 1)
         one.add_sample("x", np.arange(2))
         other.add_sample("y", np.arange(3))
-        one.add_sample("x", np.arange(4))  # the last one counts
-        other.add_sample("z", np.arange(6))  # it is registered
+        one.add_sample("x", np.arange(4))  # replaces the one before
+        other.add_sample("z", np.arange(6))  # registers the sample
         with pytest.raises(ValueError, match="field 'a'"):
             one.add_sample("x", object())
         with pytest.raises(FileExistsError):
@@ -412,7 +412,7 @@ def test_an_exception_inside_discards_the_shard(writer, root):
         writer.write_shard("a", 1, ["x"], [np.arange(3)] * 2)
 
 
-# ------------------------------------------------------------- compacting
+# ------------------------------------------------------------- compaction
 
 
 def test_compact(writer, root):
@@ -429,15 +429,15 @@ def test_compact(writer, root):
     assert list(after) == list(before)
     for id_, (_, arrays) in before.items():
         arrays_equal(after[id_][1], arrays)
-    assert writer.compact()[:2] == (done.bytes_after,) * 2  # nothing left to do
+    assert writer.compact()[:2] == (done.bytes_after,) * 2  # nothing to do
     writer.add_sample({"a": np.array(0)}, "more")
     writer.close()
     assert len(read_all(root)) == 11
     assert len(os.listdir(root / "a_shards")) == 3
 
 
-def test_compacting_into_the_number_of_an_empty_shard(writer, root):
-    """A number is free whose only array was taken back."""
+def test_compaction_reuses_the_number_of_an_empty_shard(writer, root):
+    """A number is free if its only array was dropped."""
     for i in range(4):
         writer.add_sample({"a": np.arange(i)}, str(i))
     with pytest.raises(ValueError, match="already"):
@@ -453,7 +453,7 @@ def test_compacting_into_the_number_of_an_empty_shard(writer, root):
     arrays_equal(read_all(root)["3"][1], before["3"][1])
 
 
-def test_compacting_what_has_no_arrays_left(writer, root):
+def test_compaction_of_a_field_without_arrays(writer, root):
     writer.register_samples(["x"])
     writer.write_shard("a", 0, ["x"], [np.arange(3)])
     writer.conn.execute("UPDATE samples SET a_offset = NULL, a_shard = NULL")
@@ -467,7 +467,7 @@ def test_compacting_what_has_no_arrays_left(writer, root):
 
 
 @pytest.mark.parametrize("lost", ["a_shard = NULL", "a_shard = 'x'", "a_shard = -1"])
-def test_compact_refuses_rows_that_have_lost_their_shard(writer, root, lost):
+def test_compact_refuses_rows_without_a_shard(writer, root, lost):
     for i in range(6):
         writer.add_sample({"a": np.full(3, i)}, str(i))
     writer.conn.execute(f"UPDATE samples SET {lost} WHERE id = '1'")
@@ -480,7 +480,7 @@ def test_compact_refuses_rows_that_have_lost_their_shard(writer, root, lost):
     assert path.read_bytes() == before
 
 
-def test_compact_refuses_what_it_cannot_find(writer, root):
+def test_compact_refuses_rows_without_a_member(writer, root):
     for i in range(3):
         writer.add_sample({"a": np.arange(3)}, str(i))
     writer.conn.execute("UPDATE samples SET id = 'other' WHERE id = '1'")

@@ -1,4 +1,4 @@
-"""Columnar writers used in ways that nobody meant: at once, again, interrupted."""
+"""Misuse and interrupts of columnar writers: threads, handles, re-entry, Ctrl-C."""
 
 import os
 import sqlite3
@@ -25,7 +25,7 @@ def writer(root):
         yield writer
 
 
-# ------------------------------------------------------------- who writes
+# ------------------------------------------------------------- the lock
 
 
 def test_threads_that_open_a_dataset_at_once_get_one_writer(root):
@@ -58,7 +58,7 @@ ShardedDatasetWriter(sys.argv[1])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the lock file cannot be opened there")
-def test_the_lock_survives_who_opens_and_closes_its_file(root, writer):
+def test_the_lock_survives_closing_another_descriptor_of_its_file(root, writer):
     (root / LOCK).read_bytes()
     package = os.path.dirname(os.path.dirname(fastshard.__file__))
     done = subprocess.run(
@@ -140,7 +140,7 @@ def test_a_forked_handle_touches_nothing(root, writer):
 
 
 class Calling:
-    """Array-like; it calls something when its array is asked for."""
+    """Array-like that makes a call when it is converted."""
 
     def __init__(self, call):
         self.call = call
@@ -150,7 +150,7 @@ class Calling:
         return np.arange(3)
 
 
-def test_a_writer_is_not_entered_again(root, writer):
+def test_a_writer_is_not_reentrant(root, writer):
     writer.register_samples(["r"])
     shard = writer.open_shard("b", 5)
     calls = [
@@ -180,7 +180,7 @@ def test_a_writer_is_not_entered_again(root, writer):
     assert lengths(root, ended=False) == {"after": 4}
 
 
-def test_a_mapping_that_changes_is_taken_as_it_was(root, writer):
+def test_a_mapping_that_changes_meanwhile_is_copied_first(root, writer):
     arrays = {"a": None, "b": np.arange(2)}
     arrays["a"] = Calling(lambda: arrays.update(c=1))
     writer.add_sample(arrays, "x")
@@ -214,7 +214,7 @@ def test_an_interrupt_while_a_shard_is_committed(
 ):
     writer.register_samples(["x", "y"])
     writer.write_shard("a", 0, ["x", "y"], [np.arange(3)] * 2)
-    if linked:  # then it is not appended to
+    if linked:  # a linked shard is replaced, not appended to
         os.link(root / "a_shards" / "shard_0000.tar", tmp_path / "other")
     with monkeypatch.context() as patch:
         interrupt(patch, writer, name, n)
@@ -251,7 +251,7 @@ def test_an_interrupted_compaction(root, writer, monkeypatch, name, n):
     assert lengths(root) == before
 
 
-def test_a_sync_that_is_interrupted_is_made_again(root, writer, monkeypatch):
+def test_an_interrupted_sync_is_repeated(root, writer, monkeypatch):
     synced, real = [], append_file.sync_file
 
     def interrupted(fd):
@@ -288,7 +288,7 @@ bad._transaction.prepare = fail
 """
 
 
-def test_a_writer_that_cannot_be_closed_at_exit_does_not_stop_others(tmp_path):
+def test_an_error_at_exit_does_not_keep_other_writers_open(tmp_path):
     package = os.path.dirname(os.path.dirname(fastshard.__file__))
     done = subprocess.run(
         [sys.executable, "-c", EXIT, tmp_path],
@@ -303,7 +303,7 @@ def test_a_writer_that_cannot_be_closed_at_exit_does_not_stop_others(tmp_path):
 # ------------------------------------------------------------- transactions
 
 
-def test_a_transaction_that_sqlite_ends_is_noticed(root, writer):
+def test_a_rollback_by_sqlite_closes_the_writer(root, writer):
     writer.add_sample({"a": np.arange(3)}, "x")
     writer.flush()
     writer.add_sample({"a": np.arange(4)}, "y")
@@ -313,7 +313,7 @@ def test_a_transaction_that_sqlite_ends_is_noticed(root, writer):
     assert lengths(root, ended=False) == {"x": 3}
 
 
-def test_a_rollback_that_is_asked_for_is_none(root, writer):
+def test_a_rollback_by_the_user_keeps_the_writer_open(root, writer):
     writer.add_sample({"a": np.arange(4)}, "y")
     writer.conn.execute("ROLLBACK")
     writer.add_sample({"a": np.arange(5)}, "z")
@@ -323,7 +323,7 @@ def test_a_rollback_that_is_asked_for_is_none(root, writer):
     assert lengths(root, ended=False) == {"x": 6}
 
 
-def test_no_commit_is_before_its_arrays(root, writer):
+def test_every_way_to_commit_stores_the_arrays_first(root, writer):
     ends = [
         lambda: setattr(writer.conn, "isolation_level", None),
         lambda: writer.conn.execute("\ufeffCOMMIT"),

@@ -1,4 +1,4 @@
-"""What columnar writers refuse, and files that others have put in their way."""
+"""Limits of columnar writers, and files of other programs in their folders."""
 
 import os
 import sqlite3
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter, compact
-from fastshard.columnar.write import column as columns
+from fastshard.columnar.write import column as column_module
 from support.columnar.stored import lengths, members_of, read_all, sql
 
 
@@ -20,16 +20,16 @@ def writer(root):
         yield writer
 
 
-# ------------------------------------------------------------- what is refused
+# ------------------------------------------------------------- refused arguments
 
 
 @pytest.mark.parametrize("metadata", [[], 0, ""])
-def test_metadata_that_is_empty_and_no_mapping(writer, metadata):
+def test_empty_metadata_that_is_not_a_mapping(writer, metadata):
     with pytest.raises(TypeError, match="mapping"):
         writer.add_sample({}, metadata=metadata)
 
 
-def test_what_readers_refuse_is_not_written(writer):
+def test_values_beyond_the_limits_of_readers_are_refused(writer):
     with pytest.raises(ValueError, match="at most"):
         writer.add_sample({}, metadata={"x": "y" * (63 << 20)})
     with pytest.raises(ValueError, match="at most"):
@@ -46,7 +46,7 @@ def test_what_readers_refuse_is_not_written(writer):
     assert not os.path.exists("nowhere")
 
 
-def test_a_file_in_the_place_of_a_folder(root, writer):
+def test_a_file_named_like_a_folder(root, writer):
     (root / "c_shards").write_bytes(b"")
     with pytest.raises(FileExistsError):
         writer.add_fields(["c"])
@@ -78,7 +78,7 @@ def test_a_long_name_that_begins_with_a_slash(root, writer):
 
 
 def test_too_many_open_files(root, writer, monkeypatch):
-    calls, real = [], columns.AppendFile
+    calls, real = [], column_module.AppendFile
 
     def limited(path, *args):
         calls.append(path)
@@ -86,14 +86,14 @@ def test_too_many_open_files(root, writer, monkeypatch):
             raise OSError(24, os.strerror(24), path)
         return real(path, *args)
 
-    monkeypatch.setattr(columns, "AppendFile", limited)
+    monkeypatch.setattr(column_module, "AppendFile", limited)
     writer.add_sample({"a": np.arange(3)}, "x")
     writer.flush()
     assert len(calls) == 2
     assert lengths(root, ended=False) == {"x": 3}
 
 
-def test_a_number_that_others_have_taken_is_skipped(root, writer):
+def test_a_shard_number_of_another_program_is_skipped(root, writer):
     writer.add_sample({"a": np.arange(1)}, "0")
     writer.flush()
     other = root / "a_shards" / "shard_0001.tar"
@@ -110,12 +110,12 @@ def test_a_number_that_others_have_taken_is_skipped(root, writer):
     assert rows == [(0,), (1,), (2,)]
 
 
-def test_a_tail_whose_rows_are_true_is_adopted(root):
+def test_a_tail_with_matching_rows_is_adopted(root):
     with ShardedDatasetWriter(root) as writer:
         writer.add_field("a")
         for i in range(3):
             writer.add_sample({"a": np.arange(i)}, str(i))
-    conn = sqlite3.connect(root / "index.sqlite")  # as if it were older
+    conn = sqlite3.connect(root / "index.sqlite")  # as if the record were older
     conn.execute("UPDATE fastshard_shards SET nbytes = nbytes / 3, members = 1")
     conn.commit()
     conn.close()
@@ -124,7 +124,7 @@ def test_a_tail_whose_rows_are_true_is_adopted(root):
 
 
 @pytest.mark.parametrize("nbytes", [700, 1 << 62, (1 << 63) - 1, -5])
-def test_records_that_cannot_be_are_not_believed(root, nbytes):
+def test_impossible_records_are_ignored(root, nbytes):
     with ShardedDatasetWriter(root) as writer:
         writer.add_field("a")
         writer.add_sample({"a": np.arange(3)}, "x")
@@ -163,7 +163,7 @@ def test_a_linked_shard_with_a_dirty_tail_is_left_alone(root, tmp_path):
     assert sql(root, "SELECT a_shard FROM samples WHERE id = 'y'") == [(1,)]
 
 
-def test_compact_keeps_the_size_of_shards_of_others(root, make_original):
+def test_compact_keeps_the_shard_size_of_others(root, make_original):
     original = make_original(root.name, samples_per_shard=50)
     original.add_fields(["a"])
     for i in range(120):

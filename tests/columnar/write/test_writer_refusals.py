@@ -1,4 +1,4 @@
-"""What a writer of columnar datasets refuses, and what it says."""
+"""Arguments that columnar writers refuse, and the errors that they raise."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_arrays_that_cannot_be_stored(writer, root, array):
     assert len(members_of(root / "a_shards" / "shard_0000.tar")) == 1
 
 
-def test_objects_are_pickled_when_that_is_allowed(root):
+def test_objects_are_pickled_with_allow_pickle(root):
     with ShardedDatasetWriter(root, allow_pickle=True) as writer:
         writer.add_field("a")
         writer.add_sample({"a": np.array([{"x": 1}, None], object)}, "x")
@@ -75,7 +75,7 @@ def test_an_unregistered_field(writer, root):
         ("text", TypeError),
     ],
 )
-def test_metadata_that_is_no_json(writer, metadata, error):
+def test_metadata_that_is_not_json(writer, metadata, error):
     with pytest.raises(error, match="metadata"):
         writer.add_sample({"a": np.arange(2)}, metadata=metadata)
     writer.add_sample({}, "x")
@@ -102,7 +102,7 @@ for _ in range(100_000):
         ({True: 1, "true": 2, "x": 3}, "keys that are equal as JSON"),
     ],
 )
-def test_what_is_said_of_metadata(writer, metadata, hint):
+def test_errors_of_metadata(writer, metadata, hint):
     with pytest.raises(ValueError, match=hint):
         writer.add_sample({}, "x", metadata)
     with pytest.raises(ValueError, match=hint):
@@ -110,7 +110,7 @@ def test_what_is_said_of_metadata(writer, metadata, hint):
     assert writer.conn.execute("SELECT count(*) FROM samples").fetchone() == (0,)
 
 
-def test_samples_that_are_there_twice(writer, root):
+def test_repeated_ids(writer, root):
     with pytest.raises(ValueError, match="twice"):
         writer.register_samples(["p", "p"], [{"a": 1}, {"a": 2}])
     with pytest.raises(TypeError, match="a mapping for each id"):
@@ -122,7 +122,7 @@ def test_samples_that_are_there_twice(writer, root):
     assert not os.listdir(root / "a_shards")
 
 
-def test_a_sample_that_is_refused_takes_no_id(writer):
+def test_a_refused_sample_uses_no_id(writer):
     with pytest.raises(ValueError, match="not registered"):
         writer.add_sample({"nope": np.arange(2)})
     with pytest.raises(ValueError, match="metadata"):
@@ -131,7 +131,7 @@ def test_a_sample_that_is_refused_takes_no_id(writer):
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_shards_whose_index_is_gone(writer, root, empty):
+def test_shards_without_their_index(writer, root, empty):
     writer.add_sample({"a": np.arange(3)})
     writer.close()
     index = root / "index.sqlite"
@@ -141,7 +141,7 @@ def test_shards_whose_index_is_gone(writer, root, empty):
         with pytest.raises(FormatError, match="a_shards is gone: move them away"):
             ShardedDatasetWriter(root)
     assert (root / "a_shards" / "shard_0000.tar").read_bytes() == before
-    assert index.exists() == empty  # none is left behind, which would be taken for one
+    assert index.exists() == empty  # no new index is left
     (root / "a_shards").rename(root / "away")
     with ShardedDatasetWriter(root) as again:
         again.add_field("a")
@@ -185,7 +185,7 @@ NAMES += ["a_offset", "A", "x" * 200, "a\n", "__key__"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_field_names_that_are_none(writer, name):
+def test_invalid_field_names(writer, name):
     before = writer.conn.execute("SELECT * FROM fields").fetchall()
     if name not in ("a_offset",):
         with pytest.raises(ValueError, match="field"):
@@ -207,7 +207,7 @@ def test_fields_and_columns_that_collide(writer):
             writer.add_field(name)
     with pytest.raises(TypeError):
         writer.add_fields("abc")
-    writer.add_fields(["a", "c", "c"])  # those that are there are passed over
+    writer.add_fields(["a", "c", "c"])  # existing ones are skipped
     fields = writer.conn.execute("SELECT name FROM fields").fetchall()
     assert fields == [("a",), ("b",), ("c",)]
     free = ["width", "rowid", "x_offset"]  # their columns have other names
