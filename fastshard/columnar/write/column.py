@@ -21,16 +21,16 @@ from fastshard.columnar.write.append_file import (
     sync_path,
 )
 
-__all__ = ["Column", "ShardRecord"]
+__all__ = ["Column", "ShardLength"]
 
 TOO_MANY = {errno.EMFILE, errno.ENFILE}  # open files
 
 
-class ShardRecord(NamedTuple):
-    """Row of ``fastshard_shards``: the committed state of a shard file.
+class ShardLength(NamedTuple):
+    """Recorded length of a shard file: a row of ``fastshard_shards``.
 
     With ``nbytes == -1`` the shard is condemned: the file is to be removed, and
-    `members` is the generation of readers from which on nobody needs it (0: nobody
+    `members` is the first generation of readers that does not need it (0: no reader
     ever did).
     """
 
@@ -43,7 +43,7 @@ class ShardRecord(NamedTuple):
         return self.nbytes < 0
 
 
-EMPTY = ShardRecord(0, 0)
+EMPTY = ShardLength(0, 0)
 
 
 class Column:
@@ -69,13 +69,13 @@ class Column:
     buffer : MemberBuffer
         The members of `file` that are not written yet. Its ``left`` is the number of
         members that still fit, 0 without a file; then `next_shard` is called for.
-    records : dict of int to ShardRecord
+    records : dict of int to ShardLength
         Committed state by shard number.
-    pending : dict of int to ShardRecord
+    pending : dict of int to ShardLength
         State to be committed next. The bytes are written.
     foreign : set of int
         Shards of other programs: rows refer to them, and they have no record.
-    scans : dict of int to ShardRecord
+    scans : dict of int to ShardLength
         Lengths of foreign shards, found by a scan.
     unsound : set of int
         Shards that must not be appended to.
@@ -106,11 +106,11 @@ class Column:
         self.offset_column = quote_name(f"{name}_offset")
         self.shard_column = quote_name(f"{name}_shard")
         self.buffer = new_buffer(allow_pickle=allow_pickle)
-        self.records: dict[int, ShardRecord] = {}
-        self.pending: dict[int, ShardRecord] = {}
+        self.records: dict[int, ShardLength] = {}
+        self.pending: dict[int, ShardLength] = {}
         self.foreign: set[int] = set()
         self.unsound: set[int] = set()
-        self.scans: dict[int, ShardRecord] = {}
+        self.scans: dict[int, ShardLength] = {}
         self.in_handles: set[int] = set()
         self.highest = -1
         self.folder_changed = False
@@ -220,7 +220,7 @@ class Column:
         file = self.file
         if file is None:
             return
-        record = ShardRecord(self.buffer.end, self.limit - self.buffer.left)
+        record = ShardLength(self.buffer.end, self.limit - self.buffer.left)
         if record == self.records.get(file.number):
             return
         file.complete()
@@ -235,7 +235,7 @@ class Column:
             return
         file.complete()
         members = self.limit - self.buffer.left
-        self.pending[file.number] = ShardRecord(self.buffer.end, members)
+        self.pending[file.number] = ShardLength(self.buffer.end, members)
         # The order matters if an interrupt comes between: a file that leaves
         # `self.file` takes no more members, and a pending record's file is synced.
         self.buffer.left = 0
@@ -264,12 +264,12 @@ class Column:
         ]
         return len(self.foreign.union(filled))
 
-    def discard(self, records: dict[int, ShardRecord] | None) -> None:
-        """Cut what was written after `records` off and close the files.
+    def discard(self, records: dict[int, ShardLength] | None) -> None:
+        """Cut the shards to `records` and close the files.
 
         Parameters
         ----------
-        records : dict of int to ShardRecord, or None
+        records : dict of int to ShardLength, or None
             Committed state; None: close the files as they are.
         """
         full, self._full_file = self._full_file, None
@@ -298,11 +298,11 @@ class Column:
             return
         cut_file(fd, path, nbytes)
 
-    def _committed_bytes(self, number: int, records: dict[int, ShardRecord]) -> int:
+    def _committed_bytes(self, number: int, records: dict[int, ShardLength]) -> int:
         """Return how many bytes of a shard must stay."""
         return (records.get(number) or self.scans.get(number) or EMPTY).nbytes
 
-    def find_end(self, number: int) -> ShardRecord | None:
+    def find_end(self, number: int) -> ShardLength | None:
         """Return where a shard ends, None if it must not be appended to."""
         if number < 0 or number in self.unsound or number in self.in_handles:
             return None
@@ -315,7 +315,7 @@ class Column:
             return None
         return record
 
-    def _find_last_end(self) -> ShardRecord | None:
+    def _find_last_end(self) -> ShardLength | None:
         """Return where the last shard ends, None if it is full or must not grow."""
         record = self.find_end(self.highest)
         return None if record is None or record.members >= self.limit else record
@@ -329,7 +329,7 @@ class Column:
         plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
         return plain and status.st_size >= nbytes
 
-    def _scan(self, number: int) -> ShardRecord | None:
+    def _scan(self, number: int) -> ShardLength | None:
         """Return where a foreign shard ends, None if it is damaged."""
         if number not in self.foreign:
             return None
@@ -340,5 +340,5 @@ class Column:
                     return None
         except OSError:
             return None
-        self.scans[number] = ShardRecord(end, len(table))
+        self.scans[number] = ShardLength(end, len(table))
         return self.scans[number]

@@ -2,7 +2,7 @@
 
 Bytes after a record were never acknowledged, with one exception: another program may
 have appended to the shard, and rows refer to what it wrote. Then they are *adopted*:
-the record is extended over them. `transaction` states what is acknowledged.
+the record is extended over them. `transaction` defines "acknowledged".
 
 `recover` runs when a writer opens a dataset. `list_leftovers` and
 `list_unfinished_index` list the files that it would remove.
@@ -29,7 +29,7 @@ from fastshard.columnar.write.append_file import (
     sync_file,
     write_at,
 )
-from fastshard.columnar.write.column import Column, ShardRecord
+from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.creation import is_unfinished
 from fastshard.columnar.write.lock import is_locked
 from fastshard.columnar.write.replace import is_temporary_name, settle_replacements
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 # Record of a new shard of a compaction that is not committed: no reader needs it.
-UNFINISHED = ShardRecord(-1, 0)
+UNFINISHED = ShardLength(-1, 0)
 MAX_BYTES = 1 << 62  # of a shard; SQLite's integers are int64
 READ_FLAGS = os.O_RDONLY
 for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
@@ -56,7 +56,7 @@ for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
 
 
 def recover(conn: sqlite3.Connection, column: Column) -> None:
-    """Load a field's shard records, and undo what was never acknowledged.
+    """Load a field's shard records, and undo uncommitted changes of its files.
 
     Shards longer than their record are cut, or adopted. Files that a stopped writer
     left without a record and without rows are removed. Files of other programs are
@@ -107,7 +107,7 @@ def recover(conn: sqlite3.Connection, column: Column) -> None:
         column.adopt(column.highest)
 
 
-def read_records(conn: sqlite3.Connection, field: str) -> dict[int, ShardRecord]:
+def read_records(conn: sqlite3.Connection, field: str) -> dict[int, ShardLength]:
     """Return a field's valid shard records by number."""
     rows = conn.execute(
         "SELECT shard, nbytes, members FROM fastshard_shards WHERE field = ? "
@@ -117,7 +117,7 @@ def read_records(conn: sqlite3.Connection, field: str) -> dict[int, ShardRecord]
         f"AND nbytes % {BLOCK} = 0 AND members <= nbytes / {BLOCK})",
         (field, MAX_SHARD),
     )
-    return {number: ShardRecord(*record) for number, *record in rows}
+    return {number: ShardLength(*record) for number, *record in rows}
 
 
 def referenced_shards(conn: sqlite3.Connection, field: str) -> set[int]:
@@ -184,9 +184,9 @@ def _adopt_tail(
     conn: sqlite3.Connection,
     column: Column,
     number: int,
-    record: ShardRecord,
+    record: ShardLength,
     table: ExtentTable,
-) -> ShardRecord:
+) -> ShardLength:
     """Adopt members after a record that rows of other programs refer to.
 
     A member without our mark is theirs if a row has its name. One with our mark is
@@ -194,7 +194,7 @@ def _adopt_tail(
 
     Returns
     -------
-    ShardRecord
+    ShardLength
         Up to the last adopted member; `record` if there is none.
     """
     behind = [i for i in range(len(table)) if table.extent(i)[0] >= record.nbytes]
@@ -221,7 +221,7 @@ def _adopt_tail(
     )
     i = behind[max(adopted.values())]
     at, size = table.extent(i)
-    return ShardRecord(at + size + -size % BLOCK, i + 1)
+    return ShardLength(at + size + -size % BLOCK, i + 1)
 
 
 def _find_invalid_records(conn: sqlite3.Connection, column: Column) -> set[int]:
@@ -254,7 +254,7 @@ def _warn(column: Column, number: int, reason: str) -> None:
 
 
 def _check_tail(
-    conn: sqlite3.Connection, column: Column, number: int, record: ShardRecord
+    conn: sqlite3.Connection, column: Column, number: int, record: ShardLength
 ) -> None:
     """Cut or adopt the bytes after a record."""
     path = column.path(number)
@@ -271,10 +271,12 @@ def _check_tail(
     except FileNotFoundError:  # the record is of 0 bytes
         return
     if end < record.nbytes:
-        _warn(column, number, f"{path} is damaged at byte {end:,}, of what was stored")
+        reason = f"{path} is damaged at byte {end:,}, of {record.nbytes:,} stored"
+        _warn(column, number, reason)
         return
     if record.nbytes and not column.may_append(number, record.nbytes):
-        _warn(column, number, f"{path} is a link, and longer than what was stored")
+        reason = f"{path} is a link, and longer than {record.nbytes:,} stored bytes"
+        _warn(column, number, reason)
         return
     adopted = _adopt_tail(conn, column, number, record, table)
     _cut(path, adopted.nbytes)

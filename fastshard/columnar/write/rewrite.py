@@ -24,7 +24,7 @@ from fastshard.columnar.write.append_file import (
     SyncQueue,
     new_buffer,
 )
-from fastshard.columnar.write.column import Column, ShardRecord
+from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import savepoint
 from fastshard.columnar.write.recovery import UNFINISHED
 from fastshard.columnar.write.session import WriterSession
@@ -50,7 +50,7 @@ class CopiedRows(NamedTuple):
     rowids: array[int]
     offsets: array[int]
     shards: array[int]
-    records: dict[int, ShardRecord]  # of the new shards
+    records: dict[int, ShardLength]  # of the new shards
 
 
 def compact_columns(session: WriterSession) -> Compaction:
@@ -200,7 +200,7 @@ def _finish(
     """Complete a new shard and queue it for sync."""
     file.complete()
     members = column.limit - file.buffer.left
-    copied.records[file.number] = ShardRecord(file.buffer.end, members)
+    copied.records[file.number] = ShardLength(file.buffer.end, members)
     sync_queue.add(file, close=True)
 
 
@@ -257,7 +257,7 @@ def _switch_rows(
                 zip(copied.offsets, copied.shards, copied.rowids, strict=True),
             )
             column.pending.update(copied.records)
-            condemned = ShardRecord(-1, next_generation(cursor))
+            condemned = ShardLength(-1, next_generation(cursor))
             column.pending.update(dict.fromkeys(old, condemned))
             column.foreign.clear()
             column.highest = max([column.highest, *copied.records])

@@ -188,7 +188,7 @@ class WriterSession:
 
     @contextmanager
     def guard_commit(self) -> Iterator[None]:
-        """Store the arrays, let the context commit, and note whether it did.
+        """Store the arrays, then let the context commit.
 
         A statement in the context that SQLite refuses as such is the user's error;
         any other error ends the session.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from fastshard.columnar.schema import MAX_SHARD, check_sample_id
 from fastshard.columnar.write.append_file import WRITE_BYTES, new_buffer, sync_file
-from fastshard.columnar.write.column import Column, ShardRecord
+from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import savepoint
 from fastshard.columnar.write.replace import ShardReplacement, temporary_name
 from fastshard.columnar.write.rows import move_rows
@@ -88,14 +88,14 @@ class ShardHandle:
         if number in column.foreign:
             column.adopt(number)
             self._session.flush()
-        end: ShardRecord | None = ShardRecord(0, 0)
+        end: ShardLength | None = ShardLength(0, 0)
         if exists:
             end = None if number in column.foreign else column.find_end(number)
         if end is None:
             if not self._replaces or column.is_condemned(number):
                 reason = "the shard exists, and nothing may be appended to it"
                 raise FileExistsError(errno.EEXIST, reason, path)
-            end = ShardRecord(0, 0)
+            end = ShardLength(0, 0)
             path = self._new_path = os.path.join(column.folder, temporary_name(number))
         self._before = end
         column.folder_changed = True
@@ -161,7 +161,7 @@ class ShardHandle:
                 self.discard()
                 raise
             members = self._before.members + self._members
-            record = ShardRecord(self._file.buffer.end, members)
+            record = ShardLength(self._file.buffer.end, members)
             self._file.close()
             self._closed = True
             try:
@@ -172,7 +172,7 @@ class ShardHandle:
                     with suppress(OSError):
                         os.unlink(self._new_path)  # if the commit was not reached
 
-    def _commit(self, record: ShardRecord) -> None:
+    def _commit(self, record: ShardLength) -> None:
         """Let rows refer to the shard, whose file is synced, and flush."""
         session, column, number = self._session, self._column, self.shard_id
         transaction = session.transaction

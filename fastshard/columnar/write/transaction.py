@@ -3,10 +3,10 @@
 Rows of the SQLite index refer to members of tar shards by shard number and offset.
 The table ``fastshard_shards`` records how many bytes of each shard are committed.
 
-**Acknowledged** is all that was added before `ShardedDatasetWriter.flush` or
-``close``, a commit through the writer's connection, or a method documented as
-durable has returned. It survives a killed process and a power loss. Samples added
-since are there completely or not at all.
+**Acknowledgement.** A change is acknowledged when a later call of
+`ShardedDatasetWriter.flush` or ``close``, of a method documented as durable, or of
+``commit`` on the writer's connection has returned. It then survives a killed process
+and a power loss. A sample that is not acknowledged is present completely or not at all.
 
 **Order.** Each step is complete before the next one begins:
 
@@ -21,18 +21,19 @@ since are there completely or not at all.
 So a committed row never refers to bytes that are not on disk, and no file is removed
 while a committed row refers to it.
 
-**Undone** is what was not committed:
+**Undo** of uncommitted changes:
 
-- A sample whose row is refused: its members are dropped from the buffers
+- The index refuses a row: the sample's members are dropped from the buffers
   (`rows.RowWriter`).
-- A shard handle or a compaction that fails: `Transaction.revert_on_error` rolls the
-  rows back first, then the files and records.
-- An error of a write or a sync: the writer ends. `Transaction.undo` rolls back and
-  cuts the shards to their committed records. If the commit itself has failed it may
-  have reached the disk: the files stay, and the next writer cuts them.
+- A shard handle or a compaction fails: `Transaction.revert_on_error` rolls the rows
+  back, then reverts files and records.
+- A write or a sync fails: `Transaction.undo` rolls back and cuts the shards to their
+  committed records, and the writer is closed.
+- The commit itself fails: it may have reached the disk. The files stay as they are,
+  the writer is closed, and the next one cuts the shards.
 - A crash: the next writer cuts the shards to their committed records
   (`recovery.recover`).
-- A rollback that the user asked for: the rows go, their members stay as dead space.
+- The user rolls back: the rows are removed, their members remain as dead space.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from fastshard._util.files import sync_directory
 from fastshard.columnar.read.leases import has_older_readers
 from fastshard.columnar.schema import Field
 from fastshard.columnar.write.append_file import SyncQueue
-from fastshard.columnar.write.column import Column, ShardRecord
+from fastshard.columnar.write.column import Column, ShardLength
 from fastshard.columnar.write.connection import WriterConnection, begin, savepoint
 from fastshard.columnar.write.fields import make_folder
 from fastshard.columnar.write.recovery import (
@@ -264,11 +265,11 @@ class Transaction:
             raise
 
     def undo(self) -> None:
-        """Roll back, and cut the files to what is committed, as far as possible.
+        """Roll back, and cut the files to their committed records; ignore errors.
 
         During a commit the files stay as they are: it may have reached the disk.
         """
-        records: dict[str, dict[int, ShardRecord]] | None = None
+        records: dict[str, dict[int, ShardLength]] | None = None
         with suppress(sqlite3.Error):
             sqlite3.Connection.rollback(self.conn)
             if not self.is_committing:

@@ -492,7 +492,7 @@ class ShardedDatasetWriter:
         ------
         OSError
             It cannot be stored. Samples added since the last flush are lost, and the
-            writer is closed; what was flushed before is there.
+            writer is closed; samples flushed before are stored.
         WriterLockedError
             Another program writes to the index. Nothing is lost.
         ClosedError
