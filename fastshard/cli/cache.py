@@ -11,10 +11,10 @@ from fastshard._util.terminal import UsageError, escape_line, write_line
 from fastshard.cli.common import (
     Commands,
     add_sources,
-    complain,
+    find_shards,
+    get_settings,
     parse_sources,
-    settings_in,
-    shards_in,
+    print_error,
 )
 from fastshard.errors import FastshardError
 from fastshard.remote.file import cache_key, default_cache_dir
@@ -53,7 +53,7 @@ def cmd_clear(args: argparse.Namespace) -> int:
 
     urls = None
     if args.urls:
-        shards = shards_in(parse_sources(args.urls), Settings({}))
+        shards = find_shards(parse_sources(args.urls), Settings({}))
         urls = [cache_key(url) for url in shards]
     freed = clear(get_cache_dir(args), urls)
     write_line(f"{freed:,} bytes freed")
@@ -65,10 +65,10 @@ def cmd_warm(args: argparse.Namespace) -> int:
     if args.cache_dir is None:
         raise UsageError("warm downloads into a cache: give --cache-dir")
     sources = parse_sources(args.sources)
-    remote = settings_in(sources, args)
+    remote = get_settings(sources, args)
     if remote is None:
         raise UsageError("local shards need no cache: give URLs")
-    done = [warm(url, remote) for url in shards_in(sources, remote)]
+    done = [warm(url, remote) for url in find_shards(sources, remote)]
     return 0 if all(done) else 1
 
 
@@ -88,7 +88,7 @@ def warm(url: str, remote: Settings) -> bool:
         try:
             received = download_shard(url, remote, show)
         except (FastshardError, OSError) as error:
-            complain(error)
+            print_error(error)
             return False
     write_line(f"{received:>15,}  {name}")
     return True

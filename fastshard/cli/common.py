@@ -27,15 +27,15 @@ __all__ = [
     "Parser",
     "add_remote",
     "add_sources",
-    "complain",
-    "dataset_in",
-    "each_shard",
+    "find_dataset",
+    "find_shards",
+    "get_remote_options",
+    "get_settings",
+    "open_each",
     "parse_sources",
-    "progress_of",
-    "remote_of",
-    "settings_in",
-    "shards_in",
+    "print_error",
     "short_warnings",
+    "show_progress",
 ]
 
 Commands = Any  # argparse's own type for this is private
@@ -59,7 +59,7 @@ def parse_size_argument(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def complain(message: object) -> None:
+def print_error(message: object) -> None:
     """Print an error on stderr."""
     write_line(f"fastshard: {message}", file=sys.stderr)
 
@@ -91,7 +91,7 @@ def add_remote(parser: Any) -> None:
     )
 
 
-def remote_of(args: argparse.Namespace) -> RemoteOptions:
+def get_remote_options(args: argparse.Namespace) -> RemoteOptions:
     """Return a command's options for URLs."""
     options: RemoteOptions = {}
     if args.token_file is not None:
@@ -116,15 +116,17 @@ def parse_sources(sources: Sequence[str]) -> list[Location]:
     return list(map(parse_source, sources))
 
 
-def settings_in(
+def get_settings(
     sources: Sequence[Location], args: argparse.Namespace
 ) -> Settings | None:
     """Return the settings for remote sources, or None if all are local."""
     urls = [url for source in sources for url in source.urls]
-    return make_settings(remote_of(args), urls) if urls else None
+    return make_settings(get_remote_options(args), urls) if urls else None
 
 
-def shards_in(sources: Sequence[Location], remote: Settings | None = None) -> list[str]:
+def find_shards(
+    sources: Sequence[Location], remote: Settings | None = None
+) -> list[str]:
     """Return the shards of some sources, in order.
 
     An explicit file is a shard with any suffix; opening it reports what it is.
@@ -144,7 +146,7 @@ def shards_in(sources: Sequence[Location], remote: Settings | None = None) -> li
     return found
 
 
-def dataset_in(sources: Sequence[Location]) -> tuple[Format, str] | None:
+def find_dataset(sources: Sequence[Location]) -> tuple[Format, str] | None:
     """Return the format and path of a dataset directory, or None for tar shards."""
     for source in sources:
         if source.kind != "folder":
@@ -172,7 +174,7 @@ def short_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        complain(f"warning: {message}")
+        print_error(f"warning: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -181,7 +183,7 @@ def short_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def progress_of(path: str) -> Iterator[Progress]:
+def show_progress(path: str) -> Iterator[Progress]:
     """Show a progress bar on a terminal, after a second."""
     with bar_type()(
         total=None if is_remote(path) else os.path.getsize(path),
@@ -202,15 +204,15 @@ def progress_of(path: str) -> Iterator[Progress]:
 def open_with_progress(path: str, remote: Settings | None) -> TarShard:
     """Open a shard, with a progress bar if it may be scanned."""
     if is_remote(path):
-        with progress_of(path) as progress:
+        with show_progress(path) as progress:
             return open_tar(path, TarOptions(remote=remote), progress=progress)
     if os.path.exists(sidecar_path(path, "fsi")):
         return open_tar(path)
-    with progress_of(path) as progress:
+    with show_progress(path) as progress:
         return open_tar(path, progress=progress)
 
 
-def each_shard(
+def open_each(
     paths: Sequence[str], remote: Settings | None = None
 ) -> Iterator[tuple[str, TarShard | None]]:
     """Open shards one by one; print an error and yield None for one that fails."""
@@ -218,7 +220,7 @@ def each_shard(
         try:
             shard = open_with_progress(path, remote)
         except (FastshardError, OSError) as error:
-            complain(error)
+            print_error(error)
             yield path, None
         else:
             with shard:

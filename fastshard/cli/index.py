@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fastshard._util.terminal import write_line
-from fastshard.cli.common import Commands, add_sources, complain, remote_of
+from fastshard.cli.common import Commands, add_sources, get_remote_options, print_error
 
 __all__ = ["add_index"]
 
@@ -18,12 +18,12 @@ def cmd_index(args: argparse.Namespace) -> int:
     try:
         part = None if args.part is None else parse_part(args.part)
     except ValueError as error:
-        complain(error)
+        print_error(error)
         return 2
     if args.merge and (part is not None or args.format != "fsi"):
-        complain("--merge requires --format fsi, and no --part")
+        print_error("--merge requires --format fsi, and no --part")
         return 2
-    remote = remote_of(args)
+    remote = get_remote_options(args)
     try:
         if args.merge:
             made = [merge_indexes(source, out=args.out, key=args.key, **remote)]
@@ -40,7 +40,7 @@ def cmd_index(args: argparse.Namespace) -> int:
                 **remote,
             )
     except PermissionError as error:
-        complain(f"{error}; choose another directory for the indexes with --out")
+        print_error(f"{error}; choose another directory for the indexes with --out")
         return 1
     for path in made:
         write_line(path)

@@ -13,14 +13,15 @@ from fastshard.cli.common import (
     Commands,
     add_remote,
     add_sources,
-    complain,
-    dataset_in,
-    each_shard,
+    find_dataset,
+    find_shards,
+    get_settings,
+    open_each,
     parse_sources,
-    settings_in,
-    shards_in,
+    print_error,
 )
 from fastshard.formats.tar import TarShard
+from fastshard.remote.urls import redact
 
 __all__ = ["add_cat", "add_ls"]
 
@@ -44,15 +45,15 @@ def format_members(
 def cmd_ls(args: argparse.Namespace) -> int:
     """List the members of shards."""
     sources = parse_sources(args.sources)
-    found = dataset_in(sources)
+    found = find_dataset(sources)
     if found is not None:
         dataset, root = found
         for line in dataset.list_lines(root, long=args.long, as_json=args.json):
             write_line(line)
         return 0
     status = 0
-    remote = settings_in(sources, args)
-    for path, shard in each_shard(shards_in(sources, remote), remote):
+    remote = get_settings(sources, args)
+    for path, shard in open_each(find_shards(sources, remote), remote):
         if shard is None:
             status = 1
             continue
@@ -76,17 +77,18 @@ def add_ls(commands: Commands) -> None:
 def cmd_cat(args: argparse.Namespace) -> int:
     """Write the bytes of members to stdout."""
     sources = parse_sources([args.source])
-    remote = settings_in(sources, args)
-    paths = shards_in(sources, remote)
+    remote = get_settings(sources, args)
+    paths = find_shards(sources, remote)
     status = 0
     views: dict[str, list[memoryview]] = {name: [] for name in args.names}
-    for _, shard in each_shard(paths, remote):
+    for _, shard in open_each(paths, remote):
         if shard is None:
             status = 1
             continue
         for name, found in views.items():
             if name in shard:
                 found.append(shard[name])
+    shown = redact(args.source)
     for name in args.names:
         found = views[name]
         if len(found) == 1:
@@ -94,9 +96,9 @@ def cmd_cat(args: argparse.Namespace) -> int:
             continue
         status = 1
         if found:
-            complain(f"{len(found):,} shards of {args.source} have a member {name!r}")
+            print_error(f"{len(found):,} shards of {shown} have a member {name!r}")
         else:
-            complain(f"no member {name!r} in {args.source}")
+            print_error(f"no member {name!r} in {shown}")
     return status
 
 

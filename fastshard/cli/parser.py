@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from fastshard._util.terminal import UsageError, write_line
 from fastshard.cli.cache import add_cache
-from fastshard.cli.common import Commands, Parser, complain, short_warnings
+from fastshard.cli.common import Commands, Parser, print_error, short_warnings
 from fastshard.cli.index import add_index
 from fastshard.cli.ls import add_cat, add_ls
 from fastshard.cli.stat import add_stat
@@ -82,10 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FastshardError, OSError) as error:
-        complain(error)
+        print_error(error)
         return 1
     except UsageError as error:
-        complain(error)
+        print_error(error)
         return 2
     except KeyboardInterrupt:
         return 130

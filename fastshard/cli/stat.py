@@ -11,11 +11,11 @@ from fastshard._util.terminal import escape_name, write_line
 from fastshard.cli.common import (
     Commands,
     add_sources,
-    dataset_in,
-    each_shard,
+    find_dataset,
+    find_shards,
+    get_settings,
+    open_each,
     parse_sources,
-    settings_in,
-    shards_in,
 )
 from fastshard.formats.tar import TarShard
 
@@ -124,7 +124,7 @@ class Totals:
 def cmd_stat(args: argparse.Namespace) -> int:
     """Show counts of members, samples, bytes, sizes, fields and skipped entries."""
     sources = parse_sources(args.sources)
-    found = dataset_in(sources)
+    found = find_dataset(sources)
     if found is not None:
         dataset, root = found
         figures = dataset.stat(root, deep=args.deep)
@@ -133,15 +133,15 @@ def cmd_stat(args: argparse.Namespace) -> int:
             write_line(line)
         return 0
     status = 0
-    remote = settings_in(sources, args)
-    paths = shards_in(sources, remote)
-    alone = len(paths) == 1 or args.each
+    remote = get_settings(sources, args)
+    paths = find_shards(sources, remote)
+    each = len(paths) == 1 or args.each
     totals = Totals()
-    for _, shard in each_shard(paths, remote):
+    for _, shard in open_each(paths, remote):
         if shard is None:
             status = 1
             continue
-        if alone:
+        if each:
             figures = compute_figures(shard)
             write_line(json.dumps(figures)) if args.json else print_figures(figures)
         totals.add(shard)

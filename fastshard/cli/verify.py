@@ -11,12 +11,12 @@ from fastshard._util.terminal import write_fault, write_line
 from fastshard.cli.common import (
     Commands,
     add_sources,
-    complain,
-    dataset_in,
+    find_dataset,
+    find_shards,
+    get_settings,
     parse_sources,
-    progress_of,
-    settings_in,
-    shards_in,
+    print_error,
+    show_progress,
 )
 from fastshard.errors import FastshardError
 from fastshard.remote.file import try_open_remote
@@ -43,12 +43,12 @@ def verify_one_shard(
     from fastshard.dataset.verify import verify_shard
 
     try:
-        with progress_of(path) as progress:
+        with show_progress(path) as progress:
             shard, faults = verify_shard(
                 path, progress, hashes=args.hash, remote=remote
             )
     except OSError as error:
-        complain(error)
+        print_error(error)
         return 1
     for fault in faults:
         write_fault(fault, args.json)
@@ -82,12 +82,12 @@ def verify_dataset_index(
 def cmd_verify(args: argparse.Namespace) -> int:
     """Check headers, bounds, names and indexes of shards."""
     sources = parse_sources(args.sources)
-    found = dataset_in(sources)
+    found = find_dataset(sources)
     if found is not None:
         dataset, root = found
         return write_faults(root, dataset.verify(root), args.json)
-    remote = settings_in(sources, args)
-    paths = shards_in(sources, remote)
+    remote = get_settings(sources, args)
+    paths = find_shards(sources, remote)
     if remote is not None and not all(map(is_remote, paths)):
         raise FastshardError(
             "expected local or remote shards, got both: verify them separately"

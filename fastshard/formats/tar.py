@@ -622,7 +622,14 @@ def _read_contents(
 
 def _scan_contents(file: LocalFile, progress: Progress | None) -> Contents:
     """Return the contents of a local shard from a scan of its headers."""
-    table, skipped, end = _scan(file, progress)
+    if file.nbytes == 0:
+        raise FormatError("an empty file is not a tar", file.path, 0)
+    try:
+        table, skipped, end = scan_tar(file, progress)
+    except FormatError as error:
+        if error.offset == 0:
+            _check_uncompressed(file)
+        raise
     return Contents(table, end=end, skipped=MappingProxyType(skipped))
 
 
@@ -638,19 +645,6 @@ def _index_for_reopening(index: str | Url) -> str:
 def _has_only_grown(file: LocalFile, table: ExtentTable) -> bool:
     """Return whether a longer file still has the members of a table."""
     return find_first_changed(file, table, spread_positions(len(table))) < 0
-
-
-def _scan(
-    file: LocalFile, progress: Progress | None
-) -> tuple[ExtentTable, dict[str, int], int]:
-    if file.nbytes == 0:
-        raise FormatError("an empty file is not a tar", file.path, 0)
-    try:
-        return scan_tar(file, progress)
-    except FormatError as error:
-        if error.offset == 0:
-            _check_uncompressed(file)
-        raise
 
 
 def _check_uncompressed(file: LocalFile) -> None:

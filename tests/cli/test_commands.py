@@ -242,7 +242,7 @@ def test_a_full_disk_is_a_message(shard_path):
 
 
 def test_a_bar_shows_on_a_terminal_only_and_after_a_second(tmp_path, monkeypatch):
-    from fastshard.cli.common import progress_of
+    from fastshard.cli.common import show_progress
 
     path = tmp_path / "f"
     path.write_bytes(b"x" * 100)
@@ -251,7 +251,7 @@ def test_a_bar_shows_on_a_terminal_only_and_after_a_second(tmp_path, monkeypatch
         out.isatty = lambda answer=is_terminal: answer
         monkeypatch.setattr(sys, "stderr", out)
         monkeypatch.setattr("fastshard.cli.common.BAR_DELAY", delay)
-        with progress_of(str(path)) as show:
+        with show_progress(str(path)) as show:
             show(50)
             show(100)
         assert bool(out.getvalue().strip()) == (is_terminal and delay == 0)

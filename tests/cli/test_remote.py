@@ -56,6 +56,11 @@ def test_a_signature_is_not_printed(server, capsys):
     assert "t-0.tar?...: ok, 20 members" in out
     assert "secret" not in out + err
 
+    assert main(["cat", server.at("/d/t-0.tar") + "?sig=secret", "absent"]) == 1
+    out, err = capsys.readouterr()
+    assert "no member 'absent' in " in err
+    assert "secret" not in out + err
+
 
 def test_indexes_of_urls_are_written_locally(server, tmp_path, capsys):
     source, out = server.at("/d/") + "t-{0..1}.tar", tmp_path / "indexes"

@@ -53,7 +53,7 @@ def test_sums_are_of_64_kib():
     assert blocks.BLOCK_BYTES == BLOCK_BYTES
 
 
-def answers(shard):
+def read_everything(shard):
     """Return everything that a shard reads from its index."""
     yield "names", list(shard.names)
     yield "extents", [shard.extent_of(i) for i in range(len(shard))]
@@ -66,17 +66,17 @@ def answers(shard):
     yield "more", (shard.end, dict(shard.skipped or {}), len(shard), len(shard.samples))
 
 
-def each_alone(open_one):
+def read_each_alone(open_one):
     """Yield each read of a shard with its result; an earlier read may check blocks."""
     for what in range(9):
         with open_one() as shard:
-            for k, answer in enumerate(answers(shard)):
+            for k, answer in enumerate(read_everything(shard)):
                 if k == what:
                     yield answer
                     break
 
 
-def asked(shard, expected, names, keys):
+def count_right_reads(shard, expected, names, keys):
     """Check that each read of a shard is right or an error."""
     found = 0
     for i, name in enumerate(names):
@@ -105,7 +105,7 @@ def tar(tmp_path):
     return path
 
 
-def flips(raw, seed=None, count=0):
+def flip_bits(raw, seed=None, count=0):
     """Yield the data with single flipped bits, all or some of them."""
     bits = range(8 * len(raw))
     if seed is not None:
@@ -119,14 +119,14 @@ def flips(raw, seed=None, count=0):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("same_file", [True, False])
 def test_every_flipped_bit_gives_right_reads_or_an_error(tar, mode, same_file):
-    """Use a copy of the shard, whose headers decide."""
+    """The shard is the indexed file, or a copy for which headers decide."""
     if not same_file:
         os.utime(tar, ns=(3, 3))
     index = tar.with_suffix(".fsi")
     raw = index.read_bytes()
     with fastshard.open_shard(tar, index=index) as shard:
-        expected = dict(answers(shard))
-    for bit, changed in flips(raw) if same_file else flips(raw, 6, 1500):
+        expected = dict(read_everything(shard))
+    for bit, changed in flip_bits(raw) if same_file else flip_bits(raw, 6, 1500):
         index.write_bytes(changed)
         try:
             shard = fastshard.open_shard(tar, index=index, mode=mode)
@@ -135,7 +135,7 @@ def test_every_flipped_bit_gives_right_reads_or_an_error(tar, mode, same_file):
             continue
         with shard:
             try:
-                for what, answer in answers(shard):
+                for what, answer in read_everything(shard):
                     assert answer == expected[what], bit
             except fastshard.FormatError as error:
                 assert error.path == str(index), bit
@@ -148,19 +148,19 @@ def test_each_read_alone_is_right_or_an_error(tar, mode):
     index = tar.with_suffix(".fsi")
     raw = index.read_bytes()
     with fastshard.open_shard(tar, index=index) as shard:
-        expected = dict(answers(shard))
+        expected = dict(read_everything(shard))
     names, keys = expected["names"], expected["keys"]
-    for bit, changed in flips(raw, 5, 80):
+    for bit, changed in flip_bits(raw, 5, 80):
         index.write_bytes(changed)
 
         def open_one():
             return fastshard.open_shard(tar, index=index, mode=mode)
 
         with suppress(fastshard.FormatError):
-            for what, answer in each_alone(open_one):
+            for what, answer in read_each_alone(open_one):
                 assert answer == expected[what], bit
         with suppress(fastshard.FormatError), open_one() as shard:
-            asked(shard, expected, names, keys)
+            count_right_reads(shard, expected, names, keys)
 
 
 COUNT = 9_000  # members; each column has several blocks
@@ -184,10 +184,10 @@ def test_flipped_bits_of_a_large_index(large, tmp_path, mode):
     raw = large.with_suffix(".fsi").read_bytes()
     assert len(raw) > 10 * BLOCK_BYTES
     with fastshard.open_shard(large) as shard:
-        expected = dict(answers(shard))
+        expected = dict(read_everything(shard))
     looks = random.Random(3)
     fewer = 0
-    for _, changed in flips(raw, 4, 25):
+    for _, changed in flip_bits(raw, 4, 25):
         index.write_bytes(changed)
         try:
             shard = fastshard.open_shard(large, index=index, mode=mode)
@@ -278,7 +278,7 @@ def use_dataset(folder):
 @pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
 def test_every_flipped_bit_of_a_dataset_index(folder):
     index = folder / "dataset.fsi"
-    for bit, changed in flips(index.read_bytes()):
+    for bit, changed in flip_bits(index.read_bytes()):
         index.write_bytes(changed)
         try:
             use_dataset(folder)
@@ -337,7 +337,7 @@ def old(tmp_path, monkeypatch):
 
 def v1_answers(path):
     with fastshard.open_shard(path, index="none") as shard:
-        return dict(answers(shard))
+        return dict(read_everything(shard))
 
 
 def use_old(old, mode):
@@ -345,7 +345,7 @@ def use_old(old, mode):
         path = old / f"t-{k}.tar"
         with fastshard.open_shard(path, mode=mode) as shard:
             assert shard.index is not None
-            found = dict(answers(shard))
+            found = dict(read_everything(shard))
         if k == 1:
             assert all("sha256" in info for info in found.pop("infos"))
         expected = v1_answers(path)
@@ -389,14 +389,14 @@ def test_every_flipped_bit_of_version_1(old, mode):
         path, index = old / f"t-{k}.tar", old / f"t-{k}.fsi"
         raw = index.read_bytes()
         with fastshard.open_shard(path, index=index) as shard:
-            expected = dict(answers(shard))
-        for bit, changed in flips(raw, k, 500):
+            expected = dict(read_everything(shard))
+        for bit, changed in flip_bits(raw, k, 500):
             index.write_bytes(changed)
             with (
                 suppress(fastshard.FormatError),
                 fastshard.open_shard(path, index=index, mode=mode) as shard,
             ):
-                assert dict(answers(shard)) == expected, bit
+                assert dict(read_everything(shard)) == expected, bit
 
 
 @pytest.mark.filterwarnings("ignore::fastshard.StaleIndexWarning")
