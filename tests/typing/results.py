@@ -171,3 +171,16 @@ assert_type(fastshard.build_index("d", format="fsi", part="0/2"), list[str])
 with ShardedDatasetReader("columnar/") as reader:
     assert_type(len(reader), int)
     assert_type(reader.samples[0]["x"], NDArray[Any])
+    assert_type(reader.samples[1:], list[dict[str, NDArray[Any]]])
+    arrays, metadata = reader.get_sample("a", ["x"])
+    assert_type(arrays["x"], NDArray[Any])
+    assert_type(metadata, dict[str, Any])
+    assert_type(reader.get_many(["a"])[0][0]["x"], NDArray[Any])
+    assert_type(reader.columns(["a"])["x"], NDArray[Any])
+    assert_type(reader.columns(np.arange(3), "x")["x"], NDArray[Any])
+    assert_type(
+        reader.columns([0, 1], ragged="list")["x"], NDArray[Any] | list[NDArray[Any]]
+    )
+    assert_type(next(reader.scan("x", batch_size=2)), dict[str, Any])
+    assert_type(reader.query_ids("x_offset IS NOT NULL"), list[str])
+    assert_type(reader.query(columns=["id"]), list[dict[str, Any]])

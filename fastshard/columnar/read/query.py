@@ -23,7 +23,6 @@ __all__ = [
     "MANY_VALUES_HINT",
     "Params",
     "QueryAuthorizer",
-    "SQLValue",
     "ids_sql",
     "install_authorizer",
     "limit_value_size",
@@ -293,8 +292,6 @@ def limit_value_size(program: list[tuple[Any, ...]], grown: int = MAX_GROWN) -> 
 
 
 Params: TypeAlias = Sequence[Any] | Mapping[str, Any]
-# A column's type is not known before the query; the Any spares callers a check.
-SQLValue: TypeAlias = str | int | float | bytes | Any | None
 
 VALUE_SIZE = sqlite3.SQLITE_LIMIT_LENGTH
 ROWS_PER_FETCH = 1000
@@ -361,7 +358,7 @@ def query(
     limit: SupportsIndex | None = None,
     *,
     timeout: float | None = 30.0,
-) -> list[dict[str, SQLValue]]:
+) -> list[dict[str, Any]]:
     """Return columns of the samples that satisfy a condition, in insertion order.
 
     Parameters

@@ -10,7 +10,7 @@ from fastshard._util.options import check_choice, named_options
 from fastshard._util.sizes import parse_size
 from fastshard.columnar.read.batch import scan_samples, stack_columns
 from fastshard.columnar.read.lookup import Metadata, RowLookup, SampleKeys
-from fastshard.columnar.read.query import Params, SQLValue, query, query_ids
+from fastshard.columnar.read.query import Params, query, query_ids
 from fastshard.columnar.read.sequence import Arrays, ArraySequence
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.schema import quote_name
@@ -285,10 +285,9 @@ class ShardedDatasetReader:
 
         The first use loads all rows of the index.
         """
-        lookup, snapshot = self._lookup, self._snapshot
+        lookup = self._lookup
         sequence = lookup.sequence
-        is_current = lookup.generation == snapshot.generation and not snapshot.closed
-        if sequence is not None and is_current:
+        if sequence is not None and lookup.generation == self._snapshot.generation:
             return sequence
         lookup = self._current()
         if lookup.sequence is None:
@@ -360,7 +359,7 @@ class ShardedDatasetReader:
         limit: int | None = None,
         *,
         timeout: float | None = TIMEOUT,
-    ) -> list[dict[str, SQLValue]]:
+    ) -> list[dict[str, Any]]:
         """Return columns of the index for some samples, in insertion order.
 
         Parameters
@@ -374,7 +373,7 @@ class ShardedDatasetReader:
         Returns
         -------
         list of dict
-            A dict for each sample: value by column.
+            Of each sample, by column: None, int, float, str or bytes.
         """
         connection = self._snapshot.connect_query()
         return query(connection, where, params, columns, limit, timeout=timeout)

@@ -85,7 +85,7 @@ class Snapshot:
     query_connection : ReaderConnection or None
         The same for user queries, which may hold its lock for long.
     generation : int
-        Number of the state; changed by a refresh and by a fork.
+        Number of the state; changed by a refresh, a fork and `close`.
     closed : bool
     """
 
@@ -322,6 +322,7 @@ class Snapshot:
     def close(self) -> None:
         """Close the index and release all shards; arrays stay valid."""
         self.closed = True
+        self.generation += 1  # lookups of the last state are outdated too
         connections = (self.lookup_connection, self.query_connection)
         self.lookup_connection = self.query_connection = None
         self.files.close()
