@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from fastshard.adapters.slots import ALIGNED, Slot, Slots, received
 from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import Collation, Padding
-from fastshard.dataset.iteration import OnError, handler_of
+from fastshard.dataset.iteration import OnError, make_error_handler
 from fastshard.errors import FastshardError
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._collate = TensorCollation() if collate is None else collate
-        handler_of(on_error)  # no argument that there is not
+        make_error_handler(on_error)  # no argument that there is not
         self._on_error = on_error
         # Shared with workers that live on.
         self._epoch = torch.tensor(-1, dtype=torch.int64).share_memory_()

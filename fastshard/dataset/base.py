@@ -1,4 +1,4 @@
-"""What every dataset can do with its order: shuffle, split, go on where it was."""
+"""Base class of datasets: shuffle, split by rank, iterate, batch, resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastshard.dataset.iteration import (
     OnError,
     SampleIterator,
     T_co,
-    handler_of,
+    make_error_handler,
 )
 from fastshard.dataset.order.plan import (
     Plan,
@@ -53,16 +53,26 @@ __all__ = ["BaseDataset"]
 T = TypeVar("T")
 Batch = TypeVar("Batch")
 
-MOST = 1 << 62  # ranks, or samples of a block
+MAX_COUNT = 1 << 62  # ranks, or samples of a block
 
 
 class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
-    """A sequence whose positions come by a `Plan`."""
+    """Base class of `Dataset`, `Mix` and `Zip`: a sequence ordered by a `Plan`.
+
+    Subclasses are immutable: methods that select, reorder or map return a new object.
+
+    Attributes
+    ----------
+    _plan : Plan
+        Selects and orders the samples.
+    _stages : tuple of callable
+        The mapped functions, applied to an item in turn.
+    """
 
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # Datasets are not added; torch's `Dataset` declares that they are.
+        # torch's `Dataset` declares addition, which datasets lack.
         __add__: None  # type: ignore[assignment, unused-ignore]
 
     _plan: Plan
@@ -70,29 +80,29 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
 
     @abstractmethod
     def _with_plan(self, plan: Plan) -> Self:
-        """Return the same, but for its plan."""
+        """Return a copy with another plan."""
 
     @abstractmethod
     def _total(self) -> int:
-        """Return how many samples there are to plan with."""
+        """Return the number of samples before selection, shuffle and split."""
 
     @abstractmethod
     def _identity(self) -> Identity:
-        """Say what dataset it is, whatever its order."""
+        """Return the identity of the data, independent of its order."""
 
     @abstractmethod
     def get_many(self, positions: Iterable[int]) -> list[T_co]:
-        """Return items by position, in the order given, as a list."""
+        """Return items by position, in the given order."""
 
     @abstractmethod
     def _iterator(
         self, window: int, on_error: ErrorHandler | None
     ) -> SampleIterator[T_co]:
-        """Return an iterator over all items that knows its state."""
+        """Return an iterator over all items."""
 
     @abstractmethod
     def map(self, fn: Callable[[T_co], T]) -> BaseDataset[T]:
-        """Return a dataset of ``fn(item)``, called when an item is asked for."""
+        """Return a dataset of ``fn(item)``, called on access."""
 
     @overload
     @abstractmethod
@@ -102,29 +112,28 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Self: ...
     @abstractmethod
     def __getitem__(self, key: Any) -> Any:
-        """Return an item by position, or a dataset of some."""
+        """Return an item by position, or a dataset of several."""
 
     def _is_counted(self) -> bool:
-        """Say whether the number of items is known."""
+        """Tell whether the number of items is known without opening shards."""
         return True
 
     def _order(self) -> Order | None:
         return self._plan.order(self._total())
 
     def _select(self, key: Any) -> Self:
-        """Return a dataset of what a slice, positions or a mask choose."""
+        """Return a dataset of the items selected by a slice, positions or a mask."""
         return self._with_plan(
             Plan(compose(self._order(), select_positions(len(self), key)))
         )
 
     def _map_item(self, item: Any) -> Any:
-        """Map an item."""
         for stage in self._stages:
             item = stage(item)
         return item
 
     def _map_item_at(self, item: Any, i: int) -> Any:
-        """Map the item at a position; an error names it."""
+        """Map the item at position `i`; errors get a note with sample and position."""
         try:
             return self._map_item(item)
         except Exception as error:
@@ -134,47 +143,47 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             raise failure from error
 
     def _map_items(self, items: list[Any], positions: Sequence[Any]) -> list[Any]:
-        """Map the items at some positions; an error names its item."""
-        staged = self._map_item
-        made: list[Any] = []
+        """Map the items at `positions`; errors get a note with sample and position."""
+        map_item = self._map_item
+        mapped: list[Any] = []
         try:
             for item in items:
-                made.append(staged(item))  # an error is of the next
+                mapped.append(map_item(item))
         except Exception as error:
-            at = len(made)
-            where = f"position {positions[at]:,} of the dataset"
-            failure = add_notes(error, items[at], where)
+            i = len(mapped)  # the item that failed
+            where = f"position {positions[i]:,} of the dataset"
+            failure = add_notes(error, items[i], where)
             if failure is error:
                 raise
             raise failure from error
-        return made
+        return mapped
 
     def __getitems__(self, positions: Iterable[int]) -> list[T_co]:
-        """As `get_many`: how torch's DataLoader asks for a batch."""
+        """Do what `get_many` does; torch's DataLoader fetches batches by this name."""
         guard_collation()
         return self.get_many(positions)
 
     def shuffle(
         self, seed: int = 0, epoch: int = 0, *, block: int | None = None
     ) -> Self:
-        """Return a dataset of the same samples in an order that looks random.
+        """Return a dataset of the same samples in pseudo-random order.
 
-        A permutation of all positions is computed, sample by sample: nothing is
-        stored or buffered, and it is the same on every machine.
+        The order is a permutation of all positions, computed sample by sample. It
+        takes no memory and is the same on every machine.
 
         Parameters
         ----------
         seed, epoch : int
-            What the order depends on, with the number of samples and `block`.
+            Determine the order, together with the number of samples and `block`.
         block : int, optional
-            Keep so many neighbours together: the blocks come in a random order,
-            and the samples of each in a random order. For disks on which random
-            reads are slow. The price: samples of one block, which may be alike,
-            come close to each other.
+            Number of neighbours that stay together: blocks come in random order, and
+            samples in random order within each block. Speeds up disks with slow
+            random reads, at the price of less randomness: similar neighbours stay
+            close to each other.
         """
         if block is not None and index(block) < 1:
-            raise ValueError(f"a block has at least 1 sample, not {block}")
-        block = None if block is None else min(index(block), MOST)
+            raise ValueError(f"block must be at least 1, got {block}")
+        block = None if block is None else min(index(block), MAX_COUNT)
         shuffling = Shuffling(check_seed(seed), check_seed(epoch), block)
         plan = self._plan
         if not plan.is_plain:
@@ -192,19 +201,25 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             From 0 to ``world_size - 1``.
         world_size : int
         drop_last : {False, True, "pad"}
-            What of samples that do not divide. False: the first ranks have one
-            more. True: they are left out. ``"pad"``: the first samples come again.
-            With the latter two all ranks have as many samples, so that none waits
-            for another at the end of an epoch.
+            Handling of the remainder if `world_size` does not divide the number of
+            samples. False: the first ranks get one sample more. True: drop it.
+            ``"pad"``: repeat the first samples. With True and ``"pad"`` all ranks have
+            equally many samples, and no rank waits for another at the end of an epoch.
 
-        Shuffle before, not after. torch's workers share a rank's samples out among
-        themselves where an iterable dataset is iterated over.
+        Notes
+        -----
+        Shuffle before the split, not after. Workers of a torch iterable dataset divide
+        the samples of a rank among themselves.
         """
         rank, world_size = index(rank), index(world_size)
-        if not 0 <= rank < world_size <= MOST:
-            raise ValueError(f"rank {rank} of {world_size}")
+        if not 1 <= world_size <= MAX_COUNT:
+            raise ValueError(f"world_size must be from 1 to 2**62, got {world_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be from 0 to {world_size - 1}, got {rank}")
         if drop_last not in (False, True, "pad"):
-            raise ValueError(f'drop_last is False, True or "pad", not {drop_last!r}')
+            raise ValueError(
+                f'drop_last must be False, True or "pad", got {drop_last!r}'
+            )
         plan = self._plan
         if plan.split is not None or plan.worker is not None:
             plan = Plan(self._order())
@@ -212,23 +227,23 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         return self._with_plan(plan._replace(split=split))
 
     def state_dict(self, done: int = 0) -> dict[str, Any]:
-        """Return the state after so many samples of this dataset.
+        """Return the state after the first `done` samples of this dataset.
 
-        For loaders that ask for samples by position; ``iter(ds)`` counts by itself.
+        For loaders that fetch samples by position; iterators keep count themselves.
 
         Parameters
         ----------
         done : int
-            Samples of this rank that are done; the other ranks have done as many.
+            Finished samples of this rank; the other ranks have finished as many.
 
         Returns
         -------
         dict
-            Below 1 KB of JSON values: what dataset it is, seed, epoch, and the
+            JSON values of less than 1 KB: the dataset's identity, seed, epoch, and the
             position in the epoch of all ranks together.
         """
         if not 0 <= index(done) <= len(self):
-            raise ValueError(f"{done} samples done of {len(self):,}")
+            raise ValueError(f"done must be from 0 to {len(self):,}, got {done}")
         return self._state_after(index(done))
 
     def _state_after(self, done: int, skipped: int | None = None) -> dict[str, Any]:
@@ -236,16 +251,16 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         return make_state(self._plan, self._identity(), base, done, skipped)
 
     def resume(self, state: Mapping[str, Any]) -> Self:
-        """Return the rest of the epoch that a state was taken in.
+        """Return the remaining samples of the epoch in which a state was saved.
 
-        The shuffle is the state's own. The split is this dataset's: it may be
-        another than that of the state.
+        The shuffle is taken from the state, the split from this dataset: the number of
+        ranks may have changed.
 
         Raises
         ------
         StateError
-            It is no state, or of another dataset, selection or seed; or of one of
-            torch's workers that skipped samples, which is for that worker.
+            The value is no state; or it belongs to another dataset, selection or seed,
+            or to a torch worker that skipped samples, which alone can resume it.
         """
         part = self._resume(state)
         check_worker(state)
@@ -263,57 +278,62 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         window: int = WINDOW,
         on_error: OnError = "raise",
     ) -> SampleIterator[T_co]:
-        """Iterate over samples; their bytes are brought before they are asked for.
+        """Iterate over samples, prefetching their bytes.
 
         ``iter(ds)`` is short for ``ds.iter()``.
 
         Parameters
         ----------
         state : Mapping, optional
-            Go on where ``state_dict()`` of an iterator was taken; see `resume`.
+            The ``state_dict()`` of an iterator, to continue after it; see `resume`.
         order : slice, sequence of int, or array, optional
-            Positions, or a mask, to iterate over: ``ds[order]``. A state of it is for
-            ``ds[order].iter(state)``.
+            The positions, or a mask, to iterate over: the iterator is that of
+            ``ds[order]``. Its state resumes with ``ds[order].iter(state)``.
         window : int
-            How many samples are brought ahead; more of small ones that follow
-            each other. 0: none.
+            Number of samples to prefetch, more if they are small and contiguous.
+            0 disables prefetching.
         on_error : {"raise", "skip"} or callable
-            What to do with a sample that cannot be read: raise, and go on with the
-            next when that is asked for; or pass over it; or call
-            ``on_error(error, position)`` and pass over it. Passed over is what the
-            sample's data can cause: `FastshardError`, `OSError`, `ValueError`,
-            `EOFError`, and whatever a field's decoder raises for its bytes. A closed
-            dataset, a library that is missing, and other errors of a mapped function
-            (`TypeError`, `KeyError`, ...) are raised in any case.
+            Handling of samples that cannot be read: raise, and continue with the next
+            sample if iteration goes on; skip them; or call
+            ``on_error(error, position)`` and skip them. Skipped are errors that bad
+            data can cause: `FastshardError`, `OSError`, `ValueError`, `EOFError`, and
+            errors that decoders raise for the bytes of a field. A closed dataset, a
+            missing library, and other errors of mapped functions (`TypeError`,
+            `KeyError`, ...) are raised in any case.
 
         Returns
         -------
-        iterator
-            With ``position``, that of the sample that comes next in ``ds``,
-            ``ds[order]`` or ``ds.resume(state)``; ``skipped``, how many samples were
-            passed over, those that the state counts included; ``state_dict()``, the
-            state after what came so far, skipped or not; and ``close()``. For a state
-            all samples are counted: leave out shards that cannot be (`exclude`).
+        SampleIterator
+            Its ``position`` is that of the next sample in ``ds``, ``ds[order]`` or
+            ``ds.resume(state)``. ``skipped`` is the number of skipped samples, before
+            `state` too. ``state_dict()`` is the state after the samples so far, skipped
+            ones included. ``close()`` ends the iteration. A state needs the number of
+            samples in all shards; leave out unreadable ones with `Dataset.exclude`.
 
         Raises
         ------
         ValueError
-            A state and an order; or an argument is none of the above.
+            Both `state` and `order` are given, or an argument is invalid.
 
-        Nothing is brought while all of a shard is in the page cache. A native
-        thread does it otherwise; it ends with the iteration. A shard that cannot be
-        opened is an error for each of its samples; for one, where they were not
-        counted before. Workers of one of torch's iterable datasets share the samples
-        out. The state of one of them is for the same worker of as many, or, of whole
-        batches that came in turn without a sample skipped, for a process that is none.
+        Notes
+        -----
+        A native thread prefetches until the iteration ends. It is not started for
+        shards that are in the page cache as a whole.
+
+        A shard that cannot be opened is an error for each of its samples, or a single
+        error if they were not counted before.
+
+        Workers of a torch iterable dataset divide the samples. A worker's state resumes
+        in the same worker of as many. It resumes outside workers too, if whole batches
+        came in turn and no sample was skipped.
         """
-        handler = handler_of(on_error)
+        handler = make_error_handler(on_error)
         part = self
         if order is not None:
             if state is not None:
                 raise ValueError(
-                    "a state or an order, not both: a state of ds[order] is for "
-                    "ds[order].iter(state)"
+                    "expected a state or an order, got both: resume the state of an "
+                    "order with ds[order].iter(state)"
                 )
             part = self._select(order)
         guard_collation()
@@ -323,14 +343,14 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         return self.iter()
 
     def scan(self, order: Any = None, window: int = WINDOW) -> SampleIterator[T_co]:
-        """Do what ``iter(order=order, window=window)`` does (deprecated)."""
+        """Call ``iter(order=order, window=window)`` (deprecated)."""
         warn("scan is deprecated, use iter(order=)", DeprecationWarning, stacklevel=2)
         return self.iter(order=order, window=window)
 
     def iterate(
         self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
     ) -> SampleIterator[T_co]:
-        """Do what `iter` does with the same arguments (deprecated)."""
+        """Call `iter` with the same arguments (deprecated)."""
         warn("iterate is deprecated, use iter", DeprecationWarning, stacklevel=2)
         return self.iter(order=order, window=window, on_error=on_error)
 
@@ -386,40 +406,42 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         n : int
             Samples of a batch.
         collate : callable, optional
-            Makes a batch of a list of samples; `fastshard.collate` without it.
+            Function from a list of samples to a batch; by default `fastshard.collate`.
         drop_last : bool
-            Leave out a last batch of fewer than `n`.
+            Drop a last batch of fewer than `n` samples.
         ragged, out
-            As for `fastshard.collate`. Arrays in `out` are of `n` samples, and
-            each batch overwrites the one before.
+            Options of `fastshard.collate`. Arrays in `out` have `n` rows, and each
+            batch overwrites the previous one.
         state : Mapping, optional
             As for `iter`.
         on_error : {"raise", "skip"} or callable
-            As for `iter`: batches are filled up from the samples that follow. Raw
-            samples are passed over too where `fastshard.collate` cannot read them.
-            Another `collate` reads by itself, and its errors are raised.
+            As for `iter`; later samples take the places of skipped ones. Samples that
+            `fastshard.collate` cannot read are skipped too. Errors of another `collate`
+            are raised.
 
         Returns
         -------
-        iterator
-            With ``position``, ``skipped`` and ``state_dict()`` as those of `iter`,
-            after the batches that it has returned so far; and a length, which is the
-            most that may come where samples are passed over. Ranks that pass over
-            different numbers of samples may end with different numbers of batches,
-            and the state of each is for that rank.
+        BatchIterator
+            With ``position``, ``skipped`` and ``state_dict()`` as in `iter`, after the
+            batches so far. Its length is an upper limit if samples are skipped. Ranks
+            that skip different numbers of samples may end with different numbers of
+            batches, and each rank needs its own state.
         """
         if index(n) < 1:
-            raise ValueError(f"a batch has at least 1 sample, not {n}")
+            raise ValueError(f"n must be at least 1, got {n}")
         if collate is None or collate is collate_samples:
             collate = Collation(ragged, out)
         elif ragged != "list" or out is not None:
-            raise ValueError("ragged and out are for fastshard.collate")
-        handler = handler_of(on_error)
+            raise ValueError(
+                "ragged and out are options of fastshard.collate, not of another "
+                "collate function"
+            )
+        handler = make_error_handler(on_error)
         part = self._worker_share(index(n), state)
-        counted = handler is None or part._is_counted()
+        is_counted = handler is None or part._is_counted()
         return BatchIterator(
             part._iterator(WINDOW, handler),
-            len(part) if counted else part.__len__,
+            len(part) if is_counted else part.__len__,
             index(n),
             collate,
             drop_last,
@@ -427,7 +449,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         )
 
     def _worker_share(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
-        """Return what of this falls to this process, from a state on."""
+        """Return this process's share of the samples, in chunks, after a state."""
         found = current_worker()
         if found is None:
             return self if state is None else self.resume(state)

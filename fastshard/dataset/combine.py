@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -14,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 from fastshard._core.table.order import Order, Shuffle
 from fastshard.dataset.base import BaseDataset, T
-from fastshard.dataset.iteration import ErrorHandler, SampleIterator, T_co, alone
+from fastshard.dataset.iteration import (
+    ErrorHandler,
+    SampleIterator,
+    T_co,
+    enter_exclusively,
+)
 from fastshard.dataset.order.plan import (
     Plan,
     check_seed,
@@ -38,87 +44,89 @@ __all__ = [
     "zip_by_key",
 ]
 
+# Attributes that have other names in pickles of version 0.1.
+RENAMED = {"_found": "_cached_order", "_known": "_cached_identity"}
+
 
 class CombinedDataset(BaseDataset[T_co]):
-    """The base of datasets whose samples come from others; it has an order of its own.
+    """Base class of `Mix` and `Zip`: an order of its own over items of other datasets.
 
-    Shuffled, split, resumed, mapped and batched as a `Dataset`. The others stay as
-    they are: close them when they are no longer needed.
+    A base position is that of an item before selection, shuffle and split. The source
+    datasets are not closed with this one.
     """
 
     def __init__(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> None:
         self._plan = plan
         self._stages = stages
-        self._found: Order | None = None  # the plan's order, once it is known
+        self._cached_order: Order | None = None  # once counted; None: base positions
         self._count: int | None = None
-        self._known: Identity | None = None
+        self._cached_identity: Identity | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {RENAMED.get(name, name): state[name] for name in state}
 
     @abstractmethod
-    def _again(
+    def _copy(
         self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]
     ) -> CombinedDataset[Any]:
-        """Return the same with another plan and other stages."""
+        """Return a copy with another plan and other stages."""
 
     @abstractmethod
     def _identify(self) -> Identity:
-        """Say what dataset it is."""
+        """Compute the identity of the data, independent of its order."""
 
     def _identity(self) -> Identity:
-        if self._known is None:
-            self._known = self._identify()
-        return self._known
+        if self._cached_identity is None:
+            self._cached_identity = self._identify()
+        return self._cached_identity
 
     @abstractmethod
-    def _items(self, places: Iterable[int]) -> list[Any]:
-        """Return items by their places, before they are mapped."""
+    def _read(self, base_positions: Iterable[int]) -> list[Any]:
+        """Return items, not mapped, by base position."""
 
     def _with_plan(self, plan: Plan) -> Self:
-        return cast(Self, self._again(plan, self._stages))
+        return cast(Self, self._copy(plan, self._stages))
 
     def __len__(self) -> int:
         if self._count is None:
             total = self._total()
-            self._found = self._plan.order(total)
-            self._count = total if self._found is None else self._found.count
+            self._cached_order = order = self._plan.order(total)
+            self._count = total if order is None else order.count
         return self._count
 
     def _order(self) -> Order | None:
         len(self)
-        return self._found
+        return self._cached_order
 
     @overload
     def __getitem__(self, key: int | np.integer[Any]) -> T_co: ...
     @overload
     def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Self: ...
     def __getitem__(self, key: Any) -> Any:
-        """Return an item by position, or a dataset of some, as `Dataset` does."""
+        """Return an item by position, or a dataset of several, as `Dataset` does."""
         if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
             return self.get_many([key])[0]
         return self._select(key)
 
     def get_many(self, positions: Iterable[int]) -> list[T_co]:
-        """Return items by position, in the order given, as a list.
+        """Return items by position, in the given order.
 
         Raises
         ------
         IndexError
-            There is no such position.
+            A position is out of range.
         FormatError, OSError
             A sample cannot be read.
         """
         numbers = range(len(self))
-        asked = [numbers[i] for i in positions]
-        places = asked
-        if self._found is not None:
-            places = [self._found[place] for place in asked]
-        items = self._items(places)
-        if not self._stages:
-            return items
-        return self._map_items(items, asked)
+        resolved = [numbers[i] for i in positions]  # counted from the start
+        order = self._cached_order
+        items = self._read(resolved if order is None else [order[i] for i in resolved])
+        return self._map_items(items, resolved) if self._stages else items
 
     def map(self, fn: Callable[[T_co], T]) -> CombinedDataset[T]:
-        """Return a dataset of ``fn(item)``, called when an item is asked for."""
-        return self._again(self._plan, (*self._stages, fn))
+        """Return a dataset of ``fn(item)``, called on access."""
+        return self._copy(self._plan, (*self._stages, fn))
 
     def _iterator(
         self, window: int, on_error: ErrorHandler | None
@@ -127,76 +135,78 @@ class CombinedDataset(BaseDataset[T_co]):
 
 
 class Failure:
-    """What stands for an item that could not be read."""
+    """Stand-in for an item that cannot be read."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class CombinedIterator(Iterator[T_co]):
-    """An iterator that reads some items at a time; see `SampleIterator`."""
+    """Iterator over combined datasets that reads a window at a time.
+
+    Implements `SampleIterator`.
+    """
 
     def __init__(
-        self, items: CombinedDataset[T_co], window: int, on_error: ErrorHandler | None
+        self, dataset: CombinedDataset[T_co], window: int, on_error: ErrorHandler | None
     ) -> None:
-        self._items = items
+        self._dataset = dataset
         self._window = window
         self._on_error = on_error
-        self._waiting: list[Any] = []  # what was read, the next one last
-        self._entered = threading.Lock()
+        self._waiting: list[Any] = []  # items read ahead, in reverse order
+        self._lock = threading.Lock()
         self._closed = False
         self.position = 0
-        self.skipped = items._plan.skipped
+        self.skipped = dataset._plan.skipped
 
     def __iter__(self) -> Self:
         return self
 
     def __length_hint__(self) -> int:
-        return 0 if self._closed else len(self._items) - self.position
+        return 0 if self._closed else len(self._dataset) - self.position
 
     def __next__(self) -> T_co:
-        with alone(self._entered):
+        with enter_exclusively(self._lock):
             while True:
                 if self._closed:
                     raise StopIteration
                 if not self._waiting:
-                    self._fill()
+                    self._read_window()
                 item = self._waiting.pop()
                 self.position += 1
                 if not isinstance(item, Failure):
                     return cast(T_co, item)
                 error = item.error.with_traceback(None)
-                told = self._on_error
-                if told is None or not told(error, self.position - 1):
+                handler = self._on_error
+                if handler is None or not handler(error, self.position - 1):
                     raise error
                 self.skipped += 1
 
-    def _fill(self) -> None:
-        """Read a window: all at once, or one by one where something is wrong."""
-        places = range(
-            self.position, min(self.position + self._window, len(self._items))
-        )
-        if not places:
+    def _read_window(self) -> None:
+        """Read the next window at once, or one by one after an error."""
+        end = min(self.position + self._window, len(self._dataset))
+        positions = range(self.position, end)
+        if not positions:
             raise StopIteration
         try:
-            found = self._items.get_many(places)
+            items = self._dataset.get_many(positions)
         except Exception:
-            found = [self._one(place) for place in places]
-        self._waiting = found[::-1]
+            items = [self._read_one(i) for i in positions]
+        self._waiting = items[::-1]
 
-    def _one(self, place: int) -> Any:
+    def _read_one(self, position: int) -> Any:
         try:
-            return self._items.get_many([place])[0]
+            return self._dataset.get_many([position])[0]
         except Exception as error:
             return Failure(error)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `resume` goes on from: all so far is done, or skipped."""
+        """Return the state after the samples so far, skipped ones included."""
         return self.state_after(self.position, self.skipped)
 
     def state_after(self, done: int, skipped: int) -> dict[str, Any]:
-        """Return the state after some items, and so many skipped in all."""
-        return self._items._state_after(done, skipped)
+        """Return the state after `done` samples, with `skipped` skipped in total."""
+        return self._dataset._state_after(done, skipped)
 
     def close(self) -> None:
         """End the iteration."""
@@ -204,21 +214,32 @@ class CombinedIterator(Iterator[T_co]):
         self._waiting = []
 
 
-def combined(
-    join: str, datasets: Sequence[BaseDataset[Any]], samples: int, *how: object
+def combine_identities(
+    join: str, datasets: Sequence[BaseDataset[Any]], samples: int, *options: object
 ) -> Identity:
-    """Return the identity of datasets put together in some way."""
+    """Return the identity of a combination of datasets.
+
+    Parameters
+    ----------
+    join : str
+        Stands between the names.
+    datasets : sequence of BaseDataset
+    samples : int
+        The number of items of the combination.
+    *options
+        Kind and parameters of the combination, hashed by their `repr`.
+    """
     parts = []
     for part in datasets:
         identity = part._identity()
         order = order_digest(part._order())
         parts.append((identity.samples, identity.digest, order))
-    digest = blake2b(repr((how, parts)).encode(), digest_size=8).hexdigest()
+    digest = blake2b(repr((options, parts)).encode(), digest_size=8).hexdigest()
     name = join.join(part._identity().name for part in datasets)
     return Identity(name, samples, digest)
 
 
-BLOCK = 1024  # places in which the proportions hold
+BLOCK = 1024  # base positions in which the proportions hold
 Stop = Literal["first", "all"]
 
 
@@ -229,55 +250,66 @@ def mix(
     *,
     stop: Stop = "first",
 ) -> Mix[T]:
-    """Mix datasets: their samples take turns at random, in given proportions.
+    """Mix datasets: interleave their samples at random, in given proportions.
 
-    Each dataset keeps its own order at large: 1,024 neighbours of the mix are shuffled
-    among themselves. Shuffle the datasets before, or the mix as a whole, where more is
-    wanted. What comes when depends on nothing but the seed, the weights and the sizes.
+    Each dataset keeps its own order roughly: only blocks of 1,024 samples of the mix
+    are shuffled. Shuffle the datasets first, or the mix, for more. The order depends
+    on the seed, the weights and the sizes only.
 
     Parameters
     ----------
     datasets : sequence of datasets
-        Of `open`, `mix` or `zip_by_key`; mapped, selected or shuffled ones too.
+        Results of `open`, `mix` or `zip_by_key`; also mapped, selected or shuffled.
     weights : sequence of float, optional
-        Their proportions, which need not add up to 1; by their sizes without it,
-        so that each sample comes once. In 1,024 places from a multiple of that on
-        they hold, but for about one sample a dataset.
+        Proportions, not necessarily of sum 1. They hold in each block of 1,024 samples,
+        up to about one sample a dataset. By default the sizes: every sample comes once.
     seed : int
     stop : {"first", "all"}
-        When to end: when the first dataset is used up; or when all were, those that
-        are used up before beginning again.
+        End of the mix: when the first dataset is exhausted; or when all are, with
+        exhausted ones repeated.
 
     Returns
     -------
     Mix
-        A sequence of their items. It can be shuffled as a whole, split by rank,
-        resumed and batched, as any dataset.
+        A sequence of the items. Like a dataset it can be shuffled, split by rank,
+        resumed and batched.
 
     Raises
     ------
     ValueError
-        No datasets, or weights that are not positive or of another number.
+        No datasets are given, or weights that are not positive or of another number.
+    TypeError
+        One of the datasets is not a dataset.
     """
     datasets = list(datasets)
     if not datasets:
-        raise ValueError("a mix of no datasets")
+        raise ValueError("expected at least 1 dataset to mix, got none")
     for dataset in datasets:
         if not isinstance(dataset, BaseDataset):
-            raise TypeError(f"datasets are mixed, not {type(dataset).__name__}")
+            raise TypeError(f"expected datasets to mix, got {type(dataset).__name__!r}")
     if stop not in ("first", "all"):
-        raise ValueError(f'stop is "first" or "all", not {stop!r}')
+        raise ValueError(f'stop must be "first" or "all", got {stop!r}')
     if weights is not None:
         weights = [float(weight) for weight in weights]
         if len(weights) != len(datasets):
-            raise ValueError(f"{len(weights)} weights for {len(datasets)} datasets")
+            raise ValueError(
+                f"expected {len(datasets)} weights, one a dataset, got {len(weights)}"
+            )
         if not all(0 < weight < float("inf") for weight in weights):
-            raise ValueError(f"weights are positive, not {weights}")
+            raise ValueError(f"weights must be positive and finite, got {weights}")
     return Mix(datasets, weights, check_seed(seed), stop)
 
 
 class Mix(CombinedDataset[T_co]):
-    """Datasets mixed in given proportions; see `mix`."""
+    """Mix of datasets in given proportions; see `mix`.
+
+    Attributes
+    ----------
+    datasets : list
+        The source datasets.
+    shares : list of int
+        The number of samples from each dataset.
+    """
 
     def __init__(
         self,
@@ -289,12 +321,12 @@ class Mix(CombinedDataset[T_co]):
         stages: tuple[Callable[[Any], Any], ...] = (),
     ) -> None:
         super().__init__(plan, stages)
-        self.datasets = datasets
-        self._options = (weights, seed, stop)
-        self._shares: list[int] | None = None  # samples of each, once counted
+        self.datasets: list[BaseDataset[Any]] = datasets
+        self._options: tuple[list[float] | None, int, Stop] = (weights, seed, stop)
+        self._shares: list[int] | None = None  # once counted
         self._blocks: Shuffle | None = None
 
-    def _again(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Mix[Any]:
+    def _copy(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Mix[Any]:
         return Mix(self.datasets, *self._options, plan, stages)
 
     if TYPE_CHECKING:
@@ -303,11 +335,13 @@ class Mix(CombinedDataset[T_co]):
 
     @property
     def shares(self) -> list[int]:
-        """How many samples come from each dataset."""
+        """The number of samples from each dataset."""
         if self._shares is None:
             weights, seed, stop = self._options
             sizes = [len(dataset) for dataset in self.datasets]
-            self._shares = sizes if weights is None else shares(sizes, weights, stop)
+            self._shares = (
+                sizes if weights is None else compute_shares(sizes, weights, stop)
+            )
             keys = permutation_keys(seed, 0)
             self._blocks = Shuffle(sum(self._shares), keys, BLOCK, local=True)
         return self._shares
@@ -317,109 +351,123 @@ class Mix(CombinedDataset[T_co]):
 
     def _identify(self) -> Identity:
         _, seed, stop = self._options
-        how = ("mix", self.shares, seed, stop)
-        return combined(" + ", self.datasets, self._total(), *how)
+        options = ("mix", self.shares, seed, stop)
+        return combine_identities(" + ", self.datasets, self._total(), *options)
 
-    def source_of(self, place: int) -> tuple[int, int]:
-        """Return which dataset a place of the mix is of, and the position there."""
-        left = self.shares
+    def source_of(self, base_position: int) -> tuple[int, int]:
+        """Return the number of a sample's dataset, and its position there.
+
+        The samples of a block are numbered dataset by dataset; the shuffle within the
+        block maps base positions to these numbers.
+        """
+        shares = self.shares
         assert self._blocks is not None
-        start = place - place % BLOCK
-        stop = min(start + BLOCK, sum(left))
-        begins = split(left, start)
-        ends = split(left, stop)
-        counts = list(accumulate(b - a for a, b in zip(begins, ends, strict=True)))
-        rank = self._blocks[place] - start  # of what the block has, dataset by dataset
-        k = bisect_right(counts, rank)
-        before = counts[k - 1] if k else 0
-        return k, (begins[k] + rank - before) % len(self.datasets[k])
+        start = base_position - base_position % BLOCK
+        stop = min(start + BLOCK, sum(shares))
+        starts = split_proportionally(shares, start)
+        stops = split_proportionally(shares, stop)
+        counts = [b - a for a, b in zip(starts, stops, strict=True)]
+        ends = list(accumulate(counts))
+        number = self._blocks[base_position] - start
+        k = bisect_right(ends, number)
+        before = ends[k - 1] if k else 0
+        return k, (starts[k] + number - before) % len(self.datasets[k])
 
-    def _items(self, places: Iterable[int]) -> list[Any]:
-        wanted = [self.source_of(place) for place in places]
-        by_dataset: list[list[int]] = [[] for _ in self.datasets]
-        for k, position in wanted:
-            by_dataset[k].append(position)
-        found = [
+    def _read(self, base_positions: Iterable[int]) -> list[Any]:
+        sources = [self.source_of(i) for i in base_positions]
+        positions_of: list[list[int]] = [[] for _ in self.datasets]
+        for k, position in sources:
+            positions_of[k].append(position)
+        items = [
             iter(dataset.get_many(positions) if positions else ())
-            for dataset, positions in zip(self.datasets, by_dataset, strict=True)
+            for dataset, positions in zip(self.datasets, positions_of, strict=True)
         ]
-        return [next(found[k]) for k, _ in wanted]
+        return [next(items[k]) for k, _ in sources]
 
     def __repr__(self) -> str:
         return f"<Mix of {self.datasets!r}{self._plan}>"
 
 
-def shares(sizes: Sequence[int], weights: Sequence[float], stop: Stop) -> list[int]:
-    """Return how many samples of each dataset are mixed.
+def compute_shares(
+    sizes: Sequence[int], weights: Sequence[float], stop: Stop
+) -> list[int]:
+    """Return the number of samples from each dataset.
 
-    With ``"first"`` none has more than its size; with ``"all"`` none has fewer.
+    With ``"first"`` no share exceeds its size; with ``"all"`` none is below it.
     """
     if 0 in sizes:
         if stop == "first":
             return [0] * len(sizes)
-        raise ValueError("a dataset of no samples cannot begin again")
-    whole = [Fraction(weight) for weight in weights]
-    rounds = [size / weight for size, weight in zip(sizes, whole, strict=True)]
+        raise ValueError(
+            "a dataset without samples cannot be repeated: leave it out, or "
+            'pass stop="first"'
+        )
+    exact = [Fraction(weight) for weight in weights]
+    rounds = [size / weight for size, weight in zip(sizes, exact, strict=True)]
     if stop == "first":
-        return [floor(min(rounds) * weight) for weight in whole]
-    return [ceil(max(rounds) * weight) for weight in whole]
+        return [floor(min(rounds) * weight) for weight in exact]
+    return [ceil(max(rounds) * weight) for weight in exact]
 
 
-def split(shares: Sequence[int], count: int) -> list[int]:
-    """Return how many of the first `count` places fall to each dataset.
+def split_proportionally(shares: Sequence[int], count: int) -> list[int]:
+    """Return how many of the first `count` samples come from each dataset.
 
-    None has fewer places of more: each in turn takes its part, rounded down, of
-    what the ones before left.
+    Monotonic in `count`. Each dataset in turn takes its part, rounded down, of the
+    samples that earlier ones left.
     """
-    found = []
+    parts = []
     total = sum(shares)
     for share in shares:
         part = count * share // total if total else 0
-        found.append(part)
+        parts.append(part)
         total -= share
         count -= part
-    return found
+    return parts
 
 
 A = TypeVar("A")
 B = TypeVar("B")
-SHOWN = 5  # keys that an error names
+
+MAX_SHOWN = 5  # keys in an error message
 
 
 def zip_by_key(a: Dataset[A], b: Dataset[B], strict: bool = True) -> Zip[tuple[A, B]]:
-    """Join two datasets by key: a sequence of pairs ``(sample of a, sample of b)``.
+    """Join two datasets by key: a sequence of pairs ``(item of a, item of b)``.
 
-    Pairs come in the order of `a`. Nothing is read or looked up before a pair is
-    asked for; then `b` is looked up by key (see `Dataset.keys`).
+    Pairs have the order of `a`. Nothing is read in advance: access to a pair looks up
+    its key in `b` (see `Dataset.keys`).
 
     Parameters
     ----------
     a, b : Dataset
-        Mapped or decoded ones too; `b` must not have a key twice.
+        Also mapped or decoded. The keys of `b` must be unique.
     strict : bool
-        Each must have the keys of the other: what is missing is an error, which
-        names it. Otherwise keys that only one has are left out, for which all keys
-        of `a` are looked up once.
+        Require both datasets to have the same keys; a missing key is an error. If
+        False, keys of only one dataset are left out, which takes one look-up of
+        all keys of `a`.
 
     Raises
     ------
+    TypeError
+        One of the arguments is not a `Dataset`.
     FastshardError
-        When pairs are counted: the datasets have not as many samples.
+        When pairs are counted: the numbers of samples differ.
     SampleNotFoundError
-        When a pair is asked for: `b` has no such key.
+        On access to a pair: `b` lacks its key.
     AmbiguousKeyError
-        It has several; or, if it must have all, `a` has.
+        On access to a pair: its key occurs several times in `b`, or, with `strict`, in
+        `a`.
     """
     from fastshard.dataset.dataset import Dataset
 
     for dataset in (a, b):
         if not isinstance(dataset, Dataset):
-            raise TypeError(f"datasets with keys are joined, not {dataset!r:.60}")
+            raise TypeError(f"expected datasets with keys, got {dataset!r:.60}")
     return Zip(a, b, strict)
 
 
 class Zip(CombinedDataset[T_co]):
-    """Pairs of samples with the same key; see `zip_by_key`."""
+    """Pairs of samples with equal keys; see `zip_by_key`."""
 
     def __init__(
         self,
@@ -428,14 +476,14 @@ class Zip(CombinedDataset[T_co]):
         strict: bool,
         plan: Plan = Plan(),  # noqa: B008 - immutable
         stages: tuple[Callable[[Any], Any], ...] = (),
-        common: Any = None,
+        common: array[int] | None = None,
     ) -> None:
         super().__init__(plan, stages)
-        self.datasets = (a, b)
+        self.datasets: tuple[Dataset[Any], Dataset[Any]] = (a, b)
         self._strict = strict
-        self._common = common  # positions in `a` of keys that both have; or None
+        self._common = common  # positions in `a` of keys in both; None: all
 
-    def _again(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Zip[Any]:
+    def _copy(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> Zip[Any]:
         return Zip(*self.datasets, self._strict, plan, stages, self._common)
 
     if TYPE_CHECKING:
@@ -446,50 +494,52 @@ class Zip(CombinedDataset[T_co]):
         a, b = self.datasets
         if self._strict:
             if len(a) != len(b):
-                raise FastshardError(self._difference())
+                raise FastshardError(self._describe_difference())
             return len(a)
         if self._common is None:
-            from array import array
-
-            theirs = b.keys()
-            places = (i for i, key in enumerate(a.keys()) if key in theirs)
-            self._common = array("q", places)
+            keys = b.keys()
+            self._common = array(
+                "q", (i for i, key in enumerate(a.keys()) if key in keys)
+            )
         return len(self._common)
 
-    def _difference(self) -> str:
-        """Say which keys one dataset has and the other has not."""
+    def _describe_difference(self) -> str:
+        """Return a message that names keys missing in either dataset."""
         a, b = self.datasets
-        told = [f"the first dataset has {len(a):,} samples, the second {len(b):,}"]
-        for name, mine, theirs in (("second", a, b), ("first", b, a)):
-            known = theirs.keys()
-            own = mine.keys()
-            missing = list(islice((key for key in own if key not in known), SHOWN + 1))
+        parts = [f"the first dataset has {len(a):,} samples, the second {len(b):,}"]
+        for name, has, lacks in (("second", a, b), ("first", b, a)):
+            keys, others = has.keys(), lacks.keys()
+            missing = list(
+                islice((key for key in keys if key not in others), MAX_SHOWN + 1)
+            )
             if missing:
-                more = ", ..." if len(missing) > SHOWN else ""
-                shown = ", ".join(map(repr, missing[:SHOWN]))
-                told.append(f"the {name} has no {shown}{more}")
-        return "; ".join(told)
+                more = ", ..." if len(missing) > MAX_SHOWN else ""
+                shown = ", ".join(map(repr, missing[:MAX_SHOWN]))
+                parts.append(f"the {name} lacks {shown}{more}")
+        return "; ".join(parts)
 
     def _identify(self) -> Identity:
-        return combined(" & ", self.datasets, self._total(), "zip", self._strict)
+        options = ("zip", self._strict)
+        return combine_identities(" & ", self.datasets, self._total(), *options)
 
-    def _items(self, places: Iterable[int]) -> list[Any]:
+    def _read(self, base_positions: Iterable[int]) -> list[Any]:
         a, b = self.datasets
         if self._common is not None:
-            places = [self._common[place] for place in places]
-        mine, theirs = list(places), b.keys()
-        keys = [a.keys()[i] for i in mine]
-        if self._strict:  # as many samples, each key once, and each in `b`: all of it
-            for i, key in zip(mine, keys, strict=True):
+            base_positions = [self._common[i] for i in base_positions]
+        positions = list(base_positions)
+        keys, others = [a.keys()[i] for i in positions], b.keys()
+        if self._strict:
+            # Equal sizes, unique keys in `a`, each found in `b`: the same keys.
+            for i, key in zip(positions, keys, strict=True):
                 if a.keys().index(key) != i:
                     raise AmbiguousKeyError(key, [a.keys().index(key), i])
         try:
-            others = [theirs.index(key) for key in keys]
+            partners = [others.index(key) for key in keys]
         except SampleNotFoundError:
-            missing = [key for key in keys if key not in theirs]
+            missing = [key for key in keys if key not in others]
             where = f"the second dataset of zip_by_key, below {b._set.root}"
             raise SampleNotFoundError(missing[0], where) from None
-        return list(zip(a.get_many(mine), b.get_many(others), strict=True))
+        return list(zip(a.get_many(positions), b.get_many(partners), strict=True))
 
     def __repr__(self) -> str:
         return f"<Zip of {self.datasets[0]!r} and {self.datasets[1]!r}{self._plan}>"

@@ -1,4 +1,4 @@
-"""Datasets: many shards as one sequence of samples."""
+"""Sequence of the samples in many shards."""
 
 from __future__ import annotations
 
@@ -51,31 +51,31 @@ __all__ = [
 ]
 
 
-MOST_FETCHED = 1 << 62  # bytes of a remote batch, without max_memory
+NO_LIMIT = 1 << 62  # bytes of a remote batch without max_memory
 
 
 Missing = Literal["raise", "skip"]
 
 
 class Dataset(BaseDataset[T_co]):
-    """A sequence of samples over the shards of a dataset; see `fastshard.open`.
+    """Sequence of the samples in a dataset's shards; see `fastshard.open`.
 
-    What narrows, reorders or maps a dataset returns a new one on the same
-    shards. Nothing is read until a sample is asked for.
+    Methods that select, reorder or map samples return a new dataset on the same
+    shards. Nothing is read until a sample is accessed.
 
-    Pickled, it takes the paths, the counts and its own positions along, and
-    opens the shards again. It survives fork.
+    Datasets survive fork. A pickled one consists of the paths, the sample counts and
+    its own order; unpickled, it opens the shards again.
     """
 
     __slots__ = (
-        "_changes",
         "_count",
         "_decoders",
-        "_direct",
+        "_direct_locator",
         "_fields",
+        "_is_changed",
+        "_is_narrowed",
         "_keys",
-        "_narrows",
-        "_places",
+        "_locator",
         "_plan",
         "_required",
         "_set",
@@ -97,15 +97,17 @@ class Dataset(BaseDataset[T_co]):
         self._fields = fields
         self._required = required
         self._decoders = decoders
-        self._narrows = fields is not None or decoders is not None
-        self._changes = self._narrows or bool(stages)
+        self._is_narrowed = fields is not None or decoders is not None
+        self._is_changed = self._is_narrowed or bool(stages)
         self._stages = stages
         self._keys: DatasetKeys | None = None
-        self._places: SampleLocator | None = None  # once the samples are counted
-        self._direct: SampleLocator | None = None  # the same, if they are all there is
+        self._locator: SampleLocator | None = None  # once samples are counted
+        # The same if its samples are returned as they are: the fast path of ds[i].
+        self._direct_locator: SampleLocator | None = None
         self._count = 0
 
-    def _with(self, **changes: Any) -> Dataset[Any]:
+    def _replace(self, **changes: Any) -> Dataset[Any]:
+        """Return a copy with other shards or options of `__init__`."""
         options = {
             "plan": self._plan,
             "fields": self._fields,
@@ -116,20 +118,20 @@ class Dataset(BaseDataset[T_co]):
         shards = changes.pop("shards", self._set)
         return Dataset(shards, **(options | changes))
 
-    def _prepared(self) -> SampleLocator:
-        """Count, once; return where the samples are."""
-        if self._places is None or self._set.closed:
-            places = self._set.locator()
-            order = self._plan.order(places.total)
-            self._places = places if order is None else places.ordered(order)
-            self._count = self._places.count
-            if not self._changes:
-                self._direct = self._places
-        return self._places
+    def _prepare(self) -> SampleLocator:
+        """Count the samples on first use and return their locator."""
+        if self._locator is None or self._set.closed:
+            locator = self._set.locator()
+            order = self._plan.order(locator.total)
+            self._locator = locator if order is None else locator.ordered(order)
+            self._count = self._locator.count
+            if not self._is_changed:
+                self._direct_locator = self._locator
+        return self._locator
 
     def __len__(self) -> int:
-        """Return the number of samples; without indexes, shards are scanned."""
-        self._prepared()
+        """Return the number of samples, by a scan of shards without an index."""
+        self._prepare()
         return self._count
 
     @overload
@@ -139,49 +141,49 @@ class Dataset(BaseDataset[T_co]):
         self, key: slice | Sequence[int] | NDArray[Any]
     ) -> Dataset[T_co]: ...
     def __getitem__(self, key: Any) -> Any:
-        """Return a sample, or a dataset of some.
+        """Return a sample, or a dataset of several.
 
         Parameters
         ----------
         key : int, str, slice, sequence of int, or array
-            A position (negative ones count back) or a key: one sample. A slice,
-            positions in any order, or a mask of bool [samples]: a dataset.
+            A position (negative: from the end) or a key, for one sample. A slice,
+            positions in any order, or a mask of bool [samples], for a dataset.
 
         Raises
         ------
         IndexError
-            There is no such position.
+            A position is out of range.
         SampleNotFoundError
-            There is no sample of this key.
+            No sample has this key.
         AmbiguousKeyError
-            There are several.
+            Several samples have this key.
         FormatError, OSError, ClosedError
-            As for `open_shard` and for a shard's samples.
+            As for `open_shard` and for the samples of a shard.
         """
         if type(key) is int:
-            places = self._direct
-            return self._at(key) if places is None else places.at(key)
+            locator = self._direct_locator
+            return self._get(key) if locator is None else locator.at(key)
         if isinstance(key, str):
-            return self._at(self.keys().index(key))
+            return self._get(self.keys().index(key))
         if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
-            return self._at(key.__index__())
+            return self._get(key.__index__())
         return self._select(key)
 
-    def _at(self, i: int) -> Any:
-        places = self._places
-        if places is None:
-            places = self._prepared()
-        item = places.at(i)
-        if self._narrows:
+    def _get(self, i: int) -> Any:
+        locator = self._locator
+        if locator is None:
+            locator = self._prepare()
+        item = locator.at(i)
+        if self._is_narrowed:
             item.narrow(self._fields, self._required, self._decoders)
         return self._map_item_at(item, i) if self._stages else item
 
     def _get_samples(self, positions: Iterable[int]) -> list[Any]:
-        """Return samples, narrowed; not mapped."""
+        """Return samples by position, with selected fields, not mapped."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
-        items = LookaheadRing(self._prepared(), tuple(positions)).every()
-        if self._narrows:
+        items = LookaheadRing(self._prepare(), tuple(positions)).every()
+        if self._is_narrowed:
             for item in items:
                 item.narrow(self._fields, self._required, self._decoders)
         return items
@@ -189,40 +191,43 @@ class Dataset(BaseDataset[T_co]):
     def _load_samples(
         self, positions: Iterable[int], only: tuple[str, ...] | None = None
     ) -> list[Any]:
-        """Return samples whose bytes, or those of some fields, are in memory."""
+        """Return samples by position, with the bytes of all or `only` some fields read.
+
+        Bytes of local shards are brought into the page cache, those of remote shards
+        into the samples.
+        """
         samples = self._get_samples(positions)
         reading = self._set.reading
         if self._set.remote is not None:
-            fetch_samples(samples, reading.max_memory or MOST_FETCHED, only)
+            fetch_samples(samples, reading.max_memory or NO_LIMIT, only)
         elif reading.prefetch:
             prefetch_samples(samples, reading.window_bytes)
         return samples
 
     def get_many(self, positions: Iterable[int]) -> list[T_co]:
-        """Return samples by position, in the order given, as a list.
+        """Return samples by position, in the given order.
 
         Their bytes are brought into memory together, without the GIL.
 
         Raises
         ------
         IndexError
-            There is no such position.
+            A position is out of range.
         FormatError, OSError
             A sample cannot be read.
         """
         if not self._stages:
             return self._load_samples(positions)
-        asked = list(positions)
-        return self._map_items(self._load_samples(asked), asked)
+        positions = list(positions)
+        return self._map_items(self._load_samples(positions), positions)
 
     async def get_many_async(self, positions: Iterable[int]) -> list[T_co]:
-        """Do what `get_many` does, without holding up the event loop.
+        """Do what `get_many` does in a thread, under asyncio or trio.
 
-        Calls that are awaited together ask for their ranges together. In asyncio's
-        loops and trio's.
+        Calls awaited together read their remote ranges together.
         """
-        wanted = list(positions)
-        return await run_in_thread(lambda: self.get_many(wanted))
+        positions = list(positions)
+        return await run_in_thread(lambda: self.get_many(positions))
 
     def read_into(
         self,
@@ -240,29 +245,29 @@ class Dataset(BaseDataset[T_co]):
         out : buffer
             As for `Shard.read_into`.
         fields : str or sequence of str, optional
-            Which fields of each sample, in this order; otherwise all that it shows.
+            The fields of each sample to copy, in this order; by default all.
         threads : int, optional
             As for `Shard.read_into`.
 
         Returns
         -------
         ndarray of int64 [fields of all samples + 1]
-            Where each field begins in `out`, in bytes, and where the last ends.
+            The offset in `out` of each field, in bytes, and the end of the last.
 
         Raises
         ------
         FieldNotFoundError
-            A sample has no such field.
+            A sample lacks a field.
         ValueError, IndexError, FormatError, OSError
             As for `Shard.read_into`.
         """
-        wanted = (fields,) if isinstance(fields, str) else fields
-        return gather_samples(self._get_samples(positions), out, wanted, threads)
+        names = (fields,) if isinstance(fields, str) else fields
+        return gather_samples(self._get_samples(positions), out, names, threads)
 
     def columns(
         self,
         positions: Iterable[int],
-        fields: Any,
+        fields: str | Sequence[str] | Mapping[str, Any],
         *,
         ragged: Ragged = "error",
         threads: int | None = None,
@@ -273,21 +278,21 @@ class Dataset(BaseDataset[T_co]):
         ----------
         positions : sequence of int, or array
         fields : str, sequence of str, or mapping of str
-            By the field's decoder, as in a batch: ``npy`` fields keep their dtype and
-            shape; ``cls`` and the like are integers; a decoder of your own gives what
-            is stacked, or a list where that cannot be. Others are raw bytes. A
-            mapping tells the dtype of raw values, or their dtype and shape:
+            The names. Values are decoded as in a batch: ``npy`` fields keep their
+            dtype and shape, ``cls`` fields are integers, values of custom decoders are
+            stacked, or listed if they cannot be. Fields without a decoder are raw
+            bytes. A mapping gives the dtype of raw values, or dtype and shape:
             ``{"vec": "float32", "grid": ("u1", (8, 8)), "cls": "u1"}``.
         ragged : {"error", "list"}
-            What of a field whose shape or dtype is not the same in all samples: an
-            error; or a list of arrays, without a copy.
+            Handling of a field whose shape or dtype differs between samples: an error,
+            or a list of arrays without a copy.
         threads : int, optional
             As for `Shard.read_into`.
 
         Returns
         -------
         dict of str to ndarray [positions, *shape]
-            Copies: they are the caller's own.
+            Copies, owned by the caller.
 
         Raises
         ------
@@ -297,12 +302,12 @@ class Dataset(BaseDataset[T_co]):
             As for `Sample.array`.
         """
         if ragged not in ("error", "list"):
-            raise ValueError(f'ragged is "error" or "list", not {ragged!r}')
+            raise ValueError(f'ragged must be "error" or "list", got {ragged!r}')
         types = parse_field_types(fields)
         samples = self._load_samples(positions, tuple(types))
         return {
-            field: read_column(samples, field, told, ragged, threads, self._decoders)
-            for field, told in types.items()
+            field: read_column(samples, field, type_, ragged, threads, self._decoders)
+            for field, type_ in types.items()
         }
 
     def _iterator(
@@ -311,29 +316,28 @@ class Dataset(BaseDataset[T_co]):
         if self._set.closed:
             raise ClosedError("the dataset is closed")
         narrowing = (self._fields, self._required, self._decoders)
-        feed: ItemStream
+        stream: ItemStream
         failed: set[int] = set()
-        if self._plan == Plan():  # shards need not be counted before
+        if self._plan == Plan():  # begins before all shards are counted
             sizes = self._set.sizes()
-            feed = ShardStream(sizes, _Opener(self._set, sizes, failed), *narrowing)
+            opener = ShardOpener(self._set, sizes, failed)
+            stream = ShardStream(sizes, opener, *narrowing)
         else:
-            feed = PositionStream(self._prepared(), *narrowing)
-        make = self._map_item if self._stages else None
-        skipped = self._plan.skipped
+            stream = PositionStream(self._prepare(), *narrowing)
         return self._set.iterate(
-            feed,
+            stream,
             window,
-            make,
-            _StateAfter(self, failed),
+            self._map_item if self._stages else None,
+            StateMaker(self, failed),
             on_error=on_error,
-            skipped=skipped,
+            skipped=self._plan.skipped,
         )
 
     def _is_counted(self) -> bool:
         return self._plan != Plan() or self._set.is_counted()
 
     def _with_plan(self, plan: Plan) -> Dataset[T_co]:
-        return self._with(plan=plan)
+        return self._replace(plan=plan)
 
     def _total(self) -> int:
         return self._set.starts()[-1]
@@ -350,89 +354,88 @@ class Dataset(BaseDataset[T_co]):
     def keys(self) -> DatasetKeys:
         """Return the samples' keys: a lazy sequence of str."""
         if self._keys is None:
-            self._prepared()
+            self._prepare()
             self._keys = DatasetKeys(self._set, self._order())
         return self._keys
 
     @property
     def members(self) -> Members:
-        """All members of the shards, whatever samples were selected."""
+        """All members of the shards, independent of the selected samples."""
         return Members(self._set)
 
     @property
     def shards(self) -> Shards:
-        """The shards, opened when asked for."""
+        """The shards, opened on access."""
         return Shards(self._set)
 
     def select_fields(
         self: Dataset[Sample], *fields: str, missing: Missing = "raise"
     ) -> Dataset[Sample]:
-        """Return a dataset whose samples show these fields only, in this order.
+        """Return a dataset of samples with these fields only, in this order.
 
         Parameters
         ----------
         *fields : str
         missing : {"raise", "skip"}
-            What of samples that lack one of them: reading such a sample raises
-            `FieldNotFoundError`; or they are left out, for which all shards'
-            names are looked through now.
+            Handling of samples that lack a field: raise `FieldNotFoundError` on
+            access; or leave them out, which searches the names in all shards now.
         """
         if missing not in ("raise", "skip"):
-            raise ValueError(f'missing is "raise" or "skip", not {missing!r}')
-        self._refuse_mapped("select fields")
-        narrowed = self._with(fields=fields)
+            raise ValueError(f'missing must be "raise" or "skip", got {missing!r}')
+        self._require_unmapped("select_fields")
+        narrowed = self._replace(fields=fields)
         if missing == "raise":
             return narrowed
         mask = collect_mask(self._set, lambda k: self._set.samples(k).having(fields))
-        return narrowed._with(plan=Plan(apply_mask(mask, self._order())))
+        return narrowed._replace(plan=Plan(apply_mask(mask, self._order())))
 
     def filter(
         self,
         fn: Callable[[str, Mapping[str, int], Mapping[str, Any]], object],
     ) -> Dataset[T_co]:
-        """Return a dataset of the samples that a function wants; reads no data.
+        """Return a dataset of the samples that a function selects; reads no data.
 
         Parameters
         ----------
         fn : callable
-            ``fn(key, sizes, info) -> bool``: the sample's key; bytes of each
-            field; and what the index says of each field, a mapping from field
-            to dict that is parsed when it is asked for. Of a columnar dataset it
-            is the sample's ``{"metadata": dict}``.
+            ``fn(key, sizes, info) -> bool``. `sizes` are the bytes of each field.
+            `info` maps fields to dicts of index metadata, parsed on access; samples of
+            a columnar dataset have ``{"metadata": dict}``.
 
         Raises
         ------
         InfoNotFoundError
-            The function asks for a column that the index does not have.
+            The function reads a column that the index lacks.
         Exception
-            What the function raises, with a note that names the sample.
+            An error of the function, with a note that names the sample.
         """
         import numpy as np
 
-        facts = self._plain()._facts
+        unmapped = self._unmapped()
 
-        def is_wanted(i: int) -> bool:
-            found = facts(i)
+        def is_selected(i: int) -> bool:
+            description = unmapped._describe(i)
             try:
-                return bool(fn(*found))
+                return bool(fn(*description))
             except Exception as error:
-                sample = self._plain()._at(i)
+                sample = unmapped[i]
                 failure = add_notes(error, sample, f"position {i:,} of the dataset")
                 if failure is error:
                     raise
                 raise failure from error
 
-        wanted = [i for i in range(len(self)) if is_wanted(i)]
-        return self._plain()[np.array(wanted, np.int64)]._with(stages=self._stages)
+        selected = [i for i in range(len(self)) if is_selected(i)]
+        part = unmapped[np.array(selected, np.int64)]
+        return part._replace(stages=self._stages)
 
-    def _plain(self) -> Dataset[Sample]:
-        """Return the dataset before it is mapped."""
-        plain: Dataset[Any] = self._with(stages=()) if self._stages else self
+    def _unmapped(self) -> Dataset[Sample]:
+        """Return the dataset without mapped functions."""
+        plain: Dataset[Any] = self._replace(stages=()) if self._stages else self
         return plain
 
-    def _facts(self, i: int) -> tuple[str, dict[str, int], Mapping[str, Any]]:
-        """Return the key, the sizes and the infos of a sample."""
-        sample: Sample = self._at(i)
+    def _describe(self, i: int) -> tuple[str, dict[str, int], Mapping[str, Any]]:
+        """Return the key, the field sizes and the index metadata of a sample."""
+        sample: Sample = self._get(i)
         sizes = {}
         for field in sample:
             shard, member = sample.place(field)
@@ -440,48 +443,49 @@ class Dataset(BaseDataset[T_co]):
         return sample.key, sizes, sample.infos()
 
     def info(self, name: str, default: Any = RAISE) -> NDArray[Any]:
-        """Return one value that the index has of each sample, as a column.
+        """Return a column of the index: one value of each sample.
 
         Parameters
         ----------
         name : str
             As in ``shard.info(i)``: ``"width"``, ``"captions"``, ``"sha256"``.
         default : object, optional
-            What stands for a sample without it.
+            The value for samples without it.
 
         Returns
         -------
         ndarray [samples]
-            Of numbers where all values are; of objects otherwise. Of several
-            members of a sample the first that has the value gives it.
+            Numbers if all values are numbers, otherwise objects. The first member of
+            a sample that has the value provides it.
 
         Raises
         ------
         FastshardError
-            A sample has no such value, and there is no default.
+            A sample lacks the value, and there is no default.
         """
-        facts = self._plain()._facts
-        return info_column(map(facts, range(len(self))), name, default)
+        describe = self._unmapped()._describe
+        return info_column(map(describe, range(len(self))), name, default)
 
     def map(self, fn: Callable[[T_co], T]) -> Dataset[T]:
-        """Return a dataset of ``fn(item)``, called when an item is asked for."""
-        return self._with(stages=(*self._stages, fn))
+        """Return a dataset of ``fn(item)``, called on access."""
+        return self._replace(stages=(*self._stages, fn))
 
     def decode(self: Dataset[Sample], *fields: str) -> Dataset[dict[str, Any]]:
-        """Return a dataset of plain values, decoded when they are asked for.
+        """Return a dataset of dicts of values, decoded on access.
 
         Parameters
         ----------
         *fields : str
-            The fields to decode; all of them without any.
+            The fields to decode; by default all.
 
         Returns
         -------
         Dataset
-            Of dicts from field to value, and ``"__key__"``; see `Sample.decode`.
+            Dicts from field to value, with the key as ``"__key__"``; see
+            `Sample.decode`.
         """
-        self._refuse_mapped("decode")
-        return self.map(_Decode(fields))
+        self._require_unmapped("decode")
+        return self.map(DecodeStage(fields))
 
     def exclude(self, shards: Iterable[str | int]) -> Dataset[T_co]:
         """Return the dataset without some shards.
@@ -489,32 +493,31 @@ class Dataset(BaseDataset[T_co]):
         Parameters
         ----------
         shards : iterable of str or int
-            Their paths, as they are in ``ds.shards.paths``, last parts of them,
-            or their positions.
+            Paths as in ``ds.shards.paths``, last parts of paths, or positions.
 
         Raises
         ------
         ValueError
-            There is no such shard, or several are meant by one name.
+            A shard is not in the dataset, or its name is ambiguous.
         """
-        gone = {self.shards.index(shard) for shard in shards}
-        if self._plan == Plan():  # the shards need not even be readable
-            return self._with(shards=require_tars(self._set).without(gone))
+        excluded = {self.shards.index(shard) for shard in shards}
+        if self._plan == Plan():  # without opening a shard: it may be unreadable
+            return self._replace(shards=require_tars(self._set).without(excluded))
         import numpy as np
 
         starts = self._set.starts()
         kept = np.ones(starts[-1], bool)
-        for k in gone:
+        for k in excluded:
             kept[starts[k] : starts[k + 1]] = False
-        return self._with(plan=Plan(apply_mask(kept, self._order())))
+        return self._replace(plan=Plan(apply_mask(kept, self._order())))
 
-    def _refuse_mapped(self, what: str) -> None:
+    def _require_unmapped(self, method: str) -> None:
         if self._stages:
-            raise FastshardError(f"{what} before the dataset is mapped or decoded")
+            raise FastshardError(f"call {method} before map and decode, not after")
 
     def stats(self) -> dict[str, int]:
-        """Count shards, samples, members, and the bytes of the members."""
-        self._prepared()
+        """Return the numbers of shards, samples, members, and bytes of members."""
+        self._prepare()
         shards = self._set
         return {
             "shards": shards.file_count(),
@@ -524,19 +527,19 @@ class Dataset(BaseDataset[T_co]):
         }
 
     def memory_info(self) -> dict[str, int | None]:
-        """Say how much memory reading takes now, in bytes.
+        """Return the memory in use for reading, in bytes.
 
         Returns
         -------
         dict
-            ``mapped``: of the address space, by shards that are open. ``resident``:
-            of that, in this process's memory; None where the system does not say.
-            ``buffered``: brought ahead by iterations.
+            ``mapped``: address space of the mapped shards. ``resident``: their part in
+            this process's memory; None if the system does not tell. ``buffered``:
+            bytes prefetched by iterations.
         """
         return memory_info(self._set)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
-        """Look for faults in every shard and index; see `verify_dataset`."""
+        """Check every shard and index and return the faults; see `verify_dataset`."""
         faults = self._set.verify()
         if faults is None:
             from fastshard.dataset.verify import verify_dataset
@@ -545,9 +548,9 @@ class Dataset(BaseDataset[T_co]):
         return faults
 
     def close(self) -> None:
-        """Let go of the shards, of datasets made from this one too.
+        """Close the shards, for all datasets derived from this one.
 
-        Views that are alive stay valid.
+        Existing views stay valid.
         """
         self._set.close()
 
@@ -558,12 +561,12 @@ class Dataset(BaseDataset[T_co]):
         self.close()
 
     def __repr__(self) -> str:
-        # The same before and after counting: grain tells its sources apart by it.
+        # Independent of whether samples were counted: grain compares sources by it.
         where = f"{len(self._set):,} shards below {self._set.root!r}"
         return f"<Dataset: {where}{self._plan}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._prepared()  # so that workers need not count
+        self._prepare()  # spares workers the count
         options = {
             "plan": self._plan,
             "fields": self._fields,
@@ -571,24 +574,27 @@ class Dataset(BaseDataset[T_co]):
             "decoders": self._decoders,
             "stages": self._stages,
         }
-        return _again, (self._set, options)
+        return _rebuild, (self._set, options)
 
 
-def _again(shards: ShardSet, options: dict[str, Any]) -> Dataset[Any]:
+def _rebuild(shards: ShardSet, options: dict[str, Any]) -> Dataset[Any]:
     return Dataset(shards, **options)
 
 
-class _Opener:
-    """Opens shards for one iteration, and notes which could not be opened.
+_again = _rebuild  # the name in pickles of version 0.1
+
+
+class ShardOpener:
+    """Opens the shards of one iteration and records failures.
 
     Parameters
     ----------
     shards : ShardSet
     sizes : list of int or None
-        Samples of each shard, as far as they were counted before.
+        The number of samples of each shard, None if not counted yet.
     failed : set of int
-        Gets the shards that could not be opened and were not counted: each of them
-        stands for one item of the iteration.
+        Receives the uncounted shards that could not be opened. Each stands for one
+        item of the iteration.
     """
 
     def __init__(
@@ -607,24 +613,35 @@ class _Opener:
             raise
 
 
-class _StateAfter:
-    """Returns the state after some items of an iteration over a dataset."""
+class StateMaker:
+    """Makes the states of an iteration over a dataset.
+
+    Keeps the shards alive until `release`, and refers to them weakly afterwards.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    failed : set of int
+        As in `ShardOpener`.
+    """
 
     def __init__(self, dataset: Dataset[Any], failed: set[int]) -> None:
         self._set: ShardSet | None = dataset._set
-        self._known = ref(dataset._set)
+        self._set_ref = ref(dataset._set)
         self._plan = dataset._plan
-        self._failed = failed  # see `_Opener`
+        self._failed = failed
 
     def __call__(self, done: int, skipped: int) -> dict[str, Any]:
-        shards = self._known()
+        """Return the state after `done` items, with `skipped` skipped in total."""
+        shards = self._set_ref()
         if shards is None:
-            raise ClosedError("the iteration was closed, and its dataset is gone")
+            raise ClosedError("the iteration is closed, and its dataset was deleted")
         if self._failed:
-            done = self._position(done, shards.starts())
+            done = self._count_samples(done, shards.starts())
         return Dataset(shards, plan=self._plan)._state_after(done, skipped)
 
-    def _position(self, done: int, starts: list[int]) -> int:
+    def _count_samples(self, done: int, starts: list[int]) -> int:
+        """Return the number of samples in the first `done` items."""
         for k, (start, end) in enumerate(pairwise(starts)):
             items = 1 if k in self._failed else end - start
             if done < items:
@@ -633,15 +650,18 @@ class _StateAfter:
         return starts[-1]
 
     def release(self) -> None:
-        """Keep the shards no longer."""
+        """Drop the reference that keeps the shards alive."""
         self._set = None
 
 
-class _Decode:
-    """A stage that decodes a sample; a class, so that it pickles."""
+class DecodeStage:
+    """Mapped function that decodes a sample; a class, so that it pickles."""
 
     def __init__(self, fields: tuple[str, ...]) -> None:
         self.fields = fields
 
     def __call__(self, sample: Sample) -> dict[str, Any]:
         return sample.decode(*self.fields)
+
+
+_Decode = DecodeStage  # the name in pickles of version 0.1

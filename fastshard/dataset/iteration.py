@@ -1,4 +1,4 @@
-"""Iterators over samples and over batches, which know their state."""
+"""Iterators over samples and batches, with a state to resume from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = [
     "ErrorHandler",
     "OnError",
     "SampleIterator",
-    "alone",
-    "handler_of",
+    "enter_exclusively",
+    "make_error_handler",
 ]
 
 
@@ -33,15 +33,15 @@ OnError = Literal["raise", "skip"] | Callable[[Exception, int], object]
 
 
 class SampleIterator(Iterator[T_co], Protocol[T_co]):
-    """An iterator over samples that knows how far it is; see `Dataset.iter`.
+    """Iterator over samples with a state to resume from; see `Dataset.iter`.
 
     Attributes
     ----------
     position : int
-        Of the sample that comes next, in what is iterated over.
+        The position of the next sample in the iterated dataset.
     skipped : int
-        Samples that could not be read and were passed over; those before the state
-        that it began from included.
+        The number of unreadable samples that were skipped, including those before the
+        state that the iteration was resumed from.
     """
 
     @property
@@ -52,91 +52,97 @@ class SampleIterator(Iterator[T_co], Protocol[T_co]):
     def __next__(self) -> T_co: ...
     def __length_hint__(self) -> int: ...
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after what came so far, skipped or not."""
+        """Return the state after the samples so far, skipped ones included."""
         ...
 
     def state_after(self, done: int, skipped: int) -> dict[str, Any]:
-        """Return the state after some samples, and so many skipped in all."""
+        """Return the state after `done` samples, with `skipped` skipped in total."""
         ...
 
     def close(self) -> None:
-        """End the iteration, and its thread."""
+        """End the iteration and its prefetching thread."""
         ...
 
 
 class ErrorHandler:
-    """Which errors an iteration passes over, and who is told.
+    """Decides which errors of samples are skipped, and reports them.
 
     Parameters
     ----------
-    told : callable, optional
-        ``told(error, position)`` is called for each that is passed over.
+    callback : callable, optional
+        Called as ``callback(error, position)`` for each skipped error.
     """
 
-    def __init__(self, told: Callable[[Exception, int], object] | None = None) -> None:
-        self._told = told
+    def __init__(
+        self, callback: Callable[[Exception, int], object] | None = None
+    ) -> None:
+        self._callback = callback
 
     def __call__(self, error: Exception, position: int) -> bool:
-        """Say whether to go on after an error of the sample at a position.
+        """Tell whether to skip an error of the sample at a position.
 
-        Passed over is what the sample's data can cause: `FastshardError`, `OSError`,
-        `ValueError`, `EOFError`, and what a field's decoder raises (`is_of_data`).
-        Raised are a closed dataset, a library that is missing, and what else a
-        mapped function raises: `TypeError`, `KeyError`, `NameError`, ...
+        Skipped are errors that bad data can cause: `FastshardError`, `OSError`,
+        `ValueError`, `EOFError`, and those of decoders (`is_of_data`). A closed
+        dataset, a missing library, and other errors of mapped functions (`TypeError`,
+        `KeyError`, `NameError`, ...) are not.
         """
         if isinstance(error, ClosedError | MissingLibraryError):
             return False
         kinds = (FastshardError, OSError, ValueError, EOFError)
         if not isinstance(error, kinds) and not is_of_data(error):
             return False
-        if self._told is not None:
-            self._told(error, position)
+        if self._callback is not None:
+            self._callback(error, position)
         return True
 
 
-def handler_of(on_error: OnError) -> ErrorHandler | None:
-    """Return what decides about errors; None: all of them are raised.
+def make_error_handler(on_error: OnError) -> ErrorHandler | None:
+    """Return the handler of an `on_error` option, or None to raise all errors.
 
     Raises
     ------
     ValueError
-        It is none of "raise", "skip" and a function.
+        The option is neither "raise" nor "skip" nor a function.
     """
     if callable(on_error):
         return ErrorHandler(on_error)
     if on_error not in ("raise", "skip"):
-        raise ValueError(f'on_error is "raise", "skip" or a function, not {on_error!r}')
+        raise ValueError(
+            f'on_error must be "raise", "skip" or a function, got {on_error!r}'
+        )
     return ErrorHandler() if on_error == "skip" else None
 
 
 @contextmanager
-def alone(entered: threading.Lock) -> Iterator[None]:
-    """Refuse a second thread while one is inside."""
-    if not entered.acquire(blocking=False):
+def enter_exclusively(lock: threading.Lock) -> Iterator[None]:
+    """Hold a lock, or raise ValueError if another thread holds it."""
+    if not lock.acquire(blocking=False):
         raise ValueError("another thread is in this iterator")
     try:
         yield
     finally:
-        entered.release()
+        lock.release()
 
 
 class BatchIterator(Iterator[T_co]):
-    """An iterator over collated batches; see `Dataset.batches`.
+    """Iterator over collated batches with a state to resume from.
 
-    After an error of one sample the next batch has those that were read before it,
-    and goes on behind it. A batch that cannot be collated has had its turn.
+    After the error of a sample, the next batch begins with the samples read before the
+    error and continues after it. A batch that fails to collate is not repeated.
 
     Parameters
     ----------
     samples : SampleIterator
     count : int or callable
-        How many samples there are, or a function that counts them when that is asked.
+        The number of samples, or a function that counts them on demand.
     size : int
         Samples of a batch.
     collate : callable
+        Makes a batch of a list of samples.
     drop_last : bool
+        Drop a last batch of fewer than `size` samples.
     on_error : ErrorHandler, optional
-        Decides about samples that only `collate` finds to be broken.
+        Decides about samples that only `collate` finds unreadable.
     """
 
     def __init__(
@@ -154,19 +160,21 @@ class BatchIterator(Iterator[T_co]):
         self._collate = collate
         self._drop_last = drop_last
         self._on_error = on_error
-        self._begun: list[tuple[int, Any]] = []  # position, sample: of the next batch
-        self._entered = threading.Lock()
-        self._broken = 0  # samples that could not be collated, and were passed over
-        self._done = 0, samples.skipped  # after the batches that had their turn
+        self._pending: list[
+            tuple[int, Any]
+        ] = []  # position, sample: for the next batch
+        self._lock = threading.Lock()
+        self._dropped = 0  # skipped samples that `collate` found unreadable
+        self._done = 0, samples.skipped  # after the batches so far
 
     def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
-        """Return how many batches are to come; at most, where samples are skipped."""
+        """Return the number of remaining batches, at most if samples are skipped."""
         if callable(self._count):
             self._count = self._count()
-        left = max(0, self._count - self._samples.position) + len(self._begun)
+        left = max(0, self._count - self._samples.position) + len(self._pending)
         return left // self._size if self._drop_last else -(-left // self._size)
 
     def __length_hint__(self) -> int:
@@ -174,71 +182,72 @@ class BatchIterator(Iterator[T_co]):
 
     @property
     def position(self) -> int:
-        """Position of the sample that comes after the batches so far."""
+        """The position of the first sample after the batches so far."""
         return self._done[0]
 
     @property
     def skipped(self) -> int:
-        """Samples passed over before that; those of the state it began from too."""
+        """The number of skipped samples, including those before a resumed state."""
         return self._done[1]
 
     def __next__(self) -> T_co:
-        with alone(self._entered):
+        with enter_exclusively(self._lock):
             while True:
-                batch = self._filled()
+                batch = self._fill_batch()
                 try:
                     return self._collate([sample for _, sample in batch])
                 except Exception:
-                    kept = self._readable(batch)
-                    if len(kept) == len(batch):
+                    readable = self._drop_unreadable(batch)
+                    if len(readable) == len(batch):
                         raise
-                    self._begun = kept
+                    self._pending = readable
 
-    def _filled(self) -> list[tuple[int, Any]]:
-        """Return the samples of the next batch, whose turn has come then."""
+    def _fill_batch(self) -> list[tuple[int, Any]]:
+        """Read the samples of the next batch and count them as done."""
         if not callable(self._count) and len(self) == 0:
             raise StopIteration
-        begun, samples = self._begun, self._samples
-        while len(begun) < self._size:
+        pending, samples = self._pending, self._samples
+        while len(pending) < self._size:
             try:
                 sample = next(samples)
-                begun.append((samples.position - 1, sample))
+                pending.append((samples.position - 1, sample))
             except StopIteration:
-                self._count = samples.position  # fewer, if a shard cannot be read
-                if not begun or self._drop_last:
-                    begun.clear()
+                # Fewer than counted if a shard could not be opened.
+                self._count = samples.position
+                if not pending or self._drop_last:
+                    pending.clear()
                     raise
                 break
-        self._begun = []
-        self._done = samples.position, samples.skipped + self._broken
-        return begun
+        self._pending = []
+        self._done = samples.position, samples.skipped + self._dropped
+        return pending
 
-    def _readable(self, batch: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        """Return those of a batch that can be collated; the others are passed over.
+    def _drop_unreadable(self, batch: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """Return the samples of a batch that can be collated.
 
         Raises
         ------
         Exception
-            That of a sample, if it is none to pass over.
+            The error of a sample that is not to be skipped.
         """
         if self._on_error is None or not isinstance(self._collate, Collation):
             return batch
-        kept = []
+        readable = []
         for position, sample in batch:
             try:
                 self._collate.check(sample)
             except Exception as error:
                 if not self._on_error(error, position):
                     raise
-                self._broken += 1
+                self._dropped += 1
             else:
-                kept.append((position, sample))
-        return kept
+                readable.append((position, sample))
+        return readable
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the batches that were returned so far."""
+        """Return the state after the batches so far."""
         return self._samples.state_after(*self._done)
 
     def close(self) -> None:
-        """End the iteration, and its thread."""
+        """End the iteration and its prefetching thread."""
         self._samples.close()
