@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fastshard._core.io.source import LocalFile
 from fastshard.errors import FormatError
 
-__all__ = ["ArrayType", "HeaderCheck", "needs_pickle"]
+__all__ = ["ArrayType", "HeaderChecker", "needs_pickle"]
 
 FIRST_READ = 256 + 64  # bytes of each member
 MAX_HEADER = 1 << 20  # bytes
@@ -31,8 +31,8 @@ class ArrayType(NamedTuple):
     shape: tuple[int, ...]
 
 
-class HeaderCheck:
-    """Check of members, with a cache of results by header and size.
+class HeaderChecker:
+    """Checker of members, with a cache of results by header and size.
 
     Parameters
     ----------

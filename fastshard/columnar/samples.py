@@ -71,14 +71,19 @@ def build_samples(
 
 
 def build_samples_from_image(
-    image: bytes, root: int, places: list[int], owner: Owner, most: int
+    image: bytes, root: int, column_numbers: list[int], owner: Owner, max_bytes: int
 ) -> ColumnSamples | None:
     """Build a table of samples, with their metadata, from the bytes of an index.
 
     Parameters
     ----------
-    image, root, places, most
+    image, root
         As for `read_image`.
+    column_numbers : list of int
+        Column numbers in a stored row: of the id, the metadata, and each field's offset
+        and shard.
+    max_bytes : int
+        Size of the table of rows, at most.
     owner : Owner
         Referenced by the samples.
 
@@ -89,7 +94,9 @@ def build_samples_from_image(
     """
     files = owner.files
     fields = list(files.folders)
-    found = read_image(image, root, places, fields, files.opener, owner.path, most)
+    found = read_image(
+        image, root, column_numbers, fields, files.opener, owner.path, max_bytes
+    )
     if found is None:
         return None
     for rows in found[0]:

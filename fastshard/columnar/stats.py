@@ -14,7 +14,7 @@ from fastshard.columnar.connection import (
     open_reader,
     translate_error,
 )
-from fastshard.columnar.headers import ArrayType, HeaderCheck
+from fastshard.columnar.headers import ArrayType, HeaderChecker
 from fastshard.columnar.read.leases import Lease
 from fastshard.columnar.read.shard_members import scan_members
 from fastshard.columnar.schema import INDEX_NAME, Field, read_fields, shard_name
@@ -120,7 +120,7 @@ def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, A
 
 def _count_members(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
     """Count the members of a field that rows refer to, and the others."""
-    check = HeaderCheck()
+    check = HeaderChecker()
     sums: Counter[str] = Counter(live_bytes=0, dead_bytes=0, dead_members=0)
     kinds: Counter[ArrayType] = Counter()
     rows = conn.execute(

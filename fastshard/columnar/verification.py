@@ -16,7 +16,7 @@ from fastshard.columnar.connection import (
     open_reader,
     translate_error,
 )
-from fastshard.columnar.headers import HeaderCheck
+from fastshard.columnar.headers import HeaderChecker
 from fastshard.columnar.read.leases import Lease
 from fastshard.columnar.read.query import limit_value_size
 from fastshard.columnar.read.shard_members import ShardMembers, scan_members
@@ -78,12 +78,12 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
         except FormatError as error:
             return [_make_fault(error)]
         try:
-            return _verify(conn, name, HeaderCheck(allow_pickle=allow_pickle))
+            return _verify(conn, name, HeaderChecker(allow_pickle=allow_pickle))
         finally:
             conn.close()
 
 
-def _verify(conn: ReaderConnection, root: str, check: HeaderCheck) -> list[Fault]:
+def _verify(conn: ReaderConnection, root: str, check: HeaderChecker) -> list[Fault]:
     """Run all checks; an error of the index ends them and is the last fault."""
     faults = list(_check_integrity(conn))
     try:
@@ -220,7 +220,7 @@ def _check_field(
     root: str,
     field: Field,
     lengths: dict[tuple[Any, Any], Any],
-    check: HeaderCheck,
+    check: HeaderChecker,
 ) -> Iterator[Fault]:
     """Check the rows of a field, shard by shard."""
     sql = (
@@ -261,7 +261,7 @@ def _check_shard(
     field: str,
     length: Any,
     rows: list[Row],
-    check: HeaderCheck,
+    check: HeaderChecker,
 ) -> Iterator[Fault]:
     """Check a shard, and the rows that refer to it.
 
@@ -273,7 +273,7 @@ def _check_shard(
     length : int or None
         As recorded; any other value counts as None.
     rows : list of Row
-    check : HeaderCheck
+    check : HeaderChecker
     """
     recorded = length if type(length) is int and length >= 0 else None
     try:

@@ -77,7 +77,7 @@ def load_image(snapshot: Snapshot) -> ColumnSamples | None:
 def _find_columns(
     connection: sqlite3.Connection, fields: Iterable[str]
 ) -> list[int] | None:
-    """Return the positions, in a stored row, of the columns that `read_image` takes.
+    """Return the numbers, in a stored row, of the columns that `read_image` takes.
 
     None if SQLite would convert a stored value (another declared type, a default), or
     would compare ids otherwise than by their bytes.
