@@ -479,8 +479,8 @@ cdef class RowCopy:
             if states[slot] == 0:
                 states[slot] = 1 if shard.open_source().is_resident() else 2
             if states[slot] == 2 and pieces.nbytes < MAX_PAGED_IN:
-                pieces.add_guess(shard, i)
-        pieces.bring()
+                pieces.add_cold(shard, i)
+        pieces.page_in()
         if are_resident(self.mappings):
             self.mappings.resident_until = now + LOOK_EVERY
         return 0

@@ -1,7 +1,7 @@
-"""Many members at once: moved into memory of the caller's, or paged in, without the GIL.
+"""Bulk reads: copy many members into one buffer, or page them in, without the GIL.
 
-What is not in the page cache is asked for well before it is waited for. Threads
-are started when there is enough to move: one costs as much as some 100 KB.
+The kernel is advised of uncached pages well before they are touched. Threads are
+started for large reads only: starting one costs as much as copying some 100 KB.
 """
 
 cimport cython
@@ -17,15 +17,12 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from fastshard._core.buffers cimport int64s_of
+from fastshard._core.dataset.shard cimport SampleBase, Shard
+from fastshard._core.io.source cimport MAX_PAGE_IN, RemoteSource, Source
 from fastshard._core.pages cimport fs_advise_pages, fs_populate_pages
 from fastshard._core.platform cimport (
-    fs_has_bit, fs_pread, fs_prefetch, fs_advise_file,
+    fs_advise_file, fs_has_bit, fs_pread, fs_prefetch,
 )
-from fastshard._core.io.source cimport RemoteSource
-from fastshard._core.io.source cimport MAX_PAGE_IN
-from fastshard._core.dataset.shard cimport SampleBase
-from fastshard._core.dataset.shard cimport Shard
-from fastshard._core.io.source cimport Source
 from fastshard._core.threads cimport (
     fs_atomic_load, fs_atomic_next, fs_thread_join, fs_thread_start, fs_thread_t,
 )
@@ -36,26 +33,27 @@ from array import array
 from fastshard.errors import FormatError
 
 cdef enum:
-    MOST_THREADS = 64
-    USUAL_THREADS = 4              # more gain nothing: memory is the limit
-    AHEAD = 256                    # pieces asked for before one is waited for
+    MAX_THREADS = 64
+    DEFAULT_THREADS = 4            # more gain nothing: memory is the limit
+    PIECES_AHEAD = 256             # advised before the first is waited for
     BYTES_AHEAD = 4 << 20          # of each piece
-    STEP = 1 << 20                 # bytes brought and copied at a time
+    STEP = 1 << 20                 # bytes paged in and copied at a time
 
-cdef uint64_t WORTH_A_THREAD = 4 << 20  # bytes for each
-cdef uint64_t TAKEN = 128 << 10    # bytes that a thread takes at a time, about
+cdef uint64_t BYTES_PER_THREAD = 4 << 20
+cdef uint64_t BATCH_BYTES = 128 << 10  # about what a thread takes at a time
 
-cdef struct work_t:                # what threads share
+cdef struct work_t:                # shared by the threads
     piece_t *pieces
     uint64_t count
-    uint64_t taken                 # pieces that a thread took at a time
-    uint64_t next                  # batch of them that nobody took yet
-    uint64_t asked                 # pieces that the kernel knows of
+    uint64_t batch                 # pieces that a thread takes at a time
+    uint64_t next                  # number of the next batch
+    uint64_t advised               # pieces that the kernel is advised of
 
 
-cdef void ask(const piece_t *piece) noexcept nogil:
+cdef void advise(const piece_t *piece) noexcept nogil:
+    """Advise the kernel of a piece that may not be resident."""
     cdef uint64_t size = min(piece.size, <uint64_t> BYTES_AHEAD)
-    if not piece.far:
+    if not piece.cold:
         return
     if piece.base != NULL:
         fs_advise_pages(piece.base + piece.offset, size)
@@ -63,10 +61,11 @@ cdef void ask(const piece_t *piece) noexcept nogil:
         fs_advise_file(piece.fd, piece.offset, size)
 
 
-cdef void move_mapped(piece_t *piece) noexcept nogil:
+cdef void copy_mapped(piece_t *piece) noexcept nogil:
+    """Page in a piece of a mapped file; copy it to its destination, if any."""
     cdef const uint8_t *start = piece.base + piece.offset
     cdef uint64_t size
-    if not piece.far:
+    if not piece.cold:
         if piece.to != NULL:
             memcpy(piece.to, start, <size_t> piece.size)
         piece.done = piece.size
@@ -82,9 +81,10 @@ cdef void move_mapped(piece_t *piece) noexcept nogil:
         piece.done += size
 
 
-cdef void move_read(piece_t *piece) noexcept nogil:
+cdef void read_piece(piece_t *piece) noexcept nogil:
+    """Read a piece with pread, if it has a destination."""
     cdef int64_t got
-    if piece.to == NULL:           # asked for: who reads it waits without the GIL
+    if piece.to == NULL:           # advised; its reader waits without the GIL
         piece.done = piece.size
     while piece.done < piece.size:
         got = fs_pread(
@@ -97,72 +97,75 @@ cdef void move_read(piece_t *piece) noexcept nogil:
         piece.done += got
 
 
-cdef void *run(void *argument) noexcept nogil:
-    """Move batches of pieces until none is left."""
+cdef void *move_batches(void *argument) noexcept nogil:
+    """Move batches of pieces until none is left; the body of a thread."""
     cdef work_t *work = <work_t *> argument
     cdef piece_t *piece
-    cdef uint64_t i, end, known
+    cdef uint64_t i, end, k
     while True:
-        i = fs_atomic_next(&work.next) * work.taken
+        i = fs_atomic_next(&work.next) * work.batch
         if i >= work.count:
             return NULL
-        end = min(i + work.taken, work.count)
-        while fs_atomic_load(&work.asked) < min(end + AHEAD, work.count):
-            known = fs_atomic_next(&work.asked)
-            if known < work.count:
-                ask(&work.pieces[known])
+        end = min(i + work.batch, work.count)
+        while fs_atomic_load(&work.advised) < min(end + PIECES_AHEAD, work.count):
+            k = fs_atomic_next(&work.advised)
+            if k < work.count:
+                advise(&work.pieces[k])
         while i < end:
             piece = &work.pieces[i]
-            if i + 1 < end and not piece[1].far and piece[1].base != NULL:
+            if i + 1 < end and not piece[1].cold and piece[1].base != NULL:
                 fs_prefetch(piece[1].base + piece[1].offset)
             if piece.base != NULL:
-                move_mapped(piece)
+                copy_mapped(piece)
             else:
-                move_read(piece)
+                read_piece(piece)
             i += 1
 
 
-cdef void move_all(piece_t *pieces, size_t count, uint64_t nbytes, int threads) noexcept nogil:
-    cdef fs_thread_t[MOST_THREADS] others
+cdef void move_pieces(
+    piece_t *pieces, size_t count, uint64_t nbytes, int threads
+) noexcept nogil:
+    """Move all pieces with some threads, this one included."""
+    cdef fs_thread_t[MAX_THREADS] others
     cdef work_t work
     cdef int started = 0
     memset(&work, 0, sizeof(work))
     work.pieces = pieces
     work.count = count
-    work.taken = min(max(TAKEN * count // (nbytes + 1), <uint64_t> 1), <uint64_t> 64)
+    work.batch = min(max(BATCH_BYTES * count // (nbytes + 1), <uint64_t> 1), <uint64_t> 64)
     while started < threads - 1:
-        if fs_thread_start(&others[started], run, &work) != 0:
-            break                  # those that there are do it
+        if fs_thread_start(&others[started], move_batches, &work) != 0:
+            break                  # fewer threads do it
         started += 1
-    run(&work)
+    move_batches(&work)
     while started > 0:
         started -= 1
         fs_thread_join(others[started])
 
 
-cdef int threads_for(uint64_t nbytes, object threads) except -1:
-    """How many threads: those wanted, as long as each has enough to do."""
-    wanted = min(USUAL_THREADS, os.cpu_count() or 1) if threads is None else threads
-    if wanted < 1:
-        raise ValueError(f"threads is at least 1, not {threads!r}")
-    return max(1, min(wanted, MOST_THREADS, nbytes // WORTH_A_THREAD))
+cdef int choose_threads(uint64_t nbytes, object threads) except -1:
+    """Return the number of threads: the requested one, or fewer for few bytes."""
+    count = min(DEFAULT_THREADS, os.cpu_count() or 1) if threads is None else threads
+    if count < 1:
+        raise ValueError(f"threads must be at least 1, got {threads!r}")
+    return max(1, min(count, MAX_THREADS, nbytes // BYTES_PER_THREAD))
 
 
 @cython.final
 cdef class Pieces:
-    """Extents of members, checked, and where their bytes go."""
+    """Checked extents of members, with their destinations."""
 
     def __cinit__(self):
         self.shards = []
         self.sources = []
-        self.held = []
+        self.staged = []
         self.errors = {}
 
     def __reduce__(self):
-        raise TypeError("pieces do not pickle")
+        raise TypeError("Pieces do not pickle")
 
     cdef piece_t *add(self, Shard shard, Py_ssize_t member) except NULL:
-        """Add a member; the caller says where to."""
+        """Add a member; the caller sets its destination."""
         cdef piece_t *piece
         cdef uint64_t offset, size
         if not 0 <= member < <Py_ssize_t> shard.table.columns.count:
@@ -171,19 +174,19 @@ cdef class Pieces:
                 f"{shard.table.columns.count:,} members"
             )
         if shard is not self.last:
-            self.turn_to(shard, member)
+            self.select_shard(shard, member)
         shard.extent(self.source, member, &offset, &size)
         piece = self.append(member, offset, size)
         if self.remote is not None:
-            self.find_staged(piece)
+            self.use_staged(piece)
         else:
-            piece.far = not self.near and not self.source.has_resident(offset, size)
+            piece.cold = not self.resident and not self.source.has_resident(offset, size)
         return piece
 
     cdef piece_t *append(
         self, Py_ssize_t member, uint64_t offset, uint64_t size
     ) except NULL:
-        """Append a part of the source whose turn it is."""
+        """Append an extent of the selected shard."""
         cdef piece_t *piece
         if self.count == self.room:
             self.grow()
@@ -199,24 +202,24 @@ cdef class Pieces:
         self.nbytes += size
         return piece
 
-    cdef int add_guess(self, Shard shard, Py_ssize_t member) except -1:
-        """Add what is likely to hold a member, to be brought, if it may be far."""
+    cdef int add_cold(self, Shard shard, Py_ssize_t member) except -1:
+        """Add the likely extent of a member to page in, unless it is resident."""
         cdef piece_t *piece
         cdef uint64_t offset, size
         if shard is not self.last:
-            self.turn_to(shard, member)
-        if self.most > 0 and self.nbytes >= self.most:
-            return 0               # it would be released before it is read
+            self.select_shard(shard, member)
+        if self.limit > 0 and self.nbytes >= self.limit:
+            return 0               # would be released before it is read
         if not shard.estimate_extent(self.source, member, &offset, &size):
             return 0               # raises when it is read
-        if self.near or self.source.has_resident(offset, size):
+        if self.resident or self.source.has_resident(offset, size):
             return 0
         piece = self.append(member, offset, min(size, <uint64_t> MAX_PAGE_IN))
-        piece.far = True
+        piece.cold = True
         return 0
 
-    cdef int bring(self) except -1:
-        """Bring all pieces; raise what is wrong with the first that cannot be."""
+    cdef int page_in(self) except -1:
+        """Page in all pieces; raise the error of the first that fails."""
         cdef size_t i
         if self.count == 0:
             return 0
@@ -227,35 +230,35 @@ cdef class Pieces:
                 raise error
         return 0
 
-    cdef int turn_to(self, Shard shard, Py_ssize_t member) except -1:
-        """Members of this shard come now, this one first."""
+    cdef int select_shard(self, Shard shard, Py_ssize_t member) except -1:
+        """Select the shard that the next members belong to; errors name `member`."""
         cdef Source source = shard.open_source()
         try:
             source.check_size()
         except FormatError as error:
             raise shard.annotate(error, member) from None
-        self.near = source.is_resident()
+        self.resident = source.is_resident()
         self.source = source
         self.remote = source if isinstance(source, RemoteSource) else None
-        self.most = max(self.most, source.touch_limit())
+        self.limit = max(self.limit, source.touch_limit())
         self.last = shard
         self.shards.append(shard)
-        self.sources.append(source)  # held, whoever closes the shard meanwhile
+        self.sources.append(source)  # keeps it open if the shard is closed
         return 0
 
-    cdef int find_staged(self, piece_t *piece) except -1:
-        """Point at bytes that were brought before, or note that they are wanted."""
+    cdef int use_staged(self, piece_t *piece) except -1:
+        """Point a remote piece at staged bytes, or count it as unstaged."""
         cdef bytes data = self.remote.staged_at(piece.offset, piece.size)
         if data is None:
-            self.wanted += 1
+            self.unstaged += 1
             return 0
-        self.held.append(data)
+        self.staged.append(data)
         piece.base = <uint8_t *> PyBytes_AS_STRING(data)
         piece.offset = 0
         return 0
 
-    cdef int fetch(self) except -1:
-        """Have remote pieces brought, straight to where they go."""
+    cdef int read_remote(self) except -1:
+        """Read unstaged remote pieces to their destinations."""
         cdef piece_t *piece
         cdef size_t i
         wants = []
@@ -290,30 +293,30 @@ cdef class Pieces:
         return 0
 
     cdef int move(self, object threads) except -1:
-        """Move all bytes. What failed has `done` below `size`: see `failure`."""
-        cdef int count = threads_for(self.nbytes, threads)
+        """Move all pieces; one that failed has `done` below `size`, see `failure`."""
+        cdef int count = choose_threads(self.nbytes, threads)
         cdef size_t start = 0
         cdef size_t end
         cdef uint64_t nbytes
-        if self.wanted > 0:
-            self.fetch()
-        if self.most == 0:
+        if self.unstaged > 0:
+            self.read_remote()
+        if self.limit == 0:
             with nogil:
-                move_all(self.at, self.count, self.nbytes, count)
-            return self.prove(0, self.count)
-        while start < self.count:  # no more at a time than may be resident
-            end = self.end_of(start, &nbytes)
-            count = threads_for(nbytes, threads)
+                move_pieces(self.at, self.count, self.nbytes, count)
+            return self.check_headers(0, self.count)
+        while start < self.count:  # no more at a time than the ring allows
+            end = self.find_end(start, &nbytes)
+            count = choose_threads(nbytes, threads)
             self.touch(start, end, False)
             with nogil:
-                move_all(self.at + start, end - start, nbytes, count)
-            self.prove(start, end)
-            self.touch(start, end, True)  # another thread may have had them released
+                move_pieces(self.at + start, end - start, nbytes, count)
+            self.check_headers(start, end)
+            self.touch(start, end, True)  # another thread may have released them
             start = end
         return 0
 
-    cdef int prove(self, size_t start, size_t end) except -1:
-        """Compare the headers of members of which an index alone tells."""
+    cdef int check_headers(self, size_t start, size_t end) except -1:
+        """Compare the headers of members known from an unverified index."""
         cdef Shard shard
         cdef piece_t *piece
         cdef bint doubtful = False
@@ -334,20 +337,20 @@ cdef class Pieces:
                 shard.check_header(self.sources[piece.owner], piece.member)
             except (FormatError, OSError) as error:
                 self.errors[i] = error
-                piece.wrong = True
+                piece.mismatched = True
         return 0
 
-    cdef size_t end_of(self, size_t start, uint64_t *nbytes) noexcept:
-        """Where the pieces end that are moved together, and how many bytes they are."""
+    cdef size_t find_end(self, size_t start, uint64_t *nbytes) noexcept:
+        """Return the end of the pieces to move together; set their number of bytes."""
         cdef size_t i = start
         nbytes[0] = 0
-        while i < self.count and (i == start or nbytes[0] < self.most):
+        while i < self.count and (i == start or nbytes[0] < self.limit):
             nbytes[0] += self.at[i].size
             i += 1
         return i
 
     cdef int touch(self, size_t start, size_t end, bint moved) except -1:
-        """Note that the bytes of some pieces are touched."""
+        """Mark the pages of some pieces as touched."""
         cdef piece_t *piece
         cdef Source source
         cdef size_t i
@@ -355,26 +358,26 @@ cdef class Pieces:
             piece = &self.at[i]
             source = <Source> self.sources[piece.owner]
             source.touch(piece.offset, piece.size)
-            if moved or not piece.far:
+            if moved or not piece.cold:
                 source.confine(piece.offset, piece.size)
         return 0
 
-    cdef bint has_moved(self, size_t i) noexcept:
-        """Whether piece `i` surely was moved; else `failure` knows."""
+    cdef bint is_moved(self, size_t i) noexcept:
+        """Say whether piece `i` was surely moved; otherwise ask `failure`."""
         cdef piece_t *piece = &self.at[i]
-        if piece.wrong:
+        if piece.mismatched:
             return False
         return piece.done == piece.size and (piece.base != NULL or piece.to == NULL)
 
     cdef object failure(self, size_t i):
-        """Why piece `i` was not moved; or None: it was, and nothing speaks against it."""
+        """Return the error of piece `i`, or None if it was moved."""
         cdef piece_t *piece = &self.at[i]
         cdef Shard shard = self.shard_of(i)
         cdef Source source = self.sources[piece.owner]
-        if self.has_moved(i):
+        if self.is_moved(i):
             return None
         error = self.errors.get(i)
-        if piece.wrong:
+        if piece.mismatched:
             return error
         if error is not None:
             return shard.annotate(error, piece.member)
@@ -391,22 +394,22 @@ cdef class Pieces:
         free(self.at)
 
 
-# Into one buffer of the caller's
+# Reads into a buffer of the caller
 
 @cython.final
 cdef class Target:
-    """The caller's buffer, held while it is written to."""
+    """Buffer of the caller, held while it is written."""
 
     cdef Py_buffer buffer
     cdef bint held
-    cdef uint64_t row              # bytes of each row; 0: members one after another
+    cdef uint64_t row              # bytes of a row; 0: members are concatenated
     cdef uint64_t rows
 
     def __cinit__(self, out):
         if not PyObject_CheckBuffer(out) and hasattr(out, "__array__"):
             import numpy
 
-            out = numpy.asarray(out)  # a tensor: on its own memory
+            out = numpy.asarray(out)  # a tensor: shares its memory
         PyObject_GetBuffer(out, &self.buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
         self.held = True
         if self.buffer.ndim > 1:
@@ -419,14 +422,14 @@ cdef class Target:
 
 
 def resolve_positions(positions, Py_ssize_t count):
-    """Return positions as an int64 buffer; negative ones count back.
+    """Return positions as an array of int64; negative ones count from the end.
 
     Raises
     ------
     IndexError
-        There is no such position.
+        A position is out of range.
     TypeError
-        They are not integers.
+        A position is not an integer.
     """
     cdef Py_buffer buffer
     cdef int64_t *numbers
@@ -459,13 +462,13 @@ def resolve_positions(positions, Py_ssize_t count):
     return whole
 
 
-cdef int put(Pieces pieces, Target target, int64_t *offsets) except -1:
-    """Say where each piece goes, and note where each begins and the last ends."""
+cdef int assign_targets(Pieces pieces, Target target, int64_t *offsets) except -1:
+    """Set the destination of each piece; write their offsets, and the end of the last."""
     cdef uint64_t at = 0
     cdef size_t i
     cdef piece_t *piece
     if target.row > 0 and pieces.count > target.rows:
-        raise ValueError(f"{pieces.count:,} members into {target.rows:,} rows")
+        raise ValueError(f"{pieces.count:,} members do not fit into {target.rows:,} rows")
     for i in range(pieces.count):
         piece = &pieces.at[i]
         if target.row > 0 and piece.size != target.row:
@@ -486,32 +489,32 @@ cdef int put(Pieces pieces, Target target, int64_t *offsets) except -1:
 
 
 def gather(list shards not None, members, out, *, skips=None, threads=None):
-    """Copy members into one buffer; the GIL is released.
+    """Copy members into one buffer without the GIL.
 
     Parameters
     ----------
     shards : list of Shard
         One for each member, or one for all.
     members : sequence of int
-        Positions of members that there are.
+        Positions in range.
     out : buffer
-        Writable and contiguous. One dimension: members are put one after another.
-        More: one member a row.
+        Writable and contiguous. If it has one dimension, members are concatenated;
+        otherwise each fills a row.
     skips : sequence of int, optional
-        Bytes at the start of each member that are left out.
+        Number of bytes to skip at the start of each member.
     threads : int, optional
 
     Returns
     -------
     ndarray of int64 [members + 1]
-        Where each begins in `out`, and where the last ends.
+        Offset of each member in `out`, and the end of the last.
     """
     cdef Target target = Target(out)
-    return move(pieces_of(shards, members, skips), target, threads)
+    return move(make_pieces(shards, members, skips), target, threads)
 
 
 def pack(list shards not None, members, allocate, *, threads=None):
-    """Copy members one after another into a buffer of their size; the GIL is released.
+    """Concatenate members in a new buffer without the GIL.
 
     Parameters
     ----------
@@ -523,15 +526,15 @@ def pack(list shards not None, members, allocate, *, threads=None):
     Returns
     -------
     buffer, ndarray of int64 [members + 1]
-        What was allocated; where each member begins in it, and where the last ends.
+        The allocated buffer; offset of each member in it, and the end of the last.
     """
-    cdef Pieces pieces = pieces_of(shards, members, None)
+    cdef Pieces pieces = make_pieces(shards, members, None)
     out = allocate(pieces.nbytes)
     return out, move(pieces, Target(out), threads)
 
 
-cdef Pieces pieces_of(list shards, members, skips):
-    """Return the extents of members, without what is left out of each."""
+cdef Pieces make_pieces(list shards, members, skips):
+    """Return the extents of members without their skipped starts."""
     cdef Pieces pieces = Pieces()
     cdef Py_buffer buffer
     cdef const int64_t *numbers = int64s_of(members, &buffer)
@@ -540,29 +543,36 @@ cdef Pieces pieces_of(list shards, members, skips):
     try:
         count = buffer.len // 8
         if not single and len(shards) != count:
-            raise ValueError("shards and members of different lengths")
+            raise ValueError(
+                f"expected a shard for each of {count:,} members, got {len(shards):,}"
+            )
         for i in range(count):
             pieces.add(<Shard?> shards[0 if single else i], numbers[i])
     finally:
         PyBuffer_Release(&buffer)
     if skips is not None:
-        leave_out(pieces, skips)
+        skip_starts(pieces, skips)
     return pieces
 
 
-cdef int leave_out(Pieces pieces, skips) except -1:
-    """Leave out some bytes at the start of each piece."""
+cdef int skip_starts(Pieces pieces, skips) except -1:
+    """Remove some bytes at the start of each piece."""
     cdef Py_buffer buffer
     cdef const int64_t *skipped = int64s_of(skips, &buffer)
     cdef piece_t *piece
     cdef size_t i
     try:
         if buffer.len // 8 != <Py_ssize_t> pieces.count:
-            raise ValueError("members and skips of different lengths")
+            raise ValueError(
+                f"expected {pieces.count:,} skips, got {buffer.len // 8:,}"
+            )
         for i in range(pieces.count):
             piece = &pieces.at[i]
             if not 0 <= skipped[i] <= <int64_t> piece.size:
-                raise ValueError("more is left out than there is")
+                raise ValueError(
+                    f"a skip must be between 0 and the member's {piece.size:,} bytes, "
+                    f"got {skipped[i]:,}"
+                )
             piece.offset += skipped[i]
             piece.size -= skipped[i]
             pieces.nbytes -= skipped[i]
@@ -572,7 +582,7 @@ cdef int leave_out(Pieces pieces, skips) except -1:
 
 
 cdef object move(Pieces pieces, Target target, threads):
-    """Move pieces to where they go; returns where each begins, and the last ends."""
+    """Copy pieces into a buffer; return their offsets, and the end of the last."""
     import numpy
 
     cdef Py_buffer buffer
@@ -580,12 +590,12 @@ cdef object move(Pieces pieces, Target target, threads):
     offsets = numpy.empty(pieces.count + 1, numpy.int64)
     int64s_of(offsets, &buffer, writable=True)
     try:
-        put(pieces, target, <int64_t *> buffer.buf)
+        assign_targets(pieces, target, <int64_t *> buffer.buf)
     finally:
         PyBuffer_Release(&buffer)
     pieces.move(threads)
     for i in range(pieces.count):
-        if not pieces.has_moved(i):
+        if not pieces.is_moved(i):
             error = pieces.failure(i)
             if error is not None:
                 raise error
@@ -597,10 +607,10 @@ def read_members(Shard shard not None, positions, out, threads):
     return gather([shard], resolve_positions(positions, len(shard)), out, threads=threads)
 
 
-# Bytes of their own
+# Copies
 
-cdef object prepare(Pieces pieces, Shard shard, Py_ssize_t i):
-    """Check an extent and make room for its bytes."""
+cdef object add_copy(Pieces pieces, Shard shard, Py_ssize_t i):
+    """Add a member with a new bytes object as its destination; return the object."""
     cdef piece_t *piece = pieces.add(shard, i)
     cdef object room = PyBytes_FromStringAndSize(NULL, piece.size)
     piece.to = <uint8_t *> PyBytes_AS_STRING(room)
@@ -608,51 +618,54 @@ cdef object prepare(Pieces pieces, Shard shard, Py_ssize_t i):
 
 
 def copy_members(list shards not None, list positions not None):
-    """Copy members out of shards.
+    """Return copies of members' bytes.
 
     Parameters
     ----------
     shards : list of Shard
     positions : list of int
-        One for each shard: a member of it.
+        Position of a member in each shard.
 
     Returns
     -------
     list of bytes or Exception
-        In the order given. What cannot be read is the exception that says why:
+        In the given order. The item of a member that cannot be read is the exception:
         `IndexError`, `FormatError`, `OSError` or `ClosedError`.
     """
     cdef Pieces pieces = Pieces()
     cdef Py_ssize_t k
     cdef size_t i
     if len(positions) != len(shards):
-        raise ValueError("shards and positions of different lengths")
+        raise ValueError(
+            f"expected a position for each of {len(shards):,} shards, "
+            f"got {len(positions):,}"
+        )
     found = []
-    places = []                    # of each piece, in `found`
+    indexes = []                   # in `found`, of each piece
     for k in range(len(shards)):
         try:
-            found.append(prepare(pieces, <Shard?> shards[k], positions[k]))
-            places.append(k)
+            found.append(add_copy(pieces, <Shard?> shards[k], positions[k]))
+            indexes.append(k)
         except (IndexError, ValueError, OSError) as error:
             found.append(error)
     pieces.move(None)
     for i in range(pieces.count):
         error = pieces.failure(i)
         if error is not None:
-            found[places[i]] = error
+            found[indexes[i]] = error
     return found
 
 
-# Into the page cache
+# Prefetch into the page cache
 
 def prefetch_samples(list samples not None, uint64_t most):
-    """Bring the fields of samples that are not in memory, all asked for at once.
+    """Page in the fields of samples that are not resident.
 
     Parameters
     ----------
     samples : list of SampleBase
     most : int
-        Bytes; what is beyond is brought when it is asked for.
+        Maximum number of bytes.
 
     Raises
     ------
@@ -672,12 +685,12 @@ def prefetch_samples(list samples not None, uint64_t most):
                 continue
             if pieces.nbytes >= most:
                 break
-            pieces.add_guess(shard, member)
-    pieces.bring()
+            pieces.add_cold(shard, member)
+    pieces.page_in()
 
 
 def prefetch_members(list shards not None, list members not None, uint64_t most):
-    """The same for members: one position for each shard."""
+    """Page in members that are not resident: one position for each shard."""
     cdef Pieces pieces = Pieces()
     cdef Shard shard
     cdef Source source
@@ -687,5 +700,5 @@ def prefetch_members(list shards not None, list members not None, uint64_t most)
             continue
         if pieces.nbytes >= most:
             break
-        pieces.add_guess(shard, member)
-    pieces.bring()
+        pieces.add_cold(shard, member)
+    pieces.page_in()

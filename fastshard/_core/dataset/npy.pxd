@@ -5,7 +5,7 @@ from fastshard._core.dataset.shard cimport Shard
 
 cdef enum:
     MAX_DIMENSIONS = 64            # NumPy 2's own limit (NPY_MAXDIMS)
-    CACHED_HEADER = 256               # of a header that is remembered
+    CACHED_HEADER = 256            # bytes of a header that is cached, at most
 
 cdef struct shape_t:
     int dimensions
@@ -30,7 +30,7 @@ cdef class LayoutCache:
     cdef int add(self, Layout layout) except -1
 
 
-cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache seen)
+cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache layouts)
 cdef object make_fault(uint64_t at, str reason)
 
 cdef LayoutCache get_layout_cache(Shard shard)
@@ -44,5 +44,5 @@ cdef object make_member_array(
 
 cdef object make_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
-    object owner, LayoutCache seen,
+    object owner, LayoutCache layouts,
 )

@@ -1,6 +1,6 @@
-"""``.npy`` members: their headers, arrays on their bytes, and members to be written.
+"""``.npy`` members: headers, arrays on their bytes, and a buffer of members to write.
 
-The only module that uses NumPy's C API; imported when the first array is asked for.
+The only module that uses NumPy's C API; imported on the first use of an array.
 Headers are those of NEP 1, versions 1.0 to 3.0 (numpy.lib.format).
 """
 
@@ -54,17 +54,17 @@ cdef extern from "numpy/arrayobject.h":
 
 cdef enum:
     MAX_HEADER = 1 << 20           # bytes; NumPy's writer pads to 64
-    SURELY_ALIGNED = 64            # bytes: more than any type asks for
-    BLOCK = 512                    # bytes of a tar's
+    SURELY_ALIGNED = 64            # bytes: enough for every type
+    BLOCK = 512                    # bytes of a tar header
     NAME_WIDTH = 100
     SIZE_AT = 124
     SIZE_DIGITS = 11
     CHECKSUM_AT = 148
     CHECKSUM_WIDTH = 8
-    KEPT_ROOM = 4 << 20            # bytes; what a large member took is given back
+    MAX_KEPT_ROOM = 4 << 20            # bytes; more is freed by `begin`
 
-cdef uint64_t MAX_OCTAL = 1 << 33  # bytes: what no longer fits eleven octal digits
-cdef uint64_t MAX_FILE = 1 << 62   # bytes; beyond it offsets are no int64 in SQLite
+cdef uint64_t MAX_OCTAL = 1 << 33  # bytes; the first size of more than eleven octal digits
+cdef uint64_t MAX_FILE = 1 << 62   # bytes; offsets must be int64 in SQLite
 cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
@@ -72,10 +72,10 @@ cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 @cython.final
 cdef class Layout:
-    """What a ``.npy`` header says: the array's type, shape and first byte."""
+    """Parsed ``.npy`` header: the array's type, shape and first byte."""
 
     cdef Layout copy(self):
-        """Return one like it: threads that count references to one wait for another."""
+        """Return a copy: threads that share a reference count contend for it."""
         cdef Layout other = Layout.__new__(Layout)
         other.dtype = copy.copy(self.dtype) if WITHOUT_GIL else self.dtype
         other.shape = self.shape
@@ -87,16 +87,16 @@ cdef class Layout:
 
 @cython.final
 cdef class LayoutCache:
-    """Headers that were seen last: those of a sample's fields, of its neighbours."""
+    """Cache of the last three layouts: the fields of a sample and of its neighbours."""
 
     cdef Layout find(self, const uint8_t *at, uint64_t size):
-        """Return the layout of a member that begins with a known header, or None."""
+        """Return the layout of a member that begins with a cached header, or None."""
         with cython.critical_section(self):
-            if begins_with(self.first, at, size):
+            if has_header(self.first, at, size):
                 return self.first
-            if begins_with(self.second, at, size):
+            if has_header(self.second, at, size):
                 return self.second
-            if begins_with(self.third, at, size):
+            if has_header(self.third, at, size):
                 return self.third
         return None
 
@@ -108,44 +108,45 @@ cdef class LayoutCache:
         return 0
 
 
-cdef bint begins_with(Layout layout, const uint8_t *at, uint64_t size):
+cdef bint has_header(Layout layout, const uint8_t *at, uint64_t size):
+    """Say whether a member begins with the header of a layout."""
     return (
         layout is not None and size >= layout.header_size
         and memcmp(at, layout.header, layout.header_size) == 0
     )
 
 
-cdef LayoutCache shared_layouts = LayoutCache()   # by all shards, and by those who have none
+cdef LayoutCache shared_layouts = LayoutCache()  # of all shards, and of other bytes
 
 
 cdef object make_fault(uint64_t at, str reason):
-    """A fault at a byte of the member; the caller knows of which."""
+    """Return an error at a byte of a member; the caller adds the name."""
     return FormatError(f"not a .npy array: {reason}", "", at)
 
 
-cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache seen):
-    """Return the layout of a member; most have a header that was seen before."""
-    cdef Layout layout = seen.find(at, size)
-    if layout is None and seen is not shared_layouts:  # another shard may have had it
+cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache layouts):
+    """Return the layout of a member, from the caches or by parsing its header."""
+    cdef Layout layout = layouts.find(at, size)
+    if layout is None and layouts is not shared_layouts:  # another shard may have had it
         layout = shared_layouts.find(at, size)
         if layout is not None:
             layout = layout.copy()
-            seen.add(layout)
-    return read_layout(at, size, seen) if layout is None else layout
+            layouts.add(layout)
+    return read_layout(at, size, layouts) if layout is None else layout
 
 
 def npy_size(view):
-    """Return how many bytes a ``.npy`` file has, by its header alone.
+    """Return the size of a ``.npy`` file in bytes from its header.
 
     Parameters
     ----------
     view : contiguous buffer
-        The file's first bytes, as many as there are of its header or more.
+        The first bytes of the file, at least its header.
 
     Raises
     ------
     FormatError
-        It is no header, not whole, or one of Python objects.
+        The header is invalid, truncated, or of Python objects.
     """
     cdef Py_buffer buffer
     cdef const uint8_t *head = bytes_of(view, &buffer)
@@ -157,8 +158,8 @@ def npy_size(view):
     return layout.header_size + layout.nbytes
 
 
-cdef Layout read_layout(const uint8_t *at, uint64_t size, LayoutCache seen):
-    """Read a header; add it if it is short."""
+cdef Layout read_layout(const uint8_t *at, uint64_t size, LayoutCache layouts):
+    """Parse the header of a member; cache it if it is short."""
     cdef span_t span = span_of(at, size)
     cdef const uint8_t *lead = take(&span, 8)
     cdef const uint8_t *digits
@@ -168,16 +169,16 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, LayoutCache seen):
     cdef bytes literal
     cdef Layout layout
     if lead == NULL or memcmp(lead, b"\x93NUMPY", 6) != 0:
-        raise make_fault(0, "it does not begin with its magic")
+        raise make_fault(0, "its magic is not \\x93NUMPY")
     if not 1 <= lead[6] <= 3 or lead[7] != 0:
-        raise make_fault(6, f"version {lead[6]}.{lead[7]}")
+        raise make_fault(6, f"unknown version {lead[6]}.{lead[7]}")
     width = 2 if lead[6] == 1 else 4
     digits = take(&span, width)
     if digits != NULL:
         for k in range(width):
             length |= <size_t> digits[k] << (8 * k)
     if digits == NULL or length > MAX_HEADER or length > span.left:
-        raise make_fault(8, "its header is cut, or of over 1 MiB")
+        raise make_fault(8, "its header is truncated or larger than 1 MiB")
     text = take(&span, length)
     try:
         literal = (<const char *> text)[:length]
@@ -186,32 +187,32 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, LayoutCache seen):
         ValueError, TypeError, SyntaxError, RecursionError, MemoryError, LookupError,
         OverflowError,
     ) as error:
-        raise make_fault(8 + width, f"a bad header: {error}") from error
+        raise make_fault(8 + width, f"invalid header: {error}") from error
     layout.header_size = 8 + width + length
     if layout.header_size <= CACHED_HEADER:
         memcpy(layout.header, at, layout.header_size)
         if memcmp(layout.header + 8 + width, <const char *> literal, length) != 0:
-            return layout          # it changes while it is read
-        seen.add(layout)
-        if seen is not shared_layouts:
+            return layout          # changed during the read: not cached
+        layouts.add(layout)
+        if layouts is not shared_layouts:
             shared_layouts.add(layout.copy())
     return layout
 
 
 cdef Layout parse_header(bytes text, int version):
-    """Evaluate the literal of a header. ValueError and the like say what is bad."""
+    """Evaluate the literal of a header; raise ValueError or the like if invalid."""
     cdef Layout layout = Layout.__new__(Layout)
     cdef uint64_t length
     cdef uint64_t limit = <uint64_t> PY_SSIZE_T_MAX
     source = text.decode("utf-8" if version == 3 else "latin-1")
     try:
         header = ast.literal_eval(source.strip())
-    except SyntaxError:            # Python 2 wrote lengths as 10L
+    except SyntaxError:            # Python 2 writes lengths as 10L
         header = ast.literal_eval(re.sub(r"(?<=[\s(,]\d)(\d*)L\b", r"\1", source.strip()))
     if not isinstance(header, dict) or set(header) != {
         "descr", "fortran_order", "shape"
     }:
-        raise ValueError("it must have descr, fortran_order and shape")
+        raise ValueError("expected the keys descr, fortran_order and shape")
     shape = header["shape"]
     if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS or any(
         type(n) is not int or n < 0 for n in shape
@@ -229,7 +230,7 @@ cdef Layout parse_header(bytes text, int version):
     layout.nbytes = layout.dtype.itemsize
     for k, length in enumerate(shape):
         layout.shape.lengths[k] = length
-    for length in shape:           # NumPy counts as if no length were 0
+    for length in shape:           # as NumPy, which counts a length of 0 as 1
         if length > 0 and layout.nbytes > limit // length:
             raise ValueError(f"shape {shape!r} is too large")
         layout.nbytes *= max(length, <uint64_t> 1)
@@ -238,12 +239,12 @@ cdef Layout parse_header(bytes text, int version):
     return layout
 
 
-# Arrays on bytes that an owner keeps alive
+# Arrays
 
 cdef cnp.ndarray new_array(
     cnp.dtype dtype, const shape_t *shape, void *data, bint writable, object owner
 ):
-    """Make an array on memory that `owner` keeps alive."""
+    """Return an array on memory that `owner` keeps alive."""
     cdef int flags = cnp.NPY_ARRAY_F_CONTIGUOUS if shape.fortran else 0
     cdef cnp.ndarray array
     cdef bint aligned = <size_t> data % SURELY_ALIGNED == 0
@@ -251,20 +252,21 @@ cdef cnp.ndarray new_array(
         flags |= cnp.NPY_ARRAY_WRITEABLE
     if aligned:
         flags |= cnp.NPY_ARRAY_ALIGNED
-    Py_INCREF(dtype)               # NumPy steals one
+    Py_INCREF(dtype)               # NumPy steals a reference
     array = PyArray_NewFromDescr(
         &PyArray_Type, <PyArray_Descr *> dtype, shape.dimensions,
         <const cnp.npy_intp *> shape.lengths,
         NULL, data, flags, NULL,
     )
-    Py_INCREF(owner)               # and one here
+    Py_INCREF(owner)               # stolen, too
     PyArray_SetBaseObject(array, <PyObject *> owner)
-    if not aligned:                # for this type it may be, all the same
+    if not aligned:                # it may be for this type
         PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
     return array
 
 
 cdef cnp.ndarray make_column(ExtentTable table, uint64_t *column):
+    """Return a column of a table as an array on the table's memory."""
     cdef shape_t shape
     shape.dimensions = 1
     shape.fortran = False
@@ -273,13 +275,13 @@ cdef cnp.ndarray make_column(ExtentTable table, uint64_t *column):
 
 
 def offsets_of(ExtentTable table not None):
-    """Return a table's offsets: uint64 [members], bytes, read-only, no copy."""
+    """Return a table's offsets in bytes: uint64 [members], read-only, not copied."""
     table.check_extents()
     return make_column(table, table.columns.offsets)
 
 
 def sizes_of(ExtentTable table not None):
-    """Return a table's sizes: uint64 [members], bytes, read-only, no copy."""
+    """Return a table's sizes in bytes: uint64 [members], read-only, not copied."""
     table.check_extents()
     return make_column(table, table.columns.sizes)
 
@@ -296,11 +298,11 @@ cdef object make_member_array(
     Shard shard, Py_ssize_t i, uint8_t *at, uint64_t size, object owner, object dtype,
     object shape,
 ):
-    """The same, of bytes that `Shard.hold` gave."""
+    """Return member `i` as an array on bytes from `Shard.pin`."""
     cdef bint writable = type(owner) is View and (<View> owner).owner.writable
     try:
         return make_array(at, size, dtype, shape, writable, owner, get_layout_cache(shard))
-    except FormatError as error:   # its offset is from the member's first byte
+    except FormatError as error:   # its offset is relative to the member
         offset = shard.table.columns.offsets[i] + error.offset
         raise FormatError(
             error.reason, shard.path, offset, shard.table.name(i)
@@ -312,7 +314,7 @@ cdef object make_member_array(
 
 
 cdef object make_layout_array(Layout layout, uint8_t *at, object owner):
-    """An array of a member that has a layout, and all of its bytes."""
+    """Return an array of a member whose layout and size are checked."""
     cdef bint writable = type(owner) is View and (<View> owner).owner.writable
     return new_array(
         layout.dtype, &layout.shape, at + layout.header_size, writable, owner
@@ -320,20 +322,20 @@ cdef object make_layout_array(Layout layout, uint8_t *at, object owner):
 
 
 cdef LayoutCache get_layout_cache(Shard shard):
-    """What is remembered of a shard: threads with handles of their own share none."""
-    cdef LayoutCache seen
+    """Return the layout cache of a shard handle; handles share none."""
+    cdef LayoutCache layouts
     with cython.critical_section(shard):
         if shard.layouts is None:
             shard.layouts = LayoutCache.__new__(LayoutCache)
-        seen = shard.layouts
-    return seen
+        layouts = shard.layouts
+    return layouts
 
 
 shard_module.array_maker = make_array_at
 
 
 def array_from_bytes(bytes data not None, dtype, shape, str path):
-    """Return bytes as an array that keeps them; read-only. See `Shard.array`."""
+    """Return a read-only array on bytes; see `Shard.array`."""
     try:
         return make_array(
             <uint8_t *> PyBytes_AS_STRING(data), len(data), dtype, shape, False, data,
@@ -346,7 +348,7 @@ def array_from_bytes(bytes data not None, dtype, shape, str path):
 @cython.final
 @cython.no_gc
 cdef class HeldBuffer:
-    """Some object's buffer: held until the last array on it goes."""
+    """Buffer of an object, held until the last array on it is deleted."""
 
     cdef Py_buffer buffer
 
@@ -358,14 +360,14 @@ cdef class HeldBuffer:
 
 
 def array_from_buffer(view, dtype=None, shape=None):
-    """Return any buffer's bytes as an array that keeps them, without a copy.
+    """Return an array on the bytes of a buffer, without a copy.
 
     Parameters
     ----------
     view : memoryview or another exporter of a contiguous buffer
         It may be released afterwards.
     dtype, shape
-        As for `Shard.array`; without them the bytes are ``.npy``.
+        As for `Shard.array`.
 
     Returns
     -------
@@ -375,19 +377,19 @@ def array_from_buffer(view, dtype=None, shape=None):
     Raises
     ------
     FormatError
-        The bytes are no ``.npy`` file, or one of Python objects. Its offset is
-        from the first of them.
+        The bytes are not a ``.npy`` file, or hold Python objects. The offset is
+        relative to the first byte.
     ValueError
-        Their number does not fit `dtype` and `shape`, or they have gaps.
+        The size does not fit `dtype` and `shape`, or the buffer is not contiguous.
     """
-    # A memoryview can be released, so none is an array's owner.
+    # A memoryview can be released, so it is never the owner of an array.
     cdef object own = view if type(view) is memoryview else PyMemoryView_FromObject(view)
-    cdef object owner = own.obj    # raises for one that was released
+    cdef object owner = own.obj    # raises if it is released
     cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(own)
     if not PyBuffer_IsContiguous(buffer, b"C"):
-        raise ValueError("an array is on a contiguous buffer")
+        raise ValueError("the buffer must be C-contiguous")
     if type(owner) is View:
-        if (<View> owner).nbytes != buffer.len:  # one that others share
+        if (<View> owner).nbytes != buffer.len:  # a part of it
             owner = HeldBuffer(PyMemoryView_FromObject(own))
     elif type(owner) is not bytes:
         owner = HeldBuffer(PyMemoryView_FromObject(own))
@@ -404,19 +406,21 @@ def array_from_buffer(view, dtype=None, shape=None):
 
 cdef object make_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
-    object owner, LayoutCache seen,
+    object owner, LayoutCache layouts,
 ):
+    """Return an array on the bytes of a member; see `Shard.array`."""
     if dtype is not None:
-        return raw_array(at, size, dtype, shape, writable, owner)
+        return make_raw_array(at, size, dtype, shape, writable, owner)
     if shape is not None:
-        raise ValueError("a shape goes with a dtype: .npy has its own")
-    return make_npy_array(at, size, writable, owner, seen)
+        raise ValueError("shape requires dtype: a .npy file has its own shape")
+    return make_npy_array(at, size, writable, owner, layouts)
 
 
-cdef cnp.ndarray raw_array(
+cdef cnp.ndarray make_raw_array(
     uint8_t *at, uint64_t size, object dtype, object shape, bint writable,
     object owner,
 ):
+    """Return an array of raw values of a type."""
     cdef cnp.dtype kind = dtype if isinstance(dtype, cnp.dtype) else numpy.dtype(dtype)
     cdef uint64_t item = cnp.PyDataType_ELSIZE(kind)
     cdef shape_t lengths
@@ -434,18 +438,20 @@ cdef cnp.ndarray raw_array(
         fits = fit_shape(&lengths, shape, size // item)
     if not fits:
         wanted = "" if shape is None else f" of shape {shape}"
-        raise ValueError(f"{size:,} bytes are no {kind} array{wanted}")
+        raise ValueError(f"{size:,} bytes are not a {kind} array{wanted}")
     return new_array(kind, &lengths, at, writable, owner)
 
 
 cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
-    """Set the lengths, one of which may be -1; whether they make `items`."""
+    """Set the lengths, one of which may be -1; say whether they have `items` items."""
     cdef uint64_t product = 1
     cdef int open_at = -1
     cdef cnp.npy_intp length
     asked = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if len(asked) > MAX_DIMENSIONS:
-        raise ValueError(f"a shape of more than {MAX_DIMENSIONS} dimensions")
+        raise ValueError(
+            f"shape must have at most {MAX_DIMENSIONS} dimensions, got {len(asked)}"
+        )
     lengths.dimensions = len(asked)
     for k in range(lengths.dimensions):
         length = PyNumber_AsSsize_t(asked[k], OverflowError)  # no floats
@@ -453,7 +459,7 @@ cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
         if length == -1 and open_at < 0:
             open_at = k
         elif length < 0:
-            raise ValueError(f"a shape with a negative length: {shape}")
+            raise ValueError(f"shape must have no negative length but one -1, got {shape}")
         elif length > 0 and product > (<uint64_t> PY_SSIZE_T_MAX) // <uint64_t> length:
             return False
         else:
@@ -467,25 +473,26 @@ cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
 
 
 cdef cnp.ndarray make_npy_array(
-    uint8_t *at, uint64_t size, bint writable, object owner, LayoutCache seen
+    uint8_t *at, uint64_t size, bint writable, object owner, LayoutCache layouts
 ):
-    cdef Layout layout = find_layout(at, size, seen)
+    """Return the array of a ``.npy`` file."""
+    cdef Layout layout = find_layout(at, size, layouts)
     cdef span_t span = span_of(at, size)
     if take(&span, layout.header_size) == NULL or span.left != layout.nbytes:
         raise make_fault(
             size,
-            f"{size - layout.header_size:,} bytes of data where its header tells "
-            f"of {layout.nbytes:,}",
+            f"expected {layout.nbytes:,} bytes of data by its header, "
+            f"got {size - layout.header_size:,}",
         )
     return new_array(
         layout.dtype, &layout.shape, <void *> span.at, writable, owner
     )
 
 
-# Members that are to be stacked into one array
+# Members to stack into one array
 
 cdef bint has_same_header(Layout first, Layout layout):
-    """Whether two read_layouts are of the same header."""
+    """Say whether two layouts have the same header."""
     return layout is first or (
         layout.header_size == first.header_size <= CACHED_HEADER
         and memcmp(layout.header, first.header, first.header_size) == 0
@@ -493,33 +500,37 @@ cdef bint has_same_header(Layout first, Layout layout):
 
 
 cdef object describe_layout(array):
-    """What of an array has to be the same in all of a stack."""
+    """Return the properties that all arrays of a stack share."""
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     return array.dtype, array.shape, fortran
 
 
 def read_layouts(list shards not None, members not None, dtype, shape):
-    """Say how members that are to be stacked lie in memory; looks at headers only.
+    """Return the layout of members to stack; read their headers only.
 
     Parameters
     ----------
     shards : list of Shard
     members : array of int64
-        A member of each.
+        Position of a member in each of them.
     dtype, shape
         As for `Shard.array`.
 
     Returns
     -------
     dtype, shape, fortran, skips, odd
-        Of the first; int64 [members], the bytes before the data of each; and the
-        place and description of the first that differs, or None.
+        Layout of the first member; `skips` is int64 [members], the bytes before the
+        data of each; `odd` is the index and description of the first member that
+        differs, or None.
     """
     cdef Py_buffer buffer
     cdef const int64_t *numbers = int64s_of(members, &buffer)
     try:
         if buffer.len // 8 != len(shards):
-            raise ValueError("shards and members of different lengths")
+            raise ValueError(
+                f"expected a member for each of {len(shards):,} shards, "
+                f"got {buffer.len // 8:,}"
+            )
         return read_layouts_at(shards, numbers, dtype, shape)
     finally:
         PyBuffer_Release(&buffer)
@@ -547,7 +558,7 @@ cdef tuple read_layouts_at(list shards, const int64_t *numbers, object dtype, ob
             if has_same_header(first, layout):
                 skipped[i] = layout.header_size
                 continue
-        array = make_array_at(shard, member, dtype, shape)  # checks all that there is
+        array = make_array_at(shard, member, dtype, shape)  # checks the whole member
         found = describe_layout(array)
         if wanted is None:
             wanted, first_size = found, size
@@ -563,13 +574,15 @@ cdef tuple read_layouts_at(list shards, const int64_t *numbers, object dtype, ob
     return *wanted, skips, None
 
 
-# Members of a tar that are gathered in memory until they are written
+# Members of a tar to write
 
-cdef inline size_t padding_of(size_t size) noexcept nogil:
+cdef inline size_t compute_padding(size_t size) noexcept nogil:
+    """Return the padding after a member, in bytes."""
     return (BLOCK - size % BLOCK) % BLOCK
 
 
-cdef inline void put_octal(uint8_t *to, int digits, uint64_t value) noexcept nogil:
+cdef inline void write_octal(uint8_t *to, int digits, uint64_t value) noexcept nogil:
+    """Write a number in octal digits, without a terminator."""
     cdef int i
     for i in range(digits - 1, -1, -1):
         to[i] = c'0' + (value & 7)
@@ -590,51 +603,53 @@ cdef inline bint fits_ustar(const uint8_t *name, size_t size) noexcept nogil:
 @cython.final
 @cython.no_gc
 cdef class MemberBuffer:
-    """The end of a tar that is not written yet: headers, arrays and padding.
+    """Buffer of a tar's last members before they are written.
 
-    It exports its bytes, read-only, for writing. While an export lives it
-    changes nothing.
+    Exports its bytes (headers, data, padding) read-only; a method that changes them
+    raises BufferError while an export is alive.
 
     Parameters
     ----------
     head : callable
-        Makes the header of a member from its name and size, both as
-        `fastshard.formats.tar_writer.HeaderEncoder.member` takes them.
+        ``head(name, size)`` returns the header of a member, as
+        `fastshard.formats.tar_writer.HeaderEncoder.member`.
     encode : callable
-        Takes what is no plain array: returns its ``.npy`` header and its data,
-        both bytes-like. Where the data is the array itself, the header serves
-        for every array of the same dtype and shape that is C-contiguous.
+        ``encode(value)`` returns a ``.npy`` header and the data, both bytes-like. If
+        the data is the array itself, the header is used for every C-contiguous array
+        of the same dtype and shape.
 
     Attributes
     ----------
     start : int
-        Where in the file the first byte of the buffer belongs.
+        Offset in the file of the first byte of the buffer.
     end : int
-        Where the next member will begin.
+        Offset in the file of the next member.
     number : int
-        The shard that it is the end of; for who uses it.
+        Number of the shard; for the caller.
     left : int
-        Members for which that has room. `append_all` counts them down.
+        Members that still fit into the shard; decremented by `append_all`.
     """
 
     cdef object head, encode
-    cdef object dtype, shape       # that `header` is for, or None
+    cdef object dtype, shape       # of arrays that `header` is for, or None
     cdef bytes header
-    cdef uint8_t[BLOCK] block      # a member's header without its name and size
-    cdef uint64_t block_sum        # of its bytes, the checksum's own as spaces
+    cdef uint8_t[BLOCK] block      # tar header without name and size
+    cdef uint64_t block_sum        # sum of its bytes, those of the checksum as spaces
     cdef readonly uint64_t start
     cdef public long long number
     cdef public long long left
     cdef uint8_t *at
-    cdef size_t size, room         # bytes used, bytes there are
-    cdef size_t last               # where in the buffer the last member begins
+    cdef size_t size, room         # bytes used and allocated
+    cdef size_t last               # offset in the buffer of the last member
     cdef Py_ssize_t exports
 
     def __cinit__(self, head not None, encode not None):
         cdef bytes block = head(b"", 0)
         cdef int i
         if len(block) != BLOCK:
-            raise ValueError("the header of an empty name is not one block")
+            raise ValueError(
+                f"head(b'', 0) must return {BLOCK} bytes, got {len(block):,}"
+            )
         self.head = head
         self.encode = encode
         self.number = -1
@@ -654,74 +669,74 @@ cdef class MemberBuffer:
         return self.size
 
     def append(self, bytes name not None, array):
-        """Add a member that holds what `np.save` would write.
+        """Append a member with the bytes that `np.save` writes.
 
         Parameters
         ----------
         name : bytes
-            UTF-8, no NUL.
+            UTF-8 without NUL.
         array : object
-            An array, or what `encode` takes.
+            An array, or another value for `encode`.
 
         Returns
         -------
         int
-            Where in the file its data will begin.
+            Offset of its data in the file.
 
         Raises
         ------
         MemoryError
             Nothing is added.
         Exception
-            What `encode` raises. Nothing is added.
+            Raised by `encode`; nothing is added.
         """
         cdef Py_buffer data
-        self.check()
+        self.check_exports()
         header = self.header
         if (
             not cnp.PyArray_CheckExact(array)
             or array.dtype is not self.dtype
             or array.shape != self.shape
         ):
-            return self.append_other(name, array)
+            return self.append_slowly(name, array)
         try:
             PyObject_GetBuffer(array, &data, PyBUF_SIMPLE)
         except (BufferError, ValueError):
-            return self.append_other(name, array)  # strided
+            return self.append_slowly(name, array)  # strided
         try:
-            return self.put(name, header, &data)
+            return self.add_member(name, header, &data)
         finally:
             PyBuffer_Release(&data)
 
-    cdef object append_other(self, bytes name, object array):
+    cdef object append_slowly(self, bytes name, object array):
         cdef Py_buffer data
         cdef bytes header
         header, payload = self.encode(array)
         PyObject_GetBuffer(payload, &data, PyBUF_SIMPLE)
         try:
-            offset = self.put(name, header, &data)
+            offset = self.add_member(name, header, &data)
         finally:
             PyBuffer_Release(&data)
-        # A dtype of several parts can change: it is not remembered.
+        # Not of a structured dtype, which is mutable.
         if payload is array and cnp.PyArray_CheckExact(array) and array.dtype.names is None:
             self.dtype, self.shape, self.header = array.dtype, array.shape, header
         return offset
 
     def append_bytes(self, bytes name not None, data not None):
-        """Add a member that holds these bytes, and return where they will begin."""
+        """Append a member of these bytes; return their offset in the file."""
         cdef Py_buffer view
-        self.check()
+        self.check_exports()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            return self.put(name, b"", &view)
+            return self.add_member(name, b"", &view)
         finally:
             PyBuffer_Release(&view)
 
-    cdef object put(self, bytes name, bytes header, Py_buffer *data):
-        """Add a member whose data is `header` and then `data`."""
+    cdef object add_member(self, bytes name, bytes header, Py_buffer *data):
+        """Append a member of `header` and `data`; return its data's offset in the file."""
         cdef uint64_t size = PyBytes_GET_SIZE(header) + <uint64_t> data.len
         cdef size_t before = BLOCK
-        cdef size_t padding = padding_of(size)
+        cdef size_t padding = compute_padding(size)
         cdef bytes slow = None
         cdef uint8_t *to
         if (
@@ -733,7 +748,7 @@ cdef class MemberBuffer:
         self.reserve(before + size + padding)
         to = self.at + self.size
         if slow is None:
-            self.put_block(to, name, size)
+            self.write_header(to, name, size)
         else:
             memcpy(to, PyBytes_AS_STRING(slow), before)
         to += before
@@ -746,27 +761,27 @@ cdef class MemberBuffer:
         self.size += before + size + padding
         return self.start + self.last + before
 
-    cdef void put_block(self, uint8_t *to, bytes name, uint64_t size) noexcept:
+    cdef void write_header(self, uint8_t *to, bytes name, uint64_t size) noexcept:
         cdef const uint8_t *letters = <uint8_t *> PyBytes_AS_STRING(name)
         cdef Py_ssize_t n = PyBytes_GET_SIZE(name)
         cdef uint64_t total = self.block_sum
         cdef Py_ssize_t i
         memcpy(to, self.block, BLOCK)
         memcpy(to, letters, n)
-        put_octal(to + SIZE_AT, SIZE_DIGITS, size)
+        write_octal(to + SIZE_AT, SIZE_DIGITS, size)
         for i in range(n):
             total += letters[i]
         for i in range(SIZE_DIGITS):
             total += to[SIZE_AT + i] - c'0'
-        put_octal(to + CHECKSUM_AT, 6, total)
+        write_octal(to + CHECKSUM_AT, 6, total)
         to[CHECKSUM_AT + 6] = 0
 
     cdef int reserve(self, uint64_t more) except -1:
-        """Make room for `more` bytes behind those that are there."""
+        """Make room for `more` bytes at the end."""
         cdef size_t room
         cdef void *grown
         if more > MAX_FILE - self.start - self.size:
-            raise OverflowError("a shard of more than 2**62 bytes")
+            raise OverflowError("a shard must not be larger than 2**62 bytes")
         if more <= self.room - self.size:
             return 0
         room = self.size + more
@@ -779,26 +794,26 @@ cdef class MemberBuffer:
         return 0
 
     def drop_last(self):
-        """Take back what `append_all` added last. Not twice in a row."""
-        self.check()
+        """Remove the member added last. Cannot be repeated before the next append."""
+        self.check_exports()
         self.size = self.last
         self.left += 1
 
     def begin(self, uint64_t start):
-        """Drop all that is there, and go on at a place in a file."""
+        """Clear the buffer, and continue at an offset in a file."""
         cdef void *smaller
-        self.check()
+        self.check_exports()
         if start > MAX_FILE:
-            raise OverflowError(f"no place in a file: {start:,}")
+            raise OverflowError(f"start must be at most 2**62, got {start:,}")
         self.start = start
         self.size = self.last = 0
-        if self.room > KEPT_ROOM:
-            smaller = realloc(self.at, KEPT_ROOM)
+        if self.room > MAX_KEPT_ROOM:
+            smaller = realloc(self.at, MAX_KEPT_ROOM)
             if smaller is not NULL:
                 self.at = <uint8_t *> smaller
-                self.room = KEPT_ROOM
+                self.room = MAX_KEPT_ROOM
 
-    cdef int check(self) except -1:
+    cdef int check_exports(self) except -1:
         if self.exports:
             raise BufferError("the members are being written")
         return 0
@@ -811,34 +826,34 @@ cdef class MemberBuffer:
         self.exports -= 1
 
     def __reduce__(self):
-        raise TypeError("members that are not written yet do not pickle")
+        raise TypeError("a MemberBuffer does not pickle")
 
 
 def append_all(dict buffers not None, arrays not None, bytes name not None, make_room):
-    """Add a member to each of some buffers, or to none of them.
+    """Append a member to each of several buffers, or to none of them.
 
     Parameters
     ----------
     buffers : dict of str to MemberBuffer
     arrays : Mapping of str to object
-        Which buffers, and what to add to each.
+        Value to append, by key of the buffer.
     name : bytes
-        The name of all these members.
+        Name of the members.
     make_room : callable
-        Called with the key of a buffer that is not there, or has nothing left. It
-        raises, or puts one there that has.
+        ``make_room(key)`` is called if `buffers` has no such key or the buffer no
+        room left; it must set a buffer with room, or raise.
 
     Returns
     -------
     row : list of int
-        Of each member, in turn, where its data begins and the buffer's number.
+        Offset of the data and number of the shard, for each member in turn.
     largest : int
-        Bytes in the fullest of these buffers.
+        Bytes in the largest of these buffers.
 
     Raises
     ------
     Exception
-        What `encode` or `make_room` raise; nothing is added.
+        Raised by `encode` or `make_room`; nothing is added.
     """
     cdef MemberBuffer buffer
     cdef list row = []
@@ -868,5 +883,5 @@ def append_all(dict buffers not None, arrays not None, bytes name not None, make
 
 
 def keep_for_ever(thing not None):
-    """Keep an object until the process ends, and then let nothing finish it."""
+    """Keep an object alive until the process ends; it is never finalized."""
     Py_INCREF(thing)
