@@ -40,7 +40,7 @@ def data_of(i: int) -> bytes:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset that every contender reads: tars, with JSON and binary indexes."""
+    """Return tars with JSON and binary indexes, for every contender."""
     folder = tmp_path_factory.mktemp("dataset")
     for shard in range(SHARDS):
         with tarfile.open(folder / f"t-{shard:02d}.tar", "w") as tar:
@@ -64,7 +64,7 @@ def with_data(tar: tarfile.TarFile, member: tarfile.TarInfo, data: bytes) -> Non
 
 @pytest.fixture(scope="session")
 def order() -> list[int]:
-    """Random positions of samples."""
+    """Return random positions of samples."""
     numbers = np.random.default_rng(0)
     chosen: list[int] = numbers.integers(0, SHARDS * EACH, READS).tolist()
     return chosen
@@ -121,7 +121,7 @@ def bench_samples(
 ) -> None:
     reader = read(folder)
     if read is samples_wids:
-        order = sorted(order[: READS // 20])  # it opens a shard again and again
+        order = sorted(order[: READS // 20])  # it opens a shard for each read
     assert reader(order) == f"{order[-1]:08d}"
     benchmark.group = f"ds[i], {SHARDS * EACH:,} samples of {SIZE:,} bytes"
     benchmark.extra_info["operations"] = len(order)
@@ -201,7 +201,7 @@ def bench_batch(
 
 @pytest.fixture(scope="session")
 def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1,000,000 members over 100 shards, indexed."""
+    """Return 100 indexed shards of 1,000,000 members in all."""
     folder = tmp_path_factory.mktemp("hundred")
     for shard in range(100):
         with (folder / f"t-{shard:03d}.tar").open("wb") as file:
@@ -235,7 +235,7 @@ def bench_open(benchmark: Any, hundred: Path, read: Any, turn: int) -> None:
 
 @pytest.fixture(scope="session")
 def thousands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """10,000 shards of five samples, indexed."""
+    """Return 10,000 indexed shards of five samples."""
     folder = tmp_path_factory.mktemp("thousands")
     for shard in range(max(int(10_000 * SCALE), 10)):
         with (folder / f"t-{shard:05d}.tar").open("wb") as file:
@@ -273,10 +273,10 @@ for _ in range(8):
         before = own()
         count = sum(1 for sample in ds if sample["a"] is not None)
         os.write(done[1], b".")
-        os.read(read_all[0], 1)  # all eight have mapped all of it by then
+        os.read(read_all[0], 1)  # until all eight have mapped everything
         os.write(1, b"%d %d\\n" % (count, own() - before))
         os.write(done[1], b".")
-        os.read(looked[0], 1)  # all eight are there until each has looked
+        os.read(looked[0], 1)  # until each of the eight has measured
         os._exit(0)
 for gate in (read_all, looked):
     for _ in range(8):
@@ -288,7 +288,7 @@ for _ in range(8):
 
 
 def workers(folder: Path) -> list[tuple[int, int]]:
-    """Samples that each worker read, and KiB that became its own."""
+    """Return the samples that each worker read, and its private KiB."""
     command = [sys.executable, "-c", WORKERS, str(folder)]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     lines = (line.split() for line in done.stdout.splitlines())
@@ -297,7 +297,7 @@ def workers(folder: Path) -> list[tuple[int, int]]:
 
 @contenders("workers", fastshard=workers)
 def bench_workers(benchmark: Any, hundred: Path, read: Any, turn: int) -> None:
-    """Memory, not time: what is timed are the whole processes."""
+    """Measure memory; the time is of whole processes."""
     found = benchmark.pedantic(read, (hundred,), rounds=1)
     assert len(found) == 8
     assert {count for count, _ in found} == {open_and_count(hundred)}

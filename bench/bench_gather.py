@@ -1,4 +1,4 @@
-"""Many members moved into one buffer that is used again.
+"""Gather: many members copied into one reused buffer.
 
 pytest bench/bench_gather.py
 
@@ -30,7 +30,7 @@ SAMPLES = 2400, 105_000, 256  # members, bytes of each, in a batch
 
 
 class Rows:
-    """A shard, its members as rows of a mapped file, and random batches."""
+    """A shard, the same members as rows of a mapped file, and random batches."""
 
     def __init__(self, tar: Any, batch: int) -> None:
         self.size = tar.size
@@ -92,7 +92,7 @@ def bench_gather(
 
 
 class Others:
-    """The same samples as other readers keep them."""
+    """Return the same samples in the formats of other readers."""
 
     def __init__(self, rows: Rows, folder: Path) -> None:
         self.rows = rows

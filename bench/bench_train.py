@@ -2,8 +2,8 @@
 
 pytest bench/bench_train.py
 
-Rivals that are not installed are left out. mosaicml-streaming imports torchvision, of
-which it uses nothing here: an empty one stands for it where there is none.
+Rivals that are not installed are skipped. mosaicml-streaming imports torchvision but
+uses nothing of it here: an empty module replaces it if it is not installed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ WORKERS = 4
 READS = 20_480
 LARGE = max(int(20_000 * SCALE), 100)  # members of 100 KB, for Ray
 
-# The rivals leave files open, and warn of what they call.
+# The rivals leave files open and call deprecated functions.
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-Epoch = Callable[[], tuple[int, float]]  # samples, and the sum of their first numbers
+Epoch = Callable[[], tuple[int, float]]  # samples, sum of their first numbers
 
 
 def vectors() -> Iterator[tuple[str, Any]]:
@@ -55,7 +55,7 @@ TOTAL = float(sum(i % 1000 for i in range(SAMPLES)))
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The vectors as npy members of tars."""
+    """Return a dataset of vectors, npy members of tars."""
     folder = tmp_path_factory.mktemp("vectors")
     with fastshard.ShardWriter(folder / "v-{:04d}.tar", max_count=PER_SHARD) as writer:
         for key, vector in vectors():
@@ -230,7 +230,7 @@ def through(loader: Any, pick: Callable[[Any], Any]) -> Epoch:
 
 
 def stacked(arrays: list[Any]) -> Any:
-    """The rivals' collation."""
+    """Stack vectors, the collation that the rivals use."""
     import torch
 
     return torch.from_numpy(np.stack(arrays))
@@ -243,7 +243,7 @@ def loader_fastshard(folder: Path) -> Epoch:
 
     ds = fastshard.open(folder)
     options: Any = {"num_workers": WORKERS, "persistent_workers": True}
-    data: Any = ds  # no subclass of torch's
+    data: Any = ds  # not a subclass of torch's Dataset
     loader: Any = DataLoader(data, BATCH, collate_fn=collate, **options)
     return through(loader, lambda batch: batch["npy"])
 
@@ -324,7 +324,7 @@ def loader_hf_datasets(folder: Path) -> Epoch:
 
 
 def installed(**reads: tuple[str, Any]) -> dict[str, Any]:
-    """Those contenders whose libraries are there."""
+    """Return the contenders whose libraries are installed."""
     found = {}
     for name, (modules, read) in reads.items():
         if all(importlib.util.find_spec(module) for module in modules.split()):
@@ -357,7 +357,7 @@ def bench_loader(
 
 @pytest.fixture(scope="session")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Members of 100 KB in eight tars, and a Ray with four processors."""
+    """Return eight tars of 100 KB members; start Ray with four processors."""
     import ray
 
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"

@@ -1,1 +1,1 @@
-"""Thin adapters to other libraries, each imported by its own name."""
+"""Adapters to other libraries, each imported by its own name."""

@@ -1,6 +1,6 @@
-"""Datasets in Ray Data: blocks of Arrow tables, read by ranges of samples.
+"""Ray Data adapter: ranges of samples read into blocks of Arrow tables.
 
-Ray and PyArrow are imported with this module.
+Importing this module imports Ray and PyArrow.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["ShardDatasource", "decode", "read"]
 
 KEY = "__key__"
-MOST = 128 << 20  # bytes of a block, where Ray does not say
-TASK = 256 << 20  # bytes that a task reads, where Ray leaves it to us: starting costs
-STUB = "__bsp_stub"  # what stands for rows without columns in Ray's own readers
-LOOKED_AT = 16  # samples that a guess at the size of some fields is made from
+MAX_BLOCK_BYTES = 128 << 20  # if Ray sets no target
+TASK_BYTES = 256 << 20  # per task, unless Ray sets their number: starting one is slow
+STUB = "__bsp_stub"  # Ray's column for rows without columns
+SAMPLED = 16  # samples read to estimate the size of fields
 
 
 def read(
@@ -49,59 +49,63 @@ def read(
     Parameters
     ----------
     source : str, path-like, sequence of them, or Dataset
-        As for `fastshard.open`; or what that returned, selected, shuffled or split,
-        but not mapped. The shards must be where the workers find them.
+        As for `fastshard.open`; or a dataset, selected, shuffled or split, but not
+        mapped. Workers must be able to read the shards.
     fields : str or sequence of str, optional
-        Which fields of each sample; those of the first sample without it.
+        Fields of each sample; by default those of the first sample.
     ray_options : Mapping, optional
         For `ray.data.read_datasource`: ``concurrency``, ``num_cpus``, ..., and
-        ``override_num_blocks``, how many tasks read: without it two for each
-        processor of the cluster, and more where each had over 256 MiB to read.
+        ``override_num_blocks``, the number of tasks: by default two for each processor
+        of the cluster, and more if a task had over 256 MiB to read.
     **options
         For `fastshard.open`; ``mode`` is ``"pread"`` here.
 
     Returns
     -------
     ray.data.Dataset
-        With the columns ``"__key__"`` (string) and one a field (large_binary), in
-        the order of the samples. A block is one range of samples, which begins
-        where a shard does if that is near. Counting reads nothing.
+        Columns ``"__key__"`` (string) and one for each field (large_binary), in the
+        order of the samples. A block is one range of samples, which begins at the
+        start of a shard if one is near. Counting reads nothing.
 
     Raises
     ------
     FieldNotFoundError
-        In the task that reads it: a sample has no such field.
+        A sample has no such field; raised in the task that reads it.
     FastshardError
         The dataset was mapped or decoded: do that with Ray.
     """
     if isinstance(source, Dataset):
         if options:
-            raise ValueError(f"{', '.join(options)} for a dataset that is open")
+            raise ValueError(
+                f"options of open need a path, got {', '.join(options)} with a Dataset"
+            )
         dataset = source
     else:
-        # Bytes are copied once in any case, and so no file is mapped for it.
+        # Arrow gets a copy in any case, so that mapping files has no use.
         dataset = open(source, **({"mode": "pread"} | options))
     if dataset._stages:
-        raise FastshardError("map and decode with Ray, after the samples are read")
+        raise FastshardError(
+            "expected a dataset without map and decode: apply them with Ray instead"
+        )
     if isinstance(fields, str):
         fields = (fields,)
     datasource = ShardDatasource(dataset, fields)
-    told = dict(ray_options or {})
-    if "override_num_blocks" not in told:
+    ray_arguments = dict(ray_options or {})
+    if "override_num_blocks" not in ray_arguments:
         if not ray.is_initialized():
             ray.init()
         wanted = 2 * int(ray.cluster_resources().get("CPU", 1))
         size = datasource.estimate_inmemory_data_size()
-        told["override_num_blocks"] = max(wanted, -(-size // TASK), 1)
-    rows: ray.data.Dataset = ray.data.read_datasource(datasource, **told)
+        ray_arguments["override_num_blocks"] = max(wanted, -(-size // TASK_BYTES), 1)
+    rows: ray.data.Dataset = ray.data.read_datasource(datasource, **ray_arguments)
     return rows
 
 
 def decode(batch: dict[str, Any]) -> dict[str, Any]:
     """Decode the columns of a batch: ``rows.map_batches(decode)``.
 
-    npy fields of one shape become arrays ``[rows, *shape]``, cls numbers, txt str;
-    what is ragged, or has no decoder that is built in, stays as it is stored.
+    npy fields of one shape become arrays ``[rows, *shape]``, cls numbers, txt str.
+    Ragged fields and fields without a built-in decoder stay as stored.
     """
     collation = Collation()
     values: dict[str, Any] = {}
@@ -142,7 +146,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are read: the key and the fields, as far as wanted."""
+        """The key and the fields, or those of them that Ray projects to."""
         columns = (KEY, *self._fields)
         wanted = self._projection_map
         return columns if wanted is None else tuple(c for c in columns if c in wanted)
@@ -155,14 +159,14 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         )
 
     def estimate_inmemory_data_size(self) -> int:
-        """Return the bytes of the fields, as the index has it, and of the keys, about.
+        """Return an estimate of the bytes of fields and keys.
 
-        Of some fields only, it is guessed from the first samples.
+        The total is the index's; the share of some fields is that of the first samples.
         """
         if self._size is None:
             dataset = self._dataset
             count = len(dataset)
-            samples = dataset._get_samples(range(min(LOOKED_AT, count)))
+            samples = dataset._get_samples(range(min(SAMPLED, count)))
             total = dataset._set.starts()[-1]
             whole = dataset._set.data_bytes() * count // max(total, 1)
             sizes = [{f: _size(sample, f) for f in sample} for sample in samples]
@@ -182,15 +186,15 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         """Return tasks that read ranges of samples, about `parallelism` of them."""
         dataset = self._dataset
         count = len(dataset)
-        if self._shared is None:  # once, not with each task
+        if self._shared is None:  # put once for all tasks
             self._shared = ray.put(dataset)
         size = self.estimate_inmemory_data_size() / max(count, 1)
-        most = getattr(data_context, "target_max_block_size", None) or MOST
+        most = getattr(data_context, "target_max_block_size", None) or MAX_BLOCK_BYTES
         paths = dataset.shards.paths
         in_order = dataset._plan == Plan()
         starts = dataset._set.starts() if in_order else None
         tasks = []
-        for start, stop in ranges(count, parallelism, starts):
+        for start, stop in split_ranges(count, parallelism, starts):
             if per_task_row_limit is not None:
                 stop = min(stop, start + per_task_row_limit)
             files: tuple[str, ...] | None = None
@@ -203,7 +207,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
                 input_files=files,
                 exec_stats=None,
             )
-            function = _Reader(self._shared, self.columns, start, stop, most)
+            function = _RangeReader(self._shared, self.columns, start, stop, most)
             tasks.append(
                 ReadTask(
                     function,
@@ -215,8 +219,8 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         return tasks
 
 
-class _Reader:
-    """Reads a range of samples; what a task runs."""
+class _RangeReader:
+    """Reader of a range of samples; a task calls it."""
 
     def __init__(
         self, shared: Any, columns: tuple[str, ...], start: int, stop: int, most: int
@@ -249,7 +253,7 @@ def _size(sample: Any, field: str) -> int:
 
 
 def _table(samples: list[Any], columns: tuple[str, ...]) -> pa.Table:
-    """Return a table on memory that the bytes were moved to once."""
+    """Return a table; the bytes are copied once, from the shards to Arrow's memory."""
     if not columns:
         return pa.table({STUB: pa.nulls(len(samples))})
     arrays: dict[str, Any] = {}
@@ -257,7 +261,7 @@ def _table(samples: list[Any], columns: tuple[str, ...]) -> pa.Table:
         if column == KEY:
             arrays[KEY] = pa.array([sample.key for sample in samples], pa.string())
             continue
-        # Arrow's own memory, of which a process keeps what it used before.
+        # Arrow's allocator, which reuses memory within a process.
         found = find_members(samples, column)
         data, offsets = pack(*found, pa.allocate_buffer, threads=1)
         buffers = [None, pa.py_buffer(offsets), data]
@@ -268,16 +272,16 @@ def _table(samples: list[Any], columns: tuple[str, ...]) -> pa.Table:
     return pa.table(arrays)
 
 
-def ranges(
+def split_ranges(
     count: int, parallelism: int, starts: Sequence[int] | None
 ) -> list[tuple[int, int]]:
-    """Cut the positions below a count into about equal ranges.
+    """Split the positions below a count into ranges of about equal length.
 
     Parameters
     ----------
     starts : sequence of int, optional
-        Where the shards begin, and the last one ends: a cut that is near such a place
-        is made there.
+        Positions of the first sample of each shard, and the total. A range begins at
+        one of them if it is near.
     """
     parts = max(1, min(parallelism, count))
     near = count / parts / 2

@@ -1,7 +1,7 @@
-"""Datasets in PyTorch: batches of tensors, and iterable datasets with a state.
+"""PyTorch adapter: batches of tensors, and iterable datasets with a state.
 
-A dataset is a map-style dataset as it is: ``DataLoader(ds.shuffle(7), ...)``. torch is
-imported with this module.
+A dataset itself is a map-style dataset: ``DataLoader(ds.shuffle(7), ...)``. Importing
+this module imports torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import torch.utils.data
 from torch.multiprocessing.reductions import reduce_tensor
 
-from fastshard.adapters.slots import ALIGNED, Slot, Slots, received
+from fastshard.adapters.slots import ALIGNMENT, Slot, Slots, open_array
 from fastshard.dataset.base import BaseDataset
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.iteration import OnError, make_error_handler
@@ -35,37 +35,37 @@ def to_tensor(array: NDArray[Any]) -> torch.Tensor:
     Parameters
     ----------
     array : ndarray
-        Of a dtype that torch has. Of a dataset that was opened with
-        ``mode="private"`` the tensor may be written to; of others it must not be:
-        torch knows no read-only memory, and an in-place operation ends the process.
+        Of a dtype that torch supports. The tensor may be written to if the dataset
+        was opened with ``mode="private"``. Otherwise an in-place operation ends the
+        process (SIGSEGV), since torch does not check for read-only memory.
 
     Raises
     ------
     FastshardError
-        torch has no such dtype.
+        torch does not support the dtype.
     """
     try:
         if array.flags.writeable:
             return torch.from_numpy(array)
         try:
             return torch.from_dlpack(array)  # type: ignore[attr-defined, no-any-return]
-        except BufferError:  # before torch knew of DLPack's flag for read-only memory
+        except BufferError:  # a torch without DLPack's flag for read-only memory
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return torch.from_numpy(array)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         raise FastshardError(
-            f"torch takes no array of {array.dtype} {array.shape}: {error}"
+            f"torch cannot use an array of {array.dtype} {array.shape}: {error}"
         ) from error
 
 
 def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
-    """Put samples together into a batch of tensors: a ``collate_fn``.
+    """Collate samples into a batch of tensors: a ``collate_fn``.
 
-    As `fastshard.collate`, with tensors in the place of arrays. In a worker process
-    they are in shared memory that is used again when nothing refers to it any more.
-    (As for every tensor that torch moves: NumPy arrays made of one do not follow it
-    when it is sent to a third process or `share_memory_()` is called; copy them.)
+    As `fastshard.collate`, with tensors in place of arrays. In a worker process they
+    are in shared memory, which is reused when they are no longer referenced. (As for
+    every tensor that torch moves: NumPy arrays on one do not follow it when it is sent
+    to a third process or `share_memory_()` is called; copy them.)
     """
     return TensorCollation(ragged)(samples)
 
@@ -77,24 +77,24 @@ class TensorCollation(Collation):
         in_worker = torch.utils.data.get_worker_info() is not None
         if not in_worker or self.out is not None:
             return super().__call__(samples)
-        _room.wanted = 0
-        if _room.largest:
-            _room.slot = _slots.take(_room.largest)
+        _memory.wanted = 0
+        if _memory.largest:
+            _memory.slot = _slots.acquire(_memory.largest)
         try:
             return super().__call__(samples)
         finally:
-            _room.slot = None
-            _room.largest = max(_room.largest, _room.wanted)
+            _memory.slot = None
+            _memory.largest = max(_memory.largest, _memory.wanted)
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        found = None if _room.slot is None else _room.slot.place(shape, dtype)
-        memory = super().allocate(shape, dtype) if found is None else found
-        _room.wanted += memory.nbytes + ALIGNED
+        shared = None if _memory.slot is None else _memory.slot.allocate(shape, dtype)
+        memory = super().allocate(shape, dtype) if shared is None else shared
+        _memory.wanted += memory.nbytes + ALIGNMENT
         return memory
 
     def wrap_stack(self, stack: NDArray[Any]) -> torch.Tensor:
         tensor = to_tensor(stack)
-        slot = _room.slot
+        slot = _memory.slot
         if slot is None or slot.offset_of(tensor.data_ptr(), stack.nbytes) is None:
             return tensor
         sent: Any = tensor.as_subclass(SlotTensor)
@@ -106,7 +106,7 @@ class TensorCollation(Collation):
 
 
 class SlotTensor(torch.Tensor):
-    """A tensor in a slot; what is computed from it is a plain tensor."""
+    """A tensor in a slot; results of operations on it are plain tensors."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -114,7 +114,7 @@ class SlotTensor(torch.Tensor):
 
     @property
     def plain(self) -> torch.Tensor:
-        """The same, of torch's own type."""
+        """The same tensor, as a `torch.Tensor`."""
         return (
             self.detach().as_subclass(torch.Tensor).requires_grad_(self.requires_grad)
         )
@@ -126,8 +126,8 @@ class SlotTensor(torch.Tensor):
         return copy.deepcopy(self.plain, memo)
 
 
-def _send(tensor: SlotTensor) -> tuple[Any, ...]:
-    """Pickle a tensor for another process: by its place in the slot."""
+def _reduce_slot_tensor(tensor: SlotTensor) -> tuple[Any, ...]:
+    """Reduce a tensor for another process, to its offset in the slot."""
     plain = tensor.plain
     slot = getattr(tensor, "slot", None)
     offset = None
@@ -136,50 +136,52 @@ def _send(tensor: SlotTensor) -> tuple[Any, ...]:
     if slot is None or offset is None:
         return reduce_tensor(plain)  # type: ignore[no-any-return]
     kind = plain.numpy().dtype
-    return _receive, (slot.message(), offset, tuple(plain.shape), kind)
+    return _open_tensor, (slot.message(), offset, tuple(plain.shape), kind)
 
 
-def _receive(
+def _open_tensor(
     message: Any, offset: int, shape: tuple[int, ...], dtype: Any
 ) -> torch.Tensor:
-    return torch.from_numpy(received(message, offset, shape, dtype))
+    return torch.from_numpy(open_array(message, offset, shape, dtype))
 
 
-ForkingPickler.register(SlotTensor, _send)
+ForkingPickler.register(SlotTensor, _reduce_slot_tensor)
 
 
-class _Room(threading.local):
-    slot: Slot | None = None  # of the batch that is made in this thread
-    wanted = 0  # bytes of the batch that is made
-    largest = 0  # of those before
+class _BatchMemory(threading.local):
+    """The shared memory of the batch that a thread collates."""
+
+    slot: Slot | None = None  # of the batch in progress in this thread
+    wanted = 0  # bytes of the batch in progress
+    largest = 0  # bytes: the maximum of earlier batches
 
 
-_room = _Room()
+_memory = _BatchMemory()
 _slots = Slots()
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
-    """A dataset as one of torch's iterable ones, whose workers share it out.
+    """An iterable dataset of torch that divides its samples among workers.
 
-    With torchdata's ``StatefulDataLoader`` it goes on exactly where the loader's state
-    was taken, with as many workers.
+    With torchdata's ``StatefulDataLoader`` an iteration resumes exactly at the loader's
+    state, with as many workers.
 
     Parameters
     ----------
     dataset : Dataset, Mix or Zip
-        Shuffled, split by rank and resumed as is wanted.
+        May be shuffled, split by rank and resumed.
     batch_size : int, optional
-        Give whole batches, for ``DataLoader(..., batch_size=None)``: the same ones,
-        in the same order, with any number of workers. Without it single samples are
-        given, of which each worker takes every n-th.
+        Yield whole batches, for ``DataLoader(..., batch_size=None)``: the same
+        batches, in the same order, for any number of workers. By default single
+        samples are yielded; each of n workers yields every n-th.
     drop_last : bool
-        Leave out a last batch of fewer samples; one in all, not one a worker.
+        Drop the last batch if it is smaller; one in all, not one per worker.
     collate : callable, optional
-        Makes a batch of a list of samples; otherwise that of this module.
+        Makes a batch from a list of samples; by default `collate` of this module.
     on_error : {"raise", "skip"} or callable
-        As for `Dataset.iter`, and `Dataset.batches` with a `batch_size`; a function
-        must pickle for workers that are spawned. Where samples are skipped, the
-        length is the most that may come, and batches depend on the number of workers.
+        As for `Dataset.iter`, and `Dataset.batches` with a `batch_size`. A function
+        must be picklable for spawned workers. With skipped samples the length is an
+        upper bound, and batches depend on the number of workers.
     """
 
     def __init__(
@@ -192,27 +194,27 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         on_error: OnError = "raise",
     ) -> None:
         if batch_size is None and (drop_last or collate is not None):
-            raise ValueError("drop_last and collate go with a batch_size")
+            raise ValueError("drop_last and collate need a batch_size")
         self._dataset = dataset
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._collate = TensorCollation() if collate is None else collate
-        make_error_handler(on_error)  # no argument that there is not
+        make_error_handler(on_error)  # checks the argument
         self._on_error = on_error
-        # Shared with workers that live on.
+        # In shared memory, for persistent workers.
         self._epoch = torch.tensor(-1, dtype=torch.int64).share_memory_()
-        self._state: Mapping[str, Any] | None = None  # that the next iteration is from
+        self._state: Mapping[str, Any] | None = None  # where the next iteration starts
         self._iterator: Any = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle for another epoch from the next iteration on, in workers too."""
+        """Set the epoch of the shuffle from the next iteration on, in workers too."""
         if self._dataset._plan.shuffling is None:
-            raise FastshardError("set_epoch is for a dataset that is shuffled")
+            raise FastshardError("set_epoch needs a shuffled dataset: ds.shuffle(seed)")
         if epoch < 0:
-            raise ValueError(f"an epoch is at least 0, not {epoch}")
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
         self._epoch.fill_(epoch)
 
-    def _of_epoch(self) -> BaseDataset[Any]:
+    def _apply_epoch(self) -> BaseDataset[Any]:
         epoch = int(self._epoch)
         plan = self._dataset._plan
         if epoch < 0 or plan.shuffling is None or plan.shuffling.epoch == epoch:
@@ -222,7 +224,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         return self._dataset._with_plan(plan)
 
     def __len__(self) -> int:
-        """Return how many samples, or batches, all workers of this rank give."""
+        """Return the number of samples, or batches, of all workers of this rank."""
         count = len(self._dataset)
         if self._batch_size is None:
             return count
@@ -232,7 +234,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         state, self._state = self._state, None
-        dataset = self._of_epoch()
+        dataset = self._apply_epoch()
         if self._batch_size is None:
             self._iterator = dataset.iter(state, on_error=self._on_error)
         else:
@@ -250,10 +252,10 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         if self._iterator is not None:
             state: dict[str, Any] = self._iterator.state_dict()
             return state
-        return dict(self._state or self._of_epoch().state_dict())
+        return dict(self._state or self._apply_epoch().state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next iteration go on from a state."""
+        """Start the next iteration at a state."""
         self._state = state
         self._iterator = None
 

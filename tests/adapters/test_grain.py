@@ -1,4 +1,4 @@
-"""A dataset as a source of grain's loaders."""
+"""Datasets as data sources of grain's loaders."""
 
 import pytest
 

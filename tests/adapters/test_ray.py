@@ -1,4 +1,4 @@
-"""Datasets in Ray Data, on one node and on two."""
+"""Ray Data adapter, on one node and on two."""
 
 import pytest
 
@@ -69,7 +69,7 @@ tasks = source.get_read_tasks(4)
 counts = [task.metadata.num_rows for task in tasks]
 assert sum(counts) == 103 and len(tasks) == 4, counts
 assert all(task.metadata.input_files for task in tasks)
-assert counts[0] % 10 == 0  # cut where a shard ends
+assert counts[0] % 10 == 0  # split at the end of a shard
 for task in tasks:
     blocks = list(task())
     assert len(blocks) == 1 and blocks[0].num_rows == task.metadata.num_rows
@@ -94,11 +94,11 @@ assert empty.estimate_inmemory_data_size() == 0
 assert [t.metadata.num_rows for t in empty.get_read_tasks(3)] in ([], [0])
 for count, parallelism in ((1, 5), (10, 3), (1000, 7), (103, 200)):
     for starts in (None, [0, count // 3, count // 2, count]):
-        found = far.ranges(count, parallelism, starts)
+        found = far.split_ranges(count, parallelism, starts)
         assert [i for a, b in found for i in range(a, b)] == list(range(count))
         assert len(found) <= parallelism
 cuts = [0, 26, 52, 74, 100]
-assert far.ranges(100, 4, cuts) == list(zip(cuts, cuts[1:]))
+assert far.split_ranges(100, 4, cuts) == list(zip(cuts, cuts[1:]))
 print("tasks")
 """
 

@@ -1,4 +1,4 @@
-"""Tensors on views, each in a process of its own: some of it crashes."""
+"""Tensors on views, in child processes: some cases crash."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ else:
 
 
 def run(code, path):
-    """Run code with `shard`, `torch` and warnings that are recorded."""
+    """Return a function that runs code with `shard`, `torch`, recorded warnings."""
     setup = (
         "import sys, warnings, torch, fastshard\n"
         "mode, path = sys.argv[1:]\n"
@@ -61,7 +61,7 @@ def test_tensors_on_read_only_views_can_be_read(path):
 
 
 def test_changing_a_read_only_tensor_in_place_kills_the_process(path):
-    """What the README warns of: torch knows of no read-only memory."""
+    """The README warns of this: torch does not check for read-only memory."""
     done = run(
         "torch.frombuffer(shard[0], dtype=torch.uint8).add_(1)\nprint('survived')", path
     )("mmap")

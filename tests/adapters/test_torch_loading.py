@@ -1,4 +1,4 @@
-"""torch's loaders on datasets, with worker processes."""
+"""torch's DataLoader with worker processes: order, state, shared memory."""
 
 import json
 import os
@@ -16,7 +16,7 @@ except ImportError:
 else:
     pytestmark = not_sanitized
 
-# These warn of the machine, and of torch's own calls.
+# Warnings of these depend on the machine, or are of torch's own calls.
 SETUP = """
 import itertools, json, sys, warnings
 warnings.simplefilter("error")
@@ -73,7 +73,7 @@ assert sorted(joined(loader)) == list(range(103))
 
 
 @pytest.mark.parametrize("workers", [0, 2, 8])
-def test_iterable_datasets_are_shared_out(run, workers):
+def test_iterable_datasets_are_divided_among_workers(run, workers):
     run(
         """
 part = ds.shuffle(7)
@@ -92,14 +92,14 @@ single = DataLoader(ft.IterableDataset(part), batch_size=8, num_workers=workers,
                     collate_fn=ft.collate)
 assert sorted(joined(single)) == list(range(103))
 
-class Mine(torch.utils.data.IterableDataset):  # iter() looks where it is
+class Mine(torch.utils.data.IterableDataset):  # iter() divides samples among workers
     def __iter__(self):
         return iter(part)
 
 mine = DataLoader(Mine(), batch_size=8, num_workers=workers, collate_fn=ft.collate)
 assert sorted(joined(mine)) == list(range(103))
 
-class Whole(torch.utils.data.Dataset):  # not shared out where all is asked for
+class Whole(torch.utils.data.Dataset):  # not divided: the sampler asks for all
     def __len__(self):
         return 2
     def __getitem__(self, i):
@@ -117,7 +117,7 @@ assert sorted(ranks) == list(range(103))
 
 
 @pytest.mark.parametrize("workers", [0, 2, 8])
-def test_a_stateful_loader_goes_on_where_it_was(run, workers):
+def test_a_stateful_loader_resumes_at_its_state(run, workers):
     pytest.importorskip("torchdata", reason="torch has no wheel for this Python")
     run(
         """
@@ -175,7 +175,7 @@ assert seen == want
     )
 
 
-def test_set_epoch_reaches_workers_that_live_on(run):
+def test_set_epoch_reaches_persistent_workers(run):
     run(
         """
 data = ft.IterableDataset(ds.shuffle(7), 8)
@@ -194,7 +194,7 @@ else:
     )
 
 
-def test_default_collation_says_what_to_do(run):
+def test_errors_of_default_collation_have_advice(run):
     run(
         """
 pairs = fastshard.zip_by_key(ds, ds)
@@ -246,7 +246,7 @@ assert batch["__lengths__"]["x"].tolist() == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_batches_stay_as_they_are_while_they_are_held(run, method):
+def test_held_batches_are_not_overwritten(run, method):
     run(
         """
 import random
@@ -268,15 +268,15 @@ for data, options in (
             numbers, arrays, column = held.pop(rng.randrange(len(held)))
             assert column[:, 0].tolist() == numbers
             assert arrays[:, 1, 2].tolist() == numbers[1:]
-            arrays.add_(1)  # it is the caller's own
+            arrays.add_(1)  # writable: the batch is a copy
     assert seen == want
-    assert 3 < len(slots) < 300  # memory is used again
+    assert 3 < len(slots) < 300  # slots are reused
 """,
         method,
     )
 
 
-def test_what_a_worker_makes_of_a_batch_is_sent_too(run):
+def test_tensors_derived_in_a_worker_are_sent(run):
     run(
         """
 def changed(samples):
@@ -337,7 +337,7 @@ def threads(samples, collate=ft.collate):
     parts = list(pool[1].map(lambda sample: collate([sample]), samples))
     return {name: torch.cat([part[name] for part in parts]) for name in ("npy", "cls")}
 
-def one(samples):  # each its own tensors, of several threads
+def one(samples):  # tensors of one sample; several threads collate
     global pool
     if pool is None or pool[0] != os.getpid():
         pool = os.getpid(), ThreadPoolExecutor(3)
@@ -363,7 +363,7 @@ for collate in (grads, copies, forks, threads, one):
     )
 
 
-def test_a_child_keeps_the_batch_that_its_parent_lets_go(run):
+def test_a_forked_child_keeps_a_batch_that_its_parent_drops(run):
     run(
         """
 import os, signal, time
@@ -385,17 +385,17 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     )
 
 
-def test_slots_of_ended_processes_are_let_go(run):
+def test_slots_of_ended_processes_are_unmapped(run):
     run(
         """
 from fastshard.adapters import slots
 for _ in range(3):
     for batch in DataLoader(ds, 8, num_workers=2, collate_fn=ft.collate):
         pass
-assert 0 < len(slots._mapped) <= 16
+assert 0 < len(slots._received) <= 16
 kept = batch["cls"].clone()
-slots._forget_the_dead(0)
-assert len(slots._mapped) == 0
+slots._drop_dead_slots(0)
+assert len(slots._received) == 0
 assert (batch["cls"] == kept).all()
 """
     )
@@ -405,26 +405,26 @@ def test_slots_are_free_when_neither_side_needs_them():
     from fastshard.adapters import slots
 
     pool = slots.Slots()
-    slot = pool.take(1000)
-    array = slot.place((10,), "f4")
-    assert slot.place((1000,), "f4") is None
-    assert slot.place((0,), "f4") is None
-    other = slot.place((3, 3), "u1")
+    slot = pool.acquire(1000)
+    array = slot.allocate((10,), "f4")
+    assert slot.allocate((1000,), "f4") is None
+    assert slot.allocate((0,), "f4") is None
+    other = slot.allocate((3, 3), "u1")
     assert not slot.is_free
     array[:] = range(10)
     address = array.__array_interface__["data"][0]
     offset = slot.offset_of(address, array.nbytes)
-    assert offset == slots.CONTROL
+    assert offset == slots.HEADER
     assert slot.offset_of(address - 1, 4) is None
     assert slot.offset_of(address, slot.size) is None
     del other, array
     assert slot.is_free
-    assert pool.take(1000) is slot
-    array = slot.place((10,), "f4")
+    assert pool.acquire(1000) is slot
+    array = slot.allocate((10,), "f4")
     array[:] = range(10)
     key, duplicate, size = slot.message()
     assert duplicate is not None
-    got = slots.received((key, _Now(slot._fd), size), offset, (10,), "f4")
+    got = slots.open_array((key, _Descriptor(slot._fd), size), offset, (10,), "f4")
     del array
     assert not slot.is_free
     assert got.tolist() == list(range(10))
@@ -433,16 +433,16 @@ def test_slots_are_free_when_neither_side_needs_them():
     assert not slot.is_free
     del part
     assert slot.is_free
-    assert slot.message()[1] is None  # it is known now
-    busy = [pool.take(10) for _ in range(20)]
+    assert slot.message()[1] is None  # the peer has the descriptor
+    busy = [pool.acquire(10) for _ in range(20)]
     for taken in busy[:7]:
         taken.counters.add(slots.SENT)
-    assert pool.take(10) is not None or len(pool._slots) == slots.MOST
-    slots._mapped.pop(key)
+    assert pool.acquire(10) is not None or len(pool._slots) == slots.MAX_SLOTS
+    slots._received.pop(key)
 
 
-class _Now:
-    """A descriptor as it comes out of another process."""
+class _Descriptor:
+    """A duplicate of a descriptor, as another process receives it."""
 
     def __init__(self, fd):
         self.fd = fd

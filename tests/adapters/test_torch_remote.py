@@ -1,4 +1,4 @@
-"""Workers of a DataLoader that read over HTTP, however they were started."""
+"""DataLoader workers that read over HTTP, for each start method."""
 
 import sys
 
@@ -21,7 +21,7 @@ from fastshard.adapters.torch import collate, IterableDataset
 
 def main(url, how, local):
     ds = fastshard.open(url)
-    first = ds.get_many([0, 5])  # so that this process has connections of its own
+    first = ds.get_many([0, 5])  # opens connections before a fork
     expected = {s.key: bytes(s["txt"]) for s in fastshard.open(local)}
     for dataset in (ds, IterableDataset(ds.shuffle(3))):
         loader = DataLoader(

@@ -1,4 +1,4 @@
-"""Batches that are awaited."""
+"""Async iteration over batches."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ def dataset(tmp_path):
         yield fastshard.open([server.at(name) for name in names]), server
 
 
-def test_batches_are_awaited_side_by_side(dataset):
+def test_batches_are_awaited_concurrently(dataset):
     ds, server = dataset
     expected = [[s.key for s in ds.get_many([i, i + 1])] for i in range(12)]
     server.latency = 0.1
@@ -35,7 +35,7 @@ def test_batches_are_awaited_side_by_side(dataset):
     assert time.monotonic() - begun < 12 * 0.1
 
 
-def test_the_loop_goes_on_meanwhile(dataset):
+def test_the_event_loop_is_not_blocked(dataset):
     ds, server = dataset
     len(ds)
     server.latency = 0.2
@@ -53,13 +53,13 @@ def test_the_loop_goes_on_meanwhile(dataset):
     assert len(samples) == 3
 
 
-def test_errors_come_to_who_awaits(dataset):
+def test_errors_are_raised_by_the_await(dataset):
     ds, _ = dataset
     with pytest.raises(IndexError):
         asyncio.run(ds.get_many_async([10**6]))
 
 
-def test_one_that_is_cancelled_is_given_up(dataset):
+def test_a_cancelled_batch_is_dropped(dataset):
     ds, server = dataset
     len(ds)
     server.latency = 0.2
@@ -72,7 +72,7 @@ def test_one_that_is_cancelled_is_given_up(dataset):
     assert len(asyncio.run(main())) == 1
 
 
-def test_trio_waits_too(dataset):
+def test_trio_awaits_batches(dataset):
     trio = pytest.importorskip("trio", reason="no trio for this Python")
     ds, _ = dataset
 

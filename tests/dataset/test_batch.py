@@ -1,4 +1,4 @@
-"""Batches: stacked as NumPy would, in order, with a state."""
+"""Batches: collation, order and state."""
 
 import io
 import itertools
@@ -25,7 +25,7 @@ def ds(folder):
 
 @pytest.fixture
 def made(tmp_path):
-    """Write samples, and open them."""
+    """Return an open dataset of 53 samples."""
     opened = []
 
     def make(*samples, **options):
@@ -74,7 +74,7 @@ def test_the_state_is_after_the_batches(ds):
     assert seen + rest == list(part.keys())
 
 
-def test_out_is_used_again(ds):
+def test_out_is_reused(ds):
     out = {}
     seen = []
     for batch in ds.batches(10, out=out):
@@ -224,7 +224,7 @@ def test_tuples_of_samples(ds):
     assert decoded["cls"].tolist() == [0, 1, 2]
 
 
-def test_padding_tells_lengths_always(made):
+def test_padding_always_gives_lengths(made):
     ds = made(*({"npy": np.arange(n, dtype="u1")} for n in (2, 2, 1, 3)))
     out = {}
     widths = []
@@ -239,7 +239,7 @@ def test_padding_tells_lengths_always(made):
         list(bare.batches(2, ragged="pad"))
 
 
-def test_a_batch_that_cannot_be_collated_has_had_its_turn(made):
+def test_iteration_continues_after_a_batch_that_cannot_be_collated(made):
     ds = made(*({"npy": np.zeros(n)} for n in (1, 1, 1, 2, 1, 1)))
     it = ds.batches(2, ragged="error")
     assert next(it)["npy"].shape == (2, 1)
@@ -249,7 +249,7 @@ def test_a_batch_that_cannot_be_collated_has_had_its_turn(made):
     assert [batch["__key__"] for batch in it] == [["004", "005"]]
 
 
-def test_samples_that_were_copied(ds):
+def test_copied_samples(ds):
     import pickle
 
     copies = pickle.loads(pickle.dumps(ds.get_many(range(3))))
@@ -268,7 +268,7 @@ def test_decoders_of_the_caller_s_own(folder):
         assert next(ds.batches(2))["txt"].tolist() == [[0, 0], [1, 1]]
 
 
-def test_a_damaged_array_is_named(tmp_path, made):
+def test_the_error_of_a_damaged_array_names_it(tmp_path, made):
     from support.tars import write_tar
 
     good = io.BytesIO()

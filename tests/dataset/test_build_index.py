@@ -1,4 +1,4 @@
-"""Making the indexes of many shards: resuming, parts, merging, other directories."""
+"""`build_index`: resumed runs, parts, merging, directories of indexes."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def times(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.fsi")}
 
 
-def test_every_shard_gets_an_index_and_the_dataset_one(folder):
+def test_shards_and_the_dataset_get_indexes(folder):
     made = fastshard.build_index(everything(folder))
     assert made[-1] == str(folder / "dataset.fsi")
     assert len(made) == SHARDS + 1
@@ -54,7 +54,7 @@ def test_every_shard_gets_an_index_and_the_dataset_one(folder):
     assert all(shard.index for shard in ds.shards)
 
 
-def test_what_is_fresh_is_not_made_again(folder):
+def test_fresh_indexes_are_kept(folder):
     fastshard.build_index(everything(folder))
     before = times(folder)
     (folder / "t-2.fsi").unlink()
@@ -97,12 +97,12 @@ def test_parts_and_merge_make_what_one_run_makes(folder, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["3/3", "1", "-1/2", "a/b", "1/2/3", "", "0/0", "1/"])
-def test_a_part_that_is_none_is_refused(text):
+def test_an_invalid_part_is_refused(text):
     with pytest.raises(ValueError, match="part"):
         parse_part(text)
 
 
-def test_indexes_in_another_directory_are_found_there(folder, tmp_path):
+def test_indexes_in_another_directory_are_used(folder, tmp_path):
     out = tmp_path / "out"
     fastshard.build_index(everything(folder), out=out)
     ds = fastshard.open(everything(folder), index=out)
@@ -140,7 +140,7 @@ def test_an_unknown_format_is_refused(folder):
         fastshard.build_index(folder, format="pickle")
 
 
-def test_a_killed_run_leaves_whole_indexes_and_goes_on(folder):
+def test_a_killed_run_leaves_whole_indexes_and_resumes(folder):
     code = (
         "import sys, time, fastshard, fastshard.dataset.build_index as build\n"
         "slow = build._build_one\n"

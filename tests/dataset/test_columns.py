@@ -1,4 +1,4 @@
-"""`Dataset.columns` goes by a field's decoder, as batches do."""
+"""`Dataset.columns`: dtypes by the field's decoder, as in batches."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("ragged", ["error", "list"])
 @pytest.mark.parametrize("positions", [[9, 10], [0, 39, 0], range(40), [3]])
-def test_numbers_are_numbers(folder, positions, ragged):
+def test_cls_fields_are_numbers(folder, positions, ragged):
     with fastshard.open(folder) as ds:
         column = ds.columns(positions, ["cls", "npy"], ragged=ragged)
         (batch,) = ds[list(positions)].batches(40)
@@ -26,7 +26,7 @@ def test_numbers_are_numbers(folder, positions, ragged):
         assert column["cls"].tolist() == list(positions)
 
 
-def test_bytes_of_numbers_are_asked_for_by_a_dtype(folder):
+def test_a_dtype_gives_the_bytes_of_numbers(folder):
     with fastshard.open(folder) as ds:
         raw = ds.columns([10, 39], {"cls": "u1"})["cls"]
         assert raw.tobytes() == b"1039"
@@ -34,7 +34,7 @@ def test_bytes_of_numbers_are_asked_for_by_a_dtype(folder):
             ds.columns([9, 10], {"cls": "u1"})
 
 
-def test_other_fields_are_raw_bytes_as_before(folder):
+def test_other_fields_are_raw_bytes(folder):
     with fastshard.open(folder) as ds:
         assert ds.columns([10, 39], "txt")["txt"].tobytes() == b"1039"
         with pytest.raises(RaggedError):
@@ -58,7 +58,7 @@ def test_numbers_that_no_integer_of_numpy_holds_are_a_list(tmp_path):
         assert ds.columns([0, 1], "cls")["cls"] == [2**70, 1]
 
 
-def test_what_is_no_number_is_named(tmp_path):
+def test_the_error_of_an_invalid_number_names_the_member(tmp_path):
     path = write_tar(tmp_path / "n.tar", {"0.cls": b"5", "1.cls": b"five"})
     with fastshard.open(path) as ds, pytest.raises(FormatError, match=r"1\.cls"):
         ds.columns([0, 1], "cls")

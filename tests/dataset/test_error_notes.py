@@ -1,4 +1,4 @@
-"""An error out of a user's function names the sample, in workers of loaders too."""
+"""Notes on errors of user functions: the sample, also in worker processes."""
 
 import traceback
 
@@ -14,7 +14,7 @@ from support.tars import write_numbers, write_tar
 BAD = "000023"
 
 
-class Broken(Exception):  # noqa: N818 - what a user may raise
+class Broken(Exception):  # noqa: N818 - as a user may name it
     pass
 
 
@@ -60,7 +60,7 @@ def test_a_mapped_function_s_error_names_the_sample(ds, folder, way):
     assert sample in told
 
 
-def test_each_note_comes_once(ds):
+def test_each_note_is_added_once(ds):
     error = Broken("always the same")
 
     def again(sample):
@@ -88,7 +88,7 @@ def test_functions_of_mixes_and_pairs(ds, folder):
     assert caught.value.__notes__[0].startswith("sample '0000")
 
 
-def test_a_decoder_of_one_s_own(folder):
+def test_a_custom_decoder_s_error_names_the_sample(folder):
     def decode(view):
         if bytes(view) == b"23":
             raise Broken("no")

@@ -1,4 +1,4 @@
-"""Images become arrays where they are batched, by our collation and by torch's."""
+"""Pillow images in batches: by `collate` and by torch's default collation."""
 
 import io
 
@@ -52,7 +52,7 @@ def test_decoded_images_are_stacked(make):
     images = [image_of(i) for i in range(6)]
     with fastshard.open(make(*images)) as ds:
         decoded = ds.decode("png", "cls")
-        assert isinstance(decoded[0]["png"], pillow.Image)  # as before
+        assert isinstance(decoded[0]["png"], pillow.Image)  # not an array yet
         whole = np.stack([np.asarray(image) for image in images])
         for batch in (
             next(decoded.batches(6)),
@@ -153,7 +153,7 @@ assert (batch["png"] == want).all()
 
 
 @not_sanitized
-def test_torch_says_what_to_do_with_images_of_different_sizes(make, torch_runs):
+def test_torch_s_error_for_images_of_different_sizes_has_advice(make, torch_runs):
     torch_runs(
         """
 for workers in (0, 1):

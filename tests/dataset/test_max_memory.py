@@ -1,4 +1,4 @@
-"""`max_memory`: one bound for every way of reading, by the process's resident bytes."""
+"""`max_memory`: the limit of resident bytes, for every way of reading."""
 
 import gc
 import json
@@ -54,7 +54,7 @@ COLUMNAR_WAYS = [
     "swept_batches",
     "dataset",
 ]
-OWN = {  # bytes that the caller has, at the most: what these ways return is copied
+OWN = {  # bytes: the maximum of the copies that these ways return
     "batches": 32 * SIZE,
     "columns": 2 * 32 * SIZE,
     "read_into": 64 * SIZE,
@@ -66,7 +66,7 @@ OWN = {  # bytes that the caller has, at the most: what these ways return is cop
 
 
 def write_sparse(path, count):
-    """Write a tar of members that are holes, whose pages are as resident as others."""
+    """Write a tar of sparse members; their pages become resident as others do."""
     with open(path, "wb") as file:
         for i in range(count):
             member = tarfile.TarInfo(f"{i:05d}.bin")
@@ -96,7 +96,7 @@ def columns(tmp_path_factory):
 
 
 def peaks(kind, folder, mode, ways, bound=BOUND):
-    """Measure the peak memory of each way in a process of its own; bytes."""
+    """Return the peak memory in bytes of each way, each in its own process."""
     arguments = [kind, os.fspath(folder), mode, str(bound), *ways]
     done = subprocess.run(
         [sys.executable, "-m", "support.memory_peaks", *arguments],
@@ -113,25 +113,25 @@ def assert_bounded(found):
     assert {way: most for way, most in found.items() if most > limits[way]} == {}
 
 
-@not_sanitized  # which keeps memory of its own
+@not_sanitized  # sanitizers keep freed memory
 @pytest.mark.parametrize("mode", ["mmap", "private"])
 def test_every_way_of_reading_tars_holds_the_bound(tars, mode):
     assert_bounded(peaks("tar", tars, mode, TAR_WAYS))
 
 
-@not_sanitized  # which keeps memory of its own
+@not_sanitized  # sanitizers keep freed memory
 @pytest.mark.parametrize("mode", ["mmap", "private"])
 def test_every_way_of_reading_columns_holds_the_bound(columns, mode):
     assert_bounded(peaks("columnar", columns, mode, COLUMNAR_WAYS))
 
 
-@not_sanitized  # which keeps memory of its own
+@not_sanitized  # sanitizers keep freed memory
 def test_a_shard_by_itself_is_scanned_within_a_bound(tars):
     assert_bounded(peaks("tar", tars, "mmap", ["of_shard"]))
 
 
-def test_the_ways_see_memory(tars):
-    """Without a bound all of it stays: else the tests above could not fail."""
+def test_without_a_limit_memory_is_exceeded(tars):
+    """Check the measurement: without a limit all bytes stay resident."""
     found = peaks("tar", tars, "private", ["single"], 1 << 40)
     assert found["single"] > 0.9 * COUNT * SIZE
 
@@ -216,8 +216,8 @@ def test_a_child_keeps_what_it_wrote_and_has_the_bound(folder):
     assert ds[5]["bin"][:4] != b"mine"
 
 
-def test_pages_that_a_caller_wrote_to_are_his(folder):
-    """They stay: the bound is of the others."""
+def test_pages_written_by_the_caller_stay(folder):
+    """Private pages stay; the limit is for the other pages."""
     ds = fastshard.open(folder, mode="private", max_memory="256KiB")
     for i in range(100):
         ds[i]["bin"][:] = bytes(50_000)
@@ -231,7 +231,7 @@ def test_views_that_are_kept_stay_valid_and_are_released(folder):
     ds = fastshard.open(folder, max_memory="512KiB")
     views = [ds[i]["bin"] for i in range(200)]
     assert views == expected
-    for i in range(200):  # each of them takes the place of others
+    for i in range(200):  # each evicts others
         bytes(ds[i]["bin"])
     assert resident(folder / "s.tar") < 5 * MB
     assert views == expected
@@ -293,7 +293,7 @@ def test_handles_and_threads_share_a_bound(folder):
     assert max(most) < 2 * MB
 
 
-def test_a_ring_forgets_what_is_unmapped(folder):
+def test_a_ring_drops_unmapped_ranges(folder):
     ds = fastshard.open(folder, max_memory="1MiB")
     ring = ds._set.ring
     for i in range(100):
@@ -305,7 +305,7 @@ def test_a_ring_forgets_what_is_unmapped(folder):
     assert PageRing(1).nbytes == 0
 
 
-def test_iterations_that_are_dropped_leave_nothing(folder):
+def test_dropped_iterations_are_freed(folder):
     with fastshard.open_shard(folder / "s.tar") as shard:
         for _ in range(20):
             iteration = shard.scan(max_memory="256KiB")
@@ -315,7 +315,7 @@ def test_iterations_that_are_dropped_leave_nothing(folder):
 
 
 def test_a_bounded_dataset_without_a_bound_on_its_index(folder):
-    """A reader's bound pickles along; each process has its own."""
+    """The limit is pickled with a reader; each process has its own ring."""
     import pickle
 
     ds = pickle.loads(pickle.dumps(fastshard.open(folder, max_memory="512KiB")))

@@ -1,4 +1,4 @@
-"""Iterating past samples that cannot be read, with a state in every combination."""
+"""`on_error="skip"`: skipped samples, their count, and states."""
 
 import io
 import itertools
@@ -23,7 +23,7 @@ BAD = (0, 7, 8, 21, 39)
 
 
 def fail_at(*bad):
-    """A function for `map`: the number of a sample, or an error for some."""
+    """Return a sample's number; raise for some of them. For `map`."""
 
     def number(sample):
         n = int(sample.text("txt"))
@@ -61,7 +61,7 @@ DATASETS = {
 @pytest.mark.parametrize("window", [0, 1, 32])
 @pytest.mark.parametrize("made", DATASETS)
 @pytest.mark.parametrize("done", [0, 1, 9, 35])
-def test_a_state_after_skipped_samples_goes_on_exactly(ds, made, done, window):
+def test_a_state_after_skipped_samples_resumes_exactly(ds, made, done, window):
     part = DATASETS[made](ds)
     told = []
     whole = list(part.iter(on_error=lambda error, i: told.append(i)))
@@ -81,7 +81,7 @@ def test_a_state_after_skipped_samples_goes_on_exactly(ds, made, done, window):
 
 
 @pytest.mark.parametrize("made", DATASETS)
-def test_an_order_has_a_state_too(ds, made):
+def test_an_iteration_with_an_order_has_a_state(ds, made):
     part = DATASETS[made](ds)
     listed = list(range(3, COUNT, 2))
     whole = list(part[listed].iter(on_error="skip"))
@@ -97,7 +97,7 @@ def test_an_order_has_a_state_too(ds, made):
         assert scanned.state_dict() == part[order].state_dict(1)
 
 
-def test_a_state_or_an_order(ds):
+def test_state_with_order_is_refused(ds):
     with pytest.raises(ValueError, match=r"got both.*ds\[order\]\.iter\(state\)"):
         ds.iter(ds.state_dict(), order=[1])
     with pytest.raises(ValueError, match="on_error"):
@@ -135,7 +135,7 @@ def test_old_names_take_their_arguments(ds, made, name):
     assert list(it) == list(part.iter(order=order))
 
 
-def test_a_state_without_a_count_of_skipped_ones_is_resumed(ds):
+def test_a_state_without_skipped_resumes(ds):
     part = ds.map(fail_at(*BAD))
     state = {k: v for k, v in part.state_dict(10).items() if k != "skipped"}
     it = part.iter(state, on_error="skip")
@@ -144,12 +144,12 @@ def test_a_state_without_a_count_of_skipped_ones_is_resumed(ds):
 
 
 @pytest.mark.parametrize("value", [-1, "1", 1.0, True, None, 2**70, [1]])
-def test_a_count_of_skipped_ones_that_was_tampered_with_is_refused(ds, value):
+def test_an_invalid_count_of_skipped_samples_is_refused(ds, value):
     with pytest.raises(StateError, match="skipped"):
         ds.resume(ds.state_dict(5) | {"skipped": value})
 
 
-def test_skipped_ones_are_counted_over_several_resumptions(ds):
+def test_skipped_samples_are_counted_across_resumptions(ds):
     part = ds.shuffle(1).map(fail_at(*BAD))
     seen, state = [], None
     while True:
@@ -175,7 +175,7 @@ MISTAKES += [ZeroDivisionError, RuntimeError, MemoryError, OwnError, KeyboardInt
 @pytest.mark.parametrize("on_error", ["skip", lambda error, i: None])
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("made", ["map", "mix"])
-def test_mistakes_of_a_mapped_function_are_raised(ds, made, mistake, on_error):
+def test_programming_errors_of_functions_are_raised(ds, made, mistake, on_error):
     def wrong(sample):
         if sample.key == "000003":
             raise mistake("a mistake")
@@ -191,7 +191,7 @@ def test_mistakes_of_a_mapped_function_are_raised(ds, made, mistake, on_error):
 
 
 @pytest.mark.parametrize("error", [ValueError, EOFError, OSError, UnicodeError])
-def test_what_data_can_cause_is_skipped(ds, error):
+def test_errors_that_data_can_cause_are_skipped(ds, error):
     def parse(sample):
         if sample.key == "000003":
             raise error("broken")
@@ -202,7 +202,7 @@ def test_what_data_can_cause_is_skipped(ds, error):
     assert it.skipped == 1
 
 
-def test_a_closed_dataset_is_no_sample_to_skip(folder):
+def test_a_closed_dataset_is_not_skipped(folder):
     for make in (
         lambda ds: ds,
         lambda ds: ds.shuffle(1),
@@ -242,7 +242,7 @@ def test_a_map_that_raises_stop_iteration_does_not_end_the_iteration(ds):
             list(items)
 
 
-def test_what_no_decoder_can_read_is_skipped(tmp_path):
+def test_undecodable_samples_are_skipped(tmp_path):
     image = pytest.importorskip("PIL.Image")
     out = io.BytesIO()
     image.new("RGB", (9, 9), (200, 100, 0)).save(out, "JPEG")
@@ -280,7 +280,7 @@ def test_what_no_decoder_can_read_is_skipped(tmp_path):
         "import",
     ],
 )
-def test_errors_of_own_decoders(tmp_path, decode, skipped):
+def test_errors_of_custom_decoders(tmp_path, decode, skipped):
     path = write_tar(tmp_path / "d.tar", {"0.x": b"0", "1.x": b"1"})
     with fastshard.open(path, decoders={"x": decode}) as ds:
         it = ds.decode("x").iter(on_error="skip")
@@ -292,7 +292,7 @@ def test_errors_of_own_decoders(tmp_path, decode, skipped):
                 list(it)
 
 
-def test_a_missing_library_is_no_sample_to_skip(tmp_path, monkeypatch):
+def test_a_missing_library_is_not_skipped(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "msgpack", None)
     path = write_tar(tmp_path / "m.tar", {"0.msgpack": b"\x01"})
     missing = pytest.raises(fastshard.MissingLibraryError, match="msgpack")
@@ -320,7 +320,7 @@ def test_columnar_samples(tmp_path):
 
 @pytest.fixture
 def broken(folder, tmp_path):
-    """Shards without indexes, of which the second is damaged; and its bytes."""
+    """Return a folder of three shards, the second damaged, and its sound bytes."""
     copied = shutil.copytree(folder, tmp_path / "broken")
     for path in [*copied.glob("*.fsi"), *copied.glob("*.json")]:
         path.unlink()
@@ -330,13 +330,13 @@ def broken(folder, tmp_path):
     return copied, path, data
 
 
-def test_a_shard_that_cannot_be_opened_is_passed_over(broken):
+def test_an_unreadable_shard_is_skipped(broken):
     copied, path, data = broken
     with fastshard.open(copied) as ds:
         it = ds.iter(on_error="skip")
         keys = [sample.key for sample in itertools.islice(it, 12)]
-        assert it.skipped == 1  # its samples were not counted
-        path.write_bytes(data)  # and it is back
+        assert it.skipped == 1  # the shard counts as one: its samples are unknown
+        path.write_bytes(data)  # repaired
         state = it.state_dict()
         assert state["position"] == 9 + 9 + 3
     with fastshard.open(copied) as ds:
@@ -344,7 +344,7 @@ def test_a_shard_that_cannot_be_opened_is_passed_over(broken):
         assert keys + rest == [k for i, k in enumerate(ds.keys()) if not 9 <= i < 18]
 
 
-def test_batches_pass_over_a_shard_that_cannot_be_opened(broken):
+def test_batches_skip_an_unreadable_shard(broken):
     copied, path, data = broken
     with fastshard.open(copied) as ds:
         with pytest.raises(FormatError):
@@ -362,7 +362,7 @@ def test_batches_pass_over_a_shard_that_cannot_be_opened(broken):
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("n", [1, 4, 9, 100])
 @pytest.mark.parametrize("made", DATASETS)
-def test_batches_are_filled_up(ds, made, n, drop):
+def test_batches_are_filled_after_skipped_samples(ds, made, n, drop):
     part = DATASETS[made](ds)
     good = list(part.iter(on_error="skip"))
     it = part.batches(n, on_error="skip", drop_last=drop)
@@ -382,7 +382,7 @@ def test_batches_are_filled_up(ds, made, n, drop):
         assert found + [batch.tolist() for batch in rest] == whole
 
 
-def test_what_collation_cannot_read_is_passed_over(tmp_path):
+def test_samples_that_collation_cannot_read_are_skipped(tmp_path):
     good, data = io.BytesIO(), {}
     np.save(good, np.zeros(4))
     for i in range(10):
@@ -404,7 +404,7 @@ def test_what_collation_cannot_read_is_passed_over(tmp_path):
         assert [i for i, _ in told] == [2, 3, 5, 9]
         again = ds.batches(4, on_error="skip", state=state)
         assert [batch["cls"].tolist() for batch in again] == [[7, 8]]
-        with pytest.raises(FormatError):  # a collate of one's own reads by itself
+        with pytest.raises(FormatError):  # a custom collate reads the fields itself
             list(ds.batches(4, collate=lambda s: fastshard.collate(s), on_error="skip"))
 
 
@@ -432,7 +432,7 @@ def test_a_worker_s_state_after_a_skip_is_for_that_worker(ds, monkeypatch):
             call()
 
 
-def test_an_iteration_that_is_closed_keeps_no_shard(folder):
+def test_a_closed_iteration_keeps_no_shard(folder):
     ds = fastshard.open(folder)
     it = ds.map(fail_at(3)).iter(on_error="skip")
     [next(it) for _ in range(5)]
@@ -444,7 +444,7 @@ def test_an_iteration_that_is_closed_keeps_no_shard(folder):
         it.state_dict()
 
 
-def test_errors_do_not_pile_up_in_tracebacks(tmp_path):
+def test_tracebacks_of_skipped_errors_do_not_accumulate(tmp_path):
     ds = fastshard.open(write_numbers(tmp_path / "gone", COUNT, per=9))
     assert len(ds) == COUNT
     (tmp_path / "gone" / "n-001.tar").unlink()

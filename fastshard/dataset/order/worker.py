@@ -25,7 +25,7 @@ FIELDS_SHOWN = 4
 
 
 class _ImageType(type):
-    """Metaclass whose instances' instances are Pillow images, if Pillow is loaded."""
+    """Metaclass of `Image`: `isinstance` is true for Pillow images."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return is_image(value)

@@ -1,4 +1,4 @@
-"""Code written for webshart: discovery, files by number, batches."""
+"""webshart's interface on local datasets: discovery, files by number, batches."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 import fastshard
-import fastshard as webshart  # the one line that such code changes
+import fastshard as webshart  # the only changed line in code for webshart
 from support.tars import write_tar
 
 FIRST = {
@@ -41,7 +41,7 @@ def dataset(folder):
     return webshart.discover_dataset(str(folder))
 
 
-def test_the_readme_of_webshart_runs(folder, capsys):
+def test_webshart_s_readme_runs(folder, capsys):
     dataset = webshart.discover_dataset(source=str(folder))
     print(f"Found {dataset.num_shards} shards")
     assert capsys.readouterr().out == "Found 2 shards\n"
@@ -97,7 +97,7 @@ def test_samples_leave_paired_sidecars_out(dataset):
 
 
 @pytest.mark.parametrize("number", [8, -1, 100])
-def test_numbers_that_are_none_are_index_errors(dataset, number):
+def test_numbers_out_of_range_are_index_errors(dataset, number):
     reader = dataset.open_shard(0)
     for read in (
         reader.read_file,
@@ -112,7 +112,7 @@ def test_numbers_that_are_none_are_index_errors(dataset, number):
             read(number)
 
 
-def test_discovery_and_figures_open_no_shard(folder, monkeypatch):
+def test_discovery_and_statistics_open_no_shard(folder, monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("a shard was opened")
 
@@ -125,7 +125,7 @@ def test_discovery_and_figures_open_no_shard(folder, monkeypatch):
     assert dataset.list_files_in_shard(1) == ["c.jpg", "c.txt"]
 
 
-def test_figures_say_that_an_index_is_missing(folder):
+def test_statistics_warn_of_missing_indexes(folder):
     (folder / "s.json").unlink()
     dataset = webshart.discover_dataset(str(folder))
     with pytest.warns(UserWarning, match="1 shards .* no index"):
@@ -166,7 +166,7 @@ def test_indexes_can_be_elsewhere(folder, tmp_path_factory):
     assert dataset.open_shard(1).read_file(0) == SECOND["c.jpg"]
 
 
-def test_a_subfolder_is_all_that_is_looked_through(folder):
+def test_only_the_subfolder_is_searched(folder):
     dataset = webshart.discover_dataset(str(folder), subfolder="sub")
     assert [dataset.get_shard_info(k)["name"] for k in range(dataset.num_shards)] == [
         "sub/s"
@@ -201,7 +201,7 @@ def test_bounds_are_checked_when_a_shard_is_first_read(folder):
     assert dataset.list_files_in_shard(0) == sorted(FIRST)
 
 
-def test_a_batch_has_none_for_a_failure_or_tells_why(dataset):
+def test_a_failed_read_is_none_or_raised(dataset):
     wanted = [(0, 1), (0, 99), (7, 0), (1, 0)]
     found = webshart.read_files_batch(dataset, wanted)
     assert found == [FIRST["a.json"], None, None, SECOND["c.jpg"]]
@@ -230,14 +230,14 @@ def test_a_broken_shard_fails_alone(folder):
             webshart.read_files_batch(dataset, [(0, 0)], errors="raise")
 
 
-def test_a_shard_that_became_shorter_is_told_of(tmp_path):
+def test_a_truncated_shard_is_an_error(tmp_path):
     from fastshard._core.dataset.gather import copy_members
 
     path = write_tar(tmp_path / "x.tar", {"a": b"1", "b": b"2" * 5000})
     with fastshard.open_shard(path, mode="pread") as shard:
         os.truncate(path, 2000)
         whole, error = copy_members([shard, shard], [0, 1])
-        assert isinstance(whole, fastshard.FormatError)  # who knows what it is now
+        assert isinstance(whole, fastshard.FormatError)
         assert isinstance(error, fastshard.FormatError)
         assert (error.offset, error.member) == (2000, "b")
         assert pickle.loads(pickle.dumps(error)).offset == 2000
@@ -279,7 +279,7 @@ def test_discovery_can_be_awaited(folder):
 
 
 @pytest.mark.parametrize("source", ["ftp://host/x", "hf://owner/name"])
-def test_a_source_of_another_kind_is_refused(source, folder):
+def test_an_unsupported_source_is_refused(source, folder):
     with pytest.raises(fastshard.FastshardError):
         webshart.discover_dataset(source, hf_token="secret")
     with pytest.raises(fastshard.FastshardError):
@@ -292,21 +292,21 @@ def test_a_dataset_is_pickled(dataset):
     assert copy.open_shard(1).read_file(0) == SECOND["c.jpg"]
 
 
-def test_what_is_not_there_is_an_error(tmp_path):
+def test_missing_sources_are_errors(tmp_path):
     with pytest.raises(FileNotFoundError):
         webshart.discover_dataset(str(tmp_path / "nothing"))
     with pytest.raises(fastshard.FastshardError, match=r"^No shards found in dataset"):
         webshart.discover_dataset(str(tmp_path))
 
 
-def said(call):
-    """Return what a call raises, as far as it says what is wrong."""
-    with pytest.raises(Exception, match=r"\w") as caught:  # theirs is a plain one
+def error_of(call):
+    """Return the text of the error that a call raises."""
+    with pytest.raises(Exception, match=r"\w") as caught:  # of any type
         call()
     return str(caught.value)
 
 
-def test_errors_begin_as_those_of_webshart(dataset, tmp_path):
+def test_errors_begin_like_webshart_s(dataset, tmp_path):
     (tmp_path / "empty").mkdir()
     rival = pytest.importorskip("webshart", reason="webshart is not installed")
     root = str(tmp_path)
@@ -317,9 +317,9 @@ def test_errors_begin_as_those_of_webshart(dataset, tmp_path):
         lambda module, dataset: dataset.get_shard_file_count(99),
         lambda module, dataset: dataset.find_file_location(999),
     ):
-        first = said(lambda call=call: call(rival, theirs))
-        second = said(lambda call=call: call(webshart, ours))
-        count = f"Dataset has {theirs.num_shards} shards"  # an older one finds fewer
+        first = error_of(lambda call=call: call(rival, theirs))
+        second = error_of(lambda call=call: call(webshart, ours))
+        count = f"Dataset has {theirs.num_shards} shards"  # older versions
         first = first.replace(count, f"Dataset has {ours.num_shards} shards")
         assert second.startswith(first)
     with pytest.raises(ValueError, match=r"^Shard 'none' not found in dataset"):
@@ -333,10 +333,10 @@ def test_errors_begin_as_those_of_webshart(dataset, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_webshart_itself_says_the_same(folder, dataset):
+def test_results_are_webshart_s_own(folder, dataset):
     rival = pytest.importorskip("webshart", reason="webshart is not installed")
     theirs = rival.discover_dataset(str(folder))
-    names = ["s", "sub/s"][: theirs.num_shards]  # an older one finds no sub-directory
+    names = ["s", "sub/s"][: theirs.num_shards]  # older versions
     for k, name in enumerate(names):
         info = theirs.get_shard_info(k)
         ours = dataset.get_shard_info(k)

@@ -1,4 +1,4 @@
-"""Code written for webshart, with datasets of the hub and of other servers."""
+"""webshart's interface on datasets of the hub and of other servers."""
 
 import asyncio
 import pickle
@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import fastshard
-import fastshard as webshart  # the one line that such code changes
+import fastshard as webshart  # the only changed line in code for webshart
 from support.marks import not_sanitized
 from support.servers.http import Server
 from support.servers.hub import FakeHub, commit_of
@@ -30,7 +30,7 @@ THIRD = {"d.jpg": b"d"}
 
 @pytest.fixture
 def folder(tmp_path):
-    """The dataset on this disk: two shards of the same name, and one more."""
+    """Return a local dataset: two shards of one file name, and a third."""
     for name in ("one", "two"):
         (tmp_path / "data" / name).mkdir(parents=True)
     folder = tmp_path / "data"
@@ -78,7 +78,7 @@ def tokens(server):
     return {request.headers.get("authorization") for request in server.requests}
 
 
-def test_the_readme_of_webshart_runs(hub, monkeypatch, capsys):
+def test_webshart_s_readme_runs(hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     dataset = webshart.discover_dataset(source=REPO, subfolder="two")
     print(f"Found {dataset.num_shards} shards")
@@ -103,7 +103,7 @@ def test_the_readme_of_webshart_runs(hub, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("source", [REPO, f"hf://datasets/{REPO}"])
-def test_it_is_as_on_this_disk(hub, folder, source):
+def test_a_remote_dataset_equals_the_local_one(hub, folder, source):
     here, there = webshart.discover_dataset(folder), discovered(hub, source)
     commit = commit_of(REPO, hub.repos[REPO])
 
@@ -129,7 +129,7 @@ def test_it_is_as_on_this_disk(hub, folder, source):
             assert b.read_sample_json(i) == a.read_sample_json(i)
 
 
-def test_figures_and_listings_read_no_shard(hub, folder):
+def test_statistics_and_listings_read_no_shard(hub, folder):
     dataset = discovered(hub)
     size = sum(path.stat().st_size for path in folder.rglob("*.tar"))
 
@@ -164,7 +164,7 @@ def test_a_shard_without_an_index_is_scanned(hub):
 @pytest.mark.parametrize(
     "text", [b"{", b'{"files": {"a.jpg": {"offset": 9000000, "length": 2}}}']
 )
-def test_a_broken_index_is_passed_over(hub, text):
+def test_a_damaged_index_is_ignored(hub, text):
     hub.repos[REPO]["one/s.json"] = text
     dataset = discovered(hub)
     with pytest.warns(fastshard.StaleIndexWarning, match=r"one/s\.json"):
@@ -187,7 +187,7 @@ def test_binary_indexes_come_first(hub, folder):
     assert not asked(hub, ".json")
 
 
-def test_a_subfolder_is_all_that_is_listed(hub):
+def test_only_the_subfolder_is_listed(hub):
     dataset = discovered(hub, subfolder="two/")
     names = [dataset.get_shard_info(k)["name"] for k in range(dataset.num_shards)]
     assert names == ["two/s", "two/t"]
@@ -222,7 +222,7 @@ def test_indexes_can_be_elsewhere(hub, folder, tmp_path, kind, subfolder):
         assert tokens(hub.cdn) == {None}
 
 
-def test_indexes_without_folders_are_found_where_names_are_unique(hub):
+def test_flat_indexes_are_found_by_unique_names(hub):
     dataset = discovered(hub, "owner/tars", metadata="owner/flat")
     where = [dataset._set.index_option(k) for k in range(3)]
     assert where[:2] == ["none", "none"]
@@ -232,9 +232,7 @@ def test_indexes_without_folders_are_found_where_names_are_unique(hub):
 
 @pytest.mark.parametrize("subfolder", [None, "two"])
 @pytest.mark.parametrize("kind", ["repository", "url", "server"])
-def test_indexes_of_shards_that_are_here_can_be_elsewhere(
-    hub, folder, tmp_path, kind, subfolder
-):
+def test_local_shards_can_have_remote_indexes(hub, folder, tmp_path, kind, subfolder):
     here = tmp_path / "here"
     shutil.copytree(folder, here, ignore=shutil.ignore_patterns("*.json", "*.fsi"))
     with Server({f"/m/{k}": v for k, v in files_below(folder, ".json").items()}) as web:
@@ -264,7 +262,7 @@ def test_indexes_of_shards_that_are_here_can_be_elsewhere(
         assert tokens(hub) <= {f"Bearer {SECRET}"}
 
 
-def test_shards_that_are_here_without_a_remote_index(hub, folder, tmp_path):
+def test_local_shards_without_a_remote_index(hub, folder, tmp_path):
     here = tmp_path / "here"
     shutil.copytree(folder, here, ignore=shutil.ignore_patterns("one", "*.fsi"))
     write_tar(here / "new.tar", {"n.bin": b"new"})
@@ -283,7 +281,7 @@ def test_shards_that_are_here_without_a_remote_index(hub, folder, tmp_path):
     assert copy.open_shard(2).read_file(0) == THIRD["d.jpg"]
 
 
-def test_a_remote_index_of_another_shard_is_passed_over(hub, folder, tmp_path):
+def test_a_remote_index_of_another_shard_is_ignored(hub, folder, tmp_path):
     here = tmp_path / "here"
     shutil.copytree(folder, here, ignore=shutil.ignore_patterns("*.json", "*.fsi"))
     write_tar(here / "two" / "s.tar", {"other.bin": b"other", "more.bin": b"m" * 9000})
@@ -293,7 +291,7 @@ def test_a_remote_index_of_another_shard_is_passed_over(hub, folder, tmp_path):
     assert reader.filenames() == ["more.bin", "other.bin"]
 
 
-def test_metadata_that_is_not_there(hub, tmp_path):
+def test_missing_metadata(hub, tmp_path):
     with pytest.raises(fastshard.RemoteNotFoundError):
         discovered(hub, hf_token=SECRET, metadata="owner/none")
     with pytest.raises(FileNotFoundError, match="no such directory"):
@@ -308,7 +306,7 @@ def token_of_the_process():
     return SECRET
 
 
-def test_who_may_read_a_gated_dataset(hub):
+def test_access_to_a_gated_dataset(hub):
     dataset = discovered(hub, "owner/gated", token_of_the_process)
     assert dataset.open_shard(0).read_file(0) == FIRST["a.jpg"]
     copy = pickle.loads(pickle.dumps(dataset))
@@ -320,7 +318,7 @@ def test_who_may_read_a_gated_dataset(hub):
         assert webshart.read_files_batch(refused, [(0, 0)]) == [None]
 
 
-def test_nothing_shows_the_token(hub):
+def test_the_token_is_never_shown(hub):
     dataset = discovered(hub, "owner/gated", SECRET)
     hub.token = "another"
     with pytest.raises(fastshard.RemoteError) as caught:
@@ -334,7 +332,7 @@ def test_nothing_shows_the_token(hub):
         discovered(hub, hf_token=SECRET, token=SECRET)
 
 
-def test_a_batch_comes_side_by_side(hub, tmp_path):
+def test_a_batch_is_read_concurrently(hub, tmp_path):
     members = {f"{i:03}.bin": bytes([i]) * 300_000 for i in range(12)}
     tar = write_tar(tmp_path / "large.tar", members).read_bytes()
     hub.repos["owner/tars"] |= {f"x/{i}.tar": tar for i in range(3)}
@@ -351,7 +349,7 @@ def test_a_batch_comes_side_by_side(hub, tmp_path):
     assert hub.cdn.peak >= 3
 
 
-def test_a_batch_says_what_failed(hub):
+def test_errors_of_a_batch(hub):
     dataset = discovered(hub)
     commit = commit_of(REPO, hub.repos[REPO])
     del hub.repos[REPO]["two/s.tar"]
@@ -374,7 +372,7 @@ def test_discovery_can_be_awaited(hub):
     assert dataset.open_shard(0).read_file(0) == SECOND["c.jpg"]
 
 
-def test_over_http_a_dataset_fsi_says_what_is_there(folder):
+def test_a_dataset_fsi_lists_shards_over_http(folder):
     for path in folder.rglob("*.json"):
         path.unlink()
     fastshard.build_index(f"{folder}/**", key="last")
