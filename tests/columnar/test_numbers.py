@@ -12,7 +12,7 @@ import pytest
 import fastshard
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter, verify
 from fastshard.errors import FormatError, QueryError
-from support.columnar.stored import members_of
+from support.columnar.stored import read_members
 
 LARGEST = (1 << 63) - 1
 
@@ -94,7 +94,7 @@ def test_many_ids_as_a_parameter(root):
 def test_decode_names_the_byte_in_shards_of_other_writers(root):
     """Other writers' offsets are wrong; the true one is found with the header."""
     path = root / "a_shards" / "shard_0000.tar"
-    members = members_of(path)
+    members = read_members(path)
     conn = sqlite3.connect(root / "index.sqlite")
     with conn:
         conn.execute("DELETE FROM fastshard_shards")
@@ -131,7 +131,7 @@ def test_open_shard_appends_to_an_existing_shard(root):
         found = [len(arrays["a"]) for arrays, _ in reader.get_many(["x", "y", "z"])]
         assert found == [1, 9, 3]
         assert reader.shard_counts("a") == {0: 3, 7: 3}
-    names = [name for name, _, _ in members_of(root / "a_shards" / "shard_0007.tar")]
+    names = [name for name, _, _ in read_members(root / "a_shards" / "shard_0007.tar")]
     assert names == ["x.npy", "y.npy", "z.npy", "y.npy"]
     assert verify(root) == []
 

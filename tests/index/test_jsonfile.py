@@ -16,7 +16,7 @@ from fastshard.index.jsonfile import parse_info, read_json, write_json
 from support.tars import write_tar
 
 
-def members_of(table):
+def read_members(table):
     return [
         (table.name_of(i), *table.extent(i), parse_info(table.info(i)))
         for i in range(len(table))
@@ -54,13 +54,15 @@ def test_written_indexes_are_read_back(scanned, tmp_path):
 
     assert recorded == nbytes
     assert plain.index == index
-    assert members_of(plain.table) == members_of(contents.table)
+    assert read_members(plain.table) == read_members(contents.table)
     assert (
-        members_of(again.table)
-        == members_of(hashed.table)
+        read_members(again.table)
+        == read_members(hashed.table)
         == [
             (*member[:3], {"sha256": digest})
-            for member, digest in zip(members_of(contents.table), digests, strict=True)
+            for member, digest in zip(
+                read_members(contents.table), digests, strict=True
+            )
         ]
     )
 
@@ -80,7 +82,7 @@ def test_the_dict_form_is_written(scanned, tmp_path):
         "hash_lfs": "l",
     }
     assert [(n, e["offset"], e["length"]) for n, e in files.items()] == [
-        member[:3] for member in members_of(contents.table)
+        member[:3] for member in read_members(contents.table)
     ]
 
 
@@ -94,7 +96,7 @@ def test_infos_and_odd_names_are_carried(info, tmp_path):
 
     write_json(index, Contents(table), 99, shard="\udc80.tar")
 
-    assert members_of(read_json(index, 99)[0].table) == members_of(table)
+    assert read_members(read_json(index, 99)[0].table) == read_members(table)
     (tmp_path / "s.json").read_bytes().decode()
 
 
@@ -160,7 +162,7 @@ def test_hfutils_reads_written_indexes(scanned, tmp_path):
     path, contents, nbytes = scanned
     write_json(str(tmp_path / "s.json"), contents, nbytes, shard="s.tar", hash="h")
 
-    names = [member[0] for member in members_of(contents.table)]
+    names = [member[0] for member in read_members(contents.table)]
 
     assert hfutils.tar_list_files(str(path)) == names
     assert all(hfutils.tar_file_exists(str(path), name) for name in names)
@@ -176,9 +178,9 @@ def test_indexes_of_hfutils_are_read(scanned, tmp_path):
     theirs, recorded = read_json(str(tmp_path / "s.json"), nbytes)
 
     assert recorded == nbytes
-    assert [m[:3] for m in members_of(theirs.table)] == [
-        m[:3] for m in members_of(contents.table)
+    assert [m[:3] for m in read_members(theirs.table)] == [
+        m[:3] for m in read_members(contents.table)
     ]
     with fastshard.open_shard(path, index="none") as shard:
-        for name, _, _, info in members_of(theirs.table):
+        for name, _, _, info in read_members(theirs.table):
             assert info == {"sha256": hashlib.sha256(shard.read(name)).hexdigest()}

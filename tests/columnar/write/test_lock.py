@@ -14,7 +14,7 @@ import pytest
 
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError, WriterLockedError
-from support.columnar.stored import members_of, read_all
+from support.columnar.stored import read_all, read_members
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
@@ -71,7 +71,7 @@ def test_a_write_lock_of_another_program_on_the_index(writer, root, monkeypatch)
     writer.add_sample({"a": np.arange(4)}, "x")
     writer.close()
     assert len(read_all(root)["x"][1]["a"]) == 4
-    assert len(members_of(root / "a_shards" / "shard_0000.tar")) == 1
+    assert len(read_members(root / "a_shards" / "shard_0000.tar")) == 1
 
 
 def test_a_dropped_writer_is_flushed(root):

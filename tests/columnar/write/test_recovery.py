@@ -12,7 +12,7 @@ import pytest
 
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError
-from support.columnar.stored import members_of, read_all, sql
+from support.columnar.stored import read_all, read_members, sql
 from support.marks import not_sanitized
 
 pytestmark = not_sanitized  # the code under test is Python and SQLite
@@ -276,7 +276,7 @@ def test_a_commit_that_fails_cuts_nothing(root, monkeypatch):
         with pytest.raises(OSError, match="not stored") as got:
             writer.flush()
     assert got.value.errno == errno.EIO
-    assert len(members_of(path)) == 1
+    assert len(read_members(path)) == 1
     ShardedDatasetWriter(root).close()
     assert list(read_all(root)) == ["x"]
 
@@ -322,7 +322,7 @@ def test_members_that_others_appended_are_adopted(root):
     before = path.read_bytes()
     with ShardedDatasetWriter(root, samples_per_shard=100) as writer:
         writer.add_sample({"a": np.arange(9)}, "y")
-    names = [name for name, _, _ in members_of(path)]
+    names = [name for name, _, _ in read_members(path)]
     assert names == ["0.npy", "1.npy", "2.npy", "x.npy", "1.npy", "y.npy"]
     assert path.read_bytes()[: 5 * 1024] == before[: 5 * 1024]
     with ShardedDatasetWriter(root, samples_per_shard=100) as writer:
@@ -373,7 +373,7 @@ def test_members_without_rows_are_cut(root):
     conn.commit()
     conn.close()
     ShardedDatasetWriter(root).close()
-    assert [name for name, _, _ in members_of(path)] == ["0.npy", "1.npy", "2.npy"]
+    assert [name for name, _, _ in read_members(path)] == ["0.npy", "1.npy", "2.npy"]
 
 
 @pytest.mark.parametrize("size", [None, 0, 1024])
@@ -442,8 +442,8 @@ def test_a_crash_after_appending_to_a_shard_of_others(root, make_original):
         writer._transaction.prepare()  # written and synced, and never committed
         os._exit(0)
     os.waitpid(pid, 0)
-    assert len(members_of(root / "a_shards" / "shard_0000.tar")) == 4
+    assert len(read_members(root / "a_shards" / "shard_0000.tar")) == 4
     assert [len(s["a"]) for _, s in read_all(root, whole=False).values()] == [7, 1]
     ShardedDatasetWriter(root).close()
-    assert len(members_of(root / "a_shards" / "shard_0000.tar")) == 3
+    assert len(read_members(root / "a_shards" / "shard_0000.tar")) == 3
     assert [len(s["a"]) for _, s in read_all(root).values()] == [7, 1]

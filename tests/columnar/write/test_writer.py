@@ -10,7 +10,7 @@ import pytest
 
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import ClosedError, FormatError
-from support.columnar.stored import members_of, read_all, sql
+from support.columnar.stored import read_all, read_members, sql
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
@@ -81,7 +81,7 @@ def test_bytes_are_those_of_np_save(writer, root, array):
     for name in ("x", "y"):  # the second header comes from the cache
         writer.add_sample({"a": array}, name)
     writer.close()
-    stored = members_of(root / "a_shards" / "shard_0000.tar")
+    stored = read_members(root / "a_shards" / "shard_0000.tar")
     assert [name for name, _, _ in stored] == ["x.npy", "y.npy"]
     assert {data for _, _, data in stored} == {expected.getvalue()}
     offsets = [offset for _, offset, _ in stored]
@@ -158,7 +158,9 @@ def test_a_taken_id_is_refused_and_leaves_no_bytes(writer, root):
         writer.add_sample({"a": np.arange(4), "b": np.arange(4)}, "x")
     writer.add_sample({"a": np.arange(5)}, "y")
     writer.close()
-    assert [name for name, *_ in members_of(root / "a_shards" / "shard_0000.tar")] == [
+    assert [
+        name for name, *_ in read_members(root / "a_shards" / "shard_0000.tar")
+    ] == [
         "x.npy",
         "y.npy",
     ]

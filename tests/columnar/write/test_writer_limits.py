@@ -10,7 +10,7 @@ import pytest
 
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter, compact
 from fastshard.columnar.write import column as column_module
-from support.columnar.stored import lengths, members_of, read_all, sql
+from support.columnar.stored import lengths, read_all, read_members, sql
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_compact_keeps_the_shard_size_of_others(root, make_original):
     compact(root)
     rows = sql(root, "SELECT count(*) FROM samples GROUP BY a_shard ORDER BY a_shard")
     assert rows == [(50,), (50,), (20,)]
-    assert len(members_of(root / "a_shards" / "shard_0003.tar")) == 50
+    assert len(read_members(root / "a_shards" / "shard_0003.tar")) == 50
 
 
 def test_a_compaction_that_fails_leaves_the_shards_of_others(

@@ -8,7 +8,7 @@ import pytest
 
 from fastshard.columnar.write.writer import ShardedDatasetWriter
 from fastshard.errors import FormatError
-from support.columnar.stored import members_of, read_all, sql
+from support.columnar.stored import read_all, read_members, sql
 
 
 class Unconvertible:
@@ -37,7 +37,7 @@ def test_arrays_that_cannot_be_stored(writer, root, array):
         writer.update_sample("y", {"a": np.arange(3), "b": array})
     writer.close()
     assert list(read_all(root)) == ["y"]
-    assert len(members_of(root / "a_shards" / "shard_0000.tar")) == 1
+    assert len(read_members(root / "a_shards" / "shard_0000.tar")) == 1
 
 
 def test_objects_are_pickled_with_allow_pickle(root):

@@ -23,7 +23,7 @@ SMALL = (
 )
 
 
-def members_of(table):
+def read_members(table):
     return [
         (table.name_of(i), *table.extent(i), parse_info(table.info(i)))
         for i in range(len(table))
@@ -32,7 +32,7 @@ def members_of(table):
 
 def parsed(text, nbytes=None):
     table, filesize = parse_index(text, "s.json", nbytes)
-    return members_of(table), filesize
+    return read_members(table), filesize
 
 
 def agrees(text, nbytes=None):
@@ -111,7 +111,7 @@ def test_keys_may_be_escaped():
 
     table, filesize = parse_index(text, "s.json")
 
-    assert (members_of(table), filesize) == ([("a", 1, 2, {})], 9)
+    assert (read_members(table), filesize) == ([("a", 1, 2, {})], 9)
     assert table.info(0) == b""
 
 
@@ -141,7 +141,7 @@ def test_a_repeated_name_stays_by_position():
 
     table, _ = parse_index(text, "s.json")
 
-    assert [m[:2] for m in members_of(table)] == [("a", 2), ("a", 9)]
+    assert [m[:2] for m in read_members(table)] == [("a", 2), ("a", 9)]
     assert table.duplicates() == [0]
 
 
@@ -175,7 +175,7 @@ def test_tables_of_any_size(count):
 
     table, _ = parse_index(text, "s.json")
 
-    assert members_of(table) == [
+    assert read_members(table) == [
         (name, e["offset"], 1, {"x": e["x"]}) for name, e in files.items()
     ]
     bare = '"%d":{"offset":%d,"size":1}'

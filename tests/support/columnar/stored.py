@@ -17,7 +17,7 @@ def sql(root, text, *params):
         conn.close()
 
 
-def members_of(path):
+def read_members(path):
     """Return (name, data offset, data) of a shard's members, by `tarfile`."""
     with tarfile.open(path) as tar:
         return [(m.name, m.offset_data, tar.extractfile(m).read()) for m in tar]
@@ -45,7 +45,7 @@ def read_all(root, *, ended=True, whole=True):
                 assert shard is None
                 continue
             if shard not in shards:
-                shards[shard] = members_of(folder / f"shard_{shard:04d}.tar")
+                shards[shard] = read_members(folder / f"shard_{shard:04d}.tar")
             data = {(name, at): data for name, at, data in shards[shard]}
             payload = data[f"{id_}.npy", offset]
             assert offset % 64 == 0
@@ -66,7 +66,7 @@ def read_all(root, *, ended=True, whole=True):
                 continue
             assert path.stat().st_size >= nbytes + 1024 * ended
             assert not any(path.read_bytes()[nbytes:])
-            assert len(members_of(path)) == count
+            assert len(read_members(path)) == count
         assert num_shards == sum(1 for _, _, count in records if count)
     return found
 
