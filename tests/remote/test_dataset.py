@@ -459,9 +459,8 @@ def test_bytes_read_are_cached(indexed, local, tmp_path):
 
     ds = fastshard.open(url_of(indexed), **caching)
     assert all(map(same, ds, local))
-    assert (
-        indexed.bytes_sent < 200_000
-    )  # the first bytes of files, to compare their versions
+    # Only the first bytes of files are sent, to compare their versions.
+    assert indexed.bytes_sent < 200_000
 
     offline = fastshard.open(url_of(indexed), offline=True, **caching)
     indexed.forget()
@@ -485,9 +484,8 @@ def test_offline_errors_name_the_uncached_bytes(indexed, tmp_path):
 
 def test_a_completely_cached_shard_is_mapped(server, folder, tmp_path):
     caching = {"cache_dir": str(tmp_path / "cache")}
-    server.behave(
-        "/d/t-000.tar", "ok_for_range"
-    )  # without ranges the whole object is cached
+    # Without ranges the whole object is cached.
+    server.behave("/d/t-000.tar", "ok_for_range")
 
     shard = fastshard.open_shard(server.at("/d/t-000.tar"), **caching)
 

@@ -280,9 +280,8 @@ def test_processes_fill_one_entry(folder, tmp_path):
 
 def in_child(work):
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # about threads beside a fork
+        # Python warns of threads beside a fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
         code = 1
