@@ -1,4 +1,4 @@
-"""One member at a time: views, copies, arrays, samples. The page cache is warm.
+"""Reads of single members: views, copies, arrays, samples; the page cache is warm.
 
 pytest bench/bench_view.py
 """
@@ -18,23 +18,23 @@ import pytest
 import fastshard
 from harness import Tar, array_bytes, contenders
 
-READS = 1000  # a round, of hot ones
+READS = 1000  # per round of hot members
 ROUNDS = 200
 F4 = np.dtype("f4")
 
-Loop = Callable[[list[Any]], Any]  # reads every key, returns the last value
-KeyOf = Callable[[int], Any]  # the key of a position, as the contender takes it
+Loop = Callable[[list[Any]], Any]  # reads all keys, returns the last value
+KeyOf = Callable[[int], Any]  # returns the contender's key of a position
 
 
 def order_of(count: int, shuffled: bool) -> list[int]:
-    """Positions to read: a few over and over, or all over the shard."""
+    """Return positions: eight in turn, or all of the shard in random order."""
     if not shuffled:
         return [i % 8 for i in range(READS)]
     return random.Random(0).sample(range(count), count)
 
 
 def index_loop(shard: Any) -> Loop:
-    """Each contender has a loop of its own: a call less than a common one."""
+    """Return a loop over ``shard[key]``, which saves the call of `call_loop`."""
 
     def loop(keys: list[Any]) -> Any:
         for key in keys:
@@ -90,7 +90,7 @@ def mmap_slice(tar: Tar) -> tuple[Loop, KeyOf]:
 
 
 def time_reads(benchmark: Any, loop: Loop, keys: list[Any]) -> None:
-    """Time reads of the keys, one after another."""
+    """Time the loop over all keys."""
     benchmark.extra_info["operations"] = len(keys)
     rounds = max(ROUNDS * READS // len(keys), 5)
     benchmark.pedantic(loop, (keys,), rounds=rounds, warmup_rounds=1)
@@ -111,7 +111,7 @@ def bench_member(
 ) -> None:
     tar = tars("ustar", 20_000 if size == 2048 else 2000, size)
     loop, key_of = read(tar)
-    for i in (0, 7, tar.members - 1):  # a benchmark that reads wrong is not fast
+    for i in (0, 7, tar.members - 1):  # check before timing
         assert bytes(loop([key_of(i)]))[:16] == b"%016d" % i
         assert len(loop([key_of(i)])) == size
     state = "shuffled" if shuffled else "hot"

@@ -1,4 +1,4 @@
-"""Fixtures of all benches."""
+"""Fixtures of all benchmarks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from harness import SCALE, Tar, names_of_reads, write
 
 @pytest.fixture(autouse=True)
 def who(request: pytest.FixtureRequest, benchmark: Any) -> None:
-    """Note the contender's name for the report."""
+    """Store the contender's name for the report."""
     read = request.node.callspec.params["read"]
     benchmark.extra_info["who"] = names_of_reads[read]
 
 
 @pytest.fixture(scope="session")
 def tars(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tar]:
-    """Make (once) a shard of one kind; the page cache is warm afterwards."""
+    """Return a function that makes a shard of a kind once; the page cache is warm."""
     folder = tmp_path_factory.mktemp("bench")
     made: dict[tuple[Any, ...], Tar] = {}
 

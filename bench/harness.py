@@ -1,8 +1,7 @@
-"""Contenders in turns, and the shards that they read.
+"""Contenders of a benchmark, run in turns, and the shards they read.
 
-Machines are shared and noisy: contenders of a group run one after another,
-several times over (`contenders`), and the report takes the median of each.
-Sizes shrink with ``BENCH_SCALE=0.1`` for a quick look.
+Machines are shared and noisy: the contenders of a group run in turns (`contenders`),
+and the report uses the median of each. ``BENCH_SCALE=0.1`` shrinks the data.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ names_of_reads: dict[Callable[..., Any], str] = {}
 
 
 def contenders(group: str, **reads: Callable[..., Any]) -> Decorator:
-    """Run a bench for each contender, in turns; `read` is the contender.
+    """Run a bench for each contender in turns; `read` is the contender.
 
-    The first is what the others are compared with.
+    The others are compared with the first.
     """
     names_of_reads.update(
         {read: name.replace("_", " ") for name, read in reads.items()}
@@ -52,7 +51,7 @@ def contenders(group: str, **reads: Callable[..., Any]) -> Decorator:
 
 @dataclass
 class Tar:
-    """A shard to read, and what is in it."""
+    """Shard of a benchmark, with the names and offsets of its members."""
 
     path: Path
     size: int  # bytes of each member
@@ -65,12 +64,13 @@ class Tar:
 
 
 def payload(i: int, size: int, pool: bytes) -> bytes:
-    """`size` bytes that differ from member to member."""
+    """Return `size` bytes that differ between members."""
     head = b"%016d" % i
     return (head + pool)[:size]
 
 
 def write(path: Path, kind: str, count: int, size: int, npy: bool = False) -> Tar:
+    """Write a tar of `count` members of `size` bytes, or of ``.npy`` arrays."""
     form, mtime = KINDS[kind]
     tar = Tar(path, size)
     pool = random.Random(0).randbytes(size)
@@ -87,13 +87,14 @@ def write(path: Path, kind: str, count: int, size: int, npy: bool = False) -> Ta
 
 
 def array_bytes(i: int) -> bytes:
+    """Return a ``.npy`` file of 512 float32 of value `i`."""
     file = io.BytesIO()
     np.save(file, np.full(512, i, np.float32))
     return file.getvalue()
 
 
 def evict(path: Path) -> None:
-    """Take a file out of the page cache."""
+    """Evict a file from the page cache."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

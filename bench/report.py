@@ -1,10 +1,10 @@
-"""Make the README's table from the JSON of pytest-benchmark.
+"""Report of benchmarks: the README's table from the JSON of pytest-benchmark.
 
     pytest bench --benchmark-json=bench.json
     python -m bench.report bench.json
 
-Turns of one contender count once, by their median, as do their other figures; ratios
-are to a group's first.
+The turns of a contender count once, by their median, as do their other figures.
+Ratios are relative to the first contender of the group.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ UNITS = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (float("inf"), 
 
 
 def duration(seconds: float) -> str:
-    """Write a time in the unit that suits it."""
+    """Format a time in a suitable unit."""
     for limit, factor, unit in UNITS:
         if seconds < limit:
             return f"{seconds * factor:.3g} {unit}"
     raise AssertionError("unreachable")
 
 
-def merged(benches: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Group -> contender -> median seconds an operation, and extra figures."""
+def merge_turns(
+    benches: Iterable[dict[str, Any]],
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the turns' seconds per operation and extra figures, by contender."""
     groups: dict[str, dict[str, dict[str, Any]]] = {}
     for bench in benches:
         info = dict(bench["extra_info"])
@@ -42,7 +44,7 @@ def merged(benches: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, A
 
 
 def typical(values: Sequence[Any]) -> Any:
-    """The middle one of what the turns noted; of text, the first."""
+    """Return the median of the turns' values, or the first if they are text."""
     return median_low(values) if all(map(is_number, values)) else values[0]
 
 
@@ -51,7 +53,7 @@ def is_number(value: Any) -> bool:
 
 
 def rows(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
-    """The lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     lines = ["| what | who | each | to the first |", "|---|---|---|---|"]
     for group, found in groups.items():
         first = median(next(iter(found.values()))["turns"])
@@ -65,7 +67,7 @@ def rows(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
 
 
 def main(paths: Sequence[str]) -> int:
-    """Print a table of the runs in some files."""
+    """Print a table of the benchmarks in some JSON files."""
     if not paths:
         print("usage: python -m bench.report BENCH.json...", file=sys.stderr)
         return 2
@@ -75,7 +77,7 @@ def main(paths: Sequence[str]) -> int:
         f"{machine['cpu'].get('brand_raw', machine['machine'])}, {machine['system']} "
         f"{machine['release']}, Python {machine['python_version']}\n"
     )
-    print("\n".join(rows(merged(b for run in runs for b in run["benchmarks"]))))
+    print("\n".join(rows(merge_turns(b for run in runs for b in run["benchmarks"]))))
     return 0
 
 

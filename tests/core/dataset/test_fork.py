@@ -1,4 +1,4 @@
-"""Processes forked from one that iterates, or has iterated."""
+"""Iteration in forked processes."""
 
 import gc
 import multiprocessing
@@ -34,9 +34,11 @@ def folder(tmp_path_factory):
 
 
 def in_child(work):
-    """Run in a forked child; return its exit code, None if it hangs."""
+    """Run a function in a forked child; return its exit code, or None if it hangs."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it is the test's point
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # fork with threads is tested on purpose
         child = os.fork()
     if child == 0:
         code = 1
@@ -75,7 +77,7 @@ def test_a_child_goes_on_with_its_parents_iteration(folder, options):
         assert [s.key for s in taken] == [f"{i:03d}" for i in order[:20]]
 
     assert in_child(rest) == 0
-    rest()  # the parent was not disturbed
+    rest()  # the parent's iteration continues
 
 
 @pytest.mark.parametrize("how", ["drop", "close", "new", "single", "exit"])
@@ -119,7 +121,7 @@ def test_three_hundred_forks_of_a_process_that_iterates(folder):
 
 
 def evict_unmapped(folder):
-    """Let go of what this process does not have in its own pages."""
+    """Evict from the page cache the pages that this process does not map."""
     for path in folder.glob("*.tar"):
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

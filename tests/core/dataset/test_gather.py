@@ -1,4 +1,4 @@
-"""Many members into one buffer, and fields of many samples as arrays."""
+"""Bulk reads: many members into one buffer, fields of many samples as arrays."""
 
 import io
 import os

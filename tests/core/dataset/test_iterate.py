@@ -1,4 +1,4 @@
-"""Iterations that read ahead: what they give, and how they end."""
+"""Prefetching iterators: items, errors, and the end of their threads."""
 
 import copy
 import errno
@@ -40,13 +40,13 @@ def folder(tmp_path_factory):
             for field in ("a", "b")
         }
         write_tar(folder / f"s-{k}.tar", data)
-    fastshard.build_index(folder)  # so that no header is read
+    fastshard.build_index(folder)  # so that no header is scanned
     return folder
 
 
 @pytest.fixture
 def cold(folder):
-    """The folder, of which nothing is in the page cache."""
+    """Return the folder with its files evicted from the page cache."""
     gc.collect()
     paths = sorted(folder.glob("*.tar"))
     evict(*paths)
@@ -86,8 +86,8 @@ def test_a_shard_that_does_not_open_ahead_is_opened_in_its_turn(
         keys.append(sample.key)
 
     assert keys == [f"{i:04d}" for i in range(SHARDS * EACH)]
-    assert failed_after  # it was tried ahead
-    assert len(failed_after) < EACH / 2  # and left alone until its turn
+    assert failed_after  # tried ahead of its turn
+    assert len(failed_after) < EACH / 2  # but not again until its turn
 
 
 def test_a_shard_that_opens_again_loses_no_more_than_was_read_meanwhile(
@@ -403,7 +403,7 @@ def test_the_gil_is_free_while_a_scan_waits(tmp_path):
 
 
 def test_a_scan_without_a_thread_to_be_had(cold):
-    """Where the system allows no more threads, the consumer's own does the work."""
+    """If no thread can be started, the consumer's thread does the work."""
     code = (
         "import resource, sys, numpy, fastshard\n"
         "ds = fastshard.open(sys.argv[1])\n"

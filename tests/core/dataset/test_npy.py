@@ -1,4 +1,4 @@
-"""Members as arrays, compared with np.load and np.frombuffer."""
+"""Arrays on members, compared with np.load and np.frombuffer."""
 
 import io
 import pickle
@@ -24,7 +24,7 @@ def saved(array, version=None):
 
 @pytest.fixture
 def one(make_tar):
-    """Open a shard whose member ``a.npy`` has these bytes."""
+    """Return a function that opens a shard with these bytes as ``a.npy``."""
 
     def open_one(data, **options):
         return fastshard.open_shard(make_tar({"a.npy": data}), **options)
@@ -279,7 +279,7 @@ def test_other_types_and_shapes_are_errors(one):
 
 
 def test_unaligned_data_is_fine_and_the_flags_say_so(make_tar):
-    text = header_of("'<f8'", shape="(3,)")  # 10 + 57 bytes: nothing pads it
+    text = header_of("'<f8'", shape="(3,)")  # 10 + 57 bytes: not padded
     data = with_header(text, data=np.arange(3.0).tobytes())
     assert len(data) % 8 != 0
     with fastshard.open_shard(make_tar({"a.npy": data})) as shard:

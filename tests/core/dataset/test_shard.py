@@ -1,4 +1,4 @@
-"""A shard as a sequence of views, by position and by name."""
+"""Shards as sequences of views, by position and by name."""
 
 import copy
 import hashlib
@@ -145,7 +145,7 @@ def test_offsets_and_sizes_are_arrays_without_a_copy(shard, shard_path, members)
         assert not array.flags.writeable
         assert not array.flags.owndata
     shard.close()
-    for i, data in enumerate(members.values()):  # they outlive the shard
+    for i, data in enumerate(members.values()):  # views outlive the shard
         assert whole[offsets[i] :][: sizes[i]] == data
 
 
@@ -307,7 +307,7 @@ def test_a_path_of_another_type_is_a_type_error():
 
 
 def test_a_file_system_that_cannot_map_names_the_other_mode():
-    """/proc cannot map: the scan comes first, so the mapping is made alone."""
+    """Files of /proc cannot be mapped; the scan comes first and succeeds."""
     from fastshard._core.io.source import MappedFile
 
     with open("/proc/self/status") as file, pytest.raises(OSError, match="pread"):

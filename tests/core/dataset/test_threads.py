@@ -1,4 +1,4 @@
-"""Threads on one shard, and processes that are forked or spawned."""
+"""Threads on one shard, and forked or spawned processes."""
 
 import copy
 import multiprocessing
@@ -62,7 +62,7 @@ def test_threads_read_one_shard_while_another_opens_and_closes(many, mode):
 
 
 def test_first_uses_at_once_agree(many):
-    """The hash of names and the grouping are built by whoever comes first."""
+    """The first thread builds the hash of names and the grouping."""
     path, data = many
     for _ in range(20):
         shard = fastshard.open_shard(path)
@@ -104,7 +104,7 @@ def test_a_shard_closed_under_readers_raises_and_leaves_their_views(many):
 
 
 def test_the_scan_runs_without_the_gil(tmp_path):
-    """While one thread scans 200,000 headers, another goes on running Python."""
+    """A scan of 200,000 headers releases the GIL for other threads."""
     block = write_tar(tmp_path / "one.tar", {"a": b""}).read_bytes()[:512]
     path = tmp_path / "long.tar"
     path.write_bytes(block * 400_000 + bytes(1024))
@@ -117,7 +117,7 @@ def test_the_scan_runs_without_the_gil(tmp_path):
 
     with ThreadPoolExecutor(1) as pool:
         switch = sys.getswitchinterval()
-        sys.setswitchinterval(1e3)  # a thread that holds the GIL would keep it
+        sys.setswitchinterval(1e3)  # so that a thread that holds the GIL keeps it
         try:
             future = pool.submit(scan)
             while not stop.is_set():
