@@ -174,7 +174,12 @@ class ColumnSample(ArrayFields, Sample):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CopiedArrays, (self.key, self.position, self._copied(), self.metadata)
+        return CopiedArrays, (
+            self.key,
+            self.position,
+            self._copy_fields(),
+            self.metadata,
+        )
 
 
 class CopiedArrays(ArrayFields, CopiedSample):
@@ -196,4 +201,9 @@ class CopiedArrays(ArrayFields, CopiedSample):
         return self.array(field)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CopiedArrays, (self.key, self.position, self._copied(), self.metadata)
+        return CopiedArrays, (
+            self.key,
+            self.position,
+            self._copy_fields(),
+            self.metadata,
+        )

@@ -550,7 +550,7 @@ def _read_decoded(
 
     if not samples:
         return np.empty(0, object if is_custom else np.int64)
-    values = [sample._value(field) for sample in samples]
+    values = [sample._decode_field(field) for sample in samples]
     values = [image_array(value) if is_image(value) else value for value in values]
     if ragged == "error" and isinstance(values[0], np.ndarray):
         try:
@@ -609,7 +609,7 @@ def _list_item(sample: Sample, field: str) -> Any:
     decoder = sample.decoder_of(field)
     if _is_built_in(decoder) and decoder not in DECODED:
         return bytes(sample[field])
-    return sample._value(field)
+    return sample._decode_field(field)
 
 
 def _decode_cheaply(sample: Sample) -> dict[str, Any]:

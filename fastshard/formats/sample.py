@@ -89,7 +89,7 @@ class Sample(SampleBase):
         FieldNotFoundError
             The sample has no such field.
         """
-        text: str = self._decoded(decode_text, field)
+        text: str = self._decode_with(decode_text, field)
         return text
 
     def json(self, field: str) -> Any:
@@ -102,7 +102,7 @@ class Sample(SampleBase):
         FieldNotFoundError
             The sample has no such field.
         """
-        return self._decoded(decode_json, field)
+        return self._decode_with(decode_json, field)
 
     def decode(self, *fields: str) -> dict[str, Any]:
         """Return decoded fields by name, and the key as ``"__key__"``.
@@ -130,7 +130,7 @@ class Sample(SampleBase):
         """
         values: dict[str, Any] = {"__key__": self.key}
         for field in fields or self.keys():
-            values[field] = self._value(field)
+            values[field] = self._decode_field(field)
         return values
 
     def decoder_of(self, field: str) -> Decoder | None:
@@ -145,11 +145,11 @@ class Sample(SampleBase):
         """Return whether `array` reads a field without a dtype."""
         return self.layout_of(field) != VALUE
 
-    def _value(self, field: str) -> Any:
+    def _decode_field(self, field: str) -> Any:
         decoder = self.decoder_of(field)
-        return self[field] if decoder is None else self._decoded(decoder, field)
+        return self[field] if decoder is None else self._decode_with(decoder, field)
 
-    def _decoded(self, decoder: Decoder, field: str) -> Any:
+    def _decode_with(self, decoder: Decoder, field: str) -> Any:
         shard, member = self.place(field)
         offset, _ = shard.extent_of(member)  # after its header was checked
         name = shard.names[member]
@@ -194,9 +194,9 @@ class Sample(SampleBase):
         return f"<Sample {self.key!r}: {', '.join(self.keys())}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CopiedSample, (self.key, self.position, self._copied())
+        return CopiedSample, (self.key, self.position, self._copy_fields())
 
-    def _copied(self) -> dict[str, bytes]:
+    def _copy_fields(self) -> dict[str, bytes]:
         """Return copies of the fields' stored bytes."""
         return {field: bytes(self.view(field)) for field in self.keys()}
 
@@ -259,7 +259,7 @@ class CopiedSample(Sample):
     def open(self, field: str) -> BinaryIO:
         return cast(BinaryIO, ViewFile(self.view(field), f"{self.key}.{field}"))
 
-    def _decoded(self, decoder: Decoder, field: str) -> Any:
+    def _decode_with(self, decoder: Decoder, field: str) -> Any:
         name = f"{self.key}.{field}"
         return decode_field(decoder, self.view(field), name, 0, name)
 

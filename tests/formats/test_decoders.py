@@ -73,7 +73,7 @@ def image(kind, mode="RGB", **options):
     return file.getvalue()
 
 
-def saved_by_torch(**options):
+def save_by_torch(**options):
     torch = needs_module("torch", "torch")
     file = io.BytesIO()
     torch.save(
@@ -82,7 +82,7 @@ def saved_by_torch(**options):
     return file.getvalue()
 
 
-def packed(value):
+def pack(value):
     return needs_module("msgpack", "msgpack").packb(value)
 
 
@@ -285,7 +285,7 @@ def test_stored_arrays_of_npz_are_on_the_mapped_file(field):
     assert mappings_of(field.path) == 0
 
 
-def zipped(*members, method=zipfile.ZIP_STORED):
+def make_zip(*members, method=zipfile.ZIP_STORED):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
         for name, data in members:
@@ -300,11 +300,11 @@ def test_invalid_npz_files_are_errors():
     np.savez(objects, a=np.array([{}], dtype=object))
     cases = {
         "objects": objects.getvalue(),
-        "magic": zipped(("a.txt", b"text")),
-        "twice": zipped(("a.npy", array), ("a.npy", array)),
-        "twice ": zipped(("a.npy", array), ("a", array)),
-        "compression 12": zipped(("a.npy", array), method=zipfile.ZIP_BZIP2),
-        "checksum": zipped(("a.npy", array)).replace(b"\2\0\0\0\0", b"\3\0\0\0\0"),
+        "magic": make_zip(("a.txt", b"text")),
+        "twice": make_zip(("a.npy", array), ("a.npy", array)),
+        "twice ": make_zip(("a.npy", array), ("a", array)),
+        "compression 12": make_zip(("a.npy", array), method=zipfile.ZIP_BZIP2),
+        "checksum": make_zip(("a.npy", array)).replace(b"\2\0\0\0\0", b"\3\0\0\0\0"),
         "zip": array,
     }
     for message, data in cases.items():
@@ -312,24 +312,24 @@ def test_invalid_npz_files_are_errors():
             decode("npz", data)
 
 
-def central(data):
+def find_directory(data):
     """Return the offset of the first entry of the central directory."""
     return data.index(b"PK\1\2")
 
 
 def test_a_zip_bomb_is_refused_before_it_is_decompressed():
-    text = zipped(("a.npy", bytes(100_000)), method=zipfile.ZIP_DEFLATED)
+    text = make_zip(("a.npy", bytes(100_000)), method=zipfile.ZIP_DEFLATED)
     with pytest.raises(FormatError, match="magic"):
         decode("npz", text)
     array = npy(np.zeros(100_000, "u1"))
-    zeros = zipped(("a.npy", array), method=zipfile.ZIP_DEFLATED)
+    zeros = make_zip(("a.npy", array), method=zipfile.ZIP_DEFLATED)
     for size, message in [
         (MAX_INFLATED - 1, "cannot have its listed size"),
         (len(array) - 1, "has a wrong size"),
         (len(array) + 1, "has a wrong size"),
         (5, "cut|magic"),
     ]:
-        struct.pack_into("<I", zeros, central(zeros) + 24, size)
+        struct.pack_into("<I", zeros, find_directory(zeros) + 24, size)
         with pytest.raises(FormatError, match=message):
             decode("npz", zeros)
 
@@ -352,7 +352,7 @@ except FormatError as error:
 """
 
 
-def told_npy(nbytes):
+def make_npy_header(nbytes):
     """Return the header of an array of `nbytes` bytes."""
     file = io.BytesIO()
     kind = {"descr": "|u1", "fortran_order": False, "shape": (nbytes,)}
@@ -379,7 +379,7 @@ def test_memory_is_what_the_header_tells(
     """Sizes by header, in the data, in the directory; in MiB, except 5 bytes."""
     path = tmp_path / "a.npz"
     scale = {5: 5}
-    head = told_npy(scale.get(told, told << 20))
+    head = make_npy_header(scale.get(told, told << 20))
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("a.npy", "w") as member,
@@ -393,7 +393,7 @@ def test_memory_is_what_the_header_tells(
     data = bytearray(path.read_bytes())
     if listed is not None:
         size = len(head) + scale.get(listed, listed << 20)
-        struct.pack_into("<I", data, central(data) + 24, size)
+        struct.pack_into("<I", data, find_directory(data) + 24, size)
     path.write_bytes(data)
     command = [sys.executable, "-c", PEAK, path, str(limit << 20)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -439,8 +439,8 @@ def test_npz_of_arrays_with_long_headers(fields):
 
 def test_overlapping_and_hidden_members_are_refused():
     array = npy(np.zeros(1000))
-    data = zipped(*[(f"{i}.npy", array) for i in range(2)])
-    first = central(data)
+    data = make_zip(*[(f"{i}.npy", array) for i in range(2)])
+    first = find_directory(data)
     grown, hidden = data.copy(), data.copy()
     size = len(array) + 40
     struct.pack_into("<II", grown, first + 20, size, size)
@@ -536,11 +536,11 @@ def test_bytes_that_are_not_an_image(data):
 def test_msgpack():
     value = {"a": [1, 2.5, "é", b"\xff", None, True], "b": {}}
     for extension in ("msgpack", "mp", "msg"):
-        assert decode(extension, packed(value)) == value
+        assert decode(extension, pack(value)) == value
     for data in (
         b"",
-        packed(1) * 2,
-        packed({1: 2}),
+        pack(1) * 2,
+        pack({1: 2}),
         b"\xa1\xff",
         b"\xdd\xff\xff\xff\xff",
         b"\x91" * 5000,
@@ -552,7 +552,7 @@ def test_msgpack():
 
 @pytest.mark.parametrize("extension", ["pth", "pt"])
 def test_torch(extension):
-    data = saved_by_torch()
+    data = save_by_torch()
     found = decode(extension, data)
     assert found["names"] == ["a"]
     assert found["weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -640,9 +640,9 @@ GOOD = {
     "bmp": lambda: image("BMP", "L"),
     "tif": lambda: image("TIFF", "L"),
     "ppm": lambda: image("PPM", "L"),
-    "mp": lambda: packed({"a": [1, 2.5, "é", b"x" * 40, None], "b": {"c": -1}}),
-    "pth": saved_by_torch,
-    "pth old": lambda: saved_by_torch(_use_new_zipfile_serialization=False),
+    "mp": lambda: pack({"a": [1, 2.5, "é", b"x" * 40, None], "b": {"c": -1}}),
+    "pth": save_by_torch,
+    "pth old": lambda: save_by_torch(_use_new_zipfile_serialization=False),
 }
 
 

@@ -36,7 +36,7 @@ def folder(request, tmp_path):
     return data
 
 
-def says_one_thing(ds, shard):
+def check_consistent(ds, shard):
     assert sorted(ds.keys()) == sorted(shard.samples.keys()) == sorted(KEYS)
     assert sorted(sample.key for sample in ds) == sorted(KEYS)
     seen = []
@@ -64,7 +64,7 @@ def test_keys_have_no_dot_before_them(folder, index):
     if index != "none":
         fastshard.build_index(folder, format=index)
     ds = fastshard.open(folder)
-    says_one_thing(ds, fastshard.open_shard(folder / "x.tar"))
+    check_consistent(ds, fastshard.open_shard(folder / "x.tar"))
     assert len(ds) == COUNT + 1
 
 
@@ -114,7 +114,7 @@ def test_rules_for_keys_hold_behind_the_dot(make_tar, key):
         assert list(ds.keys()) == [{"first": "a/b", "last": "a/b.Seg"}[key]]
 
 
-def older_dataset_index(folder):
+def write_older_dataset_index(folder):
     """Write a ``dataset.fsi`` as of the release that took ``./`` for a part of keys."""
     path = folder / "dataset.fsi"
     known = DatasetIndex(str(path), copied=True)
@@ -134,7 +134,7 @@ def older_dataset_index(folder):
 def test_older_key_tables_hide_no_key(folder):
     write_tar(folder / "y.tar", {"plain.txt": b"plain", ".//odd.txt": b"odd"})
     fastshard.build_index(folder)
-    older_dataset_index(folder)
+    write_older_dataset_index(folder)
     ds = fastshard.open(folder)
     assert ds._set.index_view is not None
     for key in [*KEYS, "plain", "odd"]:
@@ -165,7 +165,7 @@ def test_equal_keys_of_both_spellings_in_two_shards_are_ambiguous(tmp_path):
             with pytest.raises(fastshard.AmbiguousKeyError):
                 ds["a"]
         fastshard.build_index(tmp_path)
-    older_dataset_index(tmp_path)
+    write_older_dataset_index(tmp_path)
     with fastshard.open(tmp_path) as ds:
         assert ds.keys().find("a") == ds.keys().find("./a") == [0, 1]
 

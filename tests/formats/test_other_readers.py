@@ -34,7 +34,7 @@ def samples_of(shard):
         }
 
 
-def written_by_tarfile(folder, form, mtime):
+def write_by_tarfile(folder, form, mtime):
     for shard in range(SHARDS):
         members = {}
         for sample in samples_of(shard):
@@ -43,14 +43,14 @@ def written_by_tarfile(folder, form, mtime):
         write_tar(folder / f"t-{shard}.tar", members, form=form, mtime=mtime)
 
 
-def written_by_us(folder):
+def write_by_fastshard(folder):
     with fastshard.ShardWriter(folder / "t-{}.tar", max_count=EACH) as writer:
         for shard in range(SHARDS):
             for sample in samples_of(shard):
                 writer.write(sample)
 
 
-def written_by_webdataset(folder):
+def write_by_webdataset(folder):
     wds = pytest.importorskip("webdataset", reason="webdataset is not installed")
     for shard in range(SHARDS):
         with wds.TarWriter(str(folder / f"t-{shard}.tar"), encoder=False) as writer:
@@ -59,11 +59,11 @@ def written_by_webdataset(folder):
 
 
 WRITERS = {
-    "ustar": lambda folder: written_by_tarfile(folder, tarfile.USTAR_FORMAT, 1),
-    "gnu": lambda folder: written_by_tarfile(folder, tarfile.GNU_FORMAT, 1),
-    "pax": lambda folder: written_by_tarfile(folder, tarfile.PAX_FORMAT, 1.5),
-    "fastshard": written_by_us,
-    "webdataset": written_by_webdataset,
+    "ustar": lambda folder: write_by_tarfile(folder, tarfile.USTAR_FORMAT, 1),
+    "gnu": lambda folder: write_by_tarfile(folder, tarfile.GNU_FORMAT, 1),
+    "pax": lambda folder: write_by_tarfile(folder, tarfile.PAX_FORMAT, 1.5),
+    "fastshard": write_by_fastshard,
+    "webdataset": write_by_webdataset,
 }
 
 

@@ -21,7 +21,7 @@ FORMATS = ["idx", "tar.idx"]
 PLAIN = ["a.jpg", "a.json", "sub/b.seg.png", "sub/b.cls", "c.txt"]
 
 
-def listed(shard):
+def list_members(shard):
     return list(
         zip(shard.names, shard.offsets.tolist(), shard.sizes.tolist(), strict=True)
     )
@@ -47,7 +47,9 @@ def test_indexes_of_the_original_tools_are_read(tar, form):
         assert shard.index == str(index)
         # A one-letter name without a dot counts as hidden.
         hidden = {".hidden", "sub/.hidden", ".hid", "z"} if form == "idx" else set()
-        assert listed(shard) == [m for m in listed(scanned) if m[0] not in hidden]
+        assert list_members(shard) == [
+            m for m in list_members(scanned) if m[0] not in hidden
+        ]
         for name in shard.names:
             assert shard[name] == scanned[name]
 
@@ -57,7 +59,9 @@ def test_version_1_1_of_dali_finds_names_in_the_shard(tar):
     with fastshard.open_shard(tar) as scanned, LocalFile(tar) as file:
         write_dali(str(index), scanned._contents, file, version="1.1")
         with fastshard.open_shard(tar, index=FOREIGN / f"{tar.stem}.idx") as expected:
-            assert listed(fastshard.open_shard(tar, index=index)) == listed(expected)
+            assert list_members(fastshard.open_shard(tar, index=index)) == list_members(
+                expected
+            )
     text = index.read_text()
     assert text.startswith("v1.1 ")
     index.write_text(text.replace("jpg", "png", 1))
@@ -128,7 +132,7 @@ def test_escapes_of_dali_are_decoded():
     assert rb"\303\251.txt" in index.read_bytes()
     with fastshard.open_shard(tar, index=index) as shard:
         plain = fastshard.open_shard(tar, index=FOREIGN / "gnu.idx")
-        assert listed(shard) == listed(plain)
+        assert list_members(shard) == list_members(plain)
         assert shard["é.txt"] == plain["é.txt"]
 
 
@@ -193,7 +197,7 @@ def test_long_names_of_gnu_tar_have_their_own_offsets(tmp_path):
         )
     ]
     assert found == listed_by_tarfile(tar)
-    assert listed(fastshard.open_shard(tar, index=index)) == found
+    assert list_members(fastshard.open_shard(tar, index=index)) == found
 
 
 def test_an_extension_that_is_not_the_names_is_refused(make_tar, tmp_path):
@@ -290,7 +294,7 @@ def test_an_index_of_another_shard_is_refused(make_tar, form):
         fastshard.open_shard(other, index=index)
 
 
-def damaged(raw):
+def damage(raw):
     """Yield every truncation, every changed byte, and combinations of both."""
     for n in range(len(raw)):
         yield raw[:n]
@@ -315,7 +319,7 @@ def test_a_damaged_index_raises_or_stays_in_the_shard(tmp_path, form, read):
     raw = (FOREIGN / f"ustar.{form}").read_bytes()
     nbytes = tar.stat().st_size
     with LocalFile(tar) as file:
-        for changed in damaged(raw):
+        for changed in damage(raw):
             index.write_bytes(changed)
             try:
                 table = read(str(index), file).table

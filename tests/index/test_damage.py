@@ -286,7 +286,7 @@ def test_every_flipped_bit_of_a_dataset_index(folder):
             raise AssertionError(f"bit {bit} hides a key") from error
 
 
-def resealed_header(raw):
+def reseal_header(raw):
     """Return an edited index with a valid checksum of the header alone."""
     import struct
     import zlib
@@ -308,7 +308,7 @@ def test_a_resealed_header_hides_no_key(folder, version, tmp_path):
     for bit in range(8 * 8, 8 * 84):  # zeros follow
         changed = bytearray(raw)
         changed[bit // 8] ^= 1 << bit % 8
-        index.write_bytes(resealed_header(bytes(changed)))
+        index.write_bytes(reseal_header(bytes(changed)))
         with fastshard.open(folder) as ds:
             try:
                 assert len(ds) == len(keys), bit
@@ -335,7 +335,7 @@ def old(tmp_path, monkeypatch):
     return folder
 
 
-def v1_answers(path):
+def read_v1(path):
     with fastshard.open_shard(path, index="none") as shard:
         return dict(read_everything(shard))
 
@@ -348,7 +348,7 @@ def use_old(old, mode):
             found = dict(read_everything(shard))
         if k == 1:
             assert all("sha256" in info for info in found.pop("infos"))
-        expected = v1_answers(path)
+        expected = read_v1(path)
         assert all(found[what] == expected[what] for what in found)
         with fastshard.open(old, mode=mode) as ds:
             assert len(ds) == 12

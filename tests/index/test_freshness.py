@@ -45,7 +45,7 @@ def indexed(tar):
 
 
 @pytest.fixture
-def no_luck(monkeypatch):
+def no_random_headers(monkeypatch):
     """Choose no random headers."""
     monkeypatch.setattr(freshness, "random_positions", lambda count: [])
 
@@ -62,7 +62,7 @@ def replace(path, names):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def swapped():
+def swap_names():
     names = list(NAMES)
     names[ONE], names[OTHER] = names[OTHER], names[ONE]
     assert not {ONE, OTHER} & set(spread_positions(COUNT))
@@ -128,7 +128,7 @@ WAYS = {
     "by position": lambda shard, i: shard[i],
     "by name": lambda shard, i: shard[NAMES[i]],
     "a slice": lambda shard, i: shard[i : i + 1],
-    "copied": lambda shard, i: shard.read(i),
+    "copy_shard": lambda shard, i: shard.read(i),
     "an array": lambda shard, i: shard.array(i, np.uint8),
     "gathered": lambda shard, i: shard.read_into([0, i], bytearray(2 * SIZE)),
     "in order": lambda shard, i: list(shard),
@@ -142,8 +142,8 @@ WAYS = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", WAYS)
-def test_moved_members_raise_at_first_use(indexed, no_luck, mode, way):
-    write(indexed, swapped())
+def test_moved_members_raise_at_first_use(indexed, no_random_headers, mode, way):
+    write(indexed, swap_names())
     index = str(indexed.with_suffix(".fsi"))
     for i in (ONE, OTHER):
         with fastshard.open_shard(indexed, index=index, mode=mode) as shard:
@@ -171,8 +171,8 @@ DATASET_WAYS = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", DATASET_WAYS)
-def test_moved_members_raise_in_datasets(indexed, no_luck, mode, way):
-    write(indexed, swapped())
+def test_moved_members_raise_in_datasets(indexed, no_random_headers, mode, way):
+    write(indexed, swap_names())
     ds = fastshard.open(indexed, mode=mode, index=indexed.parent)
     with pytest.raises(fastshard.StaleIndexError, match="no member"):
         DATASET_WAYS[way](ds)
@@ -190,7 +190,7 @@ def test_random_headers_find_a_swap(indexed, monkeypatch):
     assert len({tuple(freshness.random_positions(10**6)) for _ in range(50)}) == 50
 
 
-def test_a_member_on_a_page_boundary_reads_other_bytes(indexed, no_luck):
+def test_a_member_on_a_page_boundary_reads_other_bytes(indexed, no_random_headers):
     """A moved member that begins on a page reads other bytes, as documented."""
     with fastshard.open_shard(indexed) as shard:
         offsets = shard.offsets
@@ -205,7 +205,7 @@ def test_a_member_on_a_page_boundary_reads_other_bytes(indexed, no_luck):
     assert any("does not list" in f.reason for f in fastshard.open(indexed).verify())
 
 
-def copied(path, to):
+def copy_shard(path, to):
     to.mkdir()
     for name in os.listdir(path.parent):
         if name != to.name:
@@ -213,25 +213,23 @@ def copied(path, to):
     return to / path.name
 
 
-def linked(path, to):
+def link_shard(path, to):
     to.mkdir()
     os.link(path, to / path.name)
     return path
 
 
-def with_another_mode(path, to):
+def change_mode(path, to):
     path.chmod(0o600)
     return path
 
 
-def with_another_time(path, to):
+def change_time(path, to):
     os.utime(path, ns=(5, 5))
     return path
 
 
-@pytest.mark.parametrize(
-    "change", [copied, linked, with_another_mode, with_another_time]
-)
+@pytest.mark.parametrize("change", [copy_shard, link_shard, change_mode, change_time])
 @pytest.mark.parametrize("kind", ["fsi", "json"])
 def test_good_shards_give_no_warning(tar, tmp_path, kind, change):
     fastshard.build_index(tar, format=kind)
@@ -268,7 +266,7 @@ def test_the_recorded_identity_is_that_of_stat(indexed, tmp_path):
 
 def test_counts_are_peeked_for_the_indexed_file_alone(indexed, tmp_path):
     assert peek_counts(str(indexed)) == (COUNT, COUNT)
-    to = copied(indexed, tmp_path / "to")
+    to = copy_shard(indexed, tmp_path / "to")
     assert peek_counts(str(to)) is None
     replace(indexed, NAMES[::-1])
     assert peek_counts(str(indexed)) is None
@@ -291,7 +289,7 @@ def test_counts_of_a_copied_dataset_open_no_shard(tmp_path):
 
 
 def test_indexing_a_copy_records_its_identity(indexed, tmp_path):
-    to = copied(indexed, tmp_path / "to")
+    to = copy_shard(indexed, tmp_path / "to")
     fastshard.build_index(to)
     with fastshard.open_shard(to) as shard:
         assert not in_doubt(shard)
@@ -309,7 +307,7 @@ def member(name, data, *extensions):
 LONG = b"d/" * 80 + b"long.bin"
 
 
-def claiming(name, size, data):
+def make_conflicting_member(name, size, data):
     """Return a member whose ustar header and pax header give different sizes."""
     return header(name, size=b"%011o\0" % size) + padded(data)
 
@@ -334,12 +332,12 @@ ODD = {
     ],
     "a global size": [
         extension(b"g", record(b"size", b"297")),
-        *(claiming(b"%03d.bin" % i, 1, b"z" * 297) for i in range(9)),
+        *(make_conflicting_member(b"%03d.bin" % i, 1, b"z" * 297) for i in range(9)),
     ],
     "a global header in the middle": [
         *PLAIN[:20],
         extension(b"g", record(b"size", b"297") + record(b"comment", b"c")),
-        *(claiming(b"g%02d.bin" % i, 2, b"w" * 297) for i in range(9)),
+        *(make_conflicting_member(b"g%02d.bin" % i, 2, b"w" * 297) for i in range(9)),
     ],
     "global comments": [
         extension(b"g", record(b"comment", b"0" * 600)),
@@ -391,7 +389,7 @@ def test_an_index_that_was_just_written_is_fresh(tmp_path, what, kind):
 
 
 @pytest.mark.parametrize("what", ["a local path", "a global size", "long names"])
-def test_names_in_extension_headers_are_compared(tmp_path, no_luck, what):
+def test_names_in_extension_headers_are_compared(tmp_path, no_random_headers, what):
     path = tmp_path / "t.tar"
     raw = b"".join(ODD[what]) + END
     path.write_bytes(raw)
