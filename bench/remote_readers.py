@@ -65,7 +65,7 @@ class Remote:
     def __len__(self) -> int:
         return sum(tar.members for tar in self.tars)
 
-    def extents(self, positions: Iterable[int]) -> list[tuple[int, int]]:
+    def locations(self, positions: Iterable[int]) -> list[tuple[int, int]]:
         """Return the shard of each member, and the offset of its bytes."""
         each = self.tars[0].members
         return [(i // each, self.tars[i // each].offsets[i % each]) for i in positions]
@@ -174,11 +174,11 @@ def urllib3_many(data: Remote) -> ReadMany:
     threads = ThreadPoolExecutor(THREADS)
     urls, size = data.urls, data.size
 
-    def one(extent: tuple[int, int]) -> Any:
-        k, at = extent
+    def one(location: tuple[int, int]) -> Any:
+        k, at = location
         return pool.request("GET", urls[k], headers=byte_range(at, size)).data
 
-    return lambda positions: list(threads.map(one, data.extents(positions)))
+    return lambda positions: list(threads.map(one, data.locations(positions)))
 
 
 def obstore_many_in_threads(data: Remote) -> ReadMany:
@@ -186,10 +186,12 @@ def obstore_many_in_threads(data: Remote) -> ReadMany:
     threads = ThreadPoolExecutor(THREADS)
     paths, size = data.paths, data.size
 
-    def one(extent: tuple[int, int]) -> Any:
-        return obstore.get_range(store, paths[extent[0]], start=extent[1], length=size)
+    def one(location: tuple[int, int]) -> Any:
+        return obstore.get_range(
+            store, paths[location[0]], start=location[1], length=size
+        )
 
-    return lambda positions: list(threads.map(one, data.extents(positions)))
+    return lambda positions: list(threads.map(one, data.locations(positions)))
 
 
 def obstore_many_gathered(data: Remote) -> ReadMany:
@@ -202,7 +204,7 @@ def obstore_many_gathered(data: Remote) -> ReadMany:
         return await asyncio.gather(
             *(
                 get(store, paths[k], start=at, length=size)
-                for k, at in data.extents(positions)
+                for k, at in data.locations(positions)
             )
         )
 
@@ -225,9 +227,9 @@ def obstore_many_as_ranges(data: Remote) -> ReadMany:
             for (j, _), view in zip(wanted, views, strict=True):
                 found[j] = view
 
-        wanted = enumerate(data.extents(positions))
+        wanted = enumerate(data.locations(positions))
         by_shard = sorted((k, j, at) for j, (k, at) in wanted)
-        groups = itertools.groupby(by_shard, lambda extent: extent[0])
+        groups = itertools.groupby(by_shard, lambda location: location[0])
         shards = [(k, [(j, at) for _, j, at in group]) for k, group in groups]
         await asyncio.gather(*(of_shard(k, wanted) for k, wanted in shards))
         return found
@@ -241,10 +243,10 @@ def fsspec_many(data: Remote) -> ReadMany:
     urls, size = data.urls, data.size
 
     def read(positions: Sequence[int]) -> Any:
-        extents = data.extents(positions)
-        starts = [at for _, at in extents]
+        locations = data.locations(positions)
+        starts = [at for _, at in locations]
         ends = [at + size for at in starts]
-        return fs.cat_ranges([urls[k] for k, _ in extents], starts, ends)
+        return fs.cat_ranges([urls[k] for k, _ in locations], starts, ends)
 
     return read
 
