@@ -1,4 +1,4 @@
-"""Datasets mixed in proportions, and joined by key."""
+"""Mixes of datasets in proportions, and joins by key."""
 
 import itertools
 import json
@@ -64,18 +64,18 @@ def test_weights_are_proportions(folders, tmp_path):
     ]
     mixed = fastshard.mix(many, weights=[3, 1])
     first = [n for n in numbers(mixed) if n < 10_000]
-    assert max(abs(n - i) for i, n in enumerate(first)) < 1024  # in order, at large
+    assert max(abs(n - i) for i, n in enumerate(first)) < 1024  # roughly in order
     found = np.array(numbers(mixed)) // 10_000
     assert len(mixed) == 4000
     for start in range(0, 4000 - 1024, 1024):
         assert abs((found[start : start + 1024] == 0).sum() - 768) <= 1
     runs = np.diff(np.flatnonzero(np.diff(found)))
-    assert len(set(runs.tolist())) > 8  # not by turns
+    assert len(set(runs.tolist())) > 8  # not in turn
     for dataset in many:
         dataset.close()
 
 
-def test_when_a_mix_ends(parts):
+def test_a_mix_ends_with_the_first_or_the_last_dataset(parts):
     first = fastshard.mix(parts, weights=[1, 1, 1])
     assert first.shares == [7, 7, 7]
     every = fastshard.mix(parts, weights=[1, 1, 1], stop="all")
@@ -93,7 +93,7 @@ def test_when_a_mix_ends(parts):
     st.integers(0, 10**6),
     st.integers(0, 2000),
 )
-def test_counts_never_fall(sizes, start, more):
+def test_proportional_counts_are_monotonic(sizes, start, more):
     total = sum(sizes)
     start = min(start, total)
     stop = min(start + more, total)
@@ -112,7 +112,7 @@ def test_counts_never_fall(sizes, start, more):
         st.tuples(st.integers(1, 10**9), st.floats(1e-3, 1e3)), min_size=1, max_size=5
     )
 )
-def test_shares_use_up_the_first_or_all(pairs):
+def test_shares_exhaust_the_first_or_all(pairs):
     sizes = [size for size, _ in pairs]
     weights = [weight for _, weight in pairs]
     first, every = (
@@ -125,7 +125,7 @@ def test_shares_use_up_the_first_or_all(pairs):
     assert any(share == size for share, size in zip(every, sizes, strict=True))
 
 
-def test_a_mix_goes_on_where_it_was(parts, folders):
+def test_a_mix_resumes(parts, folders):
     def mixed(datasets):
         shuffled = [part.shuffle(5, 1) for part in datasets]
         return fastshard.mix(shuffled, weights=[5, 3, 1], seed=2)
@@ -167,7 +167,7 @@ def test_a_mix_is_a_dataset(parts):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"weights": [1]}, "expected 3 weights.*got 1"),
         ({"weights": [1, 0, 1]}, "positive"),
@@ -177,14 +177,14 @@ def test_a_mix_is_a_dataset(parts):
         ({"stop": "never"}, "stop"),
     ],
 )
-def test_mixes_that_cannot_be(parts, options, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_mixes_raise(parts, options, message):
+    with pytest.raises(ValueError, match=message):
         fastshard.mix(parts, **options)
     with pytest.raises(ValueError, match="at least 1 dataset"):
         fastshard.mix([])
 
 
-def test_a_moved_mix_takes_its_state(folders, tmp_path):
+def test_a_mix_of_moved_datasets_resumes(folders, tmp_path):
     import shutil
 
     def mixed(paths):
@@ -234,7 +234,7 @@ def test_each_item_is_mapped_once_or_twice(parts):
     assert len(calls) <= 147 + 64
 
 
-def test_what_cannot_be_mixed_or_joined(parts):
+def test_only_datasets_are_mixed_and_joined(parts):
     with pytest.raises(TypeError, match="got 'list'"):
         fastshard.mix([[1, 2]])
     with pytest.raises(TypeError, match="datasets with keys"):
@@ -243,7 +243,7 @@ def test_what_cannot_be_mixed_or_joined(parts):
     assert len(fastshard.mix(parts, weights=weights)) == 28
 
 
-def test_keys_that_come_twice_are_refused(two):
+def test_duplicate_keys_raise(two):
     a, b = two
     pairs = fastshard.zip_by_key(a[[0, 0, 1]], b[:3])
     with pytest.raises(fastshard.AmbiguousKeyError):
@@ -251,7 +251,7 @@ def test_keys_that_come_twice_are_refused(two):
     assert len(pairs) == 3
 
 
-def test_a_sample_that_cannot_be_read_has_its_turn(parts, tmp_path):
+def test_an_unreadable_sample_raises_in_its_turn(parts, tmp_path):
     names = ["0.txt", "1.txt", "1.TXT", "2.txt"]
     bad = write_tar(tmp_path / "f.tar", dict.fromkeys(names, b"5000"))
     mixed = fastshard.mix([parts[2], fastshard.open(bad)])
@@ -293,14 +293,14 @@ def test_pairs_by_key(two):
     assert [o.key for o, _ in again] == [o.key for o, _ in pairs]
 
 
-def test_what_is_missing_is_named(two):
+def test_missing_keys_are_named(two):
     a, b = two
-    for one, other, told in (
+    for one, other, message in (
         (a, b[1:], "second lacks 'k9'"),
         (a[2:], b, "first lacks 'k1', 'k0'"),
         (a[:3], b[:2], "second lacks 'k0', 'k1', 'k2'; the first lacks 'k9', 'k8'"),
     ):
-        with pytest.raises(FastshardError, match=told):
+        with pytest.raises(FastshardError, match=message):
             len(fastshard.zip_by_key(one, other))
     pairs = fastshard.zip_by_key(a[:19], b[:19])
     with pytest.raises(SampleNotFoundError, match="'k0' in the second"):

@@ -1,4 +1,4 @@
-"""Datasets: sequences over shards, narrowing, keys, members, errors, limits."""
+"""Datasets: positions, keys, selection, members, errors, mapping limits."""
 
 import copy
 import gc
@@ -19,7 +19,7 @@ from support.tars import write_tar
 from support.threads import in_threads
 from support.workers import put_keys
 
-SHARDS = 12  # so that natural order differs from that of text
+SHARDS = 12  # natural order differs from lexical order
 EACH = 5  # samples a shard
 
 
@@ -83,13 +83,13 @@ def test_a_position_gives_a_sample(ds, i):
 
 
 @pytest.mark.parametrize("i", [SHARDS * EACH, -SHARDS * EACH - 1, 10**30])
-def test_a_position_that_is_none_is_an_index_error(ds, i):
+def test_a_position_out_of_range_is_an_index_error(ds, i):
     with pytest.raises(IndexError, match=r"out of range|cannot fit"):
         ds[i]
 
 
 @pytest.mark.parametrize("wrong", [1.5, None, b"key", ["a"], [[1, 2]], {1: 2}])
-def test_what_is_no_position_is_a_type_error(ds, wrong):
+def test_other_keys_are_a_type_error(ds, wrong):
     with pytest.raises(TypeError):
         ds[wrong]
 
@@ -108,7 +108,7 @@ def test_what_is_no_position_is_a_type_error(ds, wrong):
     ],
     ids=str,
 )
-def test_choosing_gives_a_dataset(ds, chosen):
+def test_a_selection_is_a_dataset(ds, chosen):
     expected = np.array(expected_keys())[
         chosen
         if isinstance(chosen, slice)
@@ -122,7 +122,7 @@ def test_choosing_gives_a_dataset(ds, chosen):
     assert len(part) == len(expected)
 
 
-def test_choosing_from_what_was_chosen(ds):
+def test_a_selection_of_a_selection(ds):
     part = ds[10:50:2][np.array([3, 1, -1])][::-1]
     keys = expected_keys()[10:50:2]
     assert keys_of(part) == [keys[-1], keys[1], keys[3]]
@@ -135,7 +135,7 @@ def test_a_mask_of_another_length_is_an_error(ds):
         ds[np.array([True, False])]
 
 
-def test_get_many_gives_a_list_in_order(ds):
+def test_get_many_returns_a_list_in_order(ds):
     keys = expected_keys()
     for positions in ([7, 0, 7, -1], np.array([7, 0, 7, 59]), iter([7, 0, 7, 59])):
         found = ds.get_many(positions)
@@ -204,7 +204,7 @@ def test_stats_count(ds):
     }
 
 
-def test_selected_fields_are_all_that_samples_show(ds):
+def test_samples_have_the_selected_fields_only(ds):
     sample = ds.select_fields("json")[0]
     assert list(sample) == sample.keys() == ["json"]
     assert len(sample) == 1
@@ -282,7 +282,7 @@ def test_decoded_samples_are_plain_values(folder):
     assert copied.decode("json")["json"] == {"shard": 1, "i": 2}
 
 
-def test_excluded_shards_are_gone(ds):
+def test_excluded_shards_have_no_samples(ds):
     rest = ds.exclude(["t-3.tar", 0, ds.shards.paths[1]])
     gone = ("00", "01", "03")
     assert keys_of(rest) == [k for k in expected_keys() if k[:2] not in gone]
@@ -290,7 +290,7 @@ def test_excluded_shards_are_gone(ds):
         ds.exclude(["t-99.tar"])
 
 
-def test_iteration_can_skip_what_cannot_be_read(folder):
+def test_iteration_can_skip_unreadable_samples(folder):
     (folder / "t-5.tar").write_bytes(b"x" * 1024)
     ds = fastshard.open(folder)
     keys = [key for key in expected_keys() if not key.startswith("05")]
@@ -348,7 +348,7 @@ def test_a_shard_that_vanished_is_named(folder):
     assert iteration.skipped == EACH
 
 
-def test_a_missing_shard_of_a_list_is_named_at_once(folder):
+def test_a_missing_shard_of_a_list_is_named_by_open(folder):
     with pytest.raises(FileNotFoundError, match=r"t-12\.tar"):
         fastshard.open(str(folder / "t-{0..12}.tar"))
 
@@ -360,7 +360,7 @@ def test_a_shard_that_changed_since_it_was_counted_is_an_error(folder):
     members = {}
     for i in range(EACH):
         members |= sample_bytes(7, i)
-    members["07-0.jpg"] = b"k" * 700  # the same sizes, and other headers by mtime
+    members["07-0.jpg"] = b"k" * 700  # same sizes, other mtimes in the headers
     write_tar(folder / "t-7.tar", members, mtime=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", fastshard.StaleIndexWarning)
@@ -405,7 +405,7 @@ def test_an_index_of_other_shards_warns_and_is_not_used(folder):
     assert len(ds) == (SHARDS - 1) * EACH
 
 
-def test_a_part_of_the_shards_uses_the_index_of_all(folder):
+def test_some_shards_use_the_index_of_all(folder):
     fastshard.build_index(folder)
     ds = fastshard.open([folder / "t-5.tar", folder / "t-2.tar"])
     assert keys_of(ds) == [
@@ -458,7 +458,7 @@ def test_views_outlive_the_dataset(folder):
     assert view == b"j" * 102
 
 
-def test_a_closed_dataset_says_so(folder):
+def test_a_closed_dataset_raises(folder):
     ds = fastshard.open(folder)
     part = ds[:3]
     ds.close()
@@ -485,7 +485,7 @@ def test_datasets_pickle_small(folder, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_datasets_survive_other_processes(folder, method):
+def test_datasets_are_read_by_other_processes(folder, method):
     ds = fastshard.open(folder)
     assert ds[0].key == "00-0"
     context = multiprocessing.get_context(method)
@@ -554,14 +554,14 @@ def test_a_rebuilt_index_is_used(folder):
     assert keys_of(ds) == expected_keys()
 
 
-def test_no_index_is_looked_for_where_none_is_wanted(folder):
+def test_index_none_reads_no_index(folder):
     fastshard.build_index(folder)
     ds = fastshard.open(folder, index="none")
     assert keys_of(ds) == expected_keys()
     assert all(shard.index is None for shard in ds.shards)
 
 
-def test_the_other_rule_for_keys_is_not_answered_by_the_index(tmp_path):
+def test_an_index_with_another_key_rule_is_not_used(tmp_path):
     write_tar(tmp_path / "x.tar", {"a.seg.png": b"1", "a.png": b"2"})
     fastshard.build_index(tmp_path)
     assert keys_of(fastshard.open(tmp_path)) == ["a"]

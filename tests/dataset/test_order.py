@@ -1,4 +1,4 @@
-"""Shuffling, splitting and resuming: every sample once, whatever happens."""
+"""Shuffle, split, resume: every sample once an epoch."""
 
 import functools
 import itertools
@@ -97,7 +97,7 @@ def test_ranks_share_an_epoch(ds, world, rest):
             assert together == list(itertools.islice(itertools.cycle(whole), count))
 
 
-def test_ranks_must_be_there(ds):
+def test_ranks_are_below_the_world_size(ds):
     for rank, world in ((2, 2), (-1, 2)):
         with pytest.raises(ValueError, match=f"rank must be from 0 to 1, got {rank}"):
             ds.split_by_rank(rank, world)
@@ -119,7 +119,7 @@ def test_an_empty_dataset(ds):
 
 
 @pytest.mark.parametrize("done", [0, 1, 50, 102, 103])
-def test_an_iteration_goes_on_where_it_was(ds, folder, done):
+def test_an_iteration_resumes(ds, folder, done):
     part = ds.shuffle(7, epoch=2)
     it = iter(part)
     seen = numbers(itertools.islice(it, done))
@@ -127,7 +127,7 @@ def test_an_iteration_goes_on_where_it_was(ds, folder, done):
     assert (state["seed"], state["epoch"], state["position"]) == (7, 2, done)
     rest = numbers(it)
     assert seen + rest == numbers(part)
-    with fastshard.open(folder) as again:  # the state says seed and epoch
+    with fastshard.open(folder) as again:  # seed and epoch are in the state
         assert numbers(again.iter(state)) == rest
         assert numbers(again.shuffle(7).iter(state)) == rest
         assert numbers(again.resume(state)) == rest
@@ -135,14 +135,14 @@ def test_an_iteration_goes_on_where_it_was(ds, folder, done):
         assert again.shuffle(7, 2).state_dict(done) == state
 
 
-def test_a_state_is_small_and_tells_no_path(ds, folder):
+def test_a_state_is_small_and_has_no_path(ds, folder):
     state = ds[list(range(103))].shuffle(2**80).split_by_rank(0, 9).state_dict()
     text = json.dumps(state)
     assert len(text) < 1024
     assert str(folder.parent) not in text
 
 
-def test_the_world_changes_in_the_middle_of_an_epoch(ds):
+def test_the_world_size_changes_within_an_epoch(ds):
     rng = random.Random(1)
     for _ in range(60):
         world, rest = rng.choice([1, 2, 3, 7]), rng.choice([False, True, "pad"])
@@ -194,14 +194,14 @@ def test_a_state_of_another_dataset_is_refused_by_name(ds, tmp_path, folder):
         ds.iter(ds.exclude([2]).shuffle(1)[5:].state_dict())
 
 
-def test_a_copied_dataset_takes_a_state(ds, tmp_path, folder):
+def test_a_copied_dataset_resumes(ds, tmp_path, folder):
     state = ds.shuffle(7).state_dict(50)
     copy = shutil.copytree(folder, tmp_path / "elsewhere" / "below")
     with fastshard.open(f"{copy}/n-*.tar") as other:
         assert numbers(other.iter(state)) == numbers(ds.shuffle(7))[50:]
     with fastshard.open(copy, index="none") as other:
         assert numbers(other.iter(state)) == numbers(ds.shuffle(7))[50:]
-    for path in copy.glob("*.tar"):  # the first and the last are looked at
+    for path in copy.glob("*.tar"):  # the identity hashes the first and the last
         os.truncate(path, path.stat().st_size - 1024)
     with fastshard.open(copy, index="none") as other, pytest.raises(StateError):
         other.iter(state)
@@ -235,7 +235,7 @@ BROKEN = {
     [(k, v) for k, values in BROKEN.items() for v in values],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_state_that_was_tampered_with_is_refused(ds, name, value):
+def test_a_modified_state_is_refused(ds, name, value):
     state = ds.shuffle(7).state_dict(5) | {name: value}
     with pytest.raises(StateError):
         ds.shuffle(7).resume(state)
@@ -281,7 +281,9 @@ def test_a_worker_s_state_is_for_the_same_worker(ds, monkeypatch):
     in_worker(monkeypatch, 0, 3)
     with pytest.raises(StateError, match="expected a state of the worker"):
         part.batches(4, state=state)
-    begun = part.batches(4, state=part.state_dict(8))  # of no worker: for any
+    begun = part.batches(
+        4, state=part.state_dict(8)
+    )  # a state from outside workers resumes in any
     assert next(begun)["__key__"] == list(part.keys())[8:12]
     monkeypatch.undo()
     whole = [key for batch in part.batches(4, state=state) for key in batch["__key__"]]
@@ -300,7 +302,7 @@ def test_seeds_have_a_bound(ds):
     assert sorted(numbers(ds.shuffle(1, block=10**30))) == list(range(103))
 
 
-def test_samples_chosen_twice_are_found_by_their_first_place(ds):
+def test_keys_of_repeated_samples_are_found_at_the_first_position(ds):
     for part in (
         ds[[0, 0]].shuffle(1)[1:2],
         ds[[0, 0, 1, 1, 2, 2]].shuffle(3),
@@ -313,7 +315,7 @@ def test_samples_chosen_twice_are_found_by_their_first_place(ds):
             assert part[key].key == key
 
 
-def test_too_many_selections_of_one_another(ds):
+def test_nested_selections_have_a_limit(ds):
     for epoch in range(990):
         ds = ds.shuffle(1, epoch)
     assert sorted(numbers(ds)) == list(range(103))
@@ -321,27 +323,27 @@ def test_too_many_selections_of_one_another(ds):
         functools.reduce(lambda part, epoch: part.shuffle(1, epoch), range(20), ds)
 
 
-def test_no_shards_are_left(ds):
+def test_a_dataset_without_shards_resumes(ds):
     none = ds.exclude(range(11))
     assert list(none.iter(none.state_dict())) == []
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 5, {}, {"version": 1}])
-def test_what_is_no_state_is_refused(ds, state):
+def test_invalid_states_are_refused(ds, state):
     with pytest.raises(StateError):
         ds.resume(state)
 
 
 @pytest.fixture
 def faulty(tmp_path):
-    """Five samples, of which the second has a field twice."""
+    """Five samples; the second has a field twice."""
     names = ["0.txt", "1.txt", "1.TXT", "2.txt", "3.txt", "4.txt"]
     path = write_tar(tmp_path / "f.tar", {name: name[:1].encode() for name in names})
     with fastshard.open(path) as ds:
         yield ds
 
 
-def test_errors_have_their_turn(faulty):
+def test_errors_are_raised_in_turn(faulty):
     it = iter(faulty)
     assert next(it).key == "0"
     with pytest.raises(fastshard.FormatError, match="twice"):
@@ -353,7 +355,7 @@ def test_errors_have_their_turn(faulty):
         list(faulty.resume(it.state_dict() | {"position": 1}))
 
 
-def test_errors_are_passed_over_and_counted(faulty):
+def test_errors_are_skipped_and_counted(faulty):
     it = faulty.iter(on_error="skip")
     assert numbers(itertools.islice(it, 2)) == [0, 2]
     assert (it.skipped, it.state_dict()["position"]) == (1, 3)
@@ -365,7 +367,7 @@ def test_errors_are_passed_over_and_counted(faulty):
     assert told == [shuffled.keys().index("1")]
 
 
-def test_a_batch_keeps_what_was_read_before_an_error(faulty):
+def test_samples_before_an_error_are_in_the_next_batch(faulty):
     it = faulty.batches(2)
     assert len(it) == 3
     with pytest.raises(fastshard.FormatError):
@@ -429,7 +431,7 @@ with fastshard.open(folder) as ds, open(log, "a") as file:
 
 
 @not_sanitized
-def test_killed_at_random_nothing_is_lost(folder, tmp_path):
+def test_nothing_is_lost_when_killed(folder, tmp_path):
     log = tmp_path / "log"
     rng = random.Random(3)
     command = [sys.executable, "-c", KILLED, folder, log]
@@ -444,7 +446,7 @@ def test_killed_at_random_nothing_is_lost(folder, tmp_path):
             child.wait()
         text = log.read_text() if log.exists() else ""
         whole, newline, _ = text.rpartition("\n")
-        log.write_text(whole + newline)  # a line that was cut was not acknowledged
+        log.write_text(whole + newline)  # a torn line was not acknowledged
         if child.returncode == 0 or rounds > 200:
             break
     keys = [json.loads(line)["key"] for line in log.read_text().splitlines()]
@@ -472,7 +474,9 @@ PINNED = {
 }
 
 
-STATES = json.loads((DATA / "states.json").read_text())  # of version 0.1, after 2
+STATES = json.loads(
+    (DATA / "states.json").read_text()
+)  # by version 0.1, after 2 samples
 
 
 def fail_at_01_and_11(sample):
@@ -523,7 +527,7 @@ def test_a_state_is_read_in_another_process(ds, folder):
 
 
 def test_a_state_never_changes(tmp_path):
-    """Pinned: what another version of this, or of Python, saved."""
+    """States saved by other versions of fastshard or Python are equal."""
     folder = write_numbers(tmp_path / "pinned", 10)
     with fastshard.open(folder) as ds:
         state = (
