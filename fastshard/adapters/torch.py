@@ -215,6 +215,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._epoch.fill_(epoch)
 
     def _apply_epoch(self) -> BaseDataset[Any]:
+        """Return the dataset, shuffled for the epoch that was set."""
         epoch = int(self._epoch)
         plan = self._dataset._plan
         if epoch < 0 or plan.shuffling is None or plan.shuffling.epoch == epoch:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from fastshard._util.options import check_choice, check_index, check_names
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
-from fastshard.dataset.listing import Location, Source, list_shards, parse_source
+from fastshard.dataset.listing import (
+    Listing,
+    Location,
+    Source,
+    list_shards,
+    parse_source,
+)
 from fastshard.dataset.order.worker import guard_collation
 from fastshard.dataset.shardset import ReadOptions, ShardSet
 from fastshard.dataset.tarset import TarSet, common_root
@@ -19,7 +25,6 @@ from fastshard.formats.registry import Format, find_format, formats
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import (
-    DatasetIndexView,
     find_dataset_index,
 )
 from fastshard.remote.options import RemoteOptions, Settings
@@ -123,42 +128,36 @@ def open(  # noqa: A001
         shards = _open_format(found, location, own, remote, mode, max_mapped, reading)
         return Dataset(shards, decoders=decoders)
     check_names("open", remote, _option_names())
-    settings = location.settings(remote)
+    settings: Settings | None = location.settings(remote)
     listing = list_shards(location, remote=settings)
-    if index == "rebuild":
-        if listing.is_remote:
-            raise FastshardError(
-                'index="rebuild" is for local shards; index remote shards by '
-                "build_index(..., out=DIRECTORY)"
-            )
-        from fastshard.dataset.build_index import build_index
-
-        build_index(source, key=key, again=True)
-        index = "auto"
-    if os.path.basename(index) == NAME:
-        index = os.path.dirname(index) or "."
-    folder = index if index not in ("auto", "none") and is_folder(index) else None
-    if index not in ("auto", "none") and folder is None and len(listing.paths) > 1:
-        raise ValueError(
-            f"expected a directory of indexes for {len(listing.paths):,} shards, "
-            f"got one index, {redact(index)}"
-        )
-    return Dataset(
-        make_tar_set(
+    index, folder = _resolve_index(index, listing, source, key)
+    root = common_root(listing.paths)
+    settings = settings if listing.is_remote else None
+    view = None
+    if folder is not None or index == "auto":
+        view = find_dataset_index(
             listing.paths,
-            index,
+            root,
             folder=folder,
+            last_dot=key == "last",
             whole=location.is_whole,
-            mode=mode,
-            key=key,
-            lower=lower,
-            limit=max_mapped,
-            reading=reading,
-            check_size=check_size,
-            remote=settings if listing.is_remote else None,
-        ),
-        decoders=decoders,
+            copied=mode == "pread",
+            settings=settings,
+        )
+    shards = TarSet(
+        listing.paths,
+        index=index,
+        root=root,
+        mode=mode,
+        key=key,
+        lower=lower,
+        limit=max_mapped,
+        index_view=view,
+        reading=reading,
+        check_size=check_size,
+        remote=settings,
     )
+    return Dataset(shards, decoders=decoders)
 
 
 def _option_names() -> tuple[str, ...]:
@@ -222,56 +221,32 @@ def _open_format(
     return shards
 
 
-def make_tar_set(
-    paths: Sequence[str],
-    index: str,
-    *,
-    folder: str | None,
-    whole: bool,
-    mode: Mode,
-    key: KeyRule,
-    lower: bool,
-    limit: int | None = None,
-    reading: ReadOptions = ReadOptions(),  # noqa: B008 - immutable
-    check_size: bool = False,
-    remote: Settings | None = None,
-) -> TarSet:
-    """Return a tar set, with its entries of a ``dataset.fsi`` if there is one.
+def _resolve_index(
+    index: str, listing: Listing, source: Source, key: KeyRule
+) -> tuple[str, str | None]:
+    """Return the ``index=`` for the shards, and the folder if it is one.
 
-    Parameters
-    ----------
-    paths, index
-        As for `TarSet`.
-    folder : str, optional
-        The index, if it is a directory or the URL of a folder.
-    whole : bool
-        `paths` are all shards of their directory.
-    mode, key, lower, limit, reading, check_size, remote
-        As for `TarSet`.
+    Makes the indexes for ``"rebuild"``.
     """
-    root = common_root(paths)
-    last_dot = key == "last"
-    view: DatasetIndexView | None = None
-    if folder is not None or index == "auto":
-        view = find_dataset_index(
-            paths,
-            root,
-            folder=folder,
-            last_dot=last_dot,
-            whole=whole,
-            copied=mode == "pread",
-            settings=remote,
+    if index == "rebuild":
+        if listing.is_remote:
+            raise FastshardError(
+                'index="rebuild" is for local shards; index remote shards by '
+                "build_index(..., out=DIRECTORY)"
+            )
+        from fastshard.dataset.build_index import build_index
+
+        build_index(source, key=key, again=True)
+        index = "auto"
+    if os.path.basename(index) == NAME:
+        index = os.path.dirname(index) or "."
+    if index in ("auto", "none"):
+        return index, None
+    if is_folder(index):
+        return index, index
+    if len(listing.paths) > 1:
+        raise ValueError(
+            f"expected a directory of indexes for {len(listing.paths):,} shards, "
+            f"got one index, {redact(index)}"
         )
-    return TarSet(
-        paths,
-        index=index,
-        root=root,
-        mode=mode,
-        key=key,
-        lower=lower,
-        limit=limit,
-        index_view=view,
-        reading=reading,
-        check_size=check_size,
-        remote=remote,
-    )
+    return index, None
