@@ -161,7 +161,7 @@ def test_an_ambiguous_key_is_an_error(tmp_path, indexed):
     if indexed:
         fastshard.build_index(tmp_path)
     ds = fastshard.open(tmp_path)
-    with pytest.raises(fastshard.AmbiguousKeyError, match="2 places") as caught:
+    with pytest.raises(fastshard.AmbiguousKeyError, match="2 times") as caught:
         ds["same"]
     assert caught.value.positions == [0, 1]
     assert pickle.loads(pickle.dumps(caught.value)).positions == [0, 1]
@@ -286,7 +286,7 @@ def test_excluded_shards_have_no_samples(ds):
     rest = ds.exclude(["t-3.tar", 0, ds.shards.paths[1]])
     gone = ("00", "01", "03")
     assert keys_of(rest) == [k for k in expected_keys() if k[:2] not in gone]
-    with pytest.raises(ValueError, match="0 shards"):
+    with pytest.raises(ValueError, match="found 0"):
         ds.exclude(["t-99.tar"])
 
 
