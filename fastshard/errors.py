@@ -185,7 +185,7 @@ class RemoteError(FastshardError, OSError):
         Name of the member, if known.
     """
 
-    code = errno.EIO
+    code: int = errno.EIO
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class RemoteError(FastshardError, OSError):
 class RemoteNotFoundError(RemoteError, FileNotFoundError):
     """The remote object does not exist."""
 
-    code = errno.ENOENT
+    code: int = errno.ENOENT
 
 
 def is_transient(error: BaseException | None) -> bool:

@@ -156,8 +156,8 @@ class CombinedIterator(Iterator[T_co]):
         self._waiting: list[Any] = []  # items read ahead, in reverse order
         self._lock = threading.Lock()
         self._closed = False
-        self.position = 0
-        self.skipped = dataset._plan.skipped
+        self.position: int = 0
+        self.skipped: int = dataset._plan.skipped
 
     def __iter__(self) -> Self:
         return self

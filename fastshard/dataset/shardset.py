@@ -169,17 +169,18 @@ class ShardSet(ABC):
         self.mode: Mode = mode
         self.remote = remote  # None: local shards
         self.reading = reading
-        self.ring = reading.make_ring()  # shared by all shards; None: no limit
+        # Shared by all shards; None: no limit.
+        self.ring: PageRing | None = reading.make_ring()
         self.iterations: WeakSet[PrefetchIterator | RemotePrefetchIterator] = WeakSet()
-        self.limit = limit or mapping_limit()
-        self.closed = False
+        self.limit: int = limit or mapping_limit()
+        self.closed: bool = False
         self.identity: Identity | None = None  # computed for the first state
         self.open_samples: list[Any] = [None] * count  # None: a closed shard
         self.used: bytearray | None = None  # the clock's reference bits
         if count > self.limit:
             self.used = bytearray(count)
         self._clock_hand = 0
-        self.open_count = 0
+        self.open_count: int = 0
         self._starts: list[int] | None = None
         self._member_starts: list[int] | None = None
 

@@ -89,7 +89,7 @@ class TarSet(ShardSet):
             reading=reading,
             remote=remote,
         )
-        self.paths = list(paths)
+        self.paths: list[str] = list(paths)
         self.index = index
         self._index_folder: str | Url | None = None
         if index not in ("auto", "none") and is_folder(index):

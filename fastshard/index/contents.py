@@ -105,11 +105,11 @@ class Contents:
         skipped: Mapping[str, int] | None = None,
         index: str | None = None,
     ) -> None:
-        self.table = table
-        self.grouping = grouping
-        self.end = end
-        self.skipped = skipped
-        self.index = index
+        self.table: ExtentTable = table
+        self.grouping: Grouping | None = grouping
+        self.end: int | None = end
+        self.skipped: Mapping[str, int] | None = skipped
+        self.index: str | None = index
         self.fingerprint: bytes | None = None
 
 

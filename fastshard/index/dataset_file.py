@@ -182,7 +182,7 @@ class DatasetIndex:
             raise FormatError("truncated inside its header", self.path, nbytes)
         self._parse_header(source.read(0, HEADER.size), nbytes)
         at = _column_offsets(self.count, self._names_bytes, self.version)
-        self.shards = self._read_shards(source, at)
+        self.shards: list[ShardRecord] = self._read_shards(source, at)
         self._rows_at = at["rows"]
 
     def _parse_header(self, raw: bytes, nbytes: int) -> None:
@@ -208,8 +208,8 @@ class DatasetIndex:
         self.seed: bytes = counts[4]
         self._table_crc: int = table_crc
         self._rows_crc: int = rows_crc
-        self.last_dot = bool(flags & LAST_DOT)
-        self.has_keys = bool(flags & HAS_KEYS)
+        self.last_dot: bool = bool(flags & LAST_DOT)
+        self.has_keys: bool = bool(flags & HAS_KEYS)
         rows = 8 * self.samples if self.has_keys else 0
         at = _column_offsets(self.count, self._names_bytes, version)["rows"]
         if file_bytes != nbytes or at + rows != nbytes:

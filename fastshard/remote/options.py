@@ -116,20 +116,21 @@ class Settings:
         ):
             kind = type(self.token).__name__
             raise TypeError(f"token must be a str or a callable, got {kind}")
-        self.headers = _check_headers(options.get("headers") or {})
-        self.connections = _check_positive(options, "connections", CONNECTIONS)
-        self.timeout = float(_check_positive(options, "timeout", TIMEOUT))
+        self.headers: dict[str, str] = _check_headers(options.get("headers") or {})
+        self.connections: int = _check_positive(options, "connections", CONNECTIONS)
+        self.timeout: float = float(_check_positive(options, "timeout", TIMEOUT))
         self.attempts: int | None = None
         if options.get("attempts") is not None:
             self.attempts = _check_positive(options, "attempts", 1)
-        self.cache_dir = os.fspath(options.get("cache_dir") or "") or None
+        cache_dir = os.fspath(options.get("cache_dir") or "")
+        self.cache_dir: str | None = cache_dir or None
         limit = options.get("cache_limit")
-        self.cache_limit = None if limit is None else parse_size(limit)
-        self.offline = bool(options.get("offline", False))
-        self.private_hosts = bool(options.get("private_hosts", True))
-        self.store = dict(options.get("store") or {})
-        self.revision = options.get("revision")
-        self.endpoint = (
+        self.cache_limit: int | None = None if limit is None else parse_size(limit)
+        self.offline: bool = bool(options.get("offline", False))
+        self.private_hosts: bool = bool(options.get("private_hosts", True))
+        self.store: dict[str, Any] = dict(options.get("store") or {})
+        self.revision: str | None = options.get("revision")
+        self.endpoint: str = (
             options.get("endpoint")
             or os.environ.get("HF_ENDPOINT")
             or "https://huggingface.co"

@@ -64,9 +64,10 @@ class Url:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.scheme = scheme_of(text)
-        self.base, question, query = text.partition("?")
-        self.query = question + query
+        self.scheme: str = scheme_of(text)
+        base, question, query = text.partition("?")
+        self.base: str = base
+        self.query: str = question + query
 
     @cached_property
     def redacted(self) -> str:

@@ -25,7 +25,12 @@ __all__ = [
 ]
 
 TYPES = ("INTEGER", "REAL", "TEXT", "NUMERIC")
-PYTHON_TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT"}
+PYTHON_TYPES: dict[type, str] = {
+    bool: "INTEGER",
+    int: "INTEGER",
+    float: "REAL",
+    str: "TEXT",
+}
 
 
 def list_columns(conn: sqlite3.Connection) -> set[str]:
