@@ -1,6 +1,7 @@
-"""Buffers of numbers as pointers: a typed memoryview costs each module 20,000 lines of C.
+"""Pointers to the items of Python buffers.
 
-The caller owns the `Py_buffer`, and calls `PyBuffer_Release` when it is done.
+The caller owns the `Py_buffer` and must call `PyBuffer_Release`. Typed memoryviews are
+not used: each module that has one gets 20,000 more lines of generated C.
 """
 
 from cpython.buffer cimport (
@@ -13,14 +14,14 @@ from libc.stdint cimport int64_t, uint8_t
 cdef inline int64_t *int64s_of(
     object values, Py_buffer *buffer, bint writable=False
 ) except? NULL:
-    """Return the first of contiguous int64 values; `buffer.len // 8` of them.
+    """Return a pointer to `buffer.len // 8` contiguous int64 values.
 
     Raises
     ------
     TypeError
-        They are no int64 values, as an array or a memoryview has them.
+        The object is not a buffer of int64.
     BufferError
-        They do not lie one after another, or are read-only.
+        The buffer is not contiguous, or is read-only and `writable` is set.
     """
     cdef char kind
     cdef int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT
@@ -30,21 +31,23 @@ cdef inline int64_t *int64s_of(
         kind = buffer.format[1]
     if buffer.itemsize != 8 or (kind != c'l' and kind != c'q'):
         PyBuffer_Release(buffer)
-        raise TypeError("the values must be int64")
+        raise TypeError(
+            f"expected a buffer of int64, got items of {buffer.itemsize} bytes"
+        )
     return <int64_t *> buffer.buf
 
 
 cdef inline uint8_t *bytes_of(
     object values, Py_buffer *buffer, bint writable=False
 ) except? NULL:
-    """Return the first of `buffer.len` contiguous bytes.
+    """Return a pointer to `buffer.len` contiguous bytes.
 
     Raises
     ------
     TypeError
-        They are no buffer.
+        The object is not a buffer.
     BufferError
-        They do not lie one after another, or are read-only.
+        The buffer is not contiguous, or is read-only and `writable` is set.
     """
     cdef int flags = PyBUF_C_CONTIGUOUS
     PyObject_GetBuffer(values, buffer, flags | (PyBUF_WRITABLE if writable else 0))

@@ -1,4 +1,4 @@
-"""What pages.h offers; see there."""
+"""Declarations of include/pages.h."""
 
 from libc.stdint cimport uint8_t, uint64_t
 

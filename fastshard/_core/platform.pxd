@@ -1,4 +1,4 @@
-"""What platform.h offers; see there."""
+"""Declarations of include/platform.h."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 

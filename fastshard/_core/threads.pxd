@@ -1,4 +1,4 @@
-"""What threads.h offers; see there."""
+"""Declarations of include/threads.h."""
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -25,7 +25,7 @@ from fastshard._core.dataset.npy cimport (
 )
 from fastshard._core.io.page_ring cimport MappedChunks, PageRing
 from fastshard._core.io.prefetch cimport Prefetcher, task_t
-from fastshard._core.io.source cimport LOOK_EVERY, MAX_PAGE_IN, MappedSource, Source
+from fastshard._core.io.source cimport QUERY_EVERY, MAX_PAGE_IN, MappedSource, Source
 from fastshard._core.pages cimport fs_now
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.table.extents cimport name_at
@@ -482,7 +482,7 @@ cdef class RowCopy:
                 pieces.add_cold(shard, i)
         pieces.page_in()
         if are_resident(self.mappings):
-            self.mappings.resident_until = now + LOOK_EVERY
+            self.mappings.resident_until = now + QUERY_EVERY
         return 0
 
     cdef bint copy_row(self, size_t r) except -1:
@@ -843,8 +843,8 @@ cdef class RowPrefetcher:
         header_check = make_header_check(
             rows, source, self.order, self.positions, start, end
         )
-        task.work = check_rows
-        task.what = &header_check.check
+        task.callback = check_rows
+        task.argument = &header_check.check
         self.prefetcher.push(task, header_check)
         return 0
 
@@ -886,7 +886,7 @@ cdef class RowPrefetcher:
         if source.base != NULL:
             task.at = source.base + start
         task.fd = source.fd
-        task.ask = True
+        task.advise = True
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
         batch.task = self.prefetcher.push(task, source)

@@ -24,14 +24,14 @@ from fastshard._core.dataset.shard cimport (
 )
 from fastshard._core.io.source cimport Source
 from fastshard._core.parse.sqlite cimport (
-    KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_ODD, TREE_ROW,
+    KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_UNSUPPORTED, TREE_ROW,
     tree_free, tree_next, tree_open, tree_t, value_t,
 )
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.span cimport span_of, span_t
 from fastshard._core.table.extents cimport (
     ExtentTable, columns_add, columns_add_info, columns_free, columns_t,
-    decode_text_before, encode_text, info_at, make_table, more_room, name_at, resize,
+    decode_text_before, encode_text, info_at, make_table, grown_capacity, name_at, resize,
     resolve_position,
 )
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
@@ -762,12 +762,12 @@ cdef bint add_name(reading_t *reading, span_t key) noexcept nogil:
 
 cdef int make_room(reading_t *reading) noexcept nogil:
     """Make room for the extents of one more row; return a tree_status_t."""
-    cdef size_t room = min(more_room(reading.room, 2.0), reading.most_rows)
+    cdef size_t room = min(grown_capacity(reading.room, 2.0), reading.most_rows)
     cdef size_t k
     if reading.columns.count < reading.room:
         return TREE_ROW
     if reading.columns.count == reading.most_rows:
-        return TREE_ODD
+        return TREE_UNSUPPORTED
     for k in range(reading.width):
         if not (
             resize(<void **> &reading.fields[k].offsets, room, sizeof(uint64_t))
@@ -811,9 +811,9 @@ cdef int read_all(reading_t *reading) noexcept nogil:
         if status != TREE_ROW:
             return status
         if reading.values[ID].kind != KIND_TEXT:
-            return TREE_ODD
+            return TREE_UNSUPPORTED
         if metadata.kind != KIND_TEXT and metadata.kind != KIND_NULL:
-            return TREE_ODD
+            return TREE_UNSUPPORTED
         status = make_room(reading)
         if status != TREE_ROW:
             return status

@@ -248,7 +248,7 @@ cdef class Pieces:
 
     cdef int use_staged(self, piece_t *piece) except -1:
         """Point a remote piece at staged bytes, or count it as unstaged."""
-        cdef bytes data = self.remote.staged_at(piece.offset, piece.size)
+        cdef bytes data = self.remote.get_staged(piece.offset, piece.size)
         if data is None:
             self.unstaged += 1
             return 0

@@ -16,7 +16,7 @@ from fastshard._core.io.page_ring cimport (
 )
 from fastshard._core.io.prefetch cimport Prefetcher, task_t
 from fastshard._core.io.source cimport (
-    MAX_PAGE_IN, SETTLE, Descriptor, MappedSource, Source,
+    MAX_PAGE_IN, READ_TIME, Descriptor, MappedSource, Source,
 )
 from fastshard._core.pages cimport fs_exact_now, fs_now, fs_pause
 
@@ -378,12 +378,12 @@ cdef class PrefetchIterator(IteratorBase):
             task.at = source.base + extent.start
         task.fd = source.fd
         self.touch(source, extent.start, task.size)
-        task.ask = not (extent.follows and self.has_long_readahead(source))
+        task.advise = not (extent.follows and self.has_long_readahead(source))
         if self.prefetcher is None:
             self.prefetcher = Prefetcher()
         extent.task = self.prefetcher.push(task, source)
         if isinstance(source, MappedSource):  # residency is not exact while it is read
-            (<MappedSource> source).residency.calm_from = fs_now() + SETTLE
+            (<MappedSource> source).residency.arrival = fs_now() + READ_TIME
         return 0
 
     cdef int push_stale(self) except -1:
@@ -469,7 +469,7 @@ cdef class PrefetchIterator(IteratorBase):
             if self.descriptor.fd < 0:
                 continue           # the file was deleted or replaced
             memset(&task, 0, sizeof(task))
-            task.forget = True
+            task.evict = True
             task.fd = self.descriptor.fd
             task.offset = folio_start(start)
             task.size = end - task.offset

@@ -245,7 +245,7 @@ cdef int add_request(RequestedItem requested, Shard shard, Py_ssize_t member) ex
     cdef RemoteSource source = shard.open_source()
     cdef uint64_t offset, size
     shard.extent(source, member, &offset, &size)
-    data = source.staged_at(offset, size)
+    data = source.get_staged(offset, size)
     if data is None:
         data = source.file.request(offset, size)
         requested.nbytes += size

@@ -741,7 +741,7 @@ cdef inline bint is_whole(Grouping grouping, Py_ssize_t i) noexcept:
     if grouping.keeper is not None:
         if not groups.unique or has_unchecked_blocks(grouping.table):
             return False
-    elif groups.doubtful == NULL or groups.doubtful[i] != 0:
+    elif groups.repeat_flags == NULL or groups.repeat_flags[i] != 0:
         return False
     members_range(groups, <uint32_t> i, &start, &end)
     for k in range(start, end):
@@ -826,7 +826,7 @@ cdef class GroupedSamples(SamplesBase):
         if is_whole(self.grouping, i):
             return make_sample(self, i)
         self.grouping.check(i)
-        again = self.grouping.repeated(i)
+        again = self.grouping.find_repeat(i)
         if again >= 0:
             raise FormatError(
                 f"sample {self.grouping.key(i)!r} has field "

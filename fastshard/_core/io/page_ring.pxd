@@ -4,26 +4,26 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from fastshard._core.threads cimport fs_lock_t
 
 
-cdef struct entry_t:               # one chunk; owns a reference
-    PyObject *chunks
-    uint64_t at                    # its number
+cdef struct entry_t:               # one chunk
+    PyObject *chunks               # owned reference to a MappedChunks
+    uint64_t at                    # number of the chunk
 
 
-cdef struct range_t:               # chunks in a row; owns a reference
-    PyObject *chunks
+cdef struct range_t:               # bytes of a file, from `start` to `end`
+    PyObject *chunks               # owned reference to a MappedChunks
     uint64_t start
     uint64_t end
 
 
 cdef class MappedChunks:
     cdef readonly PageRing ring
-    cdef uint8_t *base             # NULL once it is unmapped
+    cdef uint8_t *base             # NULL once unmapped
     cdef uint64_t nbytes
-    cdef uint64_t skew             # bytes before `base` in the first chunk
+    cdef uint64_t skew             # bytes of the first chunk before `base`
     cdef uint64_t count            # chunks
-    cdef uint32_t *views           # alive, by chunk
-    cdef uint8_t *states           # by chunk: LISTED, CONFINED or 0; under the lock
-    cdef uint64_t entries          # in the ring
+    cdef uint32_t *views           # live views of each chunk
+    cdef uint8_t *states           # of each chunk: LISTED, CONFINED or 0; locked
+    cdef uint64_t entries          # chunks in the ring
     cdef bint writable
     cdef object path
     cdef uint64_t device
@@ -33,25 +33,25 @@ cdef class MappedChunks:
 
 
 cdef class PageRing:
-    cdef fs_lock_t lock            # held with the GIL, and no object is made under it
-    cdef bint evicts
-    cdef uint64_t most             # chunks
-    cdef uint64_t slack            # chunks released at a time, beyond what must be
+    cdef fs_lock_t lock            # taken with the GIL held; allocate no object in it
+    cdef bint evicts               # released pages are dropped from the page cache too
+    cdef uint64_t max_chunks
+    cdef uint64_t slack            # chunks released beyond the bound, to do it seldom
     cdef entry_t *entries          # oldest first
-    cdef uint64_t room             # a power of two
+    cdef uint64_t capacity         # entries; a power of two
     cdef uint64_t head
     cdef uint64_t count
-    cdef uint64_t listed           # entries of files that are mapped
-    cdef range_t *released         # to be forgotten by the page cache
+    cdef uint64_t listed           # entries that are not stale
+    cdef range_t *released         # to be dropped from the page cache
     cdef size_t released_count
-    cdef size_t released_room
+    cdef size_t released_capacity
     cdef int touch(
         self, MappedChunks chunks, uint64_t offset, uint64_t size, bint pins
     ) except -1
-    cdef uint64_t half(self) noexcept
-    cdef bint make_room(self, uint64_t more) noexcept
+    cdef uint64_t half_bound(self) noexcept
+    cdef bint reserve(self, uint64_t more) noexcept
     cdef void append(self, MappedChunks chunks, uint64_t at) noexcept
-    cdef void trim(self, uint64_t target, uint64_t steps) noexcept
+    cdef void trim(self, uint64_t target, uint64_t max_pinned) noexcept
     cdef void drop(
         self, MappedChunks chunks, uint64_t start, uint64_t end, bint evicts,
         int *pagemap,
@@ -59,13 +59,13 @@ cdef class PageRing:
     cdef void note_released(
         self, MappedChunks chunks, uint64_t start, uint64_t end
     ) noexcept
-    cdef void leave(self, MappedChunks chunks) noexcept
+    cdef void remove(self, MappedChunks chunks) noexcept
     cdef void purge(self) noexcept
     cdef int discard(
         self, MappedChunks chunks, uint64_t start, uint64_t end, bint evicts
     ) except -1
     cdef void pop_stale(self) noexcept
-    cdef int forget(self) except -1
+    cdef int evict_released(self) except -1
     cdef int confine(
         self, MappedChunks chunks, uint64_t offset, uint64_t size
     ) except -1
@@ -76,16 +76,16 @@ cdef class ReadRange:
     cdef MappedChunks chunks
     cdef uint64_t start
     cdef uint64_t end
-    cdef uint64_t item             # that it was last added to for
+    cdef uint64_t item             # number of the item that last extended it
 
 
 cdef class PageReleaser:
     cdef PageRing ring
-    cdef uint64_t most
-    cdef dict ranges               # by file
-    cdef list released             # (chunks, start, end) that the page cache is to
-                                   # forget; None: that is done at once
-    cdef uint64_t items
+    cdef uint64_t max_bytes
+    cdef dict ranges               # ReadRange by MappedChunks
+    cdef list released             # (chunks, start, end) for the caller to evict from
+                                   # the page cache; None: the ring evicts at once
+    cdef uint64_t items            # items so far
     cdef int next_item(self) except -1
     cdef int mark_read(
         self, MappedChunks chunks, uint64_t offset, uint64_t size

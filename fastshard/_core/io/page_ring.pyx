@@ -1,14 +1,15 @@
-"""A bound on the resident pages of mapped files: chunks in a ring, oldest first.
+"""Bound on the resident pages of mapped files: a ring of chunks, oldest first.
 
-Everything that is about to touch mapped bytes lists their chunks of 64 KiB, which is
-how much one page fault maps. Where the page cache holds larger pieces (folios) a fault
-may map a whole one, of up to 1 MiB: `confine` maps the ends of an extent, and releases
-what came with them beyond it. Once too many are listed, the pages of the oldest are
-released: the next touch faults them in again. Views pin their chunks: those are
-released only where more are listed than the whole bound, and stay in the ring then,
-for their pages come back when the view is touched. Of a private mapping, pages are
-released only while no view is alive that could be written to, and only those that were
-not: the others exist nowhere else.
+Readers list the chunks of an extent before they touch its bytes. A chunk is 64 KiB, the
+amount that one page fault maps. Where the page cache holds larger units (folios), a
+fault may map up to 1 MiB: `confine` faults in both ends of an extent, then releases the
+pages that came with them.
+
+When too many chunks are listed, the pages of the oldest are released; the next touch
+faults them in again. Views pin their chunks: those are released only if more than the
+whole bound is listed, and stay in the ring, for their pages come back when the view is
+touched. Pages of a private mapping are released only while no writable view is alive,
+and only clean ones: dirty pages exist nowhere else.
 """
 
 cimport cython
@@ -28,21 +29,21 @@ import os
 
 cdef enum:
     CHUNK = 64 << 10               # bytes
-    MOST_SLACK = 16                # chunks
-    FEWEST = 256                   # entries that there is room for
-    FOLIO = 4 << 20                # bytes: no piece of the page cache is larger
-    GAP = 64 << 10                 # bytes between extents of one range: headers, others
-    NOT_OPENED = -2
+    MAX_SLACK = 16                 # chunks
+    MIN_CAPACITY = 256             # entries
+    FOLIO = 4 << 20                # bytes; no folio of the page cache is larger
+    GAP = 64 << 10                 # bytes between extents of one range, such as headers
+    NOT_OPENED = -2                # a pagemap descriptor
     LISTED = 1                     # in the ring
-    CONFINED = 2                   # and what else was mapped with it is not any more
-    FOLIO_CHUNKS = 16              # of the largest piece that one fault maps: 1 MiB
-    BOUND_IN_RINGS = 2             # pinned chunks may take: a ring keeps half of the bound
+    CONFINED = 2                   # listed, and its neighbours were released
+    FOLIO_CHUNKS = 16              # chunks that one fault maps at most: 1 MiB
+    PINNED_BOUND = 2               # times `max_chunks`, which is half of the user's bound
 
 cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 cdef int open_same_file(object path, uint64_t device, uint64_t inode) except? -1:
-    """Open a file by its path; -1: another is there now, or none."""
+    """Open a file by its path; return -1 if the path is another file now."""
     cdef int fd
     try:
         fd = os.open(path, FLAGS)
@@ -59,7 +60,7 @@ cdef int open_same_file(object path, uint64_t device, uint64_t inode) except? -1
 
 
 cdef uint64_t folio_start(uint64_t start) noexcept nogil:
-    """Where the page cache has to forget from, for it drops whole folios only."""
+    """Return where to evict from: the page cache drops whole folios only."""
     return start - min(start, <uint64_t> FOLIO)
 
 
@@ -71,19 +72,19 @@ cdef inline uint64_t chunk_at(MappedChunks chunks, uint64_t offset) noexcept:
 @cython.final
 @cython.no_gc
 cdef class MappedChunks:
-    """The chunks of one mapping: which are in a ring, and how many views each has.
+    """Chunks of one mapping: their states in a ring and their counts of views.
 
-    The mapping owns it, and calls `detach` before it goes.
+    Owned by the mapping, which calls `detach` before it unmaps.
     """
 
     def __init__(self, *args, **kwargs):
-        raise TypeError("MappedChunks are made by a mapping")
+        raise TypeError("MappedChunks cannot be created; map a file with a ring")
 
     def __reduce__(self):
         raise TypeError("MappedChunks do not pickle")
 
     cdef void unpin(self, uint64_t offset, uint64_t size) noexcept:
-        """Take back the pins of an extent."""
+        """Undo the pins of `PageRing.touch`."""
         cdef uint64_t k
         if size == 0:
             return
@@ -93,7 +94,8 @@ cdef class MappedChunks:
             fs_unpin(self.views + k)
 
     cdef void detach(self) noexcept:
-        self.ring.leave(self)
+        """Leave the ring: the mapping is about to go."""
+        self.ring.remove(self)
 
     def __dealloc__(self):
         free(self.views)
@@ -104,7 +106,7 @@ cdef MappedChunks chunks_of(
     PageRing ring, uint8_t *base, uint64_t nbytes, bint writable, object path,
     uint64_t device, uint64_t inode,
 ):
-    """Return the chunks of a mapping; the file is opened again by what names it."""
+    """Return the chunks of a mapping. `path`, `device` and `inode` reopen its file."""
     cdef MappedChunks chunks = MappedChunks.__new__(MappedChunks)
     chunks.ring = ring
     chunks.nbytes = nbytes
@@ -123,33 +125,33 @@ cdef MappedChunks chunks_of(
 
 
 cdef int reopen_file(MappedChunks chunks) except? -1:
-    """Open a mapped file by its path; -1: another is there now, or none."""
+    """Open a mapped file by its path; return -1 if the path is another file now."""
     return open_same_file(chunks.path, chunks.device, chunks.inode)
 
 
 @cython.final
 @cython.no_gc
 cdef class PageRing:
-    """Chunks of mapped files whose pages may be resident.
+    """Ring of the chunks of mapped files whose pages may be resident.
 
-    The lock is taken with the GIL held and nothing is waited for under it: a fork
-    finds it free.
+    The lock is taken with the GIL held, and no code blocks under it, so that it is free
+    when the process forks.
 
     Parameters
     ----------
     most : int
-        Bytes that may be resident.
+        Bound on resident bytes.
     evicts : bool
-        Have the page cache forget released pages too.
+        Drop released pages from the page cache too.
     """
 
     def __cinit__(self, uint64_t most, *, bint evicts=False):
         fs_lock_init(&self.lock)
         self.evicts = evicts
-        self.most = max(most // CHUNK, <uint64_t> 1)
-        self.slack = min(self.most // 8, <uint64_t> MOST_SLACK)
-        self.room = FEWEST
-        self.entries = <entry_t *> malloc(FEWEST * sizeof(entry_t))
+        self.max_chunks = max(most // CHUNK, <uint64_t> 1)
+        self.slack = min(self.max_chunks // 8, <uint64_t> MAX_SLACK)
+        self.capacity = MIN_CAPACITY
+        self.entries = <entry_t *> malloc(MIN_CAPACITY * sizeof(entry_t))
         if self.entries == NULL:
             raise MemoryError
 
@@ -164,9 +166,9 @@ cdef class PageRing:
     cdef int touch(
         self, MappedChunks chunks, uint64_t offset, uint64_t size, bint pins
     ) except -1:
-        """List the chunks of an extent whose bytes are about to be touched.
+        """List the chunks of an extent that is about to be touched.
 
-        With `pins` each is pinned, until `MappedChunks.unpin`.
+        `pins`: pin each until `MappedChunks.unpin`.
         """
         cdef uint64_t start, end, k
         cdef uint64_t missing = 0
@@ -178,13 +180,14 @@ cdef class PageRing:
         fs_lock(&self.lock)
         for k in range(start, end):
             missing += chunks.states[k] == 0
-        if self.listed + missing > self.most:
+        if self.listed + missing > self.max_chunks:
             self.trim(
-                self.most - min(self.most, self.slack + missing), 4 * (end - start)
+                self.max_chunks - min(self.max_chunks, self.slack + missing),
+                4 * (end - start),
             )
-            missing = end - start  # some of them may have been released
+            missing = end - start  # chunks of the extent may have been released
         if missing > 0:
-            fits = self.make_room(end - start)
+            fits = self.reserve(end - start)
             if fits:
                 for k in range(start, end):
                     if chunks.states[k] == 0:
@@ -196,16 +199,16 @@ cdef class PageRing:
         if not fits:
             raise MemoryError
         if self.released_count > 0:
-            self.forget()
+            self.evict_released()
         return 0
 
     cdef int confine(
         self, MappedChunks chunks, uint64_t offset, uint64_t size
     ) except -1:
-        """Have no more mapped than the chunks of an extent; `touch` has listed them.
+        """Release the neighbours of an extent whose chunks `touch` has listed.
 
-        Its first and last page are mapped now, without the GIL. A folio of which a
-        page is mapped is not mapped whole by a later fault.
+        Its first and last page are mapped first, without the GIL: a later fault does
+        not map a whole folio of which a page is mapped.
         """
         cdef uint64_t start, end, k
         cdef bint opens, closes
@@ -218,7 +221,7 @@ cdef class PageRing:
         closes = chunks.states[end - 1] != CONFINED
         if not (opens or closes):
             return 0
-        with nogil:                # the caller keeps it mapped
+        with nogil:                # the caller keeps the file mapped
             if opens:
                 fs_map_page(chunks.base + offset)
             if closes and end - 1 > start or not opens:
@@ -242,39 +245,41 @@ cdef class PageRing:
             fs_close_pagemap(pagemap)
         return 0
 
-    cdef uint64_t half(self) noexcept:
-        """Bytes that one reader may have touched together, beside others."""
-        return max(self.most * CHUNK // 2, <uint64_t> 1)
+    cdef uint64_t half_bound(self) noexcept:
+        """Return how many bytes one of several readers may touch together."""
+        return max(self.max_chunks * CHUNK // 2, <uint64_t> 1)
 
     cpdef int release(self) except -1:
-        """Release all pages but pinned ones."""
+        """Release all pages except pinned ones."""
         fs_lock(&self.lock)
         self.trim(0, self.count)
         fs_unlock(&self.lock)
-        return self.forget()
+        return self.evict_released()
 
-    cdef bint make_room(self, uint64_t more) noexcept:
-        """Have room for more entries; False: there is no memory."""
+    cdef bint reserve(self, uint64_t more) noexcept:
+        """Grow to hold `more` entries; return False if there is no memory."""
         cdef entry_t *moved
-        cdef uint64_t room = self.room
+        cdef uint64_t capacity = self.capacity
         cdef uint64_t k
-        while room < self.count + more:
-            room *= 2
-        if room == self.room:
+        while capacity < self.count + more:
+            capacity *= 2
+        if capacity == self.capacity:
             return True
-        moved = <entry_t *> malloc(room * sizeof(entry_t))
+        moved = <entry_t *> malloc(capacity * sizeof(entry_t))
         if moved == NULL:
             return False
         for k in range(self.count):
-            moved[k] = self.entries[(self.head + k) & (self.room - 1)]
+            moved[k] = self.entries[(self.head + k) & (self.capacity - 1)]
         free(self.entries)
         self.entries = moved
-        self.room = room
+        self.capacity = capacity
         self.head = 0
         return True
 
     cdef void append(self, MappedChunks chunks, uint64_t at) noexcept:
-        cdef entry_t *entry = &self.entries[(self.head + self.count) & (self.room - 1)]
+        """List a chunk; there must be room for it."""
+        cdef uint64_t slot = (self.head + self.count) & (self.capacity - 1)
+        cdef entry_t *entry = &self.entries[slot]
         Py_INCREF(chunks)
         entry.chunks = <PyObject *> chunks
         entry.at = at
@@ -283,11 +288,11 @@ cdef class PageRing:
         self.count += 1
         self.listed += 1
 
-    cdef void trim(self, uint64_t target, uint64_t most_pinned) noexcept:
+    cdef void trim(self, uint64_t target, uint64_t max_pinned) noexcept:
         """Release the oldest chunks until `target` are left.
 
-        Pinned ones are in use: they stay within the whole bound, and are the newest
-        then. At most `most_pinned` of them are looked at.
+        Pinned chunks are in use: they move to the new end of the ring, and are released
+        only above the whole bound. At most `max_pinned` of them are visited.
         """
         cdef MappedChunks chunks
         cdef MappedChunks last = None
@@ -295,32 +300,32 @@ cdef class PageRing:
         cdef uint64_t start = 0
         cdef uint64_t end = 0
         cdef int pagemap = NOT_OPENED
-        cdef uint64_t left = self.count  # each is looked at once
+        cdef uint64_t left = self.count  # each entry is visited once
         cdef bint pinned
         while left > 0 and self.listed > target:
             left -= 1
             entry = self.entries[self.head]
             chunks = <MappedChunks> entry.chunks
             if chunks.base == NULL or chunks.states[entry.at] == 0:
-                self.head = (self.head + 1) & (self.room - 1)
+                self.head = (self.head + 1) & (self.capacity - 1)
                 self.count -= 1
                 Py_DECREF(chunks)
                 continue
             pinned = fs_is_pinned(chunks.views + entry.at)
             if pinned:
-                if most_pinned == 0:
+                if max_pinned == 0:
                     break
-                most_pinned -= 1
-                if self.listed <= BOUND_IN_RINGS * self.most:  # in use: they stay
-                    self.entries[(self.head + self.count) & (self.room - 1)] = entry
-                    self.head = (self.head + 1) & (self.room - 1)
+                max_pinned -= 1
+                if self.listed <= PINNED_BOUND * self.max_chunks:
+                    self.entries[(self.head + self.count) & (self.capacity - 1)] = entry
+                    self.head = (self.head + 1) & (self.capacity - 1)
                     continue
-            self.head = (self.head + 1) & (self.room - 1)
+            self.head = (self.head + 1) & (self.capacity - 1)
             self.count -= 1
             chunks.entries -= 1
             self.listed -= 1
             chunks.states[entry.at] = 0
-            if pinned:             # to the other end: it may be touched again
+            if pinned:             # may be touched again: to the new end
                 self.append(chunks, entry.at)
             Py_DECREF(chunks)      # its mapping has another reference
             if pinned and chunks.writable:
@@ -337,11 +342,11 @@ cdef class PageRing:
     cdef int discard(
         self, MappedChunks chunks, uint64_t start, uint64_t end, bint evicts
     ) except -1:
-        """Release the pages of bytes that were read, and are not soon read again.
+        """Release the pages of bytes that will not be read again soon.
 
-        Pinned chunks stay listed, for their pages come back when a view is touched;
-        of a private mapping they keep their pages. `evicts`: the page cache is to
-        forget them too, if that is what the ring does; otherwise the caller sees to it.
+        Pinned chunks stay listed, for their pages come back when a view is touched; in
+        a private mapping they keep their pages. `evicts`: drop the pages from the page
+        cache too if the ring does; else the caller is responsible for it.
         """
         cdef uint64_t first, last, k
         cdef uint64_t run
@@ -372,11 +377,11 @@ cdef class PageRing:
         if pagemap >= 0:
             fs_close_pagemap(pagemap)
         if self.released_count > 0:
-            self.forget()
+            self.evict_released()
         return 0
 
     cdef void pop_stale(self) noexcept:
-        """Take out the oldest entries that stand for nothing any more."""
+        """Remove stale entries from the old end of the ring."""
         cdef MappedChunks chunks
         cdef entry_t entry
         while self.count > 0:
@@ -384,19 +389,19 @@ cdef class PageRing:
             chunks = <MappedChunks> entry.chunks
             if chunks.base != NULL and chunks.states[entry.at] != 0:
                 break
-            self.head = (self.head + 1) & (self.room - 1)
+            self.head = (self.head + 1) & (self.capacity - 1)
             self.count -= 1
             Py_DECREF(chunks)
-        if self.count > 2 * self.listed + FEWEST:
+        if self.count > 2 * self.listed + MIN_CAPACITY:
             self.purge()
 
     cdef void drop(
         self, MappedChunks chunks, uint64_t start, uint64_t end, bint evicts,
         int *pagemap,
     ) noexcept:
-        """Take chunks in a row out of this process's address space.
+        """Release the pages of adjacent chunks from the address space.
 
-        `evicts`: the page cache is to forget them too.
+        `evicts`: note them for `evict_released`. `pagemap` is opened when needed.
         """
         cdef uint64_t offset, size
         if end == start:
@@ -416,24 +421,24 @@ cdef class PageRing:
     cdef void note_released(
         self, MappedChunks chunks, uint64_t start, uint64_t end
     ) noexcept:
-        """Remember what the page cache is to forget; without memory it is left there."""
+        """Note bytes for `evict_released`; if out of memory they stay cached."""
         cdef range_t *moved
-        cdef size_t room
-        if self.released_count == self.released_room:
-            room = 2 * self.released_room + 16
-            moved = <range_t *> realloc(self.released, room * sizeof(range_t))
+        cdef size_t capacity
+        if self.released_count == self.released_capacity:
+            capacity = 2 * self.released_capacity + 16
+            moved = <range_t *> realloc(self.released, capacity * sizeof(range_t))
             if moved == NULL:
                 return
             self.released = moved
-            self.released_room = room
+            self.released_capacity = capacity
         Py_INCREF(chunks)
         self.released[self.released_count].chunks = <PyObject *> chunks
         self.released[self.released_count].start = start
         self.released[self.released_count].end = end
         self.released_count += 1
 
-    cdef int forget(self) except -1:
-        """Have the page cache forget released pages, without the GIL."""
+    cdef int evict_released(self) except -1:
+        """Drop the noted pages from the page cache, without the GIL."""
         cdef MappedChunks chunks
         cdef range_t *released
         cdef size_t count
@@ -445,7 +450,7 @@ cdef class PageRing:
         released = self.released
         count = self.released_count
         self.released = NULL
-        self.released_count = self.released_room = 0
+        self.released_count = self.released_capacity = 0
         fs_unlock(&self.lock)
         try:
             for k in range(count):
@@ -468,8 +473,8 @@ cdef class PageRing:
             free(released)
         return 0
 
-    cdef void leave(self, MappedChunks chunks) noexcept:
-        """Forget the chunks of a file before it is unmapped."""
+    cdef void remove(self, MappedChunks chunks) noexcept:
+        """Make the entries of a mapping stale, before it is unmapped."""
         fs_lock(&self.lock)
         chunks.base = NULL
         self.listed -= chunks.entries
@@ -479,53 +484,55 @@ cdef class PageRing:
         fs_unlock(&self.lock)
 
     cdef void purge(self) noexcept:
-        """Take out all entries that stand for nothing any more."""
+        """Remove all stale entries."""
         cdef MappedChunks chunks
         cdef entry_t entry
         cdef uint64_t count = self.count
         cdef uint64_t k
         self.count = 0
         for k in range(count):
-            entry = self.entries[(self.head + k) & (self.room - 1)]
+            entry = self.entries[(self.head + k) & (self.capacity - 1)]
             chunks = <MappedChunks> entry.chunks
             if chunks.base == NULL or chunks.states[entry.at] == 0:
                 Py_DECREF(chunks)
                 continue
-            self.entries[(self.head + self.count) & (self.room - 1)] = entry
+            self.entries[(self.head + self.count) & (self.capacity - 1)] = entry
             self.count += 1
 
     def __dealloc__(self):
         cdef uint64_t k
         for k in range(self.count):
-            Py_DECREF(<object> self.entries[(self.head + k) & (self.room - 1)].chunks)
+            Py_DECREF(
+                <object> self.entries[(self.head + k) & (self.capacity - 1)].chunks
+            )
         free(self.entries)
-        free(self.released)        # empty: who fills it forgets it
+        free(self.released)        # empty: callers of `note_released` evict at once
         fs_lock_free(&self.lock)
 
 
 @cython.final
 @cython.no_gc
 cdef class ReadRange:
-    """Bytes of a file that were read one after another and are not yet released."""
+    """Range of a file that was read in order and is not released yet."""
 
 
 @cython.final
 cdef class PageReleaser:
-    """Releases the pages behind the read position of an iteration.
+    """Release of the pages behind the read position of an iteration.
 
-    What is read in order is released in larger ranges; what is read elsewhere, once
-    the items have left it.
+    Bytes read in order are released in large ranges; others when an item later than the
+    next one is read elsewhere.
 
     Parameters
     ----------
     ring : PageRing
     most : int
-        Bytes that may stay.
+        Bytes read that may stay resident.
     """
 
     def __cinit__(self, PageRing ring not None, uint64_t most):
         self.ring = ring
-        self.most = most
+        self.max_bytes = most
         self.ranges = {}
         self.released = [] if ring.evicts else None
 
@@ -533,7 +540,7 @@ cdef class PageReleaser:
         raise TypeError("a PageReleaser does not pickle")
 
     cdef int next_item(self) except -1:
-        """Note that what is marked from now on is of another item."""
+        """Begin another item: later calls of `mark_read` are of it."""
         self.items += 1
         return 0
 
@@ -554,11 +561,12 @@ cdef class PageReleaser:
             self.ranges[chunks] = found
         found.end = offset + size
         found.item = self.items
-        if found.end - found.start >= self.most // <uint64_t> len(self.ranges):
+        if found.end - found.start >= self.max_bytes // <uint64_t> len(self.ranges):
             self.release(found)
         return 0
 
     cdef int release(self, ReadRange found) except -1:
+        """Release the pages of a range, which then begins at its end."""
         cdef uint64_t start = found.start
         cdef bint later = self.released is not None
         if found.end > start:
@@ -569,7 +577,7 @@ cdef class PageReleaser:
         return 0
 
     cdef int finish(self) except -1:
-        """Release the rest, and have the page cache forget it at once."""
+        """Release all ranges, and evict them from the page cache at once."""
         cdef ReadRange found
         self.released = None
         for found in self.ranges.values():

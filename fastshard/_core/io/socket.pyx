@@ -1,4 +1,4 @@
-"""A range of bytes that goes to several buffers, received without the GIL."""
+"""Receipt of an HTTP range into several buffers, without the GIL."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -10,6 +10,7 @@ from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport bytes_of
 from fastshard._core.pages cimport fs_exact_now
+from fastshard._core.span cimport lower_ascii
 
 import os
 
@@ -26,47 +27,46 @@ cdef extern from "receive.h" nogil:
     )
 
 cdef enum:
-    SCRATCH = 64 << 10             # bytes that are passed over at a time
-    MOST_HEAD = 16 << 10           # bytes of headers
-    STALE = -1                     # what may go wrong, besides an errno
-    ENDED = -2
-    OVERLONG = -3
+    SCRATCH = 64 << 10             # bytes; receives bytes that no buffer wants
+    MAX_HEAD = 16 << 10            # bytes of headers
+    STALE = -1                     # statuses besides an errno: the peer had closed
+    ENDED = -2                     # the stream ended
+    OVERLONG = -3                  # headers above MAX_HEAD, or a body above `left`
 
-cdef size_t LARGE_COPY = 32 << 10  # bytes
-cdef uint64_t LONGEST = 200_000_000  # ns without a look at signals
+cdef size_t LARGE_COPY = 32 << 10  # bytes; copies of this size release the GIL
+cdef uint64_t MAX_WAIT = 200_000_000  # ns between checks for signals
 CAN_RECEIVE = bool(FS_CAN_RECEIVE)
 
 
-cdef inline uint8_t lowered(uint8_t letter) noexcept nogil:
-    return letter + 32 if c'A' <= letter <= c'Z' else letter
-
-
 cdef size_t find(
-    const uint8_t *text, size_t size, const char *what, size_t length
+    const uint8_t *text, size_t size, const char *pattern, size_t length
 ) noexcept nogil:
-    """Where `what`, in lower case, stands in a text of any case; `size`: nowhere."""
+    """Return the offset of a lower-case pattern in a text of any case, or `size`."""
     cdef size_t at, i
     for at in range(size - length + 1 if size >= length else <size_t> 0):
         i = 0
-        while i < length and lowered(text[at + i]) == <uint8_t> what[i]:
+        while i < length and lower_ascii(text[at + i]) == <uint8_t> pattern[i]:
             i += 1
         if i == length:
             return at
     return size
 
 
-cdef int wait_of(uint64_t until) noexcept nogil:
-    """How long to wait, ms."""
+cdef int ms_until(uint64_t until) noexcept nogil:
+    """Return the time left until a moment of `fs_exact_now`, in ms."""
     cdef uint64_t now = fs_exact_now()
     return <int> ((until - now) // 1_000_000) + 1 if until > now else 0
 
 
-cdef int send_all(int fd, const uint8_t *start, size_t size, uint64_t until) noexcept nogil:
+cdef int send_all(
+    int fd, const uint8_t *start, size_t size, uint64_t until
+) noexcept nogil:
+    """Send a request whole; return 0 or an errno."""
     cdef int64_t sent
     while size > 0:
-        sent = fs_send(fd, start, size, wait_of(until))
+        sent = fs_send(fd, start, size, ms_until(until))
         if sent < 0:
-            return EPIPE if errno == EAGAIN else errno  # half a request is none
+            return EPIPE if errno == EAGAIN else errno  # cannot be resumed
         start += sent
         size -= sent
     return 0
@@ -74,15 +74,15 @@ cdef int send_all(int fd, const uint8_t *start, size_t size, uint64_t until) noe
 
 @cython.final
 cdef class Scatter:
-    """A range, and the buffers that parts of it go to.
+    """Range of an object, and the buffers that receive parts of it.
 
     Parameters
     ----------
     start, end : int
         Bytes of the object.
     parts : sequence of (int, buffer)
-        Offsets of the object and writable buffers, within the range, in order,
-        without overlaps. Bytes between them are passed over.
+        Offsets in the object and writable buffers, within the range, in order, without
+        overlaps. Bytes between the parts are discarded.
     """
 
     cdef fs_slice_t *slices
@@ -90,18 +90,18 @@ cdef class Scatter:
     cdef uint8_t *scratch
     cdef size_t count              # slices
     cdef size_t held               # buffers
-    cdef size_t next               # the slice that comes next
-    cdef readonly uint64_t left    # bytes to come
-    cdef uint8_t *head             # headers, and what came with them
-    cdef size_t head_size
-    cdef size_t head_end           # 0: they are not whole yet
-    cdef bint taken                # what came with them
+    cdef size_t next               # slice that receives the next byte
+    cdef readonly uint64_t left    # bytes to receive
+    cdef uint8_t *head             # headers, and the part of the body behind them
+    cdef size_t head_size          # bytes received into `head`
+    cdef size_t head_end           # bytes of headers; 0: incomplete
+    cdef bint taken                # the body in `head` was copied to the buffers
 
     def __cinit__(self, uint64_t start, uint64_t end, parts):
         cdef uint64_t at = start
         cdef uint64_t offset, size
         if end < start:
-            raise ValueError("a range that ends before it begins")
+            raise ValueError(f"expected start <= end, got {start} and {end}")
         self.slices = <fs_slice_t *> calloc(2 * len(parts) + 1, sizeof(fs_slice_t))
         self.buffers = <Py_buffer *> calloc(len(parts) + 1, sizeof(Py_buffer))
         if self.slices == NULL or self.buffers == NULL:
@@ -111,7 +111,10 @@ cdef class Scatter:
             self.held += 1
             size = self.buffers[self.held - 1].len
             if offset < at or offset > end or size > end - offset:
-                raise ValueError("parts that overlap, or lie outside their range")
+                raise ValueError(
+                    f"part of {size:,} bytes at {offset:,} overlaps the one before "
+                    f"or is outside the range {start:,} to {end:,}"
+                )
             self.add(NULL, offset - at)
             self.add(<uint8_t *> self.buffers[self.held - 1].buf, size)
             at = offset + size
@@ -127,9 +130,10 @@ cdef class Scatter:
         free(self.head)
 
     def __reduce__(self):
-        raise TypeError("buffers that are written to do not pickle")
+        raise TypeError("a Scatter does not pickle")
 
     cdef int add(self, uint8_t *to, uint64_t size) except -1:
+        """Append a slice; `to` NULL: discard its bytes."""
         if size > 0:
             self.slices[self.count].to = to
             self.slices[self.count].size = size
@@ -137,8 +141,8 @@ cdef class Scatter:
             self.left += size
         return 0
 
-    cdef void passed(self, uint64_t size) noexcept nogil:
-        """Note that bytes came."""
+    cdef void advance(self, uint64_t size) noexcept nogil:
+        """Move on by `size` bytes that were received."""
         cdef fs_slice_t *slice
         self.left -= size
         while size > 0:
@@ -152,21 +156,23 @@ cdef class Scatter:
             self.next += 1
 
     def feed(self, data):
-        """Take the bytes that come next.
+        """Copy the next bytes of the range to the buffers.
 
         Raises
         ------
         ValueError
-            They are more than the range has.
+            There are more bytes than are left of the range.
         """
         cdef Py_buffer buffer
         cdef const uint8_t *start = bytes_of(data, &buffer)
         cdef size_t size = buffer.len
         try:
             if size > self.left:
-                raise ValueError("more bytes than the range has")
+                raise ValueError(
+                    f"got {size:,} bytes, {self.left:,} are left of the range"
+                )
             if size >= LARGE_COPY:
-                with nogil:        # most of its time goes into pages that are met first
+                with nogil:        # page faults of new buffers take most of the time
                     self.copy(start, size)
             else:
                 self.copy(start, size)
@@ -174,6 +180,7 @@ cdef class Scatter:
             PyBuffer_Release(&buffer)
 
     cdef void copy(self, const uint8_t *data, size_t size) noexcept nogil:
+        """Copy bytes to the slices; there must not be more than `left`."""
         cdef size_t part
         cdef fs_slice_t *slice
         while size > 0:
@@ -181,24 +188,25 @@ cdef class Scatter:
             part = min(size, slice.size)
             if slice.to != NULL:
                 memcpy(slice.to, data, part)
-            self.passed(part)
+            self.advance(part)
             data += part
             size -= part
 
     @property
     def took_body(self):
-        """Whether `exchange` receives the body, or left it for what the headers are."""
+        """Whether `exchange` receives the body; else the headers did not fit it."""
         return self.taken
 
     def receive(self, int fd, uint64_t until):
-        """Receive bytes until all came, the stream ends, or a moment has come.
+        """Receive until the range is complete, the stream ends, or time is up.
 
         Parameters
         ----------
         fd : int
             A socket.
         until : int
-            When to stop, in ns of `time.monotonic_ns`; it returns after 0.2 s, too.
+            Deadline in ns of `time.monotonic_ns`. Returns after 0.2 s in any case, for
+            the caller to handle signals.
 
         Returns
         -------
@@ -216,7 +224,7 @@ cdef class Scatter:
         cdef int status
         self.make_scratch()
         with nogil:
-            status = self.receive_rest(fd, min(until, fs_exact_now() + LONGEST))
+            status = self.receive_rest(fd, min(until, fs_exact_now() + MAX_WAIT))
         if status > 0 and status != EAGAIN:
             raise OSError(status, os.strerror(status))
         return before - self.left, status == ENDED
@@ -229,39 +237,40 @@ cdef class Scatter:
         return 0
 
     def exchange(self, int fd, request, uint64_t until):
-        """Send a request, receive the headers of its answer, and the body if it fits.
+        """Send a request, receive the headers of the response, and the body if it fits.
 
-        The body is received only if the headers are of an HTTP/1.1 206 with a
-        ``Content-Length`` of all bytes that are to come; look at them afterwards.
+        The body is received only after headers of an HTTP/1.1 206 whose
+        ``Content-Length`` is `left`. The caller checks all other headers afterwards.
 
         Parameters
         ----------
         fd : int
-            A socket, on which nothing is under way.
+            An idle socket.
         request : bytes
+            Empty to continue after a return without headers.
         until : int
-            When to stop, in ns of `time.monotonic_ns`; it returns after 0.2 s, too:
-            then go on with an empty request.
+            Deadline in ns of `time.monotonic_ns`. Returns after 0.2 s in any case, for
+            the caller to handle signals.
 
         Returns
         -------
         head : bytes or None
-            The headers, without the empty line; None: they have not come yet.
+            The headers without the empty line; None: they are incomplete.
         fresh : bool
-            The connection was good when it began.
+            The peer had not closed the connection before the request.
 
         Raises
         ------
         OSError
             The connection is broken.
         ValueError
-            It ended, or there are too many headers.
+            The stream ended, or headers or body are too large.
         """
         cdef Py_buffer buffer
         cdef const uint8_t *start
         cdef int status
         if self.head == NULL:
-            self.head = <uint8_t *> malloc(MOST_HEAD)
+            self.head = <uint8_t *> malloc(MAX_HEAD)
             if self.head == NULL:
                 raise MemoryError
             self.make_scratch()
@@ -269,16 +278,19 @@ cdef class Scatter:
         try:
             with nogil:
                 status = self.exchange_until(
-                    fd, start, buffer.len, min(until, fs_exact_now() + LONGEST)
+                    fd, start, buffer.len, min(until, fs_exact_now() + MAX_WAIT)
                 )
         finally:
             PyBuffer_Release(&buffer)
         if status == STALE:
             return None, False
         if status == ENDED:
-            raise ValueError("the connection ended")
+            raise ValueError("the connection was closed before the response ended")
         if status == OVERLONG:
-            raise ValueError("too many headers, or more than was due")
+            raise ValueError(
+                f"headers of more than {MAX_HEAD:,} bytes, or a body of more than "
+                f"{self.left:,}"
+            )
         if status != 0 and status != EAGAIN:
             raise OSError(status, os.strerror(status))
         if self.head_end == 0:
@@ -288,7 +300,7 @@ cdef class Scatter:
     cdef int exchange_until(
         self, int fd, const uint8_t *request, size_t size, uint64_t until
     ) noexcept nogil:
-        """Send, and receive headers and body; 0, or what went wrong."""
+        """Send, and receive headers and body; return 0, an errno or a status."""
         cdef int status = 0
         if size > 0:
             status = send_all(fd, request, size, until) if fs_is_silent(fd) else STALE
@@ -299,16 +311,16 @@ cdef class Scatter:
         return status
 
     cdef int receive_head(self, int fd, uint64_t until) noexcept nogil:
-        """Receive until the headers are there; 0, or what went wrong."""
-        cdef fs_slice_t room
+        """Receive until the headers are complete; return 0, an errno or a status."""
+        cdef fs_slice_t rest       # of `head`
         cdef int64_t got
         cdef size_t end
         while self.head_end == 0:
-            if self.head_size == MOST_HEAD:
+            if self.head_size == MAX_HEAD:
                 return OVERLONG
-            room.to = self.head + self.head_size
-            room.size = MOST_HEAD - self.head_size
-            got = fs_receive(fd, &room, 1, self.scratch, SCRATCH, wait_of(until))
+            rest.to = self.head + self.head_size
+            rest.size = MAX_HEAD - self.head_size
+            got = fs_receive(fd, &rest, 1, self.scratch, SCRATCH, ms_until(until))
             if got <= 0:
                 return ENDED if got == 0 else errno
             self.head_size += got
@@ -318,7 +330,7 @@ cdef class Scatter:
         return 0
 
     cdef bint takes_body(self) noexcept nogil:
-        """Whether the headers promise as many bytes as are to come."""
+        """Return whether the headers are of a 206 with `left` bytes."""
         cdef size_t at, stop
         cdef uint64_t length = 0
         if self.taken:
@@ -337,7 +349,7 @@ cdef class Scatter:
         return length == self.left
 
     cdef int receive_body(self, int fd, uint64_t until) noexcept nogil:
-        """Take what came with the headers, and receive the rest."""
+        """Copy the part of the body behind the headers, and receive the rest."""
         cdef size_t after = self.head_end + 4
         if not self.taken:
             if self.head_size - after > self.left:
@@ -347,16 +359,19 @@ cdef class Scatter:
         return self.receive_rest(fd, until)
 
     cdef int receive_rest(self, int fd, uint64_t until) noexcept nogil:
-        """Receive until nothing is left; 0, or what went wrong: EAGAIN, it is time."""
+        """Receive until nothing is left; return 0, ENDED or an errno.
+
+        EAGAIN: time is up.
+        """
         cdef int64_t got
         while self.left > 0:
             got = fs_receive(
                 fd, self.slices + self.next, self.count - self.next, self.scratch,
-                SCRATCH, wait_of(until),
+                SCRATCH, ms_until(until),
             )
             if got <= 0:
                 return ENDED if got == 0 else errno
-            self.passed(got)
+            self.advance(got)
             if fs_exact_now() >= until:
                 return EAGAIN if self.left > 0 else 0
         return 0

@@ -1,25 +1,26 @@
-"""Sources of bytes: files, mappings, the views of them, and remote objects.
+"""Sources of bytes: files, mappings, views of mappings, page residency, remote objects.
 
-A `Source` answers extents that its caller has checked against `nbytes`. `pin`
-gives an owner and a pointer that is valid while the owner lives; `read` gives
-bytes of their own.
+A `Source` reads extents that its caller has checked against `nbytes`. `pin` returns an
+owner and a pointer that is valid while the owner lives; `read` returns bytes.
 
-Ownership: a `View` refers to its `MappedFile`, a `MappedFile` to its `Mapping`,
-and the `Mapping` unmaps when the last reference to it goes. A `MappedFile` is a
-handle: threads that take one each (`handle()`) share the mapping, but neither
-reference count nor counter of views.
+Ownership: a `View` refers to its `MappedFile`, a `MappedFile` to its `Mapping`, and the
+`Mapping` unmaps when its last reference goes. A `MappedFile` is a handle: threads that
+take one each (`handle()`) share the mapping, but neither a reference count nor a
+counter of views.
 
-Residency: a missing page that is touched is waited for with the GIL held. So the
-page cache is asked: once a file and every so often whether it has all of it
-(`cachestat`), else for each extent (`mincore`); what it lacks is brought without
-the GIL before anyone gets a pointer to it. To ask for a part of a file takes 0.4 us
-with a descriptor and 2 us without. One is kept while some of a file is missing, of a
-few files. The cache also counts pages that are still being read, so it is not asked
-shortly after a miss.
+Residency: a page fault waits for the device with the GIL held. So the page cache is
+queried first, for the whole file every so often (`cachestat`), else for each extent
+(`mincore`), and missing pages are populated without the GIL before a pointer is handed
+out. To query an extent takes 0.4 us with a descriptor and 2 us without: one is kept
+while some of a file is missing, for a limited number of files. The page cache also
+counts pages that are still being read, so it is not queried shortly after a miss.
 
-Remote: what asks for ranges is Python's business, a file with ``read(offset, size)``
-and ``read_into(wants)``. What was brought for a sample is staged in a source of its
-own that the sample's handle on the shard has, and lives as long as that.
+Remote objects: Python code requests the ranges, a file with ``read(offset, size)`` and
+``read_into(wants)``. Bytes prefetched for a sample are staged in a source that belongs
+to the sample's handle on the shard, and live as long as that handle.
+
+More than 1,000 lines: the classes call each other's C methods for every view, and each
+further extension module would add 22,000 lines of generated C.
 """
 
 cimport cython
@@ -44,8 +45,9 @@ from fastshard._core.pages cimport (
     fs_pages_cached,
 )
 from fastshard._core.platform cimport (
-    FS_HAVE_MMAP, PY_SSIZE_T_MAX, fs_close, fs_add, fs_stat, fs_file_t,
-    fs_load_relaxed, fs_map, fs_map_small_pages, fs_store_relaxed, fs_pread, fs_stat_size, fs_unmap, fs_effective_user,
+    FS_HAVE_MMAP, PY_SSIZE_T_MAX, fs_close, fs_add, fs_stat, fs_file_t, fs_load_relaxed,
+    fs_map, fs_map_small_pages, fs_store_relaxed, fs_pread, fs_stat_size, fs_unmap,
+    fs_effective_user,
 )
 
 import os
@@ -74,17 +76,17 @@ cdef extern from "Python.h":
 ctypedef void (*destructor)(PyObject *) noexcept
 
 cdef enum:
-    LARGE_COPY = 64 << 10          # bytes; from here on a copy releases the GIL
-    LARGE_MAPPING = 16 << 20       # bytes; from here on unmapping does: ms a GB
-    TRUSTED_READS = 256            # reads between two looks at the clock
-    MOST_PROBES = 128              # descriptors of the process that are kept to ask by
-    MOST_ASKED = 16 << 10          # MiB: asking about a larger file takes too long
-    ASK_SHARE = 50                 # asking again takes one part in so many of the time
-    SIZE_EVERY = 5_000_000         # ns between two looks at a file's size by its path
-    ASKED_LONG_AGO = 2_000_000_000 # ns
+    LARGE_COPY = 64 << 10          # bytes; copies of this size release the GIL
+    LARGE_MAPPING = 16 << 20       # bytes; unmapping this much does: it takes ms a GB
+    TRUSTED_READS = 256            # reads between two checks of the clock
+    MAX_KEPT = 128              # descriptors that the process keeps for queries
+    MAX_QUERIED = 16 << 10          # MiB; querying a larger file takes too long
+    QUERY_SHARE = 50               # queries take at most 1 / QUERY_SHARE of the time
+    STAT_EVERY = 5_000_000         # ns between two checks of a file's size by path
+    QUERY_TIMEOUT = 2_000_000_000  # ns; an older query died in a fork
 
-cdef str SHORTER = "the file became shorter after it was mapped"
-cdef str UNREADABLE = "its bytes cannot be read: the device failed"
+cdef str SHORTER = "the file was truncated after it was mapped"
+cdef str UNREADABLE = "reading the file failed: device error"
 cdef int QUIET = getattr(os, "O_NOATIME", 0)
 cdef int FLAGS = os.O_RDONLY | (
     getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -98,16 +100,16 @@ KINDS_OF_FILE = {
     stat.S_IFSOCK: "a socket",
 }
 
-cdef Py_ssize_t probes = 0         # descriptors that are kept to ask by
-cdef uint64_t next_ask = 0         # when any file is asked about again, ns
+cdef Py_ssize_t kept_descriptors = 0         # of all files, for queries
+cdef uint64_t next_any_query = 0   # ns; no file is queried again before
 
 
 cdef int open_quietly(path) except -1:
-    """Open without stamping times of access: that takes a sixth of a small read."""
+    """Open without updating the access time, which takes a sixth of a small read."""
     if QUIET:
         try:
             return os.open(path, FLAGS | QUIET)
-        except PermissionError:    # for the file's owner alone
+        except PermissionError:    # O_NOATIME is for the owner only
             pass
     return os.open(path, FLAGS)
 
@@ -115,21 +117,24 @@ cdef int open_quietly(path) except -1:
 cdef uint64_t pread_all(
     int fd, char *to, uint64_t size, uint64_t offset, int *code
 ) noexcept nogil:
-    """Read until the end of the file; how much, and the errno of what went wrong."""
+    """Read up to `size` bytes or the end of the file; return how many.
+
+    `code` is set to the errno of a failed read, else to 0.
+    """
     cdef uint64_t done = 0
     cdef int64_t got
     code[0] = 0
     while done < size:
         got = fs_pread(fd, to + done, size - done, offset + done)
         if got <= 0:
-            code[0] = errno if got < 0 else 0  # before the GIL is back: it may change
+            code[0] = errno if got < 0 else 0  # taking the GIL may change errno
             break
         done += got
     return done
 
 
 cdef object pread(int fd, uint64_t offset, uint64_t size, path):
-    """Read bytes; fewer at the end of the file."""
+    """Return `size` bytes from `offset`, or fewer at the end of the file."""
     cdef object copy = PyBytes_FromStringAndSize(NULL, size)
     cdef char *to = PyBytes_AS_STRING(copy)
     cdef uint64_t done
@@ -149,9 +154,9 @@ cdef class LocalFile:
     Raises
     ------
     OSError
-        It cannot be opened.
+        The file cannot be opened.
     FormatError
-        It is a directory, a FIFO or a device; found out without waiting.
+        The path is a directory, a FIFO or a device; opening does not block on it.
     """
 
     def __cinit__(self, path):
@@ -160,16 +165,16 @@ cdef class LocalFile:
         if os.name == "nt" and os.path.isdir(self.path):
             raise FormatError("a directory is not a shard", self.path, 0)
         self.fd = open_quietly(self.path)
-        mode = self.describe()
+        mode = self.load_stat()
         if not stat.S_ISREG(mode):
-            kind = KINDS_OF_FILE.get(stat.S_IFMT(mode), "such a file")
+            kind = KINDS_OF_FILE.get(stat.S_IFMT(mode), "a file of an unknown kind")
             self.close()
             raise FormatError(f"{kind} is not a shard", self.path, 0)
         self.seen_nbytes = self.nbytes
         self.seen_mtime_ns = self.mtime_ns
 
-    cdef object describe(self):
-        """Note what the system says of the file, and return its mode."""
+    cdef object load_stat(self):
+        """Load size, times and identity of the file, and return its mode."""
         cdef fs_file_t file
         cdef int code
         if not FS_HAVE_MMAP:
@@ -195,22 +200,22 @@ cdef class LocalFile:
         return file.mode
 
     def watch(self, appended):
-        """From now on raise where it is read after it was written to.
+        """Raise from now on if the file is read after it was written to.
 
         Parameters
         ----------
         appended : callable
-            ``appended(file) -> bool``: whether a file that grew still has what it
-            had before.
+            ``appended(file) -> bool``: whether a file that grew still begins with its
+            old contents.
         """
-        self.appended = appended
+        self.is_appended = appended
 
     cdef int check_unchanged(self) except -1:
-        """Complain of what was read from a file that was written to."""
+        """Raise FormatError if a watched file was modified other than by appending."""
         cdef uint64_t seen_nbytes
         cdef uint64_t nbytes = 0
         cdef int64_t mtime_ns = 0
-        if self.appended is None:
+        if self.is_appended is None:
             return 0
         if fs_stat_size(self.fd, &nbytes, &mtime_ns) != 0:
             raise OSError(errno, os.strerror(errno), self.path)
@@ -218,10 +223,11 @@ cdef class LocalFile:
             seen_nbytes = self.seen_nbytes
             if mtime_ns == self.seen_mtime_ns and nbytes == seen_nbytes:
                 return 0
-        if nbytes <= seen_nbytes or not self.appended(self):
+        if nbytes <= seen_nbytes or not self.is_appended(self):
             raise FormatError(
-                f"written to after it was opened; it had {self.nbytes:,} bytes then, "
-                f"and has {nbytes:,}", self.path, min(nbytes, self.nbytes),
+                f"the file was modified after it was opened: it had {self.nbytes:,} "
+                f"bytes and has {nbytes:,}; open it again",
+                self.path, min(nbytes, self.nbytes),
             )
         with cython.critical_section(self):
             self.seen_nbytes = nbytes
@@ -229,17 +235,17 @@ cdef class LocalFile:
         return 0
 
     def read_many(self, extents):
-        """Return the bytes of some extents; fewer where the file ends before.
+        """Return the bytes of extents, truncated at the end of the file.
 
         Parameters
         ----------
         extents : iterable of (int, int)
-            Offsets and sizes.
+            Offsets and sizes, in bytes.
         """
         return [pread(self.fd, offset, size, self.path) for offset, size in extents]
 
     def close(self):
-        """Close the descriptor; closing twice is nothing."""
+        """Close the descriptor. Closing twice does nothing."""
         cdef int fd
         with cython.critical_section(self):
             fd = self.fd
@@ -257,14 +263,14 @@ cdef class LocalFile:
         raise TypeError("a LocalFile holds a descriptor and does not pickle")
 
     def __dealloc__(self):
-        if self.fd >= 0:           # by C: the interpreter may be shutting down
+        if self.fd >= 0:           # not os.close: the interpreter may be finalizing
             fs_close(self.fd)
 
 
 @cython.final
 @cython.no_gc
 cdef class Mapping:
-    """The memory of one mapped file; unmapped when the last reference goes."""
+    """Memory of one mapped file, unmapped when the last reference goes."""
 
     def __dealloc__(self):
         if self.base == NULL:
@@ -283,13 +289,16 @@ cdef class Mapping:
 cdef Mapping map_file(
     int fd, uint64_t nbytes, object path, bint writable, PageRing ring
 ):
+    """Map the first `nbytes` of a file; `ring`, if any, bounds its resident pages."""
     cdef Mapping mapping = Mapping.__new__(Mapping)
     cdef int code
     mapping.nbytes = nbytes
     if nbytes == 0:
         return mapping
     if nbytes > <uint64_t> PY_SSIZE_T_MAX:
-        raise MemoryError(f"{path} is too large to map: {nbytes:,} bytes")
+        raise MemoryError(
+            f"cannot map {path}: {nbytes:,} bytes exceed the address space"
+        )
     if not FS_HAVE_MMAP:
         return hold_stdlib_mmap(mapping, fd, writable)
     with nogil:
@@ -297,7 +306,7 @@ cdef Mapping map_file(
             mapping.base = <uint8_t *> fs_map(fd, nbytes, writable)
         else:
             mapping.base = <uint8_t *> fs_map_small_pages(fd, nbytes, writable)
-        code = errno               # before the GIL is back: that may change it
+        code = errno               # taking the GIL may change errno
     if mapping.base == NULL:
         raise map_error(code, path)
     if ring is not None:
@@ -309,6 +318,7 @@ cdef Mapping map_file(
 
 
 cdef Mapping hold_stdlib_mmap(Mapping mapping, int fd, bint writable):
+    """Map with `mmap.mmap`, and hold its buffer for as long as `mapping` lives."""
     import mmap
 
     access = mmap.ACCESS_COPY if writable else mmap.ACCESS_READ
@@ -320,9 +330,10 @@ cdef Mapping hold_stdlib_mmap(Mapping mapping, int fd, bint writable):
 
 
 cdef object map_error(int code, object path):
+    """Return the OSError of a failed mmap, with advice."""
     reason = os.strerror(code)
     if code == ENODEV:
-        reason = 'this file system cannot map files; open with mode="pread"'
+        reason = 'the file system does not support mmap; open with mode="pread"'
     elif code == ENOMEM:
         reason += (
             ": too many mappings or too little address space "
@@ -334,25 +345,25 @@ cdef object map_error(int code, object path):
 @cython.final
 @cython.no_gc
 cdef class MappedFile:
-    """One handle onto a mapped file.
+    """Handle onto a mapped file.
 
     Parameters
     ----------
     fd : int
-        A descriptor open for reading. Not kept: it may be closed at once.
+        A descriptor open for reading. Not kept: the caller may close it at once.
     nbytes : int
         Bytes to map, from the start of the file.
     path : str
-        For messages.
+        For error messages.
     writable : bool
-        Map copy-on-write: windows are writable, the file never changes.
+        Map copy-on-write: views are writable, the file never changes.
     ring : PageRing, optional
-        Bounds its resident pages.
+        Bounds the resident pages.
 
     Raises
     ------
     OSError
-        The file cannot be mapped. ENODEV names ``mode="pread"``.
+        The file cannot be mapped. The message of ENODEV suggests ``mode="pread"``.
     """
 
     def __cinit__(self, int fd, uint64_t nbytes, path, *, bint writable=False,
@@ -367,7 +378,7 @@ cdef class MappedFile:
 
     @property
     def live_views(self):
-        """Views of this handle that are alive."""
+        """Number of live views of this handle."""
         return self.views + shares_of(self.whole)
 
     def handle(self):
@@ -385,7 +396,7 @@ cdef class MappedFile:
         raise TypeError("a MappedFile holds a mapping and does not pickle")
 
     cdef View raw_view(self, uint64_t offset, uint64_t size):
-        """The caller has checked that the extent lies in the file."""
+        """Return a View of an extent, which the caller has checked."""
         cdef View view = new_view()
         if self.chunks is not None:
             self.chunks.ring.touch(self.chunks, offset, size, True)
@@ -396,11 +407,11 @@ cdef class MappedFile:
         return view
 
     cdef object view(self, uint64_t offset, uint64_t size):
-        """Return a memoryview of an extent; the caller has checked it.
+        """Return a memoryview of an extent, which the caller has checked.
 
-        Under a GIL those of a file without a ring share one managed buffer, which
-        counts them: a view is one object, not three. An allocation may run a
-        finalizer that closes the shard: nothing of this is touched after one.
+        Under a GIL the views of a file without a ring share one managed buffer, which
+        counts them: a view is one object, not three. An allocation may run a finalizer
+        that closes the shard, so `self` must not be used after one.
         """
         cdef uint8_t *at = self.base + offset
         cdef object whole
@@ -411,28 +422,28 @@ cdef class MappedFile:
         if whole is None:
             whole = whole_of(self)
         view = PyMemoryView_FromObject(whole)
-        buffer = PyMemoryView_GET_BUFFER(view)  # its own copy
+        buffer = PyMemoryView_GET_BUFFER(view)  # the view's own copy
         buffer.buf = at
         buffer.len = buffer.shape[0] = <Py_ssize_t> size
         return view
 
 
 cdef object whole_of(MappedFile file):
-    """Return the memoryview whose managed buffer a file's views share.
+    """Return the memoryview whose managed buffer the views of a file share.
 
-    It is of a handle of its own, so that there is no circle of references.
+    It belongs to a handle of its own, which avoids a reference cycle.
     """
-    cdef MappedFile held = file    # a reference: the caller's may go
+    cdef MappedFile held = file    # the caller's reference may go meanwhile
     whole = PyMemoryView_FromObject(
         (<MappedFile> held.handle()).raw_view(0, held.nbytes)
     )
-    if held.whole is None:         # a finalizer may have asked for a view meanwhile
+    if held.whole is None:         # else a finalizer has asked for a view
         held.whole = whole
     return held.whole
 
 
 cdef Py_ssize_t shares_of(object whole):
-    """Return how many objects share a memoryview's managed buffer, or its View."""
+    """Return the number of objects that share a memoryview's managed buffer or View."""
     cdef managed_t *shared
     if whole is None:
         return 0
@@ -444,14 +455,14 @@ cdef Py_ssize_t shares_of(object whole):
 @cython.no_gc
 @cython.freelist(256)
 cdef class View:
-    """A window onto a mapped file; exports its bytes and keeps them mapped.
+    """Exporter of an extent of a mapped file, which it keeps mapped.
 
-    ``memoryview(view)`` is what callers see. Its ``obj`` is this, or the View of the
-    whole file that several share: an owner, whose own bytes mean nothing.
+    Callers get ``memoryview(view)``. The ``obj`` of that is this View, or the View of
+    the whole file that several memoryviews share; its own extent means nothing then.
     """
 
     def __init__(self, *args, **kwargs):
-        raise TypeError("a View is made by a shard")
+        raise TypeError("a View cannot be created; index a shard")
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         fill_buffer(<PyObject *> self, buffer, flags)
@@ -464,16 +475,17 @@ cdef class View:
 
 
 cdef enum:
-    MOST_SPARE = 256               # Views
+    MAX_SPARE = 256               # Views
 
-# Views in the place of Cython's slots, which cost as much as all else of a view: they
-# save the current exception, set what is overwritten, and count references to None.
-cdef PyObject *spare[<int> MOST_SPARE]  # freed Views; under a GIL alone
+# Replacements of two type slots that Cython generates, which take half the time of a
+# view: they save the current exception, initialize the buffer, and count references to
+# None.
+cdef PyObject *spare[<int> MAX_SPARE]  # freed Views; under a GIL alone
 cdef int spares = 0
 
 
 cdef inline View new_view():
-    """Return a View of nothing; its owner is None."""
+    """Return a View without an owner."""
     global spares
     if spares == 0:
         return View.__new__(View)
@@ -482,10 +494,10 @@ cdef inline View new_view():
 
 
 cdef int fill_buffer(PyObject *view, Py_buffer *buffer, int flags) except -1:
-    """`View.__getbuffer__`."""
+    """Implement `View.__getbuffer__`."""
     if (<View> view).owner is None:
         (<filled_t *> buffer).obj = NULL
-        raise BufferError("a View is made by a shard")
+        raise BufferError("the View has no owner")
     return PyBuffer_FillInfo(
         buffer, <View> view, (<View> view).base, (<View> view).nbytes,
         not (<View> view).owner.writable, flags,
@@ -499,7 +511,7 @@ cdef destructor free_view = (<PyTypeObject *> View).tp_dealloc
 
 
 cdef void release_view(PyObject *view) noexcept:
-    """`View.__dealloc__`. The View has no references: none may be made."""
+    """Implement `View.__dealloc__`. The View has no references; make none."""
     global spares
     cdef MappedFile owner = (<View> view).owner
     if owner is not None:
@@ -509,7 +521,7 @@ cdef void release_view(PyObject *view) noexcept:
                 <uint64_t> ((<View> view).base - owner.base),
                 <uint64_t> (<View> view).nbytes,
             )
-    if FREE_THREADED or spares == MOST_SPARE:
+    if FREE_THREADED or spares == MAX_SPARE:
         free_view(view)
         return
     (<View> view).owner = None
@@ -523,7 +535,7 @@ cdef void release_view(PyObject *view) noexcept:
 @cython.final
 @cython.no_gc
 cdef class Descriptor:
-    """A file descriptor, closed when nobody refers to it."""
+    """File descriptor, closed when its last reference goes."""
 
     def __cinit__(self):
         self.fd = -1
@@ -531,16 +543,16 @@ cdef class Descriptor:
     def __reduce__(self):
         raise TypeError("a Descriptor does not pickle")
 
-    cdef bint may_stay(self) noexcept:
-        """Whether it may be kept to ask by: few are, of the whole process."""
-        if not self.stays and fs_load_relaxed(&probes) < MOST_PROBES:
-            fs_add(&probes, 1)
-            self.stays = True
-        return self.stays
+    cdef bint try_keep(self) noexcept:
+        """Count this among the kept descriptors; return False if there are too many."""
+        if not self.kept and fs_load_relaxed(&kept_descriptors) < MAX_KEPT:
+            fs_add(&kept_descriptors, 1)
+            self.kept = True
+        return self.kept
 
     def __dealloc__(self):
-        if self.stays:
-            fs_add(&probes, -1)
+        if self.kept:
+            fs_add(&kept_descriptors, -1)
         if self.fd >= 0:
             fs_close(self.fd)
 
@@ -548,15 +560,15 @@ cdef class Descriptor:
 @cython.final
 @cython.no_gc
 cdef class Residency:
-    """What is known of a mapped file's pages.
+    """State of a mapped file's pages in the page cache.
 
     Parameters
     ----------
     file : MappedFile
     device, inode, owner : int
-        Of the file, when it was mapped.
+        Identity and user id of the file when it was mapped.
     fd : int, optional
-        A descriptor of it; kept, and its size is checked at every read.
+        A descriptor of the file; duplicated, and used to check the size at every read.
     """
 
     def __cinit__(self, MappedFile file not None, uint64_t device, uint64_t inode,
@@ -569,16 +581,16 @@ cdef class Residency:
             self.checked = Descriptor.__new__(Descriptor)
             self.checked.fd = os.dup(fd)
         user = fs_effective_user()
-        self.told = user == 0 or (user > 0 and <uint64_t> user == owner) or (
+        self.has_mincore = user == 0 or (user > 0 and <uint64_t> user == owner) or (
             os.access(file.path, os.W_OK)
         )
 
     def handle(self, MappedFile file not None):
-        """Return the same for another handle onto the mapping."""
+        """Return a Residency of another handle onto the mapping."""
         cdef Residency other = Residency.__new__(
             Residency, file, self.device, self.inode, 0
         )
-        other.told = self.told
+        other.has_mincore = self.has_mincore
         other.checked = self.checked
         return other
 
@@ -586,7 +598,7 @@ cdef class Residency:
         raise TypeError("a Residency does not pickle; pickle the shard")
 
     cdef int check_size_now(self) except -1:
-        """Complain if the file became shorter; nothing without a descriptor."""
+        """Raise FormatError if `checked` tells that the file was truncated."""
         cdef uint64_t nbytes = 0
         cdef int64_t mtime_ns
         if self.checked is not None and (
@@ -597,101 +609,105 @@ cdef class Residency:
         return 0
 
     cdef int check_size(self) except -1:
-        """Complain if the file became shorter, before we ourselves touch its bytes."""
+        """Raise FormatError if the file was truncated; call before touching its bytes.
+
+        Without a descriptor the path is checked, at most every 5 ms.
+        """
         cdef uint64_t now
         if self.checked is not None:
             return self.check_size_now()
         now = fs_now()
-        if now < self.next_size:
+        if now < self.next_stat:
             return 0
         try:
             status = os.stat(self.file.path)
-        except OSError:            # gone: what is mapped is all there
+        except OSError:            # deleted: the mapping keeps the bytes
             return 0
         if (status.st_dev, status.st_ino) == (self.device, self.inode) and (
             <uint64_t> status.st_size < self.file.nbytes
         ):
             raise FormatError(SHORTER, self.file.path, status.st_size)
-        self.next_size = now + SIZE_EVERY
+        self.next_stat = now + STAT_EVERY
         return 0
 
     cdef bint is_resident(self) except -1:
-        """Whether all of the file was in the page cache a moment ago."""
-        global next_ask
+        """Return whether all of the file was in the page cache at the last query."""
+        global next_any_query
         cdef uint64_t now = fs_now()
         cdef uint64_t begun, cost
         cdef Descriptor probe
-        if now < self.next_look or (self.next_look > 0 and now < next_ask):
+        if now < self.next_query or (self.next_query > 0 and now < next_any_query):
             return self.whole
-        if now < self.calm_from and not self.whole:
-            return False           # what is on its way would count
+        if now < self.arrival and not self.whole:
+            return False           # pages being read would count as cached
         with cython.critical_section(self):
-            # Another thread asks; or did, in a process that this was forked from.
-            if self.asking != 0 and now - self.asking < ASKED_LONG_AGO:
+            # Another thread queries, or did so in the parent of a fork.
+            if self.query_began != 0 and now - self.query_began < QUERY_TIMEOUT:
                 return self.whole
-            self.asking = now
+            self.query_began = now
             probe = self.probe
         try:
             begun = fs_exact_now()
             self.query_cache(probe)
             cost = fs_exact_now() - begun
-            self.next_look = now + LOOK_EVERY
-            next_ask = max(next_ask, now) + ASK_SHARE * cost
+            self.next_query = now + QUERY_EVERY
+            next_any_query = max(next_any_query, now) + QUERY_SHARE * cost
         finally:
-            self.asking = 0
+            self.query_began = 0
         return self.whole
 
     def query(self, int fd):
-        """Ask by a descriptor of the file that is open anyway."""
+        """Query the page cache for the whole file, with the caller's descriptor."""
         cdef uint64_t nbytes = self.file.nbytes
         cdef int answer
-        if nbytes >> 20 > MOST_ASKED:
+        if nbytes >> 20 > MAX_QUERIED:
             return
         with nogil:
             answer = fs_file_cached(fd, 0, nbytes)
         self.whole = answer == 1
-        self.next_look = fs_now() + LOOK_EVERY
+        self.next_query = fs_now() + QUERY_EVERY
 
     cdef int query_cache(self, Descriptor probe) except -1:
+        """Query the page cache for the whole file; keep `probe` if some is missing."""
         cdef uint64_t nbytes = self.file.nbytes
         cdef int answer = -1
         if probe is None:
             probe = self.reopen()
-        if probe is not None and nbytes >> 20 > MOST_ASKED:
-            answer = 0             # its members are asked about one by one
+        if probe is not None and nbytes >> 20 > MAX_QUERIED:
+            answer = 0             # extents are queried one by one
         elif probe is not None:
             with nogil:
                 answer = fs_file_cached(probe.fd, 0, nbytes)
         with cython.critical_section(self):
             self.whole = answer == 1
-            self.probe = probe if answer == 0 and probe.may_stay() else None
+            self.probe = probe if answer == 0 and probe.try_keep() else None
         return 0
 
     cdef Descriptor reopen(self):
-        """Return a new descriptor of the file, or None: another is there, or none."""
+        """Open the file again; return None if the path is another file now."""
         cdef Descriptor found = Descriptor.__new__(Descriptor)
         found.fd = open_same_file(self.file.path, self.device, self.inode)
         return found if found.fd >= 0 else None
 
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
-        """Whether an extent surely is in the page cache."""
+        """Return whether an extent is certainly in the page cache."""
         cdef int answer = -1
         cdef Descriptor probe
         with cython.critical_section(self):
             probe = self.probe
-        if probe is not None and fs_now() >= self.calm_from:
+        if probe is not None and fs_now() >= self.arrival:
             answer = fs_file_cached(probe.fd, offset, size)
-        if answer == -1 and self.told:
+        if answer == -1 and self.has_mincore:
             answer = fs_pages_cached(self.file.base + offset, size)
         return answer == 1
 
     cdef int page_in(self, uint64_t offset, uint64_t size) except -1:
-        """Bring the first 16 MiB of an extent that is not in memory.
+        """Populate the first 16 MiB of an extent unless it is in memory.
 
         Raises
         ------
         FormatError
-            The file no longer reaches so far.
+            The file was truncated.
         OSError
             The device failed.
         """
@@ -702,16 +718,16 @@ cdef class Residency:
         size = min(size, <uint64_t> MAX_PAGE_IN)
         if self.has_resident(offset, size):
             return 0
-        with nogil:                # `self` keeps it mapped
+        with nogil:                # `self` keeps the file mapped
             fs_advise_pages(at, size)
             code = fs_populate_pages(at, size)
-        self.calm_from = fs_now() + SETTLE
+        self.arrival = fs_now() + READ_TIME
         if code != 0:
             raise self.failure(offset, code)
         return 0
 
     cdef object failure(self, uint64_t offset, int code):
-        """Why pages could not be brought: the kernel does not say."""
+        """Return the error of failed population: the kernel gives no reason."""
         cdef uint64_t nbytes = self.file.nbytes
         cdef int64_t mtime_ns
         cdef Descriptor again = self.reopen() if self.checked is None else self.checked
@@ -724,68 +740,69 @@ cdef class Residency:
 
 @cython.no_gc
 cdef class Source:
-    """Where bytes are. Immutable, and shared by everything that reads there."""
+    """Base of sources of bytes; immutable, and shared by all readers of a shard."""
 
     def __cinit__(self, *args, **kwargs):
         self.fd = -1
 
     @property
     def live_views(self):
-        """Views onto this source's own memory that are alive."""
+        """Number of live views onto this source's own memory."""
         return 0
 
     def handle(self):
-        """Return a source of the same bytes for another thread."""
+        """Return a source of the same bytes, for another thread."""
         return self
 
     def __reduce__(self):
         raise TypeError("a source does not pickle; pickle the shard")
 
     cdef bint is_remote(self) noexcept:
-        """Whether bytes have to be asked for over a network."""
+        """Return whether bytes are read over a network."""
         return False
 
     cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
+        """Set `at` to an extent, and return the object that keeps it valid."""
         raise NotImplementedError
 
     cpdef object read(self, uint64_t offset, uint64_t size):
-        """Return `size` bytes from `offset` as bytes of their own."""
+        """Return a copy of `size` bytes from `offset`."""
         raise NotImplementedError
 
     cdef int check_size(self) except -1:
-        """Complain of what is known to be wrong before many bytes are read."""
+        """Raise FormatError if the file was truncated; call before reading in bulk."""
         return 0
 
     cdef bint is_resident(self) except -1:
-        """Whether all bytes can be had without waiting for a device."""
+        """Return whether all bytes can be read without waiting for a device."""
         return False
 
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
-        """Whether some bytes can; if not, they are about to be asked for."""
+        """Return whether an extent is in memory; if not, the caller requests it."""
         return False
 
     cdef int check_unchanged(self) except -1:
-        """Complain if what was just read may not be what the file had."""
+        """Raise FormatError if bytes just read may be from a modified file."""
         return 0
 
     cdef int touch(self, uint64_t offset, uint64_t size) except -1:
-        """Note that bytes are about to be touched where they are mapped."""
+        """Announce that mapped bytes are about to be touched."""
         return 0
 
     cdef int confine(self, uint64_t offset, uint64_t size) except -1:
-        """Have no more mapped than these bytes: see `PageRing.confine`."""
+        """Unmap the neighbours of an extent; see `PageRing.confine`."""
         return 0
 
     cdef uint64_t touch_limit(self) noexcept:
-        """Bytes that may be touched together; 0: any number."""
+        """Return how many bytes may be touched together; 0: no limit."""
         return 0
 
     cdef object failure(self, uint64_t offset, int code):
-        """Why bytes could not be read: what failed, or that there are no more."""
+        """Return the error of a read that ended at `offset`, with errno `code` or 0."""
         if code != 0:
             return OSError(code, os.strerror(code), self.path)
         return FormatError(
-            f"the file ends here; it had {self.nbytes:,} bytes when it was opened",
+            f"the file ends here, but had {self.nbytes:,} bytes when it was opened",
             self.path, offset,
         )
 
@@ -793,15 +810,15 @@ cdef class Source:
 @cython.final
 @cython.no_gc
 cdef class MappedSource(Source):
-    """The bytes of a mapped file.
+    """Source of a mapped file.
 
     Parameters
     ----------
     file : MappedFile
     residency : Residency, optional
-        What knows which bytes are in memory.
+        Tells which bytes are in memory.
     watched : bool
-        Ask it before bytes are handed out.
+        Ensure residency before bytes are handed out.
     """
 
     def __cinit__(
@@ -818,22 +835,22 @@ cdef class MappedSource(Source):
 
     @property
     def address(self):
-        """Where its bytes are mapped."""
+        """Address of the mapping."""
         return <size_t> self.base
 
     @property
     def live_views(self):
-        """Views of this source that are alive."""
+        """Number of live views of this source."""
         return self.file.live_views
 
     def handle(self):
-        """Return a source on the same mapping that counts its own views."""
+        """Return a source on the same mapping with a counter of views of its own."""
         file = self.file.handle()
         residency = None if self.residency is None else self.residency.handle(file)
         return MappedSource(file, residency, watched=self.watched)
 
     cdef int ensure_resident(self, uint64_t offset, uint64_t size) except -1:
-        """See that bytes are in memory; while all are, not at every read."""
+        """Populate missing pages. While the file is resident, few calls check."""
         cdef Py_ssize_t trusted = fs_load_relaxed(&self.trusted)
         if trusted > 0:
             fs_store_relaxed(&self.trusted, trusted - 1)
@@ -855,19 +872,19 @@ cdef class MappedSource(Source):
             return True
         if not self.residency.is_resident():
             return False
-        if self.residency.checked is None:  # else the size is asked for at every read
+        if self.residency.checked is None:  # else the size is checked at every read
             fs_store_relaxed(&self.trusted, TRUSTED_READS)
         return True
 
     cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
         if self.residency is None or self.residency.has_resident(offset, size):
             return True
-        self.residency.calm_from = fs_now() + SETTLE
+        self.residency.arrival = fs_now() + READ_TIME
         return False
 
     cdef object failure(self, uint64_t offset, int code):
         if self.residency is None:
-            return FormatError("the file ends here", self.path, offset)
+            return FormatError("the file was truncated", self.path, offset)
         return self.residency.failure(offset, code)
 
     cdef int touch(self, uint64_t offset, uint64_t size) except -1:
@@ -883,12 +900,12 @@ cdef class MappedSource(Source):
         return 0
 
     cdef uint64_t touch_limit(self) noexcept:
-        return 0 if self.file.chunks is None else self.file.chunks.ring.half()
+        return 0 if self.file.chunks is None else self.file.chunks.ring.half_bound()
 
     cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
         cdef View view
         if self.file.chunks is not None:
-            view = self.file.raw_view(offset, size)  # makes room before pages are brought
+            view = self.file.raw_view(offset, size)  # may trim: before populating
             self.ensure_resident(offset, size)
             self.confine(offset, size)
             at[0] = view.base
@@ -898,12 +915,15 @@ cdef class MappedSource(Source):
         return self.file.raw_view(offset, size)
 
     cpdef object read(self, uint64_t offset, uint64_t size):
-        """Return `size` bytes from `offset` as bytes of their own."""
+        """Return a copy of `size` bytes from `offset`."""
         cdef object copy
         cdef char *to
         if offset > self.nbytes or size > self.nbytes - offset:
-            raise FormatError("a read beyond the file", self.path, offset)
-        self.check_size()             # it is we who touch its bytes
+            raise FormatError(
+                f"cannot read {size:,} bytes: the file has {self.nbytes:,}",
+                self.path, offset,
+            )
+        self.check_size()          # its bytes are touched here
         self.touch(offset, size)
         self.ensure_resident(offset, size)
         self.confine(offset, size)
@@ -911,7 +931,7 @@ cdef class MappedSource(Source):
             return PyBytes_FromStringAndSize(<const char *> self.base + offset, size)
         copy = PyBytes_FromStringAndSize(NULL, size)
         to = PyBytes_AS_STRING(copy)
-        with nogil:                # `self` stays referenced, so the bytes stay
+        with nogil:                # the caller's reference to `self` keeps the mapping
             memcpy(to, self.base + offset, size)
         return copy
 
@@ -919,7 +939,7 @@ cdef class MappedSource(Source):
 @cython.final
 @cython.no_gc
 cdef class PreadSource(Source):
-    """The bytes of a file that is read, never mapped; owns the file.
+    """Source of a file that is read with pread, never mapped. Owns the file.
 
     Parameters
     ----------
@@ -938,13 +958,12 @@ cdef class PreadSource(Source):
         return copy
 
     cpdef object read(self, uint64_t offset, uint64_t size):
-        """Return `size` bytes from `offset` as bytes of their own.
+        """Return a copy of `size` bytes from `offset`.
 
         Raises
         ------
         FormatError
-            The file has become shorter since it was opened, or is watched and was
-            written to.
+            The file was truncated since it was opened, or is watched and was modified.
         """
         cdef object copy = PyBytes_FromStringAndSize(NULL, size)
         cdef char *to = PyBytes_AS_STRING(copy)
@@ -962,23 +981,23 @@ cdef class PreadSource(Source):
 
     cdef bint is_resident(self) except -1:
         cdef uint64_t now = fs_now()
-        if now >= self.next_look and self.nbytes >> 20 <= MOST_ASKED:
+        if now >= self.next_query and self.nbytes >> 20 <= MAX_QUERIED:
             with nogil:
                 self.whole = fs_file_cached(self.fd, 0, self.nbytes) == 1
-            self.next_look = now + LOOK_EVERY
+            self.next_query = now + QUERY_EVERY
         return self.whole
 
 
 @cython.final
 @cython.no_gc
 cdef class RemoteSource(Source):
-    """The bytes of a remote object.
+    """Source of a remote object.
 
     Parameters
     ----------
     file : RemoteFile
     staged : dict of int to bytes, optional
-        Extents that were brought, by their offsets.
+        Prefetched extents by offset.
     """
 
     def __cinit__(self, file not None, dict staged=None):
@@ -990,8 +1009,8 @@ cdef class RemoteSource(Source):
     cdef bint is_remote(self) noexcept:
         return True
 
-    cdef bytes staged_at(self, uint64_t offset, uint64_t size):
-        """Return an extent that was brought, or None."""
+    cdef bytes get_staged(self, uint64_t offset, uint64_t size):
+        """Return a prefetched extent, or None."""
         cdef object data
         if size == 0:
             return b""
@@ -1003,8 +1022,8 @@ cdef class RemoteSource(Source):
         return data
 
     def has_staged(self, uint64_t offset, uint64_t size):
-        """Say whether an extent was brought."""
-        return self.staged_at(offset, size) is not None
+        """Return whether an extent was prefetched."""
+        return self.get_staged(offset, size) is not None
 
     cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
         cdef object data = self.read(offset, size)
@@ -1017,19 +1036,21 @@ cdef class RemoteSource(Source):
         Raises
         ------
         RemoteError
-            They cannot be had.
+            The range cannot be read.
         """
-        cdef bytes data = self.staged_at(offset, size)
+        cdef bytes data = self.get_staged(offset, size)
         if data is None:
             data = <bytes?> self.file.read(offset, size)
             if <uint64_t> PyBytes_GET_SIZE(data) != size:
-                raise ValueError("a remote file returned another number of bytes")
+                raise ValueError(
+                    f"{self.path} returned {len(data):,} bytes, not {size:,}"
+                )
         return data
 
 
 @cython.final
 cdef class WritableBytes:
-    """Bytes that are still to be filled, as a buffer that keeps them."""
+    """Writable exporter of a bytes object that is not filled yet."""
 
     cdef bytes data
 
@@ -1039,16 +1060,19 @@ cdef class WritableBytes:
 
 
 def allocate_bytes(uint64_t size):
-    """Return bytes that are still to be filled, and a view to fill them through."""
-    cdef WritableBytes room = WritableBytes.__new__(WritableBytes)
-    room.data = PyBytes_FromStringAndSize(NULL, size)
-    return room.data, memoryview(room)
+    """Return a bytes object and the writable memoryview to fill it through.
+
+    The bytes must not be used before they are filled.
+    """
+    cdef WritableBytes writable = WritableBytes.__new__(WritableBytes)
+    writable.data = PyBytes_FromStringAndSize(NULL, size)
+    return writable.data, memoryview(writable)
 
 
 cdef Source local_source(
     LocalFile file, str mode, bint prefetch, bint check_size, PageRing ring
 ):
-    """The source of a file; see `source_of`."""
+    """Return the source of a file; see `source_of`."""
     cdef MappedFile mapped
     cdef Residency residency
     if mode == "pread":
@@ -1070,7 +1094,9 @@ def source_of(
     LocalFile file not None, str mode not None, *, bint prefetch=True,
     bint check_size=False, PageRing ring=None,
 ):
-    """Return the source of a file, which ``"pread"`` keeps open; others need not.
+    """Return the source of a file.
+
+    A source of mode ``"pread"`` owns the file; after other modes it may be closed.
 
     Parameters
     ----------
@@ -1078,11 +1104,11 @@ def source_of(
     mode, prefetch, check_size
         As for `fastshard.open_shard`.
     ring : PageRing, optional
-        Bounds the resident pages of what is mapped.
+        Bounds the resident pages of a mapping.
 
     Raises
     ------
     OSError
-        It cannot be mapped.
+        The file cannot be mapped.
     """
     return local_source(file, mode, prefetch, check_size, ring)

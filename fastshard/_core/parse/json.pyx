@@ -1,10 +1,10 @@
-"""A JSON index: text in, an extent table out, in one pass without the GIL.
+"""Parser of JSON indexes: text to extent table, in one pass without the GIL.
 
     {"filesize": 10240, "files": {"a.jpg": {"offset": 512, "length": 4}}}
     {"files": [{"path": "a.jpg", "offset": 512, "size": 4}]}
 
-Keys come in any order, those that are not known are checked as JSON and skipped.
-What a member's object holds beyond its extent and name is kept as text.
+Keys come in any order; the values of unknown keys are validated as JSON and skipped.
+The object of a member that has more than its extent and name is kept as text.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -22,11 +22,11 @@ from fastshard._core.table.extents cimport (
 from fastshard.errors import FormatError
 
 cdef enum:
-    MAX_DEPTH = 64                 # objects and arrays inside one another
+    MAX_DEPTH = 64                 # nested objects and arrays
     NO_DIGITS = -1
     MAX_KEYS = 256                 # at the top level
-    LONGEST_KEY = 8 * 6            # bytes of the longest known key, all of it escaped
-    SURE = 1 << 10                 # members from which their number can be guessed
+    MAX_KEY = 8 * 6                # bytes of the longest known key, fully escaped
+    MIN_SAMPLE = 1 << 10           # members before their total is extrapolated
 
 cdef uint64_t LARGEST = <uint64_t> -1
 
@@ -34,7 +34,7 @@ cdef enum json_status_t:
     JSON_OK
     JSON_END                       # of an object or an array
     JSON_NO_MEMORY
-    JSON_CUT                       # all that follow are faults too, at `fault_at`
+    JSON_CUT                       # from here on: faults, at `fault_at`
     JSON_NO_VALUE
     JSON_NO_KEY
     JSON_NO_STRING
@@ -52,17 +52,17 @@ cdef enum json_status_t:
     JSON_TRAILING
     JSON_STATUSES
 
-cdef struct json_t:                # a place in a text
-    span_t rest                    # what is not yet read; borrowed
-    size_t size                    # of the whole text, in bytes
-    size_t fault_at                # bytes from its start
-    int depth                      # objects and arrays that are open
+cdef struct json_t:                # state of a parser
+    span_t rest                    # text not read yet; borrowed
+    size_t size                    # bytes of the whole text
+    size_t fault_at                # offset of a fault in bytes
+    int depth                      # open objects and arrays
 
 cdef struct json_string_t:
-    span_t raw                     # between the quotes; checked, not unescaped
+    span_t raw                     # between the quotes; validated, still escaped
     bint escaped
 
-cdef enum key_t:                   # of a member's object; a bit each
+cdef enum key_t:                   # keys of a member's object, a bit each
     KEY_OTHER
     KEY_OFFSET
     KEY_SIZE
@@ -76,12 +76,12 @@ cdef enum index_status_t:
     INDEX_BAD_FILES
     INDEX_NUL
     INDEX_NO_NAME
-    INDEX_NO_OFFSET                # from here on the member's name is known
+    INDEX_NO_OFFSET                # from here on: the member's name is known
     INDEX_NO_SIZE
     INDEX_OUTSIDE
 
 cdef struct member_t:
-    size_t at                      # where its object begins, in bytes
+    size_t at                      # offset of its object in bytes
     uint64_t offset
     uint64_t size
     json_string_t name
@@ -92,72 +92,73 @@ cdef struct member_t:
 cdef struct index_t:
     json_t json
     columns_t columns
-    columns_t keys                 # at the top level: only names
-    slots_t seen                   # the same, hashed
-    uint8_t *unescaped             # the last string that was not plain
-    size_t unescaped_room
+    columns_t keys                 # of the top level, as names
+    slots_t seen                   # hash table of `keys`
+    uint8_t *unescaped             # owned; the last string with escapes
+    size_t unescaped_capacity
     span_t name                    # of the last member
     uint64_t nbytes                # of the shard
     uint64_t filesize
-    bint bounded                   # whether `nbytes` is known
+    bint bounded                   # `nbytes` is known
     bint has_filesize
     bint has_files
-    bint disordered
+    bint disordered                # members are not in order of offset
 
 FAULTS = {
     JSON_CUT: "the text ends inside the JSON",
-    JSON_NO_VALUE: "no JSON value",
-    JSON_NO_KEY: "no key (a string) where an object needs one",
-    JSON_NO_STRING: "not a string",
-    JSON_NO_COLON: "no colon behind a key",
-    JSON_NO_COMMA: "neither a comma nor the end of what is open",
-    JSON_NO_OBJECT: "not an object",
-    JSON_BAD_NUMBER: "a malformed number",
-    JSON_NOT_UNSIGNED: "not an unsigned integer in plain digits",
-    JSON_OVERFLOW: "an integer beyond 64 bits",
-    JSON_CONTROL: "a control character in a string",
-    JSON_BAD_UTF8: "bytes that are not UTF-8",
-    JSON_BAD_ESCAPE: "a malformed escape in a string",
-    JSON_SURROGATE: "a lone surrogate, which stands for no byte",
-    JSON_DEEP: f"more than {MAX_DEPTH} objects and arrays inside one another",
-    JSON_TRAILING: "more text behind the JSON",
-    INDEX_TWICE: "an offset, size or name that is given twice",
-    INDEX_KEY_TWICE: "a key that is given twice",
+    JSON_NO_VALUE: "expected a JSON value",
+    JSON_NO_KEY: "expected a key (a string)",
+    JSON_NO_STRING: "expected a string",
+    JSON_NO_COLON: "expected a colon",
+    JSON_NO_COMMA: "expected a comma, or the end of the object or array",
+    JSON_NO_OBJECT: "expected an object",
+    JSON_BAD_NUMBER: "malformed number",
+    JSON_NOT_UNSIGNED: "expected an unsigned integer in plain digits",
+    JSON_OVERFLOW: "integer exceeds 64 bits",
+    JSON_CONTROL: "control character in a string",
+    JSON_BAD_UTF8: "invalid UTF-8",
+    JSON_BAD_ESCAPE: "malformed escape in a string",
+    JSON_SURROGATE: "lone surrogate that does not stand for a byte",
+    JSON_DEEP: f"objects and arrays nested more than {MAX_DEPTH} deep",
+    JSON_TRAILING: "text after the end of the JSON",
+    INDEX_TWICE: "duplicate offset, size or name",
+    INDEX_KEY_TWICE: "duplicate key",
     INDEX_MANY_KEYS: f"more than {MAX_KEYS} keys",
     INDEX_NO_FILES: "no key 'files': not an index of a shard",
-    INDEX_BAD_FILES: "'files' is neither an object nor an array",
-    INDEX_NUL: "a name with a NUL in it",
-    INDEX_NO_NAME: "a member without a name",
-    INDEX_NO_OFFSET: "a member without an offset",
-    INDEX_NO_SIZE: "a member without a length or size",
+    INDEX_BAD_FILES: "'files' must be an object or an array",
+    INDEX_NUL: "name contains a NUL",
+    INDEX_NO_NAME: "member has no name",
+    INDEX_NO_OFFSET: "member has no offset",
+    INDEX_NO_SIZE: "member has no length or size",
 }
 
 
-# JSON text (RFC 8259), read in place and strictly.
+# Strict parser of JSON text (RFC 8259), in place.
 #
-# Nothing is built and nothing recurses: a text of any shape costs time in
-# proportion to its length, and no memory. A lone surrogate from U+DC80 to U+DCFF
-# stands for a byte that is not UTF-8, as in Python's ``surrogateescape``.
+# It allocates nothing and does not recurse; time is linear in the length of the text. A
+# lone surrogate from U+DC80 to U+DCFF stands for a byte that is not UTF-8, as in
+# Python's ``surrogateescape``.
 
 cdef inline size_t json_at(const json_t *json) noexcept nogil:
-    """Bytes from the start of the text."""
+    """Return the offset in the text in bytes."""
     return json.size - json.rest.left
 
 
 cdef inline int json_fault_at(json_t *json, int status, size_t at) noexcept nogil:
+    """Record a fault at an offset, and return its status."""
     json.fault_at = at
     return status
 
 
 cdef inline int json_fault(json_t *json, int status) noexcept nogil:
-    """Say that the next byte is wrong, or missing."""
+    """Record a fault at the next byte, or JSON_CUT at the end; return the status."""
     if json.rest.left == 0:
         status = JSON_CUT
     return json_fault_at(json, status, json_at(json))
 
 
 cdef inline uint8_t json_next(const json_t *json) noexcept nogil:
-    """The next byte, or 0, which is nowhere right."""
+    """Return the next byte, or 0, which is never valid, at the end."""
     return json.rest.at[0] if json.rest.left > 0 else 0
 
 
@@ -172,7 +173,7 @@ cdef inline void json_space(json_t *json) noexcept nogil:
 
 
 cdef size_t utf8_size(span_t text) noexcept nogil:
-    """Bytes of the character that begins with a byte >= 0x80; 0: it is none."""
+    """Return the bytes of a UTF-8 character that is not ASCII; 0: invalid."""
     cdef uint8_t lead = text.at[0]
     cdef uint8_t low = 0x80        # the bounds of the second byte
     cdef uint8_t high = 0xbf
@@ -199,7 +200,7 @@ cdef size_t utf8_size(span_t text) noexcept nogil:
 
 
 cdef int32_t hex_digits(span_t text) noexcept nogil:
-    """The value of the four digits behind a backslash and a `u`, or NO_DIGITS."""
+    """Return the value of a ``\\uXXXX`` escape, or NO_DIGITS."""
     cdef int32_t value = 0
     cdef uint8_t digit
     cdef size_t i
@@ -218,11 +219,12 @@ cdef int32_t hex_digits(span_t text) noexcept nogil:
 
 
 cdef bint is_pair(int32_t first, int32_t second) noexcept nogil:
+    """Return whether two code units are a surrogate pair."""
     return 0xd800 <= first <= 0xdbff and 0xdc00 <= second <= 0xdfff
 
 
 cdef int skip_escape(json_t *json) noexcept nogil:
-    """Check the escape that is next, both halves of a pair."""
+    """Validate the next escape; a surrogate pair counts as one."""
     cdef int32_t value, second
     cdef span_t after = json.rest
     if json.rest.left < 2:
@@ -250,7 +252,7 @@ cdef int skip_escape(json_t *json) noexcept nogil:
 cdef int json_rest_of_string(
     json_t *json, size_t plain, json_string_t *text
 ) noexcept nogil:
-    """Read on behind the `plain` bytes of a string that are checked already."""
+    """Read a string after its first `plain` bytes, which are validated already."""
     cdef const uint8_t *start = json.rest.at
     cdef size_t size
     cdef int status
@@ -295,7 +297,7 @@ cdef inline int json_string(json_t *json, json_string_t *text) noexcept nogil:
 
 
 cdef size_t put_character(uint32_t value, uint8_t *to) noexcept nogil:
-    """Write a character as UTF-8, or the byte that a lone surrogate stands for."""
+    """Write a character as UTF-8, or the byte of a lone surrogate; return the size."""
     if value < 0x80 or 0xdc80 <= value <= 0xdcff:
         to[0] = <uint8_t> value
         return 1
@@ -316,7 +318,7 @@ cdef size_t put_character(uint32_t value, uint8_t *to) noexcept nogil:
 
 
 cdef uint8_t plain_escape(uint8_t letter) noexcept nogil:
-    """The byte that a backslash and this letter mean."""
+    """Return the byte of a one-letter escape."""
     if letter == c'b':
         return c'\b'
     if letter == c'f':
@@ -331,6 +333,7 @@ cdef uint8_t plain_escape(uint8_t letter) noexcept nogil:
 
 
 cdef size_t unescape_one(span_t *raw, uint8_t *to) noexcept nogil:
+    """Step over an escape, and write its bytes; return how many."""
     cdef int32_t value = hex_digits(raw[0])
     cdef int32_t second
     if value == NO_DIGITS:
@@ -349,9 +352,9 @@ cdef size_t unescape_one(span_t *raw, uint8_t *to) noexcept nogil:
 
 
 cdef size_t json_unescape(span_t raw, uint8_t *to) noexcept nogil:
-    """Write the bytes of a checked string and return how many.
+    """Write the bytes of a validated string; return how many.
 
-    Never more than `raw` has, even if another thread writes to the text.
+    There are never more than in `raw`, even if another thread modifies the text.
     """
     cdef size_t used = 0
     while raw.left > 0:
@@ -378,7 +381,7 @@ cdef int skip_number(json_t *json) noexcept nogil:
     if json_next(json) == c'-':
         take(&json.rest, 1)
     if json_next(json) == c'0':
-        take(&json.rest, 1)        # and no digit may follow
+        take(&json.rest, 1)        # no digit may follow
         if is_digit(json):
             return json_fault(json, JSON_BAD_NUMBER)
     elif skip_digits(json) == 0:
@@ -396,8 +399,8 @@ cdef int skip_number(json_t *json) noexcept nogil:
     return JSON_OK
 
 
-cdef int json_rare_unsigned(json_t *json, uint64_t *value) noexcept nogil:
-    """Read a plain integer from 0 to 2**64 - 1; a fault is at its first byte."""
+cdef int json_any_unsigned(json_t *json, uint64_t *value) noexcept nogil:
+    """Read an unsigned 64-bit integer of any length; faults are at its first byte."""
     cdef size_t start = json_at(json)
     cdef uint64_t total = 0
     cdef uint8_t digit
@@ -423,7 +426,7 @@ cdef int json_rare_unsigned(json_t *json, uint64_t *value) noexcept nogil:
 
 
 cdef inline int json_unsigned(json_t *json, uint64_t *value) noexcept nogil:
-    """Read a plain integer from 0 to 2**64 - 1; a fault is at its first byte."""
+    """Read an unsigned 64-bit integer, fast for fewer than 16 digits."""
     cdef size_t digits = fs_parse_digits(json.rest.at, json.rest.left, value)
     cdef bint usual = 0 < digits < 16 and digits < json.rest.left
     if (
@@ -431,13 +434,13 @@ cdef inline int json_unsigned(json_t *json, uint64_t *value) noexcept nogil:
         or (json.rest.at[0] == c'0' and digits > 1)
         or json.rest.at[digits] in (c'.', c'e', c'E')
     ):
-        return json_rare_unsigned(json, value)
+        return json_any_unsigned(json, value)
     take(&json.rest, digits)
     return JSON_OK
 
 
 cdef inline int json_open(json_t *json) noexcept nogil:
-    """Step over the bracket or brace that is next."""
+    """Step over an opening bracket or brace."""
     if json.depth == MAX_DEPTH:
         return json_fault(json, JSON_DEEP)
     json.depth += 1
@@ -446,7 +449,7 @@ cdef inline int json_open(json_t *json) noexcept nogil:
 
 
 cdef inline int json_item(json_t *json, bint first, uint8_t end) noexcept nogil:
-    """Step to the next value (or key) before `end`; JSON_END: past `end`."""
+    """Step to the next value (or key); at `end` step over it and return JSON_END."""
     json_space(json)
     if json_next(json) == end:
         take(&json.rest, 1)
@@ -461,7 +464,7 @@ cdef inline int json_item(json_t *json, bint first, uint8_t end) noexcept nogil:
 
 
 cdef inline int json_key(json_t *json, bint first, json_string_t *key) noexcept nogil:
-    """Read an object's next key, and step to its value; JSON_END: past the object."""
+    """Read an object's next key, and step to its value; JSON_END: no more keys."""
     cdef int status = json_item(json, first, c'}')
     if status != JSON_OK:
         return status
@@ -481,7 +484,7 @@ cdef inline int json_key(json_t *json, bint first, json_string_t *key) noexcept 
 cdef inline bint json_exactly(
     json_t *json, const char *text, size_t size
 ) noexcept nogil:
-    """Step over this text and a space behind it, if it is what comes next."""
+    """Step over a text and one space behind it if they come next."""
     if json.rest.left < size or memcmp(json.rest.at, text, size) != 0:
         return False
     take(&json.rest, size)
@@ -514,9 +517,9 @@ cdef int skip_scalar(json_t *json) noexcept nogil:
 
 
 cdef int json_skip(json_t *json) noexcept nogil:
-    """Step over a value of any kind, and check it."""
+    """Step over any value, and validate it."""
     cdef int base = json.depth
-    cdef uint64_t objects = 0      # a bit for each that is open: is it no array?
+    cdef uint64_t objects = 0      # a bit for each open value: 1 if it is an object
     cdef json_string_t key
     cdef bint first
     cdef int status
@@ -548,6 +551,7 @@ cdef inline bint same(span_t text, const char *word, size_t size) noexcept nogil
 
 
 cdef inline int kind_of(span_t key) noexcept nogil:
+    """Return the key_t of a key of a member's object."""
     if same(key, b"offset", 6):
         return KEY_OFFSET
     if same(key, b"length", 6) or same(key, b"size", 4):
@@ -558,18 +562,18 @@ cdef inline int kind_of(span_t key) noexcept nogil:
 
 
 cdef int kind_of_escaped(span_t raw) noexcept nogil:
-    cdef uint8_t[LONGEST_KEY] plain
-    if raw.left > LONGEST_KEY:
+    cdef uint8_t[MAX_KEY] plain
+    if raw.left > MAX_KEY:
         return KEY_OTHER
     return kind_of(span_of(plain, json_unescape(raw, plain)))
 
 
 cdef int unescape(index_t *index, span_t raw, span_t *plain) noexcept nogil:
-    """Give a string's bytes, which last until the next call."""
-    if index.unescaped_room < raw.left:
+    """Unescape a string; `plain` is valid until the next call."""
+    if index.unescaped_capacity < raw.left:
         if not resize(<void **> &index.unescaped, raw.left, 1):
             return JSON_NO_MEMORY
-        index.unescaped_room = raw.left
+        index.unescaped_capacity = raw.left
     plain[0] = span_of(index.unescaped, json_unescape(raw, index.unescaped))
     return JSON_OK
 
@@ -577,7 +581,7 @@ cdef int unescape(index_t *index, span_t raw, span_t *plain) noexcept nogil:
 cdef int read_value(
     index_t *index, member_t *member, const json_string_t *key
 ) noexcept nogil:
-    """Read what a key of a member's object has."""
+    """Read the value of a key of a member's object."""
     cdef int kind = kind_of_escaped(key.raw) if key.escaped else kind_of(key.raw)
     if kind == KEY_OTHER:
         member.has_info = True
@@ -594,7 +598,7 @@ cdef int read_value(
 
 
 cdef int check_member(index_t *index, const member_t *member) noexcept nogil:
-    """Check that nothing is missing and that the extent lies in the shard."""
+    """Check that a member is complete and that its extent is in the shard."""
     cdef int status
     index.name = member.name.raw
     if not member.has_name:
@@ -619,13 +623,13 @@ cdef int check_member(index_t *index, const member_t *member) noexcept nogil:
 cdef bint add_member(
     index_t *index, const member_t *member, span_t text
 ) noexcept nogil:
-    """Append a checked member; `text` is its object. False: no memory."""
+    """Append a checked member; `text` is its object. False: out of memory."""
     cdef columns_t *columns = &index.columns
     cdef size_t i = columns.count
     if i > 0 and member.offset < columns.offsets[i - 1]:
         index.disordered = True
-    if i >= SURE and i == columns.room:
-        columns.expected = 1.02 * <double> index.json.size / json_at(&index.json)
+    if i >= MIN_SAMPLE and i == columns.capacity:
+        columns.growth = 1.02 * <double> index.json.size / json_at(&index.json)
     if not columns_add(columns, member.offset, member.size, index.name):
         return False
     if not member.has_info:
@@ -636,9 +640,9 @@ cdef bint add_member(
 
 
 cdef inline bint read_usual(index_t *index, member_t *member) noexcept nogil:
-    """Read an offset and a size as nearly all writers put them first.
+    """Read offset and size if they come first, as most writers store them.
 
-    False: they look otherwise, nothing is read, and `json_key` has to look closer.
+    Returns False and reads nothing otherwise: use `json_key` then.
     """
     cdef json_t json = index.json
     if not (
@@ -655,7 +659,7 @@ cdef inline bint read_usual(index_t *index, member_t *member) noexcept nogil:
 
 
 cdef int read_member(index_t *index, member_t *member) noexcept nogil:
-    """Read the object of a member, whose name may be known already."""
+    """Read the object of a member; `has_name` tells if the name is set already."""
     cdef json_t *json = &index.json
     cdef span_t text = json.rest
     cdef json_string_t key
@@ -683,7 +687,7 @@ cdef int read_member(index_t *index, member_t *member) noexcept nogil:
 
 
 cdef int read_files(index_t *index) noexcept nogil:
-    """Read all members, listed in an object or an array."""
+    """Read all members, in an object or an array."""
     cdef json_t *json = &index.json
     cdef member_t member
     cdef bint first = True
@@ -705,7 +709,7 @@ cdef int read_files(index_t *index) noexcept nogil:
 
 
 cdef int note_key(index_t *index, span_t key) noexcept nogil:
-    """Remember a key of the top level, which must be a new one."""
+    """Record a key of the top level; return INDEX_KEY_TWICE if it is a duplicate."""
     cdef uint32_t filling = 0
     cdef uint32_t *slot = slots_find(&index.seen, key, name_at, &index.keys, &filling)
     if slot[0] != 0:
@@ -717,7 +721,7 @@ cdef int note_key(index_t *index, span_t key) noexcept nogil:
 
 
 cdef int read_top_value(index_t *index, const json_string_t *text) noexcept nogil:
-    """Read what a key of the top level has."""
+    """Read the value of a key of the top level."""
     cdef span_t key = text.raw
     cdef int status = JSON_OK
     if text.escaped:
@@ -738,6 +742,7 @@ cdef int read_top_value(index_t *index, const json_string_t *text) noexcept nogi
 
 
 cdef int read_index(index_t *index) noexcept nogil:
+    """Read the whole text; return a json_status_t or index_status_t."""
     cdef json_t *json = &index.json
     cdef json_string_t key
     cdef bint first = True
@@ -763,14 +768,15 @@ cdef int read_index(index_t *index) noexcept nogil:
     return JSON_OK
 
 
-cdef object fault_of(const index_t *index, int status, str path):
+cdef object make_error(const index_t *index, int status, str path):
+    """Return the exception of a failed parse."""
     member = None
     if status == JSON_NO_MEMORY:
         return MemoryError()
     if status >= INDEX_NO_OFFSET:
         member = decode_text(index.name)
     if status == INDEX_OUTSIDE:
-        reason = f"an extent beyond the shard's {index.nbytes:,} bytes"
+        reason = f"extent ends beyond the shard's {index.nbytes:,} bytes"
     else:
         reason = FAULTS[status]
     return FormatError(reason, path, index.json.fault_at, member)
@@ -784,21 +790,21 @@ def parse_index(text, str path not None, nbytes=None):
     text : bytes-like
         The whole file.
     path : str
-        Its name, for errors.
+        Its name, for error messages.
     nbytes : int, optional
-        The shard's size in bytes, which no extent may go beyond.
+        Size of the shard in bytes, which bounds all extents.
 
     Returns
     -------
     table : ExtentTable
-        The members by offset; those of equal offsets as the text has them.
+        The members by offset; members of equal offsets in the order of the text.
     filesize : int or None
-        The shard's size in bytes that the index records, if it does.
+        Size of the shard in bytes that the index records, if any.
 
     Raises
     ------
     FormatError
-        The text is no strict JSON or no such index, or an extent is outside.
+        The text is not strict JSON or not such an index, or an extent is out of bounds.
     """
     cdef Py_buffer buffer
     cdef int status = JSON_NO_MEMORY
@@ -820,10 +826,11 @@ def parse_index(text, str path not None, nbytes=None):
                     if not columns_sort(&index.columns):
                         status = JSON_NO_MEMORY
             if status != JSON_OK:
-                raise fault_of(index, status, path)
+                raise make_error(index, status, path)
         finally:
             PyBuffer_Release(&buffer)
-        return make_table(&index.columns), index.filesize if index.has_filesize else None
+        filesize = index.filesize if index.has_filesize else None
+        return make_table(&index.columns), filesize
     finally:
         columns_free(&index.columns)
         columns_free(&index.keys)

@@ -1,7 +1,7 @@
-"""The rows of a table in the image of an SQLite database, in the order of their ids.
+"""Reader of the rows of a table in an SQLite database image, in order of rowid.
 
-"Database File Format", sqlite.org: 1.3 the header, 1.6 pages of b-trees, 2.1 records.
-What is not as it says there is odd, and then whoever asked lets SQLite itself read.
+Follows "Database File Format", sqlite.org: 1.3 header, 1.6 b-tree pages, 2.1 records.
+Any deviation returns TREE_UNSUPPORTED; the caller then reads with SQLite itself.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -12,12 +12,12 @@ from fastshard._core.span cimport span_of, span_t, take
 
 cdef enum:
     FILE_HEADER = 100              # bytes, at the beginning of the first page
-    RESERVED_AT = 20
+    RESERVED_AT = 20               # offsets in the file header
     ENCODING_AT = 56
     UTF_8 = 1
-    LEAST_USABLE = 480
-    MOST_ROW = 64 << 20            # bytes; nor does SQLite read a longer one for readers
-    INNER_PAGE = 5                 # kinds of pages of a table's tree
+    MIN_USABLE = 480               # bytes of a page
+    MAX_ROW = 64 << 20             # bytes; connections of readers have this limit
+    INNER_PAGE = 5                 # page types of a table's b-tree
     LEAF_PAGE = 13
     INNER_HEADER = 12              # bytes
     LEAF_HEADER = 8
@@ -25,6 +25,7 @@ cdef enum:
 
 
 cdef inline uint32_t number_at(const uint8_t *at, int width) noexcept nogil:
+    """Return a big-endian unsigned number of at most 4 bytes."""
     cdef uint32_t found = 0
     cdef int k
     for k in range(width):
@@ -33,6 +34,7 @@ cdef inline uint32_t number_at(const uint8_t *at, int width) noexcept nogil:
 
 
 cdef inline bint take_varint(span_t *span, uint64_t *value) noexcept nogil:
+    """Step over a varint; return False if it is cut off."""
     cdef uint64_t found = 0
     cdef const uint8_t *at
     cdef int k
@@ -52,19 +54,19 @@ cdef inline bint take_varint(span_t *span, uint64_t *value) noexcept nogil:
 
 
 cdef const uint8_t *page_at(tree_t *tree, size_t number) noexcept nogil:
-    """A page, of those that may still be looked at; NULL: there is none."""
+    """Return a page and charge it to the budget; NULL: no such page, or none left."""
     if not 0 < number <= tree.count or tree.budget == 0:
         return NULL
-    tree.budget -= 1               # a sound tree looks at each once
+    tree.budget -= 1               # a valid tree visits each page once
     return tree.pages + (number - 1) * tree.page_size
 
 
 cdef bint descend(tree_t *tree, size_t number) noexcept nogil:
-    """Go to a page of the tree; False: it is none."""
+    """Descend to a page; return False if it is no valid page of a table."""
     cdef const uint8_t *page = page_at(tree, number)
     cdef size_t header = FILE_HEADER if number == 1 else 0
     cdef level_t *level
-    if page == NULL or tree.depth == MOST_LEVELS:
+    if page == NULL or tree.depth == MAX_LEVELS:
         return False
     if page[header] != INNER_PAGE and page[header] != LEAF_PAGE:
         return False
@@ -74,17 +76,17 @@ cdef bint descend(tree_t *tree, size_t number) noexcept nogil:
     level.cells = header + (LEAF_HEADER if level.leaf else INNER_HEADER)
     level.count = number_at(page + header + 3, 2)
     level.next = 0
-    level.room = tree.usable
+    level.budget = tree.usable
     tree.depth += 1
     if level.count == 0 and (tree.depth > 1 or not level.leaf):
-        return False               # only a root may be empty
+        return False               # only a root leaf may be empty
     return level.count <= (tree.usable - level.cells) // 2
 
 
 cdef bint tree_open(tree_t *tree, span_t image, int64_t root) noexcept nogil:
-    """Begin at the root page of a table; False: it is no such image, no such page.
+    """Open a zeroed tree at the root page of a table; False: unsupported image or page.
 
-    The tree is all zeros before; what the image is on stays as long as the tree does.
+    The image is borrowed: it must outlive the tree.
     """
     cdef size_t size
     if image.left < FILE_HEADER or memcmp(image.at, b"SQLite format 3", 16) != 0:
@@ -99,7 +101,7 @@ cdef bint tree_open(tree_t *tree, span_t image, int64_t root) noexcept nogil:
     tree.page_size = size
     tree.usable = size - image.at[RESERVED_AT]
     tree.count = tree.budget = image.left // size
-    return tree.usable >= LEAST_USABLE and root > 0 and descend(tree, <size_t> root)
+    return tree.usable >= MIN_USABLE and root > 0 and descend(tree, <size_t> root)
 
 
 cdef void tree_free(tree_t *tree) noexcept nogil:
@@ -108,7 +110,7 @@ cdef void tree_free(tree_t *tree) noexcept nogil:
 
 
 cdef span_t cell_at(const tree_t *tree, const level_t *level, size_t i) noexcept nogil:
-    """What is from a cell on to the end of its page; nothing, if it is outside."""
+    """Return the span from a cell to the end of its page; empty if it is outside."""
     cdef size_t at = number_at(level.page + level.cells + 2 * i, 2)
     if not level.cells + 2 * level.count <= at < tree.usable:
         return span_of(level.page, 0)
@@ -116,7 +118,7 @@ cdef span_t cell_at(const tree_t *tree, const level_t *level, size_t i) noexcept
 
 
 cdef bint find_leaf(tree_t *tree, span_t *cell) noexcept nogil:
-    """Step to the next cell that is a row; `cell.at` NULL: there is none."""
+    """Step to the next leaf cell; `cell.at` is NULL at the end. False: unsupported."""
     cdef level_t *level
     cdef const uint8_t *child
     cell[0] = span_of(NULL, 0)
@@ -141,7 +143,7 @@ cdef bint find_leaf(tree_t *tree, span_t *cell) noexcept nogil:
 
 
 cdef size_t local_size(const tree_t *tree, uint64_t size) noexcept nogil:
-    """How much of a row is in its own page: 1.6, "Cell Payload Overflow Pages"."""
+    """Return the bytes of a row in its leaf: 1.6, "Cell Payload Overflow Pages"."""
     cdef size_t most = tree.usable - 35
     cdef size_t least = (tree.usable - 12) * 32 // 255 - 23
     cdef size_t found
@@ -154,14 +156,14 @@ cdef size_t local_size(const tree_t *tree, uint64_t size) noexcept nogil:
 cdef int gather_row(
     tree_t *tree, span_t rest, size_t size, span_t *row
 ) noexcept nogil:
-    """Copy a row of so many bytes that goes on in other pages."""
+    """Copy a row with overflow pages to `scratch`; return a tree_status_t."""
     cdef size_t done = local_size(tree, size)
     cdef size_t part
     cdef const uint8_t *at = take(&rest, done)
     cdef const uint8_t *next = take(&rest, 4)
     cdef void *moved
     if at == NULL or next == NULL:
-        return TREE_ODD
+        return TREE_UNSUPPORTED
     if size > tree.scratch_size:
         moved = realloc(tree.scratch, 2 * size)
         if moved == NULL:
@@ -172,7 +174,7 @@ cdef int gather_row(
     while done < size:
         next = page_at(tree, number_at(next, 4))
         if next == NULL:
-            return TREE_ODD
+            return TREE_UNSUPPORTED
         part = min(size - done, tree.usable - 4)
         memcpy(tree.scratch + done, next + 4, part)
         done += part
@@ -181,7 +183,7 @@ cdef int gather_row(
 
 
 cdef inline bint take_number(span_t *body, int width, int64_t *found) noexcept nogil:
-    """A big-endian number of two's complement."""
+    """Step over a big-endian two's complement number of at most 8 bytes."""
     cdef const uint8_t *at = take(body, width)
     cdef uint64_t bits = 0
     cdef int k
@@ -196,7 +198,7 @@ cdef inline bint take_number(span_t *body, int width, int64_t *found) noexcept n
 
 
 cdef bint take_real(span_t *body) noexcept nogil:
-    """Step over a number with a fraction; False: it is none (SQLite: NULL)."""
+    """Step over a float; return False if it is a NaN, which SQLite reads as NULL."""
     cdef int64_t bits
     if not take_number(body, 8, &bits):
         return False
@@ -204,7 +206,7 @@ cdef bint take_real(span_t *body) noexcept nogil:
 
 
 cdef bint take_value(span_t *body, uint64_t serial, value_t *value) noexcept nogil:
-    """Step over a value of a record, and say what it is: 2.1, "Record Format"."""
+    """Step over a value of a record of this serial type: 2.1, "Record Format"."""
     cdef size_t size
     value.kind = KIND_NUMBER
     if serial == 0:
@@ -235,6 +237,7 @@ cdef bint take_value(span_t *body, uint64_t serial, value_t *value) noexcept nog
 cdef bint read_record(
     span_t row, value_t *values, const int *wanted, size_t columns
 ) noexcept nogil:
+    """Read the columns of a record; see `tree_next`. False: unsupported."""
     cdef span_t header = row
     cdef uint64_t size, serial
     cdef size_t column
@@ -246,7 +249,7 @@ cdef bint read_record(
     header.left -= <size_t> (row.left - size)
     take(&row, <size_t> size)
     for column in range(columns):
-        if header.left == 0:       # added since: NULL
+        if header.left == 0:       # column added after the row was written: NULL
             if wanted[column] >= 0:
                 values[wanted[column]].kind = KIND_NULL
             continue
@@ -263,10 +266,10 @@ cdef bint read_record(
 cdef int tree_next(
     tree_t *tree, value_t *values, const int *wanted, size_t columns
 ) noexcept nogil:
-    """Read the next row; returns a tree_status_t.
+    """Read the next row; return a tree_status_t.
 
-    wanted: for each of the first `columns` of a row which of `values` it becomes, or -1.
-    They are values of a row after TREE_ROW alone, and until the next call.
+    `wanted` gives for each of the first `columns` of a row its index in `values`, or
+    -1. `values` are valid after TREE_ROW, until the next call.
     """
     cdef span_t cell, row
     cdef uint64_t size, rowid
@@ -274,21 +277,21 @@ cdef int tree_next(
     cdef level_t *level
     cdef int status = TREE_ROW
     if not find_leaf(tree, &cell):
-        return TREE_ODD
+        return TREE_UNSUPPORTED
     if cell.at == NULL:
         return TREE_END
     if not take_varint(&cell, &size) or not take_varint(&cell, &rowid):
-        return TREE_ODD
-    if size > min(tree.count * tree.page_size, <size_t> MOST_ROW):
-        return TREE_ODD
+        return TREE_UNSUPPORTED
+    if size > min(tree.count * tree.page_size, <size_t> MAX_ROW):
+        return TREE_UNSUPPORTED
     level = &tree.levels[tree.depth - 1]
     local = local_size(tree, size)
-    if local > level.room or local > cell.left:
-        return TREE_ODD
-    level.room -= local            # all together take no more than a page has
+    if local > level.budget or local > cell.left:
+        return TREE_UNSUPPORTED
+    level.budget -= local          # rows of a page cannot exceed the page
     row = span_of(cell.at, local)
     if local < size:
         status = gather_row(tree, cell, <size_t> size, &row)
     if status == TREE_ROW and not read_record(row, values, wanted, columns):
-        return TREE_ODD
+        return TREE_UNSUPPORTED
     return status

@@ -4,12 +4,12 @@ from fastshard._core.span cimport span_t
 from fastshard._core.table.extents cimport columns_t
 
 cdef enum tar_status_t:
-    TAR_NEED                       # give a window of `need`, then step again
-    TAR_MORE                       # a part of a member's headers was read
-    TAR_MEMBER                     # `offset`, `size` and `name` are a member's
-    TAR_SKIPPED                    # what was passed over is no member: `skipped`
+    TAR_NEED                       # call again with a window that holds `need`
+    TAR_MORE                       # read one of several headers of a member
+    TAR_MEMBER                     # read a member: `offset`, `size` and `name` are set
+    TAR_SKIPPED                    # read an entry that is no member: `skipped` is set
     TAR_END                        # the archive ends at `at`
-    TAR_FAULT                      # all that follow are faults, at `fault_at`
+    TAR_FAULT                      # from here on: faults, at `fault_at`
     TAR_NO_MEMORY
     TAR_BAD_CHECKSUM
     TAR_BAD_NUMBER
@@ -23,12 +23,12 @@ cdef enum tar_status_t:
     TAR_EXTENSION_ALONE
     TAR_BAD_PAX
     TAR_BAD_NAME
-    TAR_SPARSE                     # what cannot be read as stored: `name` is set
+    TAR_SPARSE                     # members not stored as they are: `name` is set
     TAR_MULTI_VOLUME
     TAR_INCREMENTAL
     TAR_STATUSES
 
-cdef enum tar_skipped_t:           # kinds of what is stored but no member
+cdef enum tar_skipped_t:           # kinds of entries that are not members
     SKIPPED_HARD_LINK
     SKIPPED_SYMBOLIC_LINK
     SKIPPED_CHARACTER_DEVICE
@@ -41,41 +41,41 @@ cdef enum tar_skipped_t:           # kinds of what is stored but no member
 
 cdef struct need_t:
     uint64_t offset                # bytes from the start of the shard
-    size_t size                    # at least so many bytes from there
+    size_t size                    # bytes, at least
 
-cdef struct pax_t:                 # what extension headers say of members
+cdef struct pax_t:                 # values of extension headers
     uint8_t *path                  # owned
     size_t path_size
-    size_t path_room
+    size_t path_capacity
     uint64_t size
-    uint64_t real_size             # of a sparse file, by star
-    int path_state                 # three of what `pax_value_t` has
+    uint64_t real_size             # of a sparse file, as star writes it
+    int path_state                 # a pax_value_t, like the two below
     int size_state
     int real_size_state
-    int refused                    # a pax_refused_t
+    int unsupported                # a pax_unsupported_t
 
 cdef struct tar_t:                 # the state of a walk over the headers
     uint64_t nbytes                # bytes in the shard
-    uint64_t at                    # offset of the next byte to look at
+    uint64_t at                    # offset of the next byte to parse
     uint64_t fault_at              # offset of a fault
     uint64_t offset                # of the member's first data byte
     uint64_t size                  # of the member, in bytes
     span_t name                    # of the member; valid until the next step
     int skipped                    # a tar_skipped_t
     uint8_t[257] joined            # prefix "/" name
-    pax_t next                     # from this member's last pax header: x
-    pax_t gnu                      # from its last GNU long name: L
-    bint gnu_first                 # L came before any x that has a path
-    pax_t every                    # from headers for all that follow: g
-    pax_t fresh                    # of the header that is being read
-    uint8_t extension              # type of the header whose payload is awaited
-    size_t extension_size
+    pax_t local                    # of this member's last pax header (type x)
+    pax_t gnu                      # of its last GNU long name (type L)
+    bint gnu_first                 # L came before any x with a path
+    pax_t global_                  # of global pax headers (type g)
+    pax_t parsed                   # of the header that is being parsed
+    uint8_t extension              # type of the header whose payload comes next, or 0
+    size_t extension_size          # bytes of that payload
     uint64_t extensions            # bytes of this member's extension headers so far
-    bint pending                   # an extension header waits for its member
+    bint pending                   # extension headers were read, their member not yet
 
-cdef struct headers_t:             # where a member's headers are looked at
-    uint64_t start                 # they end where its data begins
-    bint whole                     # all of its own are there, extensions too
+cdef struct headers_t:             # headers of a member; they end where its data begins
+    uint64_t start                 # offset of the first header to compare
+    bint whole                     # includes all of its extension headers
 
 cdef void tar_init(tar_t *tar, uint64_t nbytes) noexcept nogil
 cdef void tar_free(tar_t *tar) noexcept nogil

@@ -1,14 +1,16 @@
-"""Tar shards: the header machine, the scan of a local file, the walk over a remote one.
+"""Parser of tar headers, and its users: local scan, remote walk, header comparison.
 
-`tar_step` looks at one header (or the payload of an extension header) in the
-window it is given and says what it found, or which bytes it needs. It knows
-ustar (POSIX.1-1988), v7, GNU (long names, base-256 numbers) and pax
-(POSIX.1-2001); `tar(5)` of libarchive describes them all.
+`tar_step` parses one header, or the payload of an extension header, in the window that
+it is given, and returns its kind or the bytes it needs. It supports ustar
+(POSIX.1-1988), v7, GNU (long names, base-256 numbers) and pax (POSIX.1-2001); `tar(5)`
+of libarchive describes them all.
 
-Of repeated extension headers before one member the last of a kind counts, and
-replaces the earlier ones whole, as in GNU tar, Go and libarchive. Where both a
-pax path and a GNU long name are there, on which no two readers agree, the one
-that came first counts, as in Python's `tarfile`.
+If extension headers of one kind repeat before a member, the last replaces the others
+whole, as in GNU tar, Go and libarchive. If a member has both a pax path and a GNU long
+name, on which readers disagree, the first wins, as in Python's `tarfile`.
+
+More than 1,000 lines: `tar_step` is inlined into its users, which makes a scan faster,
+and each further extension module would add 22,000 lines of generated C.
 """
 
 cimport cython
@@ -24,8 +26,8 @@ from fastshard._core.platform cimport fs_load, fs_pread, fs_pread_cached, fs_adv
 from fastshard._core.io.source cimport LocalFile
 from fastshard._core.span cimport span_of, span_t, take, take_until, text_of
 from fastshard._core.table.extents cimport (
-    ExtentTable, columns_add, columns_free, columns_t, has_unchecked_blocks, name_at, make_table,
-    decode_text,
+    ExtentTable, columns_add, columns_free, columns_t, has_unchecked_blocks, name_at,
+    make_table, decode_text,
 )
 
 import os
@@ -33,12 +35,12 @@ import os
 from fastshard.errors import FormatError
 
 cdef enum:
-    BLOCK = 512                    # bytes; headers and padding come in these
+    BLOCK = 512                    # bytes; unit of headers and padding
     MAX_EXTENSION = 1 << 20        # bytes of one extension header's payload
     MAX_EXTENSIONS = 64 << 20      # bytes of all extension headers of one member
-    MAX_LENGTH_DIGITS = 7          # of a pax record: extension headers are small
+    MAX_LENGTH_DIGITS = 7          # of a pax record, which MAX_EXTENSION bounds
     MAX_SIZE_DIGITS = 19
-    # Where a header's fields begin, and their widths in bytes.
+    # Offsets and widths of header fields in bytes.
     NAME = 0
     NAME_WIDTH = 100
     SIZE = 124
@@ -49,27 +51,27 @@ cdef enum:
     MAGIC = 257
     PREFIX = 345
     PREFIX_WIDTH = 155
-    STAR_PREFIX_WIDTH = 131        # star keeps two times behind it
+    STAR_PREFIX_WIDTH = 131        # star stores two times behind it
     STAR_MAGIC = 508
 
 cdef enum:                         # of the scan of a local file
-    ROOM = (1 << 20) + 512         # bytes: a window, and any extension's payload
-    NEAR = 6 << 10                 # bytes between headers that one window joins
-    FAR = 1 << 20                  # bytes between headers that a disk need not join
-    HEADERS = 4 << 10              # bytes of headers that are read on a guess
-    WINDOW = 256 << 10             # bytes read at once among near headers
-    MISSED = 1 << 20               # bytes read at once from a disk
-    AHEAD = 4 << 20                # bytes that a disk is asked for in advance
-    SURE = 1 << 10                 # members from which their number can be guessed
+    MAX_WINDOW = (1 << 20) + 512   # bytes; holds any extension's payload
+    NEAR_STRIDE = 6 << 10          # bytes between headers, up to which WINDOW is read
+    FAR_STRIDE = 1 << 20           # bytes between headers, up to which DISK_WINDOW is
+    MAX_GUESS = 4 << 10            # bytes read beyond need, to include the next headers
+    WINDOW = 256 << 10             # bytes read at once where headers are near
+    DISK_WINDOW = 1 << 20          # bytes read at once from a disk
+    READAHEAD = 4 << 20            # bytes that the kernel is advised of in advance
+    MIN_SAMPLE = 1 << 10           # members before their total is extrapolated
 
-cdef enum:                         # that a walk ends with, beyond a step's
+cdef enum:                         # further statuses of a scan or walk
     SCAN_PAUSED = TAR_STATUSES + 1
     SCAN_OS_ERROR
     SCAN_SHRUNK
     WALK_STOPPED
 
 cdef enum:
-    LOOKED_AT = 4 << 10            # bytes before a member's data that are compared
+    COMPARED = 4 << 10             # bytes before a member's data that are compared
 
 cdef enum pax_status_t:
     PAX_OK
@@ -78,39 +80,39 @@ cdef enum pax_status_t:
     PAX_BAD_NAME
     PAX_NO_MEMORY
 
-cdef enum pax_refused_t:           # members that are not stored as they are
-    PAX_NOT_REFUSED
+cdef enum pax_unsupported_t:       # members that are not stored as they are
+    PAX_SUPPORTED
     PAX_SPARSE
     PAX_MULTI_VOLUME
     PAX_INCREMENTAL
 
 cdef enum pax_value_t:
-    PAX_UNSAID
-    PAX_SAID
-    PAX_DELETED                    # a record without a value: the header's counts
+    PAX_UNSET
+    PAX_SET
+    PAX_DELETED                    # an empty value: the header's own applies
 
 cdef struct window_t:
     int fd
     int code                       # errno of a failed read
-    bint asks_cache                # whether fs_pread_cached answers
-    uint64_t nbytes
+    bint has_cached_reads          # fs_pread_cached works
+    uint64_t nbytes                # of the file
     uint64_t start                 # offset of the first byte held
-    size_t held
-    uint64_t asked_to              # offset up to which a disk was asked
-    uint8_t *bytes
+    size_t held                    # bytes
+    uint64_t advised_to            # offset up to which the kernel was advised
+    uint8_t *bytes                 # owned; MAX_WINDOW bytes
 
 cdef struct scan_t:
     tar_t tar
     window_t window
     columns_t columns
-    columns_t *starts              # where headers begin, as offsets; NULL: unasked
-    uint64_t start                 # of the headers of the member that is next
+    columns_t *starts              # collects offsets of first headers; NULL: do not
+    uint64_t start                 # offset of the next member's first header
     uint64_t stride                # running mean of bytes between headers
     size_t header_size             # bytes of the last member's headers
-    uint64_t[<int> SKIPPED_KINDS] skipped
+    uint64_t[<int> SKIPPED_KINDS] skipped  # entries of each kind
 
-cdef uint64_t PAUSE = 50 * 1000 * 1000  # ns between looks at signals
-cdef uint64_t HEADER_SIZES = <uint64_t> 1 << 33  # larger sizes may stand elsewhere
+cdef uint64_t PAUSE = 50 * 1000 * 1000  # ns between checks for signals
+cdef uint64_t HEADER_SIZES = <uint64_t> 1 << 33  # larger sizes may be in an extension
 
 KINDS = {
     SKIPPED_HARD_LINK: "hard link",
@@ -125,29 +127,29 @@ KINDS = {
 
 FAULTS = {
     TAR_BAD_CHECKSUM: "not a tar header: its checksum is wrong",
-    TAR_BAD_NUMBER: "a size that is negative, absurd or no number",
+    TAR_BAD_NUMBER: "invalid size field",
     TAR_HEADER_CUT: "the archive ends inside a header",
     TAR_SIZE_BEYOND: "the archive ends inside this member's data",
     TAR_PADDING_CUT: "the archive ends inside this member's padding",
-    TAR_LONE_ZEROS: "one block of zeros, and more data behind it",
+    TAR_LONE_ZEROS: "a block of zeros is followed by data",
     TAR_EXTENSION_CUT: "the archive ends inside an extension header",
-    TAR_EXTENSION_LARGE: "an extension header of more than 1 MiB",
-    TAR_EXTENSIONS_LARGE: "extension headers of more than 64 MiB before one member",
-    TAR_EXTENSION_ALONE: "an extension header without a member",
-    TAR_BAD_PAX: "a malformed record in a pax header",
-    TAR_BAD_NAME: "a name with a NUL in it",
-    TAR_SPARSE: "a sparse member, which is stored condensed; unpack it with GNU tar",
-    TAR_MULTI_VOLUME: "a part of a member of a multi-volume archive",
-    TAR_INCREMENTAL: "a directory listing of an incremental backup",
-    SCAN_SHRUNK: "the file ends here; it was longer when it was opened",
+    TAR_EXTENSION_LARGE: "the extension header exceeds 1 MiB",
+    TAR_EXTENSIONS_LARGE: "the extension headers of one member exceed 64 MiB",
+    TAR_EXTENSION_ALONE: "an extension header is not followed by a member",
+    TAR_BAD_PAX: "malformed record in a pax header",
+    TAR_BAD_NAME: "the name contains a NUL",
+    TAR_SPARSE: "sparse members are not supported; unpack with GNU tar",
+    TAR_MULTI_VOLUME: "members of multi-volume archives are not supported",
+    TAR_INCREMENTAL: "directory listings of incremental backups are not supported",
+    SCAN_SHRUNK: "the file was truncated during the scan",
 }
 
 
-# The records of pax extension headers: ``"%d %s=%s\n" % (length, key, value)``.
+# Records of pax extension headers: ``"%d %s=%s\n" % (length, key, value)``.
 #
-# POSIX.1-2017, "pax Interchange Format". Only what changes where a member's bytes
-# are or what it is called counts here; WebDataset's writer gives every member a
-# header with a time alone, so all else is passed over by its length.
+# POSIX.1-2017, "pax Interchange Format". Only keys that affect a member's extent or
+# name are read; others are skipped by their length. WebDataset's writer gives every
+# member a header with just a time.
 
 cdef bint equals(span_t text, const char *word) noexcept nogil:
     return text.left == strlen(word) and memcmp(text.at, word, text.left) == 0
@@ -158,7 +160,7 @@ cdef bint begins(span_t text, const char *word) noexcept nogil:
 
 
 cdef bint read_decimal(span_t text, size_t max_digits, uint64_t *value) noexcept nogil:
-    """Read a decimal number of digits alone, below 2**63; zeros may lead it."""
+    """Read decimal digits of a number below 2**63; leading zeros are allowed."""
     cdef size_t i
     cdef uint64_t total = 0
     while text.left > 1 and text.at[0] == c'0':
@@ -174,70 +176,73 @@ cdef bint read_decimal(span_t text, size_t max_digits, uint64_t *value) noexcept
 
 
 cdef int pax_set_path(pax_t *pax, span_t path) noexcept nogil:
-    """Copy a name. Names hold no NUL."""
+    """Copy a name; return PAX_BAD_NAME if it contains a NUL."""
     cdef uint8_t *moved
     if path.left > 0 and memchr(path.at, 0, path.left) != NULL:
         return PAX_BAD_NAME
-    if path.left >= pax.path_room:
+    if path.left >= pax.path_capacity:
         moved = <uint8_t *> realloc(pax.path, path.left + 256)
         if moved == NULL:
             return PAX_NO_MEMORY
         pax.path = moved
-        pax.path_room = path.left + 256
+        pax.path_capacity = path.left + 256
     if path.left > 0:
         memcpy(pax.path, path.at, path.left)
     pax.path_size = path.left
-    pax.path_state = PAX_SAID
+    pax.path_state = PAX_SET
     return PAX_OK
 
 
 cdef void pax_clear(pax_t *pax) noexcept nogil:
-    """Forget everything but the memory."""
-    pax.path_state = pax.size_state = pax.real_size_state = PAX_UNSAID
-    pax.refused = PAX_NOT_REFUSED
+    """Reset all values; keep the memory."""
+    pax.path_state = pax.size_state = pax.real_size_state = PAX_UNSET
+    pax.unsupported = PAX_SUPPORTED
 
 
 cdef void pax_free(pax_t *pax) noexcept nogil:
     free(pax.path)
     pax.path = NULL
-    pax.path_room = 0
+    pax.path_capacity = 0
 
 
 cdef void pax_replace(pax_t *pax, pax_t *later) noexcept nogil:
-    """Let a later header of the same member replace this one.
+    """Replace by a later header of the same member.
 
-    What was refused stays so: a reader that adds headers up would refuse it.
+    `unsupported` stays set: readers that merge the headers would refuse the member.
     """
-    cdef pax_t earlier = pax[0]    # swap, so that each frees its own
+    cdef pax_t earlier = pax[0]    # swap: each keeps memory to free
     pax[0] = later[0]
     later[0] = earlier
-    if pax.refused == PAX_NOT_REFUSED:
-        pax.refused = earlier.refused
+    if pax.unsupported == PAX_SUPPORTED:
+        pax.unsupported = earlier.unsupported
 
 
 cdef int set_number(span_t value, uint64_t *number, int *state) noexcept nogil:
+    """Set a number from a record's value; an empty value deletes it."""
     if value.left == 0:
         state[0] = PAX_DELETED
         return PAX_OK
-    state[0] = PAX_SAID
+    state[0] = PAX_SET
     if not read_decimal(value, MAX_SIZE_DIGITS, number):
         return PAX_BAD_NUMBER
     return PAX_OK
 
 
 cdef int set_gnu(pax_t *pax, span_t key, span_t value) noexcept nogil:
+    """Handle GNU's keys, which mark unsupported members."""
     if begins(key, b"GNU.sparse."):
-        pax.refused = PAX_SPARSE
-        if equals(key, b"GNU.sparse.name"):  # the header's name is a made-up one
+        pax.unsupported = PAX_SPARSE
+        if equals(key, b"GNU.sparse.name"):  # the header's name is synthetic
             return pax_set_path(pax, value)
     elif equals(key, b"GNU.dumpdir"):
-        pax.refused = PAX_INCREMENTAL
+        pax.unsupported = PAX_INCREMENTAL
     elif begins(key, b"GNU.volume.") and not equals(key, b"GNU.volume.label"):
-        pax.refused = PAX_MULTI_VOLUME
+        pax.unsupported = PAX_MULTI_VOLUME
     return PAX_OK
 
 
 cdef int set_value(pax_t *pax, span_t key, span_t value) noexcept nogil:
+    """Handle one record; return a pax_status_t."""
     if key.left == 0:
         return PAX_MALFORMED
     if key.at[0] == c'm':          # mtime: by far the most common
@@ -246,8 +251,8 @@ cdef int set_value(pax_t *pax, span_t key, span_t value) noexcept nogil:
         if value.left == 0:
             pax.path_state = PAX_DELETED
             return PAX_OK
-        if pax.refused == PAX_SPARSE and pax.path_state == PAX_SAID:
-            return PAX_OK          # GNU.sparse.name is the true one
+        if pax.unsupported == PAX_SPARSE and pax.path_state == PAX_SET:
+            return PAX_OK          # GNU.sparse.name is the real name
         return pax_set_path(pax, value)
     if equals(key, b"size"):
         return set_number(value, &pax.size, &pax.size_state)
@@ -257,6 +262,7 @@ cdef int set_value(pax_t *pax, span_t key, span_t value) noexcept nogil:
 
 
 cdef int parse_record(pax_t *pax, span_t *text) noexcept nogil:
+    """Step over one record and handle it; return a pax_status_t."""
     cdef span_t record = text[0]
     cdef span_t digits, key
     cdef uint64_t length
@@ -279,13 +285,13 @@ cdef int parse_record(pax_t *pax, span_t *text) noexcept nogil:
 
 
 cdef int pax_parse(pax_t *pax, span_t text, size_t *fault) noexcept nogil:
-    """Read the records of one header; `fault` is the byte of the bad one."""
+    """Parse the records of one header; `fault` is set to the offset of a bad one."""
     cdef size_t size = text.left
     cdef span_t rest
     cdef int status
     while text.left > 0:
         fault[0] = size - text.left
-        if text.at[0] == 0:        # padding, which must be nothing else
+        if text.at[0] == 0:        # the rest must be padding
             rest = text
             while rest.left > 0:
                 if take(&rest, 1)[0] != 0:
@@ -297,19 +303,19 @@ cdef int pax_parse(pax_t *pax, span_t text, size_t *fault) noexcept nogil:
     return PAX_OK
 
 
-# The header machine.
+# The step over one header.
 
 cdef void tar_init(tar_t *tar, uint64_t nbytes) noexcept nogil:
-    """Begin a walk over a shard of `nbytes`; end it with `tar_free`."""
+    """Initialize the state for a shard of `nbytes`. Free it with `tar_free`."""
     memset(tar, 0, sizeof(tar_t))
     tar.nbytes = nbytes
 
 
 cdef void tar_free(tar_t *tar) noexcept nogil:
-    pax_free(&tar.next)
+    pax_free(&tar.local)
     pax_free(&tar.gnu)
-    pax_free(&tar.every)
-    pax_free(&tar.fresh)
+    pax_free(&tar.global_)
+    pax_free(&tar.parsed)
 
 
 cdef bint all_zero(const uint8_t *block) noexcept nogil:
@@ -320,8 +326,10 @@ cdef bint all_zero(const uint8_t *block) noexcept nogil:
     return bits == 0
 
 
-cdef bint read_octal(const uint8_t *field, size_t width, uint64_t *value) noexcept nogil:
-    """Read octal digits between spaces; a NUL ends them, none are zero."""
+cdef bint read_octal(
+    const uint8_t *field, size_t width, uint64_t *value
+) noexcept nogil:
+    """Read octal digits, padded with spaces or ended by a NUL; no digits: 0."""
     cdef span_t text = text_of(field, width)
     cdef uint64_t total = 0        # 12 digits at most: 36 bits
     while text.left > 0 and text.at[0] == c' ':
@@ -337,13 +345,15 @@ cdef bint read_octal(const uint8_t *field, size_t width, uint64_t *value) noexce
     return True
 
 
-cdef bint read_number(const uint8_t *field, size_t width, uint64_t *value) noexcept nogil:
-    """Read octal digits, or GNU's big-endian binary of a number below 2**63."""
+cdef bint read_number(
+    const uint8_t *field, size_t width, uint64_t *value
+) noexcept nogil:
+    """Read octal digits, or GNU's base-256 number below 2**63."""
     cdef size_t i
     cdef uint64_t total = 0
     if field[0] < 0x80:
         return read_octal(field, width, value)
-    if field[0] != 0x80:           # 0xff: a negative number; else: no number
+    if field[0] != 0x80:           # 0xff: negative; others: invalid
         return False
     for i in range(<size_t> 1, width):
         if total >> 55 != 0:       # the next byte would reach bit 63
@@ -354,7 +364,7 @@ cdef bint read_number(const uint8_t *field, size_t width, uint64_t *value) noexc
 
 
 cdef uint64_t sum_of_bytes(const uint8_t *block) noexcept nogil:
-    """Sum a block, eight bytes at a time in lanes of 16 bits."""
+    """Return the sum of a block's bytes, added in 16-bit lanes of 8 bytes at a time."""
     cdef size_t i
     cdef uint64_t lanes = 0x00ff00ff00ff00ffULL
     cdef uint64_t sums = 0         # a lane reaches 64 * 2 * 255 < 2**16
@@ -367,7 +377,7 @@ cdef uint64_t sum_of_bytes(const uint8_t *block) noexcept nogil:
 
 
 cdef bint checksum_fits(const uint8_t *block) noexcept nogil:
-    """Whether the checksum is right, as a sum of unsigned or of signed bytes."""
+    """Return whether the checksum matches, as a sum of unsigned or signed bytes."""
     cdef uint64_t stored
     cdef uint64_t total = sum_of_bytes(block) + CHECKSUM_WIDTH * c' '
     if not read_octal(block + CHECKSUM, CHECKSUM_WIDTH, &stored):
@@ -383,7 +393,7 @@ cdef bint checksum_fits(const uint8_t *block) noexcept nogil:
 
 
 cdef inline uint64_t padded(uint64_t size) noexcept nogil:
-    """Round up to whole blocks; sizes are below 2**63."""
+    """Round a size, below 2**63, up to whole blocks."""
     return (size + (BLOCK - 1)) & ~<uint64_t> (BLOCK - 1)
 
 
@@ -398,26 +408,26 @@ cdef int need_bytes(tar_t *tar, size_t size, need_t *need) noexcept nogil:
     return TAR_NEED
 
 
-cdef pax_t *said_path(tar_t *tar) noexcept nogil:
-    """Return what has the member's name; its state may be that none has."""
-    cdef pax_t *first = &tar.gnu if tar.gnu_first else &tar.next
-    cdef pax_t *second = &tar.next if tar.gnu_first else &tar.gnu
-    if first.path_state != PAX_UNSAID:
+cdef pax_t *effective_path(tar_t *tar) noexcept nogil:
+    """Return the extension that names the member; its path may be unset."""
+    cdef pax_t *first = &tar.gnu if tar.gnu_first else &tar.local
+    cdef pax_t *second = &tar.local if tar.gnu_first else &tar.gnu
+    if first.path_state != PAX_UNSET:
         return first
-    return &tar.every if second.path_state == PAX_UNSAID else second
+    return &tar.global_ if second.path_state == PAX_UNSET else second
 
 
-cdef void find_name(tar_t *tar, const uint8_t *block) noexcept nogil:
-    """Set `name`: an extension's, or the header's own behind its prefix."""
+cdef void set_name(tar_t *tar, const uint8_t *block) noexcept nogil:
+    """Set `name` from an extension, or from the header's prefix and name."""
     cdef span_t prefix, name
     cdef size_t width = PREFIX_WIDTH
-    cdef pax_t *said = said_path(tar)
-    if said.path_state == PAX_SAID:
-        tar.name = span_of(said.path, said.path_size)
+    cdef pax_t *pax = effective_path(tar)
+    if pax.path_state == PAX_SET:
+        tar.name = span_of(pax.path, pax.path_size)
         return
     name = text_of(block + NAME, NAME_WIDTH)
     if memcmp(block + MAGIC, b"ustar\0", 6) != 0 or block[PREFIX] == 0:
-        tar.name = name            # v7 has no prefix, GNU has times there
+        tar.name = name            # v7 has no prefix, GNU stores times there
         return
     if memcmp(block + STAR_MAGIC, b"tar\0", 4) == 0:
         width = STAR_PREFIX_WIDTH
@@ -428,41 +438,44 @@ cdef void find_name(tar_t *tar, const uint8_t *block) noexcept nogil:
     tar.name = span_of(tar.joined, prefix.left + 1 + name.left)
 
 
-cdef bint find_size(tar_t *tar, const uint8_t *block) noexcept nogil:
-    """Set `size`: an extension's, or the header's own."""
-    if tar.next.size_state == PAX_SAID:
-        tar.size = tar.next.size
+cdef bint set_size(tar_t *tar, const uint8_t *block) noexcept nogil:
+    """Set `size` from an extension, or from the header."""
+    if tar.local.size_state == PAX_SET:
+        tar.size = tar.local.size
         return True
-    if tar.next.size_state == PAX_UNSAID and tar.every.size_state == PAX_SAID:
-        tar.size = tar.every.size
+    if tar.local.size_state == PAX_UNSET and tar.global_.size_state == PAX_SET:
+        tar.size = tar.global_.size
         return True
     return read_number(block + SIZE, SIZE_WIDTH, &tar.size)
 
 
-cdef int refusal(tar_t *tar, uint8_t kind) noexcept nogil:
-    """Why a member cannot be read as it is stored, or 0."""
-    cdef int refused = tar.next.refused if tar.next.refused else tar.every.refused
-    if kind == c'S' or refused == PAX_SPARSE:
+cdef int check_supported(tar_t *tar, uint8_t kind) noexcept nogil:
+    """Return the fault of a member that is not stored as it is, or 0."""
+    cdef int unsupported = tar.local.unsupported
+    if unsupported == PAX_SUPPORTED:
+        unsupported = tar.global_.unsupported
+    if kind == c'S' or unsupported == PAX_SPARSE:
         return TAR_SPARSE
-    if kind == c'M' or refused == PAX_MULTI_VOLUME:
+    if kind == c'M' or unsupported == PAX_MULTI_VOLUME:
         return TAR_MULTI_VOLUME
-    if kind == c'D' or refused == PAX_INCREMENTAL:
+    if kind == c'D' or unsupported == PAX_INCREMENTAL:
         return TAR_INCREMENTAL
-    if tar.next.real_size_state == PAX_SAID and tar.next.real_size != tar.size:
+    if tar.local.real_size_state == PAX_SET and tar.local.real_size != tar.size:
         return TAR_SPARSE
     return 0
 
 
 cdef int skipped_kind(uint8_t kind) noexcept nogil:
+    """Return the tar_skipped_t of a type flag."""
     if c'1' <= kind <= c'6':
         return SKIPPED_HARD_LINK + (kind - c'1')
     if kind in (c'V', c'A', c'E', c'I', c'N'):
-        return SKIPPED_METADATA    # volume label, access lists, attributes, inode
+        return SKIPPED_METADATA    # volume label, ACL, attributes, inode
     return SKIPPED_UNKNOWN
 
 
 cdef bint is_regular(tar_t *tar, uint8_t kind, const uint8_t *block) noexcept nogil:
-    """Whether it is a file; in v7 a name that ends in a slash is a directory."""
+    """Return whether a header is of a file; in v7 directories end in a slash."""
     cdef span_t name
     if kind == c'0' or kind == c'7':
         return True
@@ -471,14 +484,14 @@ cdef bint is_regular(tar_t *tar, uint8_t kind, const uint8_t *block) noexcept no
 
 
 cdef int finish_header(tar_t *tar, const uint8_t *block) noexcept nogil:
-    """Read a header that is no extension: a member, or something to skip."""
+    """Parse a header that is not an extension: a member or an entry to skip."""
     cdef uint8_t kind = block[TYPE]
     cdef uint64_t left = tar.nbytes - tar.at - BLOCK
     cdef int status = TAR_MEMBER
-    find_name(tar, block)
-    if not find_size(tar, block):
+    set_name(tar, block)
+    if not set_size(tar, block):
         return fault(tar, TAR_BAD_NUMBER, tar.at + SIZE)
-    status = refusal(tar, kind)
+    status = check_supported(tar, kind)
     if status != 0:
         return fault(tar, status, tar.at)
     status = TAR_MEMBER
@@ -486,7 +499,7 @@ cdef int finish_header(tar_t *tar, const uint8_t *block) noexcept nogil:
         status = TAR_SKIPPED
         tar.skipped = SKIPPED_DIRECTORY if kind == 0 else skipped_kind(kind)
         if kind == 0 or c'1' <= kind <= c'6':
-            tar.size = 0           # whatever the field says, nothing is stored
+            tar.size = 0           # no data, whatever the field says
     if tar.size > left:
         return fault(tar, TAR_SIZE_BEYOND, tar.at)
     if padded(tar.size) > left:
@@ -498,6 +511,7 @@ cdef int finish_header(tar_t *tar, const uint8_t *block) noexcept nogil:
 
 
 cdef int begin_extension(tar_t *tar, const uint8_t *block) noexcept nogil:
+    """Parse the header of an extension; its payload is the next step's."""
     cdef uint64_t size
     if not read_number(block + SIZE, SIZE_WIDTH, &size):
         return fault(tar, TAR_BAD_NUMBER, tar.at + SIZE)
@@ -516,25 +530,25 @@ cdef int begin_extension(tar_t *tar, const uint8_t *block) noexcept nogil:
 
 
 cdef int read_payload(tar_t *tar, const uint8_t *payload) noexcept nogil:
-    """Read the payload of an extension header into `next`, `gnu` or `every`."""
+    """Parse the payload of an extension header into `local`, `gnu` or `global_`."""
     cdef uint8_t kind = tar.extension
     cdef size_t at = 0
     cdef int status = PAX_OK
     if kind == c'g':
         status = pax_parse(
-            &tar.every, span_of(payload, tar.extension_size), &at
+            &tar.global_, span_of(payload, tar.extension_size), &at
         )
     elif kind == c'L':
-        if tar.gnu.path_state == PAX_UNSAID:
-            tar.gnu_first = tar.next.path_state == PAX_UNSAID
+        if tar.gnu.path_state == PAX_UNSET:
+            tar.gnu_first = tar.local.path_state == PAX_UNSET
         status = pax_set_path(&tar.gnu, text_of(payload, tar.extension_size))
-    elif kind != c'K':             # K: the long name of a link's target
+    elif kind != c'K':             # K: long name of a link's target
         status = pax_parse(
-            &tar.fresh, span_of(payload, tar.extension_size), &at
+            &tar.parsed, span_of(payload, tar.extension_size), &at
         )
         if status == PAX_OK:
-            pax_replace(&tar.next, &tar.fresh)
-            pax_clear(&tar.fresh)
+            pax_replace(&tar.local, &tar.parsed)
+            pax_clear(&tar.parsed)
     if status == PAX_OK:
         tar.at += padded(tar.extension_size)
         tar.extension = 0
@@ -550,7 +564,7 @@ cdef int read_payload(tar_t *tar, const uint8_t *payload) noexcept nogil:
 cdef int read_zeros(
     tar_t *tar, const uint8_t *window, size_t size, need_t *need
 ) noexcept nogil:
-    """Two blocks of zeros end an archive; the file may end after the first."""
+    """Parse the end of an archive: two blocks of zeros, or one at the end of file."""
     if tar.pending:
         return fault(tar, TAR_EXTENSION_ALONE, tar.at)
     if tar.nbytes - tar.at < 2 * BLOCK:
@@ -567,6 +581,7 @@ cdef int read_zeros(
 cdef int read_header(
     tar_t *tar, const uint8_t *window, size_t size, need_t *need
 ) noexcept nogil:
+    """Parse the header at `tar.at`."""
     cdef uint64_t left = tar.nbytes - tar.at
     if left == 0:
         if tar.pending:
@@ -588,14 +603,14 @@ cdef int read_header(
 cdef int tar_step(
     tar_t *tar, const uint8_t *window, size_t size, need_t *need
 ) noexcept nogil:
-    """Look at the next header.
+    """Parse the next header or payload; return a tar_status_t.
 
-    `window` holds the `size` bytes of the shard from `tar.at` on; it may be
-    empty. Call until the answer is TAR_END or a fault.
+    `window` holds `size` bytes of the shard from `tar.at` on; it may be empty. Call
+    until TAR_END or a fault.
     """
     if tar.extension == 0:
         if not tar.pending:
-            pax_clear(&tar.next)
+            pax_clear(&tar.local)
             pax_clear(&tar.gnu)
             tar.gnu_first = False
             tar.extensions = 0
@@ -605,35 +620,35 @@ cdef int tar_step(
     return read_payload(tar, window)
 
 
-# The scan of a local shard: windows of pread under `tar_step`, no GIL.
+# The scan of a local shard, without the GIL: `tar_step` over windows read with pread.
 #
-# Never through the mapping: a mapped scan costs up to 7.6 us a member depending
-# on how the page cache was filled, and a file that shrinks would kill it.
+# A mapping is not used: scanning one takes up to 7.6 us a member, depending on the page
+# cache, and truncation of the file would kill the process.
 #
-# How much a window reads follows what the headers are apart. Among small members
-# one large read serves many. After large members only the next header is read,
-# unless that waits for the disk: then a large read costs no more than a small one.
+# The size of a window depends on the distance of headers. Among small members one large
+# read serves many. After large members only the next header is read, unless the read
+# waits for a disk, where a large read takes no longer than a small one.
 
 cdef int read_window(
     window_t *window, const need_t *need, size_t want, bint near
 ) noexcept nogil:
-    """Fill the window from `need.offset` on; 0, or a SCAN_ status."""
+    """Fill the window from `need.offset` on; return 0 or a SCAN_ status."""
     cdef uint64_t left = window.nbytes - need.offset
     cdef int64_t got = -1
-    want = <size_t> min(<uint64_t> min(want, <size_t> ROOM), left)
+    want = <size_t> min(<uint64_t> min(want, <size_t> MAX_WINDOW), left)
     window.start = need.offset
     window.held = 0
-    if window.asks_cache:
+    if window.has_cached_reads:
         got = fs_pread_cached(window.fd, window.bytes, want, need.offset)
         if got >= <int64_t> need.size:
             window.held = got
             return 0
-        window.asks_cache = got >= 0 or errno == EAGAIN
+        window.has_cached_reads = got >= 0 or errno == EAGAIN
         if near:
-            want = <size_t> min(<uint64_t> MISSED, left)
-            if need.offset + want > window.asked_to:
-                window.asked_to = need.offset + want + AHEAD
-                fs_advise_file(window.fd, need.offset + want, AHEAD)
+            want = <size_t> min(<uint64_t> DISK_WINDOW, left)
+            if need.offset + want > window.advised_to:
+                window.advised_to = need.offset + want + READAHEAD
+                fs_advise_file(window.fd, need.offset + want, READAHEAD)
     while window.held < need.size:
         got = fs_pread(
             window.fd, window.bytes + window.held, want - window.held,
@@ -646,22 +661,23 @@ cdef int read_window(
     return 0
 
 
-cdef int fill(scan_t *scan, const need_t *need) noexcept nogil:
-    """Bring the bytes that a step needs into the window."""
+cdef int fill_window(scan_t *scan, const need_t *need) noexcept nogil:
+    """Choose the size of the next window, and read it."""
     cdef size_t want = need.size
-    if scan.stride <= NEAR:
+    if scan.stride <= NEAR_STRIDE:
         want = max(want, <size_t> WINDOW)
     else:
-        want = max(want, min(scan.header_size, <size_t> HEADERS))
-    return read_window(&scan.window, need, want, scan.stride <= FAR)
+        want = max(want, min(scan.header_size, <size_t> MAX_GUESS))
+    return read_window(&scan.window, need, want, scan.stride <= FAR_STRIDE)
 
 
 cdef int add_member(scan_t *scan) noexcept nogil:
+    """Append the member of the last step; return TAR_MORE or TAR_NO_MEMORY."""
     cdef tar_t *tar = &scan.tar
     scan.stride = (3 * scan.stride + (tar.at - scan.start)) // 4
     scan.header_size = <size_t> (tar.offset - scan.start)
-    if scan.columns.count >= SURE and scan.columns.count == scan.columns.room:
-        scan.columns.expected = 1.02 * <double> tar.nbytes / <double> tar.at
+    if scan.columns.count >= MIN_SAMPLE and scan.columns.count == scan.columns.capacity:
+        scan.columns.growth = 1.02 * <double> tar.nbytes / <double> tar.at
     if not columns_add(&scan.columns, tar.offset, tar.size, tar.name):
         return TAR_NO_MEMORY
     if scan.starts != NULL and not columns_add(
@@ -671,11 +687,8 @@ cdef int add_member(scan_t *scan) noexcept nogil:
     return TAR_MORE
 
 
-cdef int walk(scan_t *scan) noexcept nogil:
-    """Step on until the end, a fault, or a pause is due.
-
-    The clock is asked once a window: those hold all that takes time.
-    """
+cdef int scan_headers(scan_t *scan) noexcept nogil:
+    """Scan until the end, a fault or SCAN_PAUSED; the clock is read once a window."""
     cdef tar_t *tar = &scan.tar
     cdef window_t *window = &scan.window
     cdef need_t need
@@ -690,7 +703,7 @@ cdef int walk(scan_t *scan) noexcept nogil:
             tar, window.bytes + skip, window.held - <size_t> skip, &need
         )
         if status == TAR_NEED:
-            status = fill(scan, &need)
+            status = fill_window(scan, &need)
             if status != 0:
                 return status
             if fs_now() - began > PAUSE:
@@ -705,11 +718,11 @@ cdef int walk(scan_t *scan) noexcept nogil:
         elif status != TAR_MORE:
             return status
         elif tar.extension == 0 and not tar.pending:
-            scan.start = tar.at    # a global header is no member's own
+            scan.start = tar.at    # global headers belong to no member
 
 
-cdef object named(const tar_t *tar, int status):
-    """The name of the member that is at fault, or None where none has one yet."""
+cdef object faulty_name(const tar_t *tar, int status):
+    """Return the name of the faulty member, or None if it is not known yet."""
     if status in (
         TAR_SPARSE, TAR_MULTI_VOLUME, TAR_INCREMENTAL, TAR_SIZE_BEYOND, TAR_PADDING_CUT
     ):
@@ -717,7 +730,8 @@ cdef object named(const tar_t *tar, int status):
     return None
 
 
-cdef object fault_of(scan_t *scan, int status, LocalFile file):
+cdef object make_error(scan_t *scan, int status, LocalFile file):
+    """Return the exception of a failed scan."""
     if status == TAR_NO_MEMORY:
         return MemoryError()
     if status == SCAN_OS_ERROR:
@@ -725,49 +739,50 @@ cdef object fault_of(scan_t *scan, int status, LocalFile file):
     offset = scan.tar.fault_at
     if status == SCAN_SHRUNK:
         offset = scan.window.start + scan.window.held
-    return FormatError(FAULTS[status], file.path, offset, named(&scan.tar, status))
+    name = faulty_name(&scan.tar, status)
+    return FormatError(FAULTS[status], file.path, offset, name)
 
 
 def scan_tar(LocalFile file not None, progress=None):
-    """Walk over the headers of a tar file without the GIL.
+    """Scan the headers of a tar file, without the GIL.
 
     Parameters
     ----------
     file : LocalFile
     progress : callable, optional
-        Called some 20 times a second with the bytes walked over so far. What it
-        raises ends the scan.
+        Called about 20 times a second with the number of bytes scanned so far. An
+        exception from it ends the scan.
 
     Returns
     -------
     table : ExtentTable
-        The regular members, in the file's order.
+        The regular members, in the order of the file.
     skipped : dict of str to int
-        How many of each kind are stored that are no members.
+        Number of entries of each kind that are not members.
     end : int
-        Where the archive ends, in bytes from the start of the file.
+        End of the archive, in bytes from the start of the file.
 
     Raises
     ------
     FormatError
-        The file breaks the format, or holds what cannot be read as stored.
+        The file is not a valid tar, or has members that are not stored as they are.
     OSError
         Reading failed.
     """
     cdef scan_t scan
     memset(&scan, 0, sizeof(scan))
     try:
-        run(&scan, file, progress)
+        scan_file(&scan, file, progress)
         skipped = {
             kind: scan.skipped[i] for i, kind in KINDS.items() if scan.skipped[i]
         }
         return make_table(&scan.columns), skipped, scan.tar.at
     finally:
-        release(&scan)
+        free_scan(&scan)
 
 
 def scan_until_fault(LocalFile file not None):
-    """Find the members of a tar that stand before its first fault, if it has one.
+    """Scan a tar file up to its first fault, if any.
 
     Parameters
     ----------
@@ -776,11 +791,11 @@ def scan_until_fault(LocalFile file not None):
     Returns
     -------
     table : ExtentTable
-        The regular members, in the file's order, each of them whole.
+        The complete regular members before the fault, in the order of the file.
     end : int
-        Where the last one ends with its padding, in bytes from the start.
+        End of the last member with its padding, in bytes from the start of the file.
     fault : FormatError or None
-        What stands behind; None: the archive ends as it should.
+        The fault; None: the archive is valid to its end.
 
     Raises
     ------
@@ -794,7 +809,7 @@ def scan_until_fault(LocalFile file not None):
     memset(&scan, 0, sizeof(scan))
     try:
         try:
-            run(&scan, file, None)
+            scan_file(&scan, file, None)
         except FormatError as error:
             fault = error
         if scan.columns.count > 0:
@@ -803,11 +818,11 @@ def scan_until_fault(LocalFile file not None):
             end = padded(end)
         return make_table(&scan.columns), end, fault
     finally:
-        release(&scan)
+        free_scan(&scan)
 
 
 def scan_header_starts(LocalFile file not None, progress=None):
-    """Return where the headers of each regular member begin.
+    """Return the offsets of the first headers of regular members.
 
     Parameters
     ----------
@@ -818,10 +833,10 @@ def scan_header_starts(LocalFile file not None, progress=None):
     Returns
     -------
     starts : bytes
-        A native u64 for each member: the first of its headers, those of its own
-        extensions included, global ones not; bytes from the start of the file.
+        A native uint64 for each member: offset of its first header in bytes. Its own
+        extension headers are included, global ones are not.
     end : int
-        Where the archive's own end begins, its blocks of zeros.
+        Offset of the blocks of zeros that end the archive.
 
     Raises
     ------
@@ -834,72 +849,70 @@ def scan_header_starts(LocalFile file not None, progress=None):
     memset(&starts, 0, sizeof(starts))
     scan.starts = &starts
     try:
-        run(&scan, file, progress)
+        scan_file(&scan, file, progress)
         return (
             PyBytes_FromStringAndSize(<const char *> starts.offsets, 8 * starts.count),
             scan.start,
         )
     finally:
         columns_free(&starts)
-        release(&scan)
+        free_scan(&scan)
 
 
-cdef void release(scan_t *scan) noexcept:
+cdef void free_scan(scan_t *scan) noexcept:
     tar_free(&scan.tar)
     columns_free(&scan.columns)
     free(scan.window.bytes)
 
 
-cdef int run(scan_t *scan, LocalFile file, object progress) except -1:
-    """Walk over a whole file; `release` what it took, whatever happens."""
+cdef int scan_file(scan_t *scan, LocalFile file, object progress) except -1:
+    """Scan a whole file. The caller calls `free_scan`, also after an exception."""
     cdef int status = SCAN_PAUSED
     tar_init(&scan.tar, file.nbytes)
     scan.window.fd = file.fd
     scan.window.nbytes = file.nbytes
-    scan.window.asks_cache = True
-    scan.window.bytes = <uint8_t *> malloc(ROOM)
+    scan.window.has_cached_reads = True
+    scan.window.bytes = <uint8_t *> malloc(MAX_WINDOW)
     if scan.window.bytes == NULL:
         raise MemoryError
     while status == SCAN_PAUSED:
         with nogil:
-            status = walk(scan)
+            status = scan_headers(scan)
         PyErr_CheckSignals()
         if progress is not None:
             progress(min(scan.tar.at, file.nbytes))
     if status != TAR_END:
-        raise fault_of(scan, status, file)
+        raise make_error(scan, status, file)
     return 0
 
 
-# A walk over the headers of a tar whose bytes somebody else brings.
+# The walk over the headers of a tar whose bytes the caller reads, such as a remote one.
 #
-# The same `tar_step`: it says which bytes it needs next, and goes on when it is given
-# them. A walk may begin in the middle of an archive, at a header, and end where
-# another one begins.
+# A walk may begin at any header of the archive and end where another walk begins.
 
 @cython.final
 cdef class HeaderWalk:
-    """A walk from one header of a tar on.
+    """Walk over the headers of a tar, which asks its caller for bytes.
 
     Parameters
     ----------
     nbytes : int
-        Of the whole archive.
+        Size of the whole archive.
     start : int
-        Where the first header is.
+        Offset of the first header.
     path : str
-        For messages.
+        For error messages.
     """
 
     cdef tar_t tar
     cdef columns_t columns
     cdef uint64_t[<int> SKIPPED_KINDS] counts
     cdef readonly object path
-    cdef uint64_t start            # of the headers of the member that is next
+    cdef uint64_t start            # offset of the next member's first header
     cdef readonly uint64_t stride  # running mean of bytes between headers
     cdef readonly uint64_t header_size  # bytes of the last member's headers
-    cdef readonly bint ended       # the archive ends here
-    cdef readonly bint has_global  # a header was seen that holds for all that follow
+    cdef readonly bint ended       # reached the end of the archive
+    cdef readonly bint has_global  # met a global header
 
     def __cinit__(self, uint64_t nbytes, uint64_t start, path):
         memset(&self.columns, 0, sizeof(self.columns))
@@ -913,51 +926,51 @@ cdef class HeaderWalk:
         columns_free(&self.columns)
 
     def __reduce__(self):
-        raise TypeError("a walk does not pickle")
+        raise TypeError("a HeaderWalk does not pickle")
 
     @property
     def nbytes(self):
-        """Bytes of the whole archive."""
+        """Size of the whole archive in bytes."""
         return self.tar.nbytes
 
     @property
     def at(self):
-        """Where the headers of the member that comes next begin."""
+        """Offset of the first header of the next member."""
         return self.start
 
     @property
     def count(self):
-        """Members so far."""
+        """Number of members so far."""
         return self.columns.count
 
     def advance(self, bytes window not None, uint64_t offset, uint64_t stop):
-        """Walk on, as far as the bytes reach.
+        """Walk as far as the bytes reach.
 
         Parameters
         ----------
         window : bytes
-            What the archive has from `offset` on; empty to begin with.
+            Bytes of the archive from `offset` on; empty in the first call.
         offset : int
         stop : int
-            Walk no further than to a header at or behind this offset.
+            Stop at the first header at or behind this offset.
 
         Returns
         -------
-        (int, int), or None
-            The offset and the number of bytes that are needed at least; None: the
-            archive ended, or `stop` was reached.
+        (int, int) or None
+            Offset and size of the bytes needed at least; None: `stop` or the end of
+            the archive was reached.
 
         Raises
         ------
         FormatError
-            The archive breaks the format.
+            The archive is not a valid tar.
         """
         cdef const uint8_t *bytes_at = <const uint8_t *> PyBytes_AS_STRING(window)
         cdef size_t size = len(window)
         cdef need_t need
         cdef int status
         with nogil:
-            status = self.step_on(bytes_at, size, offset, stop, &need)
+            status = self.walk_window(bytes_at, size, offset, stop, &need)
         if status == TAR_NEED:
             return need.offset, need.size
         if status == TAR_END:
@@ -967,10 +980,11 @@ cdef class HeaderWalk:
             raise self.fault(status)
         return None
 
-    cdef int step_on(
+    cdef int walk_window(
         self, const uint8_t *window, size_t size, uint64_t offset, uint64_t stop,
         need_t *need,
     ) noexcept nogil:
+        """Walk as far as a window reaches; return TAR_NEED, TAR_END or a fault."""
         cdef tar_t *tar = &self.tar
         cdef uint64_t skip
         cdef int status
@@ -1000,18 +1014,19 @@ cdef class HeaderWalk:
                 self.start = tar.at
 
     cdef object fault(self, int status):
+        """Return the exception of a failed walk."""
         if status == TAR_NO_MEMORY:
             return MemoryError()
         return FormatError(
-            FAULTS[status], self.path, self.tar.fault_at, named(&self.tar, status)
+            FAULTS[status], self.path, self.tar.fault_at, faulty_name(&self.tar, status)
         )
 
     def append(self, HeaderWalk other not None):
-        """Add what another walk found, which began where this one ended."""
+        """Append the members of a walk that began where this one ended."""
         cdef size_t i
         cdef columns_t *more = &other.columns
         if other is self:
-            raise ValueError("a walk behind itself")
+            raise ValueError("cannot append a walk to itself")
         for i in range(more.count):
             if not columns_add(
                 &self.columns, more.offsets[i], more.sizes[i], name_at(more, i)
@@ -1027,36 +1042,38 @@ cdef class HeaderWalk:
         self.has_global = self.has_global or other.has_global
 
     def jump_to(self, uint64_t start):
-        """Go on at another header; what global headers said so far holds there too."""
+        """Continue at another header. Global headers met so far stay in effect."""
         if self.tar.pending or self.tar.extension != 0:
-            raise ValueError("a walk that stands between a header and its member")
+            raise ValueError("cannot jump between an extension header and its member")
         self.tar.at = self.start = start
 
     def table(self):
-        """Return the members, and leave none behind."""
+        """Move the members to a table."""
         return make_table(&self.columns)
 
     def skipped(self):
-        """Return how many of each kind were passed over that are no members."""
+        """Return the number of entries of each kind that are not members."""
         return {kind: self.counts[i] for i, kind in KINDS.items() if self.counts[i]}
 
 
 def find_header(bytes window not None, uint64_t offset, uint64_t nbytes, uint64_t stop):
-    """Look for a header in the middle of an archive, which may be a false one.
+    """Find a likely header in the middle of an archive; member data may contain one.
 
     Parameters
     ----------
     window : bytes
-        What the archive has from `offset` on, a multiple of 512.
-    offset, nbytes : int
-        Where the window begins, and bytes of the whole archive.
+        Bytes of the archive from `offset` on.
+    offset : int
+        A multiple of 512.
+    nbytes : int
+        Size of the whole archive.
     stop : int
-        Look no further than here.
+        Search before this offset.
 
     Returns
     -------
-    int, or None
-        Where the first block is that looks like a member's own header.
+    int or None
+        Offset of the first block that parses as a member's first header.
     """
     cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(window)
     cdef uint64_t end = min(offset + <uint64_t> len(window), stop)
@@ -1078,20 +1095,19 @@ def find_header(bytes window not None, uint64_t offset, uint64_t nbytes, uint64_
     return None
 
 
-# Whether the headers of a tar still are what an index says.
+# Comparison of headers with an index.
 #
-# A header stands right before its member's data, so that a few of them can be
-# compared without a walk over the others.
+# A header precedes its member's data, so that a few can be compared without a scan.
 
-cdef span_t without_dot(span_t name) noexcept nogil:
-    """A name without a leading "./", which some writers leave out."""
+cdef span_t strip_dot_slash(span_t name) noexcept nogil:
+    """Strip a leading ``./``, which some writers of indexes omit."""
     if name.left >= 2 and name.at[0] == c'.' and name.at[1] == c'/':
         take(&name, 2)
     return name
 
 
-cdef bint is_short(span_t name) noexcept nogil:
-    """Whether every writer puts such a name into the header itself."""
+cdef bint fits_header(span_t name) noexcept nogil:
+    """Return whether all writers store such a name in the header itself."""
     cdef size_t i
     if name.left > NAME_WIDTH - 2:
         return False
@@ -1101,9 +1117,10 @@ cdef bint is_short(span_t name) noexcept nogil:
     return True
 
 
-cdef bint is_same(span_t listed, span_t found) noexcept nogil:
-    listed = without_dot(listed)
-    found = without_dot(found)
+cdef bint same_name(span_t listed, span_t found) noexcept nogil:
+    """Return whether names are equal but for a leading ``./``."""
+    listed = strip_dot_slash(listed)
+    found = strip_dot_slash(found)
     return listed.left == found.left and (
         listed.left == 0 or memcmp(listed.at, found.at, listed.left) == 0
     )
@@ -1112,10 +1129,10 @@ cdef bint is_same(span_t listed, span_t found) noexcept nogil:
 cdef headers_t headers_before(
     const columns_t *columns, Py_ssize_t i, uint64_t offset, uint64_t lowest
 ) noexcept nogil:
-    """Where the headers of member `i` begin: behind the member before it.
+    """Return the headers of member `i`, which begin behind the member before it.
 
-    Where that is below `lowest`, or absurd, its own block alone is looked at. The
-    caller has checked that `offset` leaves room for it.
+    If that is below `lowest` or invalid, only the block before its data is compared.
+    The caller has checked that `offset` is at least one block.
     """
     cdef headers_t headers
     cdef uint64_t before, size
@@ -1138,14 +1155,10 @@ cdef bint headers_match(
     const uint8_t *window, headers_t headers, uint64_t nbytes, uint64_t offset,
     uint64_t size, span_t name,
 ) noexcept nogil:
-    """Whether headers are those of a member with this extent and name.
+    """Return whether headers describe a member with this extent and name.
 
-    Not, where a global header tells its name or size: that is not among them.
-
-    Parameters
-    ----------
-    window
-        What the shard has from `headers.start` to `offset`.
+    False negatives occur if a global header sets the name or size. `window` holds the
+    bytes of the shard from `headers.start` to `offset`.
     """
     cdef tar_t tar
     cdef need_t need
@@ -1159,10 +1172,10 @@ cdef bint headers_match(
         )
         if status == TAR_MEMBER and tar.offset == offset:
             if headers.whole:
-                same = tar.size == size and is_same(name, tar.name)
-            else:                  # an extension may tell a large size, another name
+                same = tar.size == size and same_name(name, tar.name)
+            else:                  # extensions may set a large size or the name
                 same = (tar.size == size or size >= HEADER_SIZES) and (
-                    not is_short(name) or is_same(name, tar.name)
+                    not fits_header(name) or same_name(name, tar.name)
                 )
             break
         if status != TAR_MEMBER and status != TAR_SKIPPED and status != TAR_MORE:
@@ -1172,7 +1185,7 @@ cdef bint headers_match(
 
 
 def find_mismatches(file not None, ExtentTable table not None, positions):
-    """Compare the headers of some members with a table; one read for each.
+    """Compare the headers of members with a table, with one read for each.
 
     Parameters
     ----------
@@ -1183,8 +1196,8 @@ def find_mismatches(file not None, ExtentTable table not None, positions):
     Returns
     -------
     list of int
-        Positions of members that are not there, or seem not to be: a global header,
-        or an extension header further away, may tell what was not looked at.
+        Positions of members whose headers differ. A global header, or an extension
+        header more than 4 KiB before the data, can cause false positives.
     """
     cdef uint64_t offset, size
     cdef uint64_t nbytes = file.nbytes
@@ -1192,7 +1205,7 @@ def find_mismatches(file not None, ExtentTable table not None, positions):
     cdef Py_ssize_t i
     cdef bytes window
     found = []
-    looks = []
+    reads = []
     for i in positions:
         if not 0 <= i < len(table):
             raise IndexError(f"position {i} is out of range: there are {len(table):,}")
@@ -1206,11 +1219,13 @@ def find_mismatches(file not None, ExtentTable table not None, positions):
             found.append(i)
             continue
         headers = headers_before(
-            &table.columns, i, offset, offset - min(offset, <uint64_t> LOOKED_AT)
+            &table.columns, i, offset, offset - min(offset, <uint64_t> COMPARED)
         )
-        looks.append((i, headers.start, headers.whole, offset, size))
-    windows = file.read_many([(start, offset - start) for _, start, _, offset, _ in looks])
-    for (i, start, whole, offset, size), window in zip(looks, windows, strict=True):
+        reads.append((i, headers.start, headers.whole, offset, size))
+    windows = file.read_many(
+        [(start, offset - start) for _, start, _, offset, _ in reads]
+    )
+    for (i, start, whole, offset, size), window in zip(reads, windows, strict=True):
         headers.start = start
         headers.whole = whole
         if <uint64_t> len(window) != offset - headers.start or not headers_match(

@@ -4,21 +4,21 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 cdef enum:
     SHIFT = 16                     # a block is 2**16 bytes
 
-cdef struct blocks_t:              # the checked part of an index that is in memory
-    const uint8_t *base            # its first byte; the memory is borrowed
+cdef struct blocks_t:              # the part of an index that has checksums
+    const uint8_t *base            # its first byte; borrowed
     uint64_t nbytes
-    uint64_t start                 # where that is in the file, bytes
-    const uint32_t *sums           # of each block; own memory
-    uint8_t *checked               # of each block: 1 once its checksum was right
+    uint64_t start                 # offset of `base` in the file
+    const uint32_t *sums           # of each block; owned
+    uint8_t *checked               # of each block: 1 once its checksum matched
     size_t count                   # blocks
-    Py_ssize_t left                # blocks that are not checked yet
+    Py_ssize_t left                # blocks not checked yet
 
 cdef size_t count_of(uint64_t nbytes) noexcept nogil
 cdef blocks_t *blocks_new(
     const uint8_t *base, uint64_t nbytes, uint64_t start, const uint8_t *sums
 ) noexcept
 cdef void blocks_free(blocks_t *blocks) noexcept
-cdef bint blocks_right(blocks_t *blocks, size_t k) noexcept nogil
+cdef bint block_matches(blocks_t *blocks, size_t k) noexcept nogil
 cdef int blocks_check(
     blocks_t *blocks, const void *at, uint64_t size, object path
 ) except -1

@@ -1,6 +1,6 @@
-"""Checksums of blocks of an index: each is compared once, when it is first used.
+"""Checksums of index blocks, each compared once, when the block is first used.
 
-A block is 64 KiB; the last one may be shorter. Its checksum is CRC-32C.
+A block has 64 KiB; the last may be shorter. The checksum is CRC-32C.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -21,22 +21,22 @@ cdef extern from "crc32c.h" nogil:
 fs_crc32c_begin()
 
 cdef enum:
-    EVERY = 16                     # uses, from one such look to the next
+    CHECK_EVERY = 16               # uses of checked blocks per extra block checked
 
 BLOCK_BYTES = 1 << SHIFT
 
 
 cdef size_t count_of(uint64_t nbytes) noexcept nogil:
-    """How many blocks some bytes make."""
+    """Return the number of blocks of `nbytes`."""
     return <size_t> (nbytes >> SHIFT) + (nbytes % (<uint64_t> 1 << SHIFT) != 0)
 
 
 cdef blocks_t *blocks_new(
     const uint8_t *base, uint64_t nbytes, uint64_t start, const uint8_t *sums
 ) noexcept:
-    """Return the blocks of some memory, none checked; NULL: no memory.
+    """Return the blocks of borrowed memory, none checked; NULL: out of memory.
 
-    `sums` has a number of 32 bits for each; they are copied.
+    `sums` holds a uint32 for each block, and is copied.
     """
     cdef size_t count = count_of(nbytes)
     cdef blocks_t *blocks = <blocks_t *> calloc(1, sizeof(blocks_t))
@@ -65,20 +65,20 @@ cdef void blocks_free(blocks_t *blocks) noexcept:
         free(blocks)
 
 
-cdef bint blocks_right(blocks_t *blocks, size_t k) noexcept nogil:
-    """Whether the checksum of block `k` is right now."""
+cdef bint block_matches(blocks_t *blocks, size_t k) noexcept nogil:
+    """Return whether the checksum of block `k` matches."""
     cdef uint64_t start = <uint64_t> k << SHIFT
     cdef uint64_t size = min(blocks.nbytes - start, <uint64_t> 1 << SHIFT)
     return fs_crc32c(0, blocks.base + start, <size_t> size) == blocks.sums[k]
 
 
-cdef size_t first_wrong(blocks_t *blocks, size_t first, size_t end) noexcept nogil:
-    """Compare blocks that were not yet; the first that is wrong, or `end`."""
+cdef size_t find_mismatch(blocks_t *blocks, size_t first, size_t end) noexcept nogil:
+    """Check unchecked blocks; return the first that does not match, or `end`."""
     cdef size_t k
     for k in range(first, end):
         if blocks.checked[k]:
             continue
-        if not blocks_right(blocks, k):
+        if not block_matches(blocks, k):
             return k
         if fs_claim(&blocks.checked[k]):
             fs_add(&blocks.left, -1)
@@ -86,34 +86,35 @@ cdef size_t first_wrong(blocks_t *blocks, size_t first, size_t end) noexcept nog
 
 
 cdef int check_another(blocks_t *blocks) except -1:
-    """Compare one block more now and then, so that in the end none is left to ask for.
+    """Check one more block at every 16th call, so that no block stays unchecked.
 
-    Uses are counted, modulo 256, in the byte behind those of the blocks. One that is
-    damaged is left for those who use it.
+    Calls are counted, modulo 256, in the byte after the blocks' own. A damaged block is
+    left for its users to report.
     """
     cdef uint8_t *uses = &blocks.checked[blocks.count]
     cdef const uint8_t *found
     cdef size_t k
     uses[0] += 1
-    if uses[0] % EVERY != 0:
+    if uses[0] % CHECK_EVERY != 0:
         return 0
     found = <const uint8_t *> memchr(blocks.checked, 0, blocks.count)
     if found != NULL:
         k = found - blocks.checked
         with nogil:
-            first_wrong(blocks, k, k + 1)
+            find_mismatch(blocks, k, k + 1)
     return 0
 
 
 cdef int blocks_check(
     blocks_t *blocks, const void *at, uint64_t size, object path
 ) except -1:
-    """Complain of damage in the blocks that hold some bytes, which lie in them.
+    """Raise FormatError if a block that holds some of these bytes is damaged.
 
-    Blocks are compared without the GIL, for their pages may have to be read.
+    The bytes must lie in the blocks. Checksums are computed without the GIL, for pages
+    may have to be read.
     """
     cdef uint64_t offset = <const uint8_t *> at - blocks.base
-    cdef size_t first, end, wrong
+    cdef size_t first, end, damaged
     if size == 0:
         return 0
     first = <size_t> (offset >> SHIFT)
@@ -123,25 +124,26 @@ cdef int blocks_check(
     if first == end:
         return check_another(blocks)
     with nogil:
-        wrong = first_wrong(blocks, first, end)
-    if wrong < end:
+        damaged = find_mismatch(blocks, first, end)
+    if damaged < end:
         raise FormatError(
-            "the index is damaged: the checksum of the block that begins here is wrong; "
-            "make it again with: fastshard index",
-            path, blocks.start + (<uint64_t> wrong << SHIFT),
+            "the index is damaged: the checksum of the block that begins here is "
+            "wrong; rebuild it with: fastshard index",
+            path, blocks.start + (<uint64_t> damaged << SHIFT),
         )
     return 0
 
 
 def crc32c(data, uint32_t before=0, *, bint portable=False):
-    """Return the CRC-32C of a buffer's bytes, behind those whose CRC is `before`.
+    """Return the CRC-32C of a buffer.
 
     Parameters
     ----------
     data : buffer
     before : int
+        CRC of the bytes before it, to continue from.
     portable : bool
-        Use no instruction that the processor may have for it.
+        Use tables even if the processor has an instruction.
     """
     cdef Py_buffer buffer
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
@@ -157,7 +159,7 @@ def crc32c(data, uint32_t before=0, *, bint portable=False):
 
 
 def block_sums(data):
-    """Return the checksums of a buffer's blocks: u32, little-endian, one a block."""
+    """Return the checksums of a buffer's blocks, a native uint32 each."""
     cdef Py_buffer buffer
     cdef size_t k, count
     cdef uint64_t start

@@ -5,12 +5,12 @@ from fastshard._core.span cimport span_t
 from fastshard._core.table.checksums cimport blocks_t
 
 cdef enum:
-    MAX_ENTRIES = 0xfffffffe       # what a slot of 32 bits can number
+    MAX_ENTRIES = 0xfffffffe       # the limit of 32-bit slots
 
-# Gives the text of an entry; `context` is the caller's.
+# Returns the text of an entry. `context` is passed through from the caller.
 ctypedef span_t (*text_at_t)(const void *context, uint32_t entry) noexcept nogil
 
-cdef struct slots_t:               # a hash table of entry numbers, no texts in it
+cdef struct slots_t:               # a hash table of entry numbers; holds no texts
     uint32_t *slots                # 0: empty; else high bits of the hash | entry + 1
     size_t mask                    # slots - 1
     uint32_t entry_mask            # the bits of a slot that hold entry + 1
@@ -25,30 +25,30 @@ cdef uint32_t *slots_find(
 
 
 cdef inline uint32_t slot_entry(const slots_t *table, uint32_t slot) noexcept nogil:
-    """The entry in a slot that is not empty."""
+    """Return the entry of a slot that is not empty."""
     return (slot & table.entry_mask) - 1
 
 
-cdef struct columns_t:             # what a table holds, one value a member
+cdef struct columns_t:             # columns of a table, one value a member
     uint64_t *offsets
     uint64_t *sizes
-    uint64_t *name_ends            # where a name ends in `names`; it begins where
-    uint8_t *names                 # the one before ends
-    size_t count
-    size_t names_size
-    size_t room                    # members that the columns have room for
-    size_t names_room
-    uint64_t *info_ends            # NULL where no member has more to say
-    uint8_t *infos                 # JSON objects, as an index has them; or nothing
-    size_t infos_size
-    size_t info_ends_room          # members
-    size_t infos_room              # bytes
-    double expected                # times what is there: a guess at the whole
-    size_t name_width              # of each name; 0: not known, or they differ
-    blocks_t *blocks               # what is checked before it is used; NULL: all is
+    uint64_t *name_ends            # end of each name in `names`; each begins where the
+    uint8_t *names                 # one before ends
+    size_t count                   # members
+    size_t names_size              # bytes
+    size_t capacity                # members
+    size_t names_capacity          # bytes
+    uint64_t *info_ends            # NULL: no member has info
+    uint8_t *infos                 # JSON objects as an index stores them; may be empty
+    size_t infos_size              # bytes
+    size_t info_ends_capacity      # members
+    size_t infos_capacity          # bytes
+    double growth                  # guess of final by present count
+    size_t name_width              # bytes of each name; 0: unknown, or they differ
+    blocks_t *blocks               # blocks to check before use; NULL: all are checked
 
 cdef bint resize(void **column, size_t count, size_t width) noexcept nogil
-cdef size_t more_room(size_t used, double expected) noexcept nogil
+cdef size_t grown_capacity(size_t used, double growth) noexcept nogil
 cdef bint columns_add(
     columns_t *columns, uint64_t offset, uint64_t size, span_t name
 ) noexcept nogil
@@ -66,17 +66,17 @@ cdef Py_ssize_t resolve_position(object key, Py_ssize_t count) except -1
 cdef class ExtentTable:
     cdef columns_t columns
     cdef slots_t by_name           # built on the first look-up
-    cdef int hashed                # it is built
-    cdef bint repeats              # and has met a name twice
-    cdef object keeper             # owns the columns where the table does not
-    cdef uint8_t *verified           # a bit a member: see `verify_on_use`; NULL: all are
-    cdef readonly object index     # the index to blame, while members are in doubt
-    cdef object is_there           # says of one whose block differs whether it is there
-    cdef public bint scanned       # all headers were compared: what is in doubt is wrong
+    cdef int hashed                # flag: `by_name` is built
+    cdef bint repeats              # two members share a name; valid once hashed
+    cdef object keeper             # owner of borrowed columns; None: the table
+    cdef uint8_t *verified         # a bit a member; NULL: no need to verify
+    cdef readonly object index     # path of the index, for errors of `verify_on_use`
+    cdef object is_there           # callback of `verify_on_use`
+    cdef public bint scanned       # all headers were compared; the rest differ
     cdef object __weakref__
     cdef Py_ssize_t find(self, object name) except -2
     cdef str name(self, Py_ssize_t i)
-    cdef hash_names(self)
+    cdef build_hash(self)
     cdef int check(self, const void *at, uint64_t size) except -1
     cdef int check_extent(self, Py_ssize_t i) except -1
     cdef int check_text(
@@ -97,5 +97,5 @@ cdef ExtentTable make_table(columns_t *columns)
 
 
 cdef inline bint has_unchecked_blocks(ExtentTable table) noexcept:
-    """Whether the table is of an index of which some blocks are not checked."""
+    """Return whether the table borrows from an index that has unchecked blocks."""
     return fs_load_pointer(<void **> &table.columns.blocks) != NULL

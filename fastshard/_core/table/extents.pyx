@@ -1,7 +1,7 @@
-"""The extent table: offset, size and name of each member of a shard.
+"""Extent table: offset, size and name of each member of a shard.
 
-Columns in C memory, 24 bytes and its name a member. No Python object is made
-for a member until it is asked for; the hash of names is built on first use.
+The columns are C memory, 24 bytes and the name for each member. Python objects are made
+on access only; the hash table of names is built on the first look-up.
 """
 
 cimport cython
@@ -32,48 +32,48 @@ cdef extern from "Python.h":
 cdef enum:
     DIGITS = 8                     # of an offset, eight bits each
     VALUES = 256                   # of a digit
-    AT_ONCE = 128                  # names that are looked up side by side
-    ROOM = 64 << 10                # bytes of them
-    LINE = 64                      # bytes of memory that come together
+    BATCH = 128                    # names looked up together
+    BATCH_BYTES = 64 << 10         # of those names
+    LINE = 64                      # bytes of a cache line
 
-cdef struct place_t:
+cdef struct record_t:
     uint64_t offset
-    size_t position                # before sorting
+    size_t position                # before the sort
 
 cdef struct wanted_t:
     span_t name
     uint64_t hashed
-    size_t place                   # in the list
+    size_t ordinal                 # in the list of names
 
-cdef double MAX_GUESS = 256.0     # times what is used; untouched room costs nothing
+cdef double MAX_GROWTH = 256.0     # factor; untouched memory costs nothing
 
 cdef uint64_t[2] KEY
 KEY[0] = int.from_bytes(os.urandom(8), "little")
 KEY[1] = int.from_bytes(os.urandom(8), "little")
 
 
-# Texts to entry numbers: SipHash-1-3 over an open-addressing table.
+# Hash table from texts to entry numbers: open addressing and SipHash-1-3.
 #
-# SipHash (Aumasson and Bernstein, 2012; https://www.aumasson.jp/siphash/) with a
-# random key a process, never stored: a file cannot be made to collide. A slot is
-# 32 bits: the entry's number + 1, and above it as many bits of the hash as fit,
-# so that most wrong texts are passed over without looking at them.
+# SipHash (Aumasson and Bernstein, 2012; https://www.aumasson.jp/siphash/) has a random
+# key per process, so that no file can force collisions. A slot has 32 bits: the entry's
+# number + 1, and above it as many bits of the hash as fit, so that most mismatches are
+# rejected without reading the text.
 
-cdef inline uint64_t rotated(uint64_t word, int bits) noexcept nogil:
+cdef inline uint64_t rotate(uint64_t word, int bits) noexcept nogil:
     return (word << bits) | (word >> (64 - bits))
 
 
 cdef inline void sip_round(uint64_t *v) noexcept nogil:
     v[0] += v[1]
-    v[1] = rotated(v[1], 13) ^ v[0]
-    v[0] = rotated(v[0], 32)
+    v[1] = rotate(v[1], 13) ^ v[0]
+    v[0] = rotate(v[0], 32)
     v[2] += v[3]
-    v[3] = rotated(v[3], 16) ^ v[2]
+    v[3] = rotate(v[3], 16) ^ v[2]
     v[0] += v[3]
-    v[3] = rotated(v[3], 21) ^ v[0]
+    v[3] = rotate(v[3], 21) ^ v[0]
     v[2] += v[1]
-    v[1] = rotated(v[1], 17) ^ v[2]
-    v[2] = rotated(v[2], 32)
+    v[1] = rotate(v[1], 17) ^ v[2]
+    v[2] = rotate(v[2], 32)
 
 
 cdef inline void absorb(uint64_t *v, uint64_t word) noexcept nogil:
@@ -83,6 +83,7 @@ cdef inline void absorb(uint64_t *v, uint64_t word) noexcept nogil:
 
 
 cdef uint64_t hash_bytes(span_t text, const uint64_t *key) noexcept nogil:
+    """Return the SipHash-1-3 of a text; `key` has two words."""
     cdef size_t i
     cdef size_t _
     cdef uint64_t[4] v
@@ -107,7 +108,7 @@ cdef uint64_t hash_bytes(span_t text, const uint64_t *key) noexcept nogil:
 
 
 cdef bint slots_init(slots_t *table, size_t entries) noexcept nogil:
-    """Make room for `entries` at a load of at most 3/4; False: no memory."""
+    """Allocate slots for `entries` at a load of at most 3/4; False: out of memory."""
     cdef size_t wanted = entries + entries // 3 + 1
     cdef size_t size = 8
     cdef uint64_t entry_mask = 1
@@ -127,18 +128,19 @@ cdef void slots_free(slots_t *table) noexcept nogil:
 
 
 cdef uint64_t slots_hash(span_t text) noexcept nogil:
+    """Return the hash of a text under the key of this process."""
     return hash_bytes(text, KEY)
 
 
 cdef inline const uint32_t *slots_home(
     const slots_t *table, uint64_t hashed
 ) noexcept nogil:
-    """The slot where a text is looked for first."""
+    """Return the slot where the search for a text begins."""
     return &table.slots[<size_t> hashed & table.mask]
 
 
 cdef uint32_t slots_likely(const slots_t *table, uint64_t hashed) noexcept nogil:
-    """Return the first slot that may be a text's, by its hash alone; 0: none is."""
+    """Return the first slot that matches a hash, without reading texts; 0: none."""
     cdef uint32_t tag = <uint32_t> (hashed >> 32) & ~table.entry_mask
     cdef size_t at = <size_t> hashed & table.mask
     while table.slots[at] != 0 and table.slots[at] & ~table.entry_mask != tag:
@@ -150,9 +152,9 @@ cdef uint32_t *slots_find(
     const slots_t *table, span_t text, text_at_t text_at, const void *context,
     uint32_t *filling,
 ) noexcept nogil:
-    """Return the slot of `text`, or the empty one where it would go.
+    """Return the slot of `text`, or the empty slot to insert it at.
 
-    To put entry `e` there, store ``filling[0] | (e + 1)``.
+    To insert entry `e`, store ``filling[0] | (e + 1)``.
     """
     return slots_find_hashed(
         table, slots_hash(text), text, text_at, context, filling
@@ -163,7 +165,7 @@ cdef uint32_t *slots_find_hashed(
     const slots_t *table, uint64_t hashed, span_t text, text_at_t text_at,
     const void *context, uint32_t *filling,
 ) noexcept nogil:
-    """The same for a text whose hash is known."""
+    """Do the work of `slots_find` for a text whose hash is known."""
     cdef uint32_t tag = <uint32_t> (hashed >> 32) & ~table.entry_mask
     cdef size_t at = <size_t> hashed & table.mask
     cdef uint32_t slot
@@ -187,55 +189,60 @@ cdef uint32_t *slots_find_hashed(
 # Columns, and the texts in them.
 
 cdef bint resize(void **column, size_t count, size_t width) noexcept nogil:
+    """Resize a column to `count` items of `width` bytes; False: out of memory."""
     cdef void *moved
     if count > (<size_t> PY_SSIZE_T_MAX) // width:
         return False
-    moved = realloc(column[0], count * width + 1)  # + 1: never of no bytes
+    moved = realloc(column[0], count * width + 1)  # + 1: realloc of 0 may free
     if moved == NULL:
         return False
     column[0] = moved
     return True
 
 
-cdef bint make_room(columns_t *columns, size_t count) noexcept nogil:
+cdef bint reserve(columns_t *columns, size_t count) noexcept nogil:
+    """Resize the columns of numbers to `count` members; False: out of memory."""
     if not (
         resize(<void **> &columns.offsets, count, sizeof(uint64_t))
         and resize(<void **> &columns.sizes, count, sizeof(uint64_t))
         and resize(<void **> &columns.name_ends, count, sizeof(uint64_t))
     ):
         return False
-    columns.room = count
+    columns.capacity = count
     return True
 
 
-cdef bint make_names_room(columns_t *columns, size_t size) noexcept nogil:
+cdef bint reserve_names(columns_t *columns, size_t size) noexcept nogil:
+    """Resize the column of names to `size` bytes; False: out of memory."""
     if not resize(<void **> &columns.names, size, 1):
         return False
-    columns.names_room = size
+    columns.names_capacity = size
     return True
 
 
-cdef size_t more_room(size_t used, double expected) noexcept nogil:
-    """How much to make room for: a good guess leaves no holes in the heap.
+cdef size_t grown_capacity(size_t used, double growth) noexcept nogil:
+    """Return the capacity to grow to; a good guess avoids further growth.
 
-    The guess comes from the file, so it counts up to a limit.
+    `growth` is the caller's guess. It comes from the file, so it is limited.
     """
-    cdef double guess = used * min(max(expected, 2.0), MAX_GUESS)
+    cdef double guess = used * min(max(growth, 2.0), MAX_GROWTH)
     return <size_t> guess + 64
 
 
 cdef bint columns_add(
     columns_t *columns, uint64_t offset, uint64_t size, span_t name
 ) noexcept nogil:
-    """Append a member, whose name is copied; False: no memory."""
+    """Append a member; its name is copied. False: out of memory."""
     cdef size_t i = columns.count
-    cdef size_t names_left = columns.names_room - columns.names_size
+    cdef size_t names_left = columns.names_capacity - columns.names_size
     cdef size_t wanted
-    if i == columns.room and not make_room(columns, more_room(i, columns.expected)):
+    if i == columns.capacity and not reserve(
+        columns, grown_capacity(i, columns.growth)
+    ):
         return False
-    if columns.names == NULL or name.left > names_left:  # copying to NULL is no copy
-        wanted = more_room(columns.names_size, columns.expected) + name.left
-        if not make_names_room(columns, wanted):
+    if columns.names == NULL or name.left > names_left:  # memcpy to NULL is undefined
+        wanted = grown_capacity(columns.names_size, columns.growth) + name.left
+        if not reserve_names(columns, wanted):
             return False
     memcpy(columns.names + columns.names_size, name.at, name.left)
     columns.names_size += name.left
@@ -247,20 +254,20 @@ cdef bint columns_add(
 
 
 cdef bint columns_add_info(columns_t *columns, span_t text) noexcept nogil:
-    """Say more of the last member; False: no memory."""
+    """Add info to the last member; False: out of memory."""
     cdef bint none_before = columns.info_ends == NULL
     cdef size_t wanted
-    if columns.info_ends_room < columns.count:
-        if not resize(<void **> &columns.info_ends, columns.room, sizeof(uint64_t)):
+    if columns.info_ends_capacity < columns.count:
+        if not resize(<void **> &columns.info_ends, columns.capacity, sizeof(uint64_t)):
             return False
-        columns.info_ends_room = columns.room
+        columns.info_ends_capacity = columns.capacity
     if none_before:
         memset(columns.info_ends, 0, columns.count * sizeof(uint64_t))
-    if columns.infos == NULL or text.left > columns.infos_room - columns.infos_size:
-        wanted = more_room(columns.infos_size, columns.expected) + text.left
+    if columns.infos == NULL or text.left > columns.infos_capacity - columns.infos_size:
+        wanted = grown_capacity(columns.infos_size, columns.growth) + text.left
         if not resize(<void **> &columns.infos, wanted, 1):
             return False
-        columns.infos_room = wanted
+        columns.infos_capacity = wanted
     if text.left > 0:
         memcpy(columns.infos + columns.infos_size, text.at, text.left)
     columns.infos_size += text.left
@@ -279,6 +286,7 @@ cdef void columns_free(columns_t *columns) noexcept nogil:
 
 
 cdef void forget(columns_t *columns) noexcept nogil:
+    """Drop the columns without freeing them."""
     columns.offsets = columns.sizes = columns.name_ends = columns.info_ends = NULL
     columns.names = columns.infos = NULL
 
@@ -286,9 +294,9 @@ cdef void forget(columns_t *columns) noexcept nogil:
 cdef inline span_t text_at(
     const uint64_t *ends, const uint8_t *texts, size_t size, size_t i
 ) noexcept nogil:
-    """Text `i` of a column of texts, or none where its ends are no ends.
+    """Return text `i` of a column, or an empty one if its ends are invalid.
 
-    A mapped column may hold anything, and change: each end is loaded once.
+    A mapped column may hold any bytes and change: each end is loaded once.
     """
     cdef uint64_t start = fs_load(ends + i - 1) if i > 0 else 0
     cdef uint64_t end = fs_load(ends + i)
@@ -298,7 +306,7 @@ cdef inline span_t text_at(
 
 
 cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil:
-    """The name of member `i`, borrowed from the table."""
+    """Return the name of member `i`, borrowed from the table."""
     cdef const columns_t *table = <const columns_t *> columns
     if table.name_width != 0:
         return span_of(table.names + i * table.name_width, table.name_width)
@@ -306,13 +314,14 @@ cdef span_t name_at(const void *columns, uint32_t i) noexcept nogil:
 
 
 cdef span_t info_at(const columns_t *columns, size_t i) noexcept nogil:
-    """What an index says of member `i` beyond its extent; borrowed, may be empty."""
+    """Return the info of member `i`, borrowed from the table; it may be empty."""
     if columns.info_ends == NULL:
         return span_of(NULL, 0)
     return text_at(columns.info_ends, columns.infos, columns.infos_size, i)
 
 
 cdef bint trim_infos(columns_t *columns) noexcept nogil:
+    """Resize the columns of infos to their contents; False: out of memory."""
     return columns.info_ends == NULL or (
         resize(<void **> &columns.info_ends, columns.count, sizeof(uint64_t))
         and resize(<void **> &columns.infos, columns.infos_size, 1)
@@ -325,15 +334,15 @@ cdef str decode_text(span_t text):
 
 
 cdef str decode_text_before(span_t text, size_t end):
-    """The same without the last `end` bytes of it."""
+    """Decode a name without its last `end` bytes."""
     text.left -= min(end, text.left)
     return decode_text(text)
 
 
 cdef object encode_text(object name, span_t *text):
-    """Encode a name as `decode_text` decoded it; return what keeps `text` alive.
+    """Invert `decode_text`: set `text`, and return the object that keeps it alive.
 
-    None where no name decodes to this (a lone surrogate that stands for no byte).
+    Returns None if no bytes decode to `name`, which has another lone surrogate.
     """
     cdef Py_ssize_t size = 0
     cdef const char *at
@@ -352,18 +361,19 @@ cdef object encode_text(object name, span_t *text):
     return keeper
 
 
-# Members that are listed in any order, brought into the order of the shard.
+# Sort of members that an index lists in any order.
 
 cdef void *column_of(size_t count, size_t width) noexcept nogil:
+    """Allocate a column; NULL: out of memory."""
     cdef void *column = NULL
     resize(&column, count, width)
     return column
 
 
 cdef bint sort_by_digit(
-    const place_t *places, place_t *to, size_t count, const size_t *counts, int shift
+    const record_t *records, record_t *to, size_t count, const size_t *counts, int shift
 ) noexcept nogil:
-    """Deal places out by one digit of their offsets; False: it is the same in all."""
+    """Distribute by one digit of the offsets; return False if all have the same."""
     cdef size_t[VALUES] next_at
     cdef size_t i, digit
     cdef size_t total = 0
@@ -373,43 +383,46 @@ cdef bint sort_by_digit(
         next_at[i] = total
         total += counts[i]
     for i in range(count):
-        digit = places[i].offset >> shift & 0xff
-        to[next_at[digit]] = places[i]
+        digit = records[i].offset >> shift & 0xff
+        to[next_at[digit]] = records[i]
         next_at[digit] += 1
     return True
 
 
-cdef place_t *sort_places(place_t *places, place_t *spare, size_t count) noexcept nogil:
-    """Sort by offset, digit by digit from the lowest, equal ones staying in order.
+cdef record_t *sort_records(
+    record_t *records, record_t *spare, size_t count
+) noexcept nogil:
+    """Sort by offset with a stable radix sort, linear in `count`.
 
-    Linear, whatever the offsets are. Returns the one of the two that is sorted.
+    Returns the sorted one of the two arrays.
     """
     cdef size_t[DIGITS * VALUES] counts
     cdef size_t i, digit
-    cdef place_t *sorted_places = places
-    cdef place_t *other = spare
+    cdef record_t *ordered = records
+    cdef record_t *other = spare
     memset(counts, 0, sizeof(counts))
     for i in range(count):
         for digit in range(<size_t> DIGITS):
-            counts[digit * VALUES + (places[i].offset >> 8 * digit & 0xff)] += 1
+            counts[digit * VALUES + (records[i].offset >> 8 * digit & 0xff)] += 1
     for digit in range(<size_t> DIGITS):
         if sort_by_digit(
-            sorted_places, other, count, counts + digit * VALUES, <int> (8 * digit)
+            ordered, other, count, counts + digit * VALUES, <int> (8 * digit)
         ):
-            sorted_places, other = other, sorted_places
-    return sorted_places
+            ordered, other = other, ordered
+    return ordered
 
 
-cdef void move_texts(
-    const place_t *places, size_t count,
+cdef void copy_texts(
+    const record_t *records, size_t count,
     const uint64_t *ends, const uint8_t *texts,
     uint64_t *new_ends, uint8_t *new_texts,
 ) noexcept nogil:
+    """Copy a column of texts in sorted order."""
     cdef size_t i, position
     cdef uint64_t start, size
     cdef uint64_t used = 0
     for i in range(count):
-        position = places[i].position
+        position = records[i].position
         start = ends[position - 1] if position > 0 else 0
         size = ends[position] - start
         memcpy(new_texts + used, texts + start, size)
@@ -418,12 +431,12 @@ cdef void move_texts(
 
 
 cdef bint make_columns(columns_t *new, const columns_t *old) noexcept nogil:
-    """Make room for what `old` holds; what could be made is to be freed anyway."""
+    """Allocate columns as large as `old`; the caller frees them even after False."""
     cdef size_t count = old.count
     memset(new, 0, sizeof(columns_t))
-    new.count = new.room = count
-    new.names_size = new.names_room = old.names_size
-    new.expected = old.expected
+    new.count = new.capacity = count
+    new.names_size = new.names_capacity = old.names_size
+    new.growth = old.growth
     new.offsets = <uint64_t *> column_of(count, sizeof(uint64_t))
     new.sizes = <uint64_t *> column_of(count, sizeof(uint64_t))
     new.name_ends = <uint64_t *> column_of(count, sizeof(uint64_t))
@@ -442,22 +455,23 @@ cdef bint make_columns(columns_t *new, const columns_t *old) noexcept nogil:
     )
 
 
-cdef bint move_columns(columns_t *columns, const place_t *places) noexcept nogil:
+cdef bint reorder(columns_t *columns, const record_t *records) noexcept nogil:
+    """Replace the columns by sorted ones; False: out of memory."""
     cdef columns_t new
     cdef size_t i
     if not make_columns(&new, columns):
         columns_free(&new)
         return False
     for i in range(columns.count):
-        new.offsets[i] = places[i].offset
-        new.sizes[i] = columns.sizes[places[i].position]
-    move_texts(
-        places, columns.count, columns.name_ends, columns.names,
+        new.offsets[i] = records[i].offset
+        new.sizes[i] = columns.sizes[records[i].position]
+    copy_texts(
+        records, columns.count, columns.name_ends, columns.names,
         new.name_ends, new.names,
     )
     if columns.info_ends != NULL:
-        move_texts(
-            places, columns.count, columns.info_ends, columns.infos,
+        copy_texts(
+            records, columns.count, columns.info_ends, columns.infos,
             new.info_ends, new.infos,
         )
     columns_free(columns)
@@ -466,18 +480,18 @@ cdef bint move_columns(columns_t *columns, const place_t *places) noexcept nogil
 
 
 cdef bint columns_sort(columns_t *columns) noexcept nogil:
-    """Sort by offset; members of one offset keep their order. False: no memory."""
+    """Sort members by offset, stably; False: out of memory."""
     cdef size_t count = columns.count
-    cdef place_t *places = <place_t *> column_of(count, sizeof(place_t))
-    cdef place_t *spare = <place_t *> column_of(count, sizeof(place_t))
+    cdef record_t *records = <record_t *> column_of(count, sizeof(record_t))
+    cdef record_t *spare = <record_t *> column_of(count, sizeof(record_t))
     cdef size_t i
     cdef bint moved = False
-    if places != NULL and spare != NULL:
+    if records != NULL and spare != NULL:
         for i in range(count):
-            places[i].offset = columns.offsets[i]
-            places[i].position = i
-        moved = move_columns(columns, sort_places(places, spare, count))
-    free(places)
+            records[i].offset = columns.offsets[i]
+            records[i].position = i
+        moved = reorder(columns, sort_records(records, spare, count))
+    free(records)
     free(spare)
     return moved
 
@@ -485,7 +499,7 @@ cdef bint columns_sort(columns_t *columns) noexcept nogil:
 # The table.
 
 cdef size_t common_width(const columns_t *columns) noexcept nogil:
-    """How long each name is; 0: they differ, or there are none."""
+    """Return the length of each name in bytes; 0: they differ, or there are none."""
     cdef size_t i
     cdef size_t width = columns.names_size // max(columns.count, <size_t> 1)
     if width == 0 or width * columns.count != columns.names_size:
@@ -499,7 +513,7 @@ cdef size_t common_width(const columns_t *columns) noexcept nogil:
 cdef int build_by_name(
     const columns_t *columns, slots_t *by_name, bint *repeats
 ) noexcept nogil:
-    """Hash every name; of equal ones the last stays. -1: no memory."""
+    """Hash all names, of duplicates the last; return -1 if out of memory."""
     cdef uint32_t filling = 0
     cdef uint32_t *slot
     cdef size_t i
@@ -515,10 +529,10 @@ cdef int build_by_name(
 
 
 cdef Py_ssize_t resolve_position(object key, Py_ssize_t count) except -1:
-    """Resolve an index of a sequence of `count`; negative ones count back."""
+    """Return a position in a sequence of `count`; negative ones count from its end."""
     cdef Py_ssize_t i
     if not PyIndex_Check(key):
-        raise TypeError(f"positions are integers, not {type(key).__name__}")
+        raise TypeError(f"position must be an integer, got {type(key).__name__}")
     i = PyNumber_AsSsize_t(key, IndexError)
     if i < 0:
         i += count
@@ -530,7 +544,7 @@ cdef Py_ssize_t resolve_position(object key, Py_ssize_t count) except -1:
 @cython.final
 @cython.no_gc
 cdef class ExtentTable:
-    """Offsets, sizes and names of a shard's members, in the shard's order."""
+    """Offsets, sizes and names of a shard's members, in the order of the shard."""
 
     def __len__(self):
         return self.columns.count
@@ -540,14 +554,14 @@ cdef class ExtentTable:
 
     @property
     def nbytes(self):
-        """Bytes of memory that the table takes, hashes left out."""
+        """Memory of the table in bytes, without the hash table."""
         cdef size_t infos = self.columns.infos_size
         if self.columns.info_ends != NULL:
             infos += 8 * self.columns.count
-        return 24 * self.columns.room + self.columns.names_room + infos
+        return 24 * self.columns.capacity + self.columns.names_capacity + infos
 
     def extent(self, i):
-        """Return a member's offset and size, in bytes, as the table has them."""
+        """Return a member's offset and size in bytes, without checking them."""
         cdef Py_ssize_t at = resolve_position(i, len(self))
         if has_unchecked_blocks(self):
             self.check_extent(at)
@@ -558,9 +572,9 @@ cdef class ExtentTable:
         return self.name(resolve_position(i, len(self)))
 
     def info(self, i):
-        """Return the JSON text (bytes) that an index has of a member, or none.
+        """Return the JSON text (bytes) that an index stores for a member, or ``b""``.
 
-        Where a JSON index is the source it is the member's whole entry.
+        From a JSON index this is the member's whole object.
         """
         cdef Py_ssize_t at = resolve_position(i, len(self))
         cdef span_t text
@@ -571,7 +585,7 @@ cdef class ExtentTable:
 
     @property
     def data_bytes(self):
-        """The sum of all members' sizes, in bytes; modulo 2**64."""
+        """Sum of the sizes of all members in bytes, modulo 2**64."""
         cdef size_t i
         cdef uint64_t total = 0
         self.check_extents()
@@ -584,30 +598,28 @@ cdef class ExtentTable:
     def has_duplicates(self):
         """Whether two members have the same name."""
         if not fs_is_set(&self.hashed):
-            self.hash_names()
+            self.build_hash()
         return self.repeats
 
     def duplicates(self):
-        """Return the positions of members whose name a later one has too."""
+        """Return the positions of members whose name a later member repeats."""
         cdef Py_ssize_t i
         return [
             i for i in range(len(self)) if self.find(self.name(i)) != i
         ]
 
     def verify_on_use(self, index not None, is_there not None):
-        """Have each member's header compared when its bytes are first used; see `Shard.prove`.
+        """Compare each member's header when its bytes are first used.
+
+        Call once, before the table is shared. Further calls do nothing.
 
         Parameters
         ----------
         index : str
-            What the table was read from, for messages.
+            Path of the index that the table was read from, for error messages.
         is_there : callable
-            ``is_there(table, i, source) -> bool``: whether member `i` is where the
-            table says, although its own block says otherwise.
-
-        Notes
-        -----
-        Done once, before the table is shared.
+            ``is_there(table, i, source) -> bool``: decides about a member whose own
+            header differs from the table; extension headers may override it.
         """
         if self.verified != NULL:
             return
@@ -618,25 +630,25 @@ cdef class ExtentTable:
             raise MemoryError
 
     def mark_verified(self, i):
-        """Note that a member is where the table says: its header is not looked at."""
+        """Mark a member as verified: its header will not be compared."""
         cdef Py_ssize_t at = resolve_position(i, len(self))
         if self.verified != NULL:
             fs_set_bit(self.verified, at)
 
     def is_verified(self, i):
-        """Say whether a member is in doubt no more, if the table was."""
+        """Return whether a member of a table with `verify_on_use` was verified."""
         cdef Py_ssize_t at = resolve_position(i, len(self))
         return self.verified != NULL and fs_has_bit(self.verified, at)
 
     cdef int check(self, const void *at, uint64_t size) except -1:
-        """Complain of damage in some bytes of the index that the columns stand in."""
+        """Raise FormatError if these bytes of a borrowed column are damaged."""
         cdef blocks_t *blocks = <blocks_t *> fs_load_pointer(
             <void **> &self.columns.blocks
         )
         if blocks == NULL:
             return 0
         blocks_check(blocks, at, size, self.keeper.path)
-        if fs_load_relaxed(&blocks.left) == 0:  # the memory's owner keeps them
+        if fs_load_relaxed(&blocks.left) == 0:  # `blocks` belong to `keeper`
             self.columns.blocks = NULL
         return 0
 
@@ -647,6 +659,7 @@ cdef class ExtentTable:
     cdef int check_text(
         self, const uint64_t *ends, const uint8_t *texts, size_t size, size_t i
     ) except -1:
+        """Check a text of a column, and its ends."""
         cdef size_t before = i > 0
         cdef span_t text
         self.check(ends + i - before, (1 + before) * sizeof(uint64_t))
@@ -666,15 +679,17 @@ cdef class ExtentTable:
         )
 
     cdef int check_extents(self) except -1:
-        """The same of a whole column, as the next two."""
+        """Check the whole columns of offsets and sizes."""
         self.check(self.columns.offsets, self.columns.count * sizeof(uint64_t))
         return self.check(self.columns.sizes, self.columns.count * sizeof(uint64_t))
 
     cdef int check_names(self) except -1:
+        """Check the whole column of names."""
         self.check(self.columns.name_ends, self.columns.count * sizeof(uint64_t))
         return self.check(self.columns.names, self.columns.names_size)
 
     cdef int check_infos(self) except -1:
+        """Check the whole column of infos."""
         if self.columns.info_ends == NULL:
             return 0
         self.check(self.columns.info_ends, self.columns.count * sizeof(uint64_t))
@@ -692,19 +707,22 @@ cdef class ExtentTable:
         cdef uint32_t slot
         cdef object keeper = encode_text(name, &text)
         if not fs_is_set(&self.hashed):
-            self.hash_names()
+            self.build_hash()
         if keeper is None:
             return -1
         slot = slots_find(&self.by_name, text, name_at, &self.columns, &filling)[0]
         return -1 if slot == 0 else <Py_ssize_t> slot_entry(&self.by_name, slot)
 
-    cdef hash_names(self):
+    cdef build_hash(self):
+        """Build `by_name`, without the GIL."""
         cdef slots_t built
         cdef bint repeats = False
         cdef size_t width
         cdef int status
         if self.columns.count > MAX_ENTRIES:
-            raise MemoryError("too many members to look up by name")
+            raise MemoryError(
+                f"cannot hash {self.columns.count:,} names: limit is {MAX_ENTRIES:,}"
+            )
         self.check_names()
         with nogil:
             width = common_width(&self.columns)
@@ -729,9 +747,9 @@ cdef class ExtentTable:
 
 @cython.final
 cdef class Names:
-    """The names of a shard's members: a `Sequence` of str, made when asked for.
+    """Sequence of the names of a shard's members, decoded on access.
 
-    Bytes that are not UTF-8 come as lone surrogates (``surrogateescape``).
+    Bytes that are not UTF-8 decode to lone surrogates (``surrogateescape``).
     """
 
     def __cinit__(self, ExtentTable table not None):
@@ -768,7 +786,7 @@ cdef class Names:
     __hash__ = None
 
     def index(self, name, start=0, stop=None):
-        """Return the first position of a name; ValueError if there is none."""
+        """Return the first position of a name; raise ValueError if there is none."""
         return list(self).index(name, start, len(self) if stop is None else stop)
 
     def count(self, name):
@@ -788,37 +806,39 @@ collections.abc.Sequence.register(Names)
 
 
 cdef ExtentTable make_table(columns_t *columns):
-    """Make a table that owns the columns; trims the room they do not use."""
+    """Return a table that takes over the columns, trimmed to their contents."""
     cdef ExtentTable table = ExtentTable.__new__(ExtentTable)
     table.columns = columns[0]
     forget(columns)
     if not (
-        make_room(&table.columns, table.columns.count)
-        and make_names_room(&table.columns, table.columns.names_size)
+        reserve(&table.columns, table.columns.count)
+        and reserve_names(&table.columns, table.columns.names_size)
         and trim_infos(&table.columns)
     ):
         raise MemoryError
     return table
 
 
-# Many names looked up at once: the memory that each needs is asked for before.
+# Look-up of many names: cache lines are prefetched a batch ahead.
 
-cdef inline void expect_name(const uint8_t *at, const wanted_t *wanted) noexcept nogil:
-    """Ask for the name that is compared with one that is wanted."""
+cdef inline void prefetch_name(
+    const uint8_t *at, const wanted_t *wanted
+) noexcept nogil:
+    """Prefetch the stored name that will be compared with a wanted one."""
     fs_prefetch_line(at)
     fs_prefetch_line(at + wanted.name.left - 1)
 
 
-cdef void find_some(
+cdef void find_batch(
     const slots_t *slots, const columns_t *columns, wanted_t *wanted, size_t count,
     int64_t *found,
 ) noexcept nogil:
-    """Look up names side by side: each step waits for memory of the one before."""
+    """Look up a batch of names; each step uses memory that the last prefetched."""
     cdef size_t k
     cdef uint32_t slot
     cdef uint32_t filling = 0
     cdef uint64_t end
-    cdef uint32_t[<int> AT_ONCE] entries
+    cdef uint32_t[<int> BATCH] entries
     for k in range(count):
         wanted[k].hashed = slots_hash(wanted[k].name)
         fs_prefetch_line(slots_home(slots, wanted[k].hashed))
@@ -828,47 +848,47 @@ cdef void find_some(
         if columns.name_width == 0:
             fs_prefetch_line(columns.name_ends + entries[k])
         else:
-            expect_name(columns.names + entries[k] * columns.name_width, &wanted[k])
+            prefetch_name(columns.names + entries[k] * columns.name_width, &wanted[k])
     if columns.name_width == 0:
         for k in range(count):
             end = fs_load(columns.name_ends + entries[k])
             end = min(end, <uint64_t> columns.names_size)
             end -= min(end, <uint64_t> wanted[k].name.left)
-            expect_name(columns.names + end, &wanted[k])
+            prefetch_name(columns.names + end, &wanted[k])
     for k in range(count):
         slot = slots_find_hashed(
             slots, wanted[k].hashed, wanted[k].name, name_at, columns, &filling
         )[0]
-        found[wanted[k].place] = (
+        found[wanted[k].ordinal] = (
             -1 if slot == 0 else <int64_t> slot_entry(slots, slot)
         )
 
 
-cdef void expect_texts(list texts, size_t start) noexcept:
-    """Ask for the next texts of a list, in a loop of its own: for many at once."""
+cdef void prefetch_texts(list texts, size_t start) noexcept:
+    """Prefetch the next batch of a list of str, in one loop to overlap misses."""
     cdef size_t k
-    cdef size_t end = min(start + AT_ONCE, <size_t> len(texts))
+    cdef size_t end = min(start + BATCH, <size_t> len(texts))
     for k in range(start, end):
         fs_prefetch_line(PyList_GET_ITEM(texts, k))
         fs_prefetch_line(<char *> PyList_GET_ITEM(texts, k) + LINE)
 
 
 def find_names(ExtentTable names not None, list wanted not None, str suffix not None):
-    """Return the positions of names, -1 where there is none: an array of int64.
+    """Return the positions of names as an array of int64; -1: no such name.
 
     Parameters
     ----------
     names : ExtentTable
-        All of UTF-8: half a surrogate pair stands for no byte of them.
+        Its names must be UTF-8: a name with a lone surrogate is not found.
     wanted : list of str
-        Names without their end.
+        Names without `suffix`.
     suffix : str
-        That end, in ASCII.
+        End of all names, in ASCII.
 
     Raises
     ------
     TypeError
-        One is no str.
+        A name is not a str.
     """
     cdef const char *text = NULL
     cdef Py_ssize_t size = 0
@@ -877,45 +897,45 @@ def find_names(ExtentTable names not None, list wanted not None, str suffix not 
     cdef const char *end_at = end
     cdef size_t used = 0
     cdef size_t count = 0
-    cdef size_t place
-    cdef wanted_t[<int> AT_ONCE] some
+    cdef size_t k
+    cdef wanted_t[<int> BATCH] batch
     cdef object positions = array("q", bytes(8 * len(wanted)))
     cdef Py_buffer buffer
     cdef int64_t *found
-    cdef uint8_t *room
+    cdef uint8_t *buffered         # the names of a batch
     if not wanted or names.columns.count == 0:
         return array("q", [-1]) * len(wanted)
-    names.find(suffix)             # builds the hash
-    room = <uint8_t *> malloc(ROOM)
-    if room == NULL:
+    names.find(suffix)             # builds the hash table
+    buffered = <uint8_t *> malloc(BATCH_BYTES)
+    if buffered == NULL:
         raise MemoryError
     found = int64s_of(positions, &buffer, writable=True)
     try:
-        for place in range(<size_t> len(wanted)):
-            if place % AT_ONCE == 0:
-                expect_texts(wanted, place)
-            name = wanted[place]
+        for k in range(<size_t> len(wanted)):
+            if k % BATCH == 0:
+                prefetch_texts(wanted, k)
+            name = wanted[k]
             if not isinstance(name, str):
-                raise TypeError(f"names are str, not {type(name).__name__}")
+                raise TypeError(f"name must be str, got {type(name).__name__}")
             try:
                 text = PyUnicode_AsUTF8AndSize(name, &size)
             except UnicodeEncodeError:
-                found[place] = -1
+                found[k] = -1
                 continue
-            if <size_t> (size + end_size) > ROOM // 2:
-                found[place] = names.find(name + suffix)
+            if <size_t> (size + end_size) > BATCH_BYTES // 2:
+                found[k] = names.find(name + suffix)
                 continue
-            if count == AT_ONCE or used + size + end_size > ROOM:
-                find_some(&names.by_name, &names.columns, some, count, found)
+            if count == BATCH or used + size + end_size > BATCH_BYTES:
+                find_batch(&names.by_name, &names.columns, batch, count, found)
                 count = used = 0
-            memcpy(room + used, text, size)
-            memcpy(room + used + size, end_at, end_size)
-            some[count].name = span_of(room + used, size + end_size)
-            some[count].place = place
+            memcpy(buffered + used, text, size)
+            memcpy(buffered + used + size, end_at, end_size)
+            batch[count].name = span_of(buffered + used, size + end_size)
+            batch[count].ordinal = k
             used += size + end_size
             count += 1
-        find_some(&names.by_name, &names.columns, some, count, found)
+        find_batch(&names.by_name, &names.columns, batch, count, found)
     finally:
         PyBuffer_Release(&buffer)
-        free(room)
+        free(buffered)
     return positions

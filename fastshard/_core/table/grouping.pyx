@@ -1,10 +1,10 @@
-"""Members grouped into samples by key, by name and position.
+"""Grouping of members into samples by key; tables and groupings on index memory.
 
-A key ends at the first dot (or the last) of a name's last part, the field is
-what follows it. A leading ``./`` is part of neither. Names without a dot there,
-names whose last part begins with one, and names below ``__x__`` belong to no
-sample. The convention is WebDataset's, but members of one sample need not be
-neighbours. The order of samples is that of their first members.
+A key ends at the first dot (or the last) of the last part of a name; the field follows
+it. A leading ``./`` belongs to neither. Names without a dot there, names whose last
+part begins with a dot, and names below ``__x__`` belong to no sample. The convention is
+WebDataset's, but members of a sample need not be adjacent. Samples are in the order of
+their first members.
 """
 
 cimport cython
@@ -17,13 +17,13 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from fastshard._core.buffers cimport bytes_of
 from fastshard._core.io.source cimport MappedFile
 from fastshard._core.platform cimport fs_is_set, fs_load32, fs_set
-from fastshard._core.span cimport span_of, span_t, take
+from fastshard._core.span cimport lower_ascii, span_of, span_t, take
 from fastshard._core.table.checksums cimport (
-    SHIFT, blocks_check, blocks_free, blocks_new, blocks_right, blocks_t, count_of,
+    SHIFT, blocks_check, blocks_free, blocks_new, block_matches, blocks_t, count_of,
 )
 from fastshard._core.table.extents cimport (
-    MAX_ENTRIES, ExtentTable, hash_bytes, has_unchecked_blocks, name_at, slot_entry, slots_find,
-    slots_free, slots_init, slots_t, decode_text, encode_text,
+    MAX_ENTRIES, ExtentTable, hash_bytes, has_unchecked_blocks, name_at, slot_entry,
+    slots_find, slots_free, slots_init, slots_t, decode_text, encode_text,
 )
 
 from fastshard.errors import FormatError
@@ -31,15 +31,15 @@ from fastshard.errors import FormatError
 cdef enum:
     NO_KEY = 0xffffffff
     NO_SAMPLE = 0xffffffff
-    MANY_FIELDS = 64               # compared pair by pair up to here
+    MAX_PAIRWISE = 64              # fields of a sample compared pair by pair
 
-cdef uint64_t MOST = 0xffffffff    # positions that a row of a key can hold
+cdef uint64_t MAX_POSITION = 0xffffffff  # of a sample, in a key row
 
 
-# Samples, found in C and held as columns.
+# Samples as columns.
 
 cdef inline span_t plain_name(span_t name) noexcept nogil:
-    """A name without the ``./`` that ``tar -C folder .`` puts before each."""
+    """Strip the ``./`` that ``tar -C folder .`` puts before each name."""
     while name.left >= 2 and name.at[0] == c'.' and name.at[1] == c'/':
         take(&name, 2)
         while name.left > 0 and name.at[0] == c'/':
@@ -47,9 +47,9 @@ cdef inline span_t plain_name(span_t name) noexcept nogil:
     return name
 
 
-cdef inline uint32_t member_at(const groups_t *groups, uint32_t place) noexcept nogil:
-    """A member's position; `Grouping.check` complains of one that is none."""
-    cdef uint32_t member = fs_load32(groups.members + place)
+cdef inline uint32_t member_at(const groups_t *groups, uint32_t k) noexcept nogil:
+    """Return entry `k` of `members`, or 0 if invalid: see `Grouping.check`."""
+    cdef uint32_t member = fs_load32(groups.members + k)
     return member if member < groups.columns.count else 0
 
 
@@ -63,7 +63,7 @@ cdef const uint8_t *last_byte(span_t text, uint8_t byte) noexcept nogil:
 
 
 cdef bint is_meta(span_t name) noexcept nogil:
-    """Whether the first part of a name is of the form ``__x__``."""
+    """Return whether the first part of a name is of the form ``__x__``."""
     cdef const uint8_t *slash = NULL
     cdef size_t size = name.left
     if size < 4 or name.at[0] != c'_' or name.at[1] != c'_':
@@ -75,7 +75,7 @@ cdef bint is_meta(span_t name) noexcept nogil:
 
 
 cdef uint32_t key_end_of(span_t name, bint last_dot) noexcept nogil:
-    """Where the key of a name ends, in bytes from the name's start; or NO_KEY."""
+    """Return the end of the key in bytes from the start of the name, or NO_KEY."""
     cdef span_t part = plain_name(name)  # the last part of the name
     cdef const uint8_t *slash = last_byte(part, c'/')
     cdef const uint8_t *dot
@@ -93,20 +93,21 @@ cdef uint32_t key_end_of(span_t name, bint last_dot) noexcept nogil:
 cdef uint32_t key_end_at(
     const groups_t *groups, uint32_t member, span_t name
 ) noexcept nogil:
+    """Return the end of the key of a member that has one."""
     if groups.key_ends != NULL:
         return groups.key_ends[member]
-    return key_end_of(name, groups.last_dot)  # that it has a key, the index says
+    return key_end_of(name, groups.last_dot)  # NO_KEY only in a damaged index
 
 
 cdef span_t member_key(const groups_t *groups, uint32_t member) noexcept nogil:
-    """The key of a member that has one; never more than its name is now."""
+    """Return the key of a member that has one, within the bounds of its name."""
     cdef span_t name = name_at(groups.columns, member)
     cdef uint32_t end = key_end_at(groups, member, name)
     return plain_name(span_of(name.at, min(<size_t> end, name.left)))
 
 
 cdef span_t key_at(const void *context, uint32_t sample) noexcept nogil:
-    """The key of a sample: its first member's."""
+    """Return the key of a sample: that of its first member."""
     cdef const groups_t *groups = <const groups_t *> context
     cdef uint32_t start, end
     members_range(groups, sample, &start, &end)
@@ -115,20 +116,21 @@ cdef span_t key_at(const void *context, uint32_t sample) noexcept nogil:
     return member_key(groups, member_at(groups, start))
 
 
-# While samples are found, `starts` holds the first member of each.
 cdef span_t first_key_at(const void *context, uint32_t sample) noexcept nogil:
+    """Return the key of a sample while `starts` still holds first members."""
     cdef const groups_t *groups = <const groups_t *> context
     return member_key(groups, groups.starts[sample])
 
 
 cdef span_t field_at(const groups_t *groups, uint32_t member) noexcept nogil:
+    """Return the field of a member that has a key, not lower-cased."""
     cdef span_t name = name_at(groups.columns, member)
     take(&name, <size_t> key_end_at(groups, member, name) + 1)
     return name
 
 
 cdef bint continues(const groups_t *groups, size_t i) noexcept nogil:
-    """Whether a member has the key of the one before it."""
+    """Return whether a member has the key of the one before it."""
     cdef span_t key, other
     if i == 0 or groups.key_ends[i - 1] != groups.key_ends[i]:
         return False
@@ -138,8 +140,8 @@ cdef bint continues(const groups_t *groups, size_t i) noexcept nogil:
 
 
 cdef size_t measure_keys(groups_t *groups, bint last_dot) noexcept nogil:
-    """Fill `key_ends`; return the number of runs of neighbours with one key."""
-    cdef size_t runs = 0
+    """Fill `key_ends`; return the number of key changes, an upper bound of samples."""
+    cdef size_t changes = 0
     cdef size_t i
     cdef span_t name
     cdef size_t count = groups.columns.count
@@ -149,16 +151,16 @@ cdef size_t measure_keys(groups_t *groups, bint last_dot) noexcept nogil:
         if not is_meta(plain_name(name)):
             groups.key_ends[i] = key_end_of(name, last_dot)
         if groups.key_ends[i] != NO_KEY and not continues(groups, i):
-            runs += 1
-    return runs
+            changes += 1
+    return changes
 
 
 cdef uint32_t find_samples(
-    groups_t *groups, slots_t *by_key, uint32_t *sample_of, size_t most
+    groups_t *groups, slots_t *by_key, uint32_t *sample_of, size_t max_samples
 ) noexcept nogil:
-    """Number the samples in `sample_of`; `starts` gets their first members.
+    """Set `sample_of` of each member and `starts` to first members; return the count.
 
-    There are at most `most`, unless somebody changes the names meanwhile.
+    There are no more than `max_samples`, unless mapped names change meanwhile.
     """
     cdef uint32_t count = 0
     cdef uint32_t filling = 0
@@ -175,7 +177,7 @@ cdef uint32_t find_samples(
             by_key, member_key(groups, <uint32_t> i), first_key_at, groups, &filling
         )
         if slot[0] == 0:
-            if count == most:
+            if count == max_samples:
                 continue
             groups.starts[count] = <uint32_t> i
             count += 1
@@ -185,9 +187,9 @@ cdef uint32_t find_samples(
 
 
 cdef void gather_members(groups_t *groups, const uint32_t *sample_of) noexcept nogil:
-    """Turn `starts` into places in `members`, and fill it, in order."""
+    """Turn `starts` into indices of `members`, and fill `members` in order."""
     cdef size_t i
-    cdef uint32_t place = 0
+    cdef uint32_t total = 0
     cdef uint32_t size
     cdef uint32_t *starts = groups.starts
     for i in range(<size_t> groups.count + 1):
@@ -197,19 +199,15 @@ cdef void gather_members(groups_t *groups, const uint32_t *sample_of) noexcept n
             starts[sample_of[i]] += 1
     for i in range(<size_t> groups.count + 1):
         size = starts[i]
-        starts[i] = place
-        place += size
+        starts[i] = total
+        total += size
     for i in range(groups.columns.count):
         if sample_of[i] != NO_SAMPLE:
             groups.members[starts[sample_of[i]]] = <uint32_t> i
             starts[sample_of[i]] += 1
-    for i in range(groups.count, 0, -1):  # each start stands at its end: step back
+    for i in range(groups.count, 0, -1):  # each start is now at the end: shift back
         starts[i] = starts[i - 1]
     starts[0] = 0
-
-
-cdef inline uint8_t lowered(uint8_t byte) noexcept nogil:
-    return byte + 32 if c'A' <= byte <= c'Z' else byte
 
 
 cdef bint same_text(span_t a, span_t b, bint lower) noexcept nogil:
@@ -219,18 +217,18 @@ cdef bint same_text(span_t a, span_t b, bint lower) noexcept nogil:
     if not lower:
         return memcmp(a.at, b.at, a.left) == 0
     for i in range(a.left):
-        if lowered(a.at[i]) != lowered(b.at[i]):
+        if lower_ascii(a.at[i]) != lower_ascii(b.at[i]):
             return False
     return True
 
 
-cdef bint is_field(span_t own, span_t asked, bint lower) noexcept nogil:
-    """Whether a member's field, lowered where that is the rule, is `asked`."""
+cdef bint is_field(span_t own, span_t wanted, bint lower) noexcept nogil:
+    """Return whether a field, lower-cased if `lower`, equals `wanted`."""
     cdef size_t i
-    if own.left != asked.left:
+    if own.left != wanted.left:
         return False
     for i in range(own.left):
-        if (lowered(own.at[i]) if lower else own.at[i]) != asked.at[i]:
+        if (lower_ascii(own.at[i]) if lower else own.at[i]) != wanted.at[i]:
             return False
     return True
 
@@ -243,15 +241,18 @@ cdef bint is_ascii(span_t text) noexcept nogil:
     return bits < 0x80
 
 
-cdef bint may_repeat(const groups_t *groups, uint32_t sample, bint lower) noexcept nogil:
-    """Whether a field may come twice: yes if it does, maybe where it is costly.
+cdef bint may_repeat(
+    const groups_t *groups, uint32_t sample, bint lower
+) noexcept nogil:
+    """Return whether a field of a sample may repeat; false positives are allowed.
 
-    Lowering what is not ASCII takes Python, so such fields count as doubtful.
+    Samples with many fields, and fields to lower-case that are not ASCII, count as
+    repeating: Python decides about them, in `Grouping.find_repeat`.
     """
     cdef uint32_t start, end, i, k
     cdef span_t field
     members_range(groups, sample, &start, &end)
-    if end - start > MANY_FIELDS:
+    if end - start > MAX_PAIRWISE:
         return True
     for i in range(start, end):
         field = field_at(groups, member_at(groups, i))
@@ -267,39 +268,39 @@ cdef void free_groups(groups_t *groups) noexcept nogil:
     free(groups.key_ends)
     free(groups.starts)
     free(groups.members)
-    free(groups.doubtful)
+    free(groups.repeat_flags)
 
 
 cdef int build_groups(groups_t *groups, slots_t *by_key, bint lower) noexcept nogil:
-    """Fill `groups`, whose `columns` and rule are set. -1: no memory."""
+    """Fill `groups`, whose `columns` and `last_dot` are set; -1: out of memory."""
     cdef size_t count = groups.columns.count
-    cdef size_t runs
+    cdef size_t bound              # of the number of samples
     cdef uint32_t *sample_of = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
     groups.key_ends = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
     groups.members = <uint32_t *> malloc((count + 1) * sizeof(uint32_t))
     if sample_of == NULL or groups.key_ends == NULL or groups.members == NULL:
         free(sample_of)
         return -1
-    runs = measure_keys(groups, groups.last_dot)
-    groups.starts = <uint32_t *> malloc((runs + 1) * sizeof(uint32_t))
-    groups.doubtful = <uint8_t *> calloc(runs + 1, 1)
+    bound = measure_keys(groups, groups.last_dot)
+    groups.starts = <uint32_t *> malloc((bound + 1) * sizeof(uint32_t))
+    groups.repeat_flags = <uint8_t *> calloc(bound + 1, 1)
     if (
-        groups.starts == NULL or groups.doubtful == NULL
-        or not slots_init(by_key, runs)
+        groups.starts == NULL or groups.repeat_flags == NULL
+        or not slots_init(by_key, bound)
     ):
         free(sample_of)
         return -1
-    groups.count = find_samples(groups, by_key, sample_of, runs)
+    groups.count = find_samples(groups, by_key, sample_of, bound)
     gather_members(groups, sample_of)
     groups.grouped = groups.starts[groups.count]
     free(sample_of)
     for i in range(groups.count):
-        groups.doubtful[i] = may_repeat(groups, i, lower)
+        groups.repeat_flags[i] = may_repeat(groups, i, lower)
     return 0
 
 
 cdef int build_by_key(const groups_t *groups, slots_t *by_key) noexcept nogil:
-    """Hash every sample's key; of equal ones the first stays. -1: no memory."""
+    """Hash the keys of all samples, of duplicates the first; -1: out of memory."""
     cdef uint32_t filling = 0
     cdef uint32_t *slot
     cdef uint32_t i
@@ -312,12 +313,12 @@ cdef int build_by_key(const groups_t *groups, slots_t *by_key) noexcept nogil:
     return 0
 
 
-# Samples as Python sees them.
+# Samples as Python objects.
 
 @cython.final
 @cython.no_gc
 cdef class Grouping:
-    """Which members make which sample; built on first use, without the GIL.
+    """Grouping of a table's members into samples; built on first use, without the GIL.
 
     Parameters
     ----------
@@ -325,7 +326,7 @@ cdef class Grouping:
     last_dot : bool
         Keys end at the last dot of a name's last part, not at the first.
     lower : bool
-        Fields are lower-cased.
+        Lower-case fields.
     """
 
     def __cinit__(self, ExtentTable table not None, bint last_dot, bint lower):
@@ -336,14 +337,18 @@ cdef class Grouping:
     def __reduce__(self):
         raise TypeError("a Grouping does not pickle; pickle the shard")
 
-    cdef groups_t *built(self) except NULL:
+    cdef groups_t *get_groups(self) except NULL:
+        """Return the groups; build them first if needed."""
         cdef groups_t groups
         cdef slots_t by_key
         cdef int status
         if fs_is_set(&self.grouped):
             return &self.groups
         if self.table.columns.count >= MAX_ENTRIES:
-            raise MemoryError("too many members to group into samples")
+            raise MemoryError(
+                f"cannot group {self.table.columns.count:,} members: the limit is "
+                f"{MAX_ENTRIES - 1:,}"
+            )
         memset(&groups, 0, sizeof(groups))
         memset(&by_key, 0, sizeof(by_key))
         groups.columns = &self.table.columns
@@ -366,9 +371,9 @@ cdef class Grouping:
             raise MemoryError
         return &self.groups
 
-    cdef hash_keys(self):
-        """Make `by_key` for samples that an index lists."""
-        cdef groups_t *groups = self.built()
+    cdef build_hash(self):
+        """Build `by_key` of samples that an index lists."""
+        cdef groups_t *groups = self.get_groups()
         cdef slots_t built
         cdef int status
         self.check_all()
@@ -384,8 +389,8 @@ cdef class Grouping:
         slots_free(&built)         # another thread was faster
 
     cdef int check_all(self) except -1:
-        """Complain of damage in what an index lists of samples, and in names."""
-        cdef groups_t *groups = self.built()
+        """Raise FormatError if index blocks of the samples or names are damaged."""
+        cdef groups_t *groups = self.get_groups()
         if not has_unchecked_blocks(self.table):
             return 0
         self.table.check_names()
@@ -394,9 +399,9 @@ cdef class Grouping:
             self.table.check(groups.members, 4 * <uint64_t> groups.grouped)
         return 0
 
-    cdef groups_t *sound(self, Py_ssize_t sample) except NULL:
-        """The groups, in which all that an index says of a sample is checked."""
-        cdef groups_t *groups = self.built()
+    cdef groups_t *check_index(self, Py_ssize_t sample) except NULL:
+        """Check the index blocks of a sample, and return the groups."""
+        cdef groups_t *groups = self.get_groups()
         cdef uint32_t start, end, i
         if self.keeper is None or not has_unchecked_blocks(self.table):
             return groups
@@ -408,8 +413,8 @@ cdef class Grouping:
         return groups
 
     cdef int check(self, Py_ssize_t sample) except -1:
-        """Complain of a sample that an index lists and that cannot be."""
-        cdef groups_t *groups = self.sound(sample)
+        """Raise FormatError if an index lists a sample with invalid members."""
+        cdef groups_t *groups = self.check_index(sample)
         cdef uint32_t start, end, i
         if self.keeper is None:
             return 0
@@ -420,17 +425,18 @@ cdef class Grouping:
                 break
         if start == end:
             raise FormatError(
-                f"sample {sample:,} is listed with members that do not exist",
+                f"the index lists sample {sample:,} with members that do not exist",
                 self.keeper.path, 0,
             )
         return 0
 
     cdef Py_ssize_t count(self) except -1:
-        return self.built().count
+        """Return the number of samples."""
+        return self.get_groups().count
 
     def field_counts(self):
-        """Return how many members hold each field, in order of appearance."""
-        cdef groups_t *groups = self.built()
+        """Return the number of members of each field, in order of first appearance."""
+        cdef groups_t *groups = self.get_groups()
         cdef uint32_t i
         self.check_all()
         counts = {}
@@ -440,22 +446,22 @@ cdef class Grouping:
         return counts
 
     def repeats(self):
-        """Return the positions of members whose sample has their field before."""
+        """Return for each sample with repeats the first member whose field repeats."""
         cdef Py_ssize_t sample, member
         found = []
         for sample in range(self.count()):
-            member = self.repeated(sample)
+            member = self.find_repeat(sample)
             if member >= 0:
                 found.append(member)
         return found
 
     @property
     def may_repeat(self):
-        """Whether a sample may have a field twice; an index may say that none has."""
+        """Whether a field may repeat in a sample; False: the index rules it out."""
         return not self.groups.unique
 
     def having(self, tuple fields not None):
-        """Return for each sample whether it has all these fields: 0 or 1 a byte."""
+        """Return a byte for each sample: 1 if it has all these fields, else 0."""
         cdef Py_ssize_t sample
         cdef Py_ssize_t count = self.count()
         found = bytearray(b"\1") * count
@@ -467,11 +473,12 @@ cdef class Grouping:
         return found
 
     cdef str key(self, Py_ssize_t sample):
-        return decode_text(key_at(self.sound(sample), <uint32_t> sample))
+        """Return the key of a sample."""
+        return decode_text(key_at(self.check_index(sample), <uint32_t> sample))
 
     cdef Py_ssize_t find(self, object key) except -2:
-        """Return the sample of this key, or -1; a ``./`` before it is no part of it."""
-        cdef groups_t *groups = self.built()
+        """Return the sample of a key, or -1. A leading ``./`` is ignored."""
+        cdef groups_t *groups = self.get_groups()
         cdef span_t text
         cdef uint32_t filling = 0
         cdef uint32_t slot
@@ -479,28 +486,28 @@ cdef class Grouping:
         if keeper is None:
             return -1
         if not fs_is_set(&self.hashed):
-            self.hash_keys()
+            self.build_hash()
         text = plain_name(text)
         slot = slots_find(&self.by_key, text, key_at, groups, &filling)[0]
         return -1 if slot == 0 else <Py_ssize_t> slot_entry(&self.by_key, slot)
 
     cdef Py_ssize_t width(self, Py_ssize_t sample) except -1:
-        """Return how many members a sample has."""
-        cdef groups_t *groups = self.sound(sample)
+        """Return the number of members of a sample."""
+        cdef groups_t *groups = self.check_index(sample)
         cdef uint32_t start, end
         members_range(groups, <uint32_t> sample, &start, &end)
         return end - start
 
     cdef list members(self, Py_ssize_t sample):
         """Return the positions of a sample's members, in the shard's order."""
-        cdef groups_t *groups = self.sound(sample)
+        cdef groups_t *groups = self.check_index(sample)
         cdef uint32_t start, end, i
         members_range(groups, <uint32_t> sample, &start, &end)
         return [member_at(groups, i) for i in range(start, end)]
 
     cdef str field(self, Py_ssize_t member):
         """Return the field of a member that belongs to a sample."""
-        cdef groups_t *groups = self.built()
+        cdef groups_t *groups = self.get_groups()
         cdef str field
         if has_unchecked_blocks(self.table):
             self.table.check_name(member)
@@ -509,7 +516,7 @@ cdef class Grouping:
 
     cdef Py_ssize_t member(self, Py_ssize_t sample, object field) except -2:
         """Return the position of the member that holds a field, or -1."""
-        cdef groups_t *groups = self.sound(sample)
+        cdef groups_t *groups = self.check_index(sample)
         cdef uint32_t start, end, member, i
         cdef span_t text, own
         cdef bint matches
@@ -520,7 +527,7 @@ cdef class Grouping:
         for i in range(start, end):
             member = member_at(groups, i)
             own = field_at(groups, member)
-            if self.lower and not is_ascii(own):  # Python knows how to lower those
+            if self.lower and not is_ascii(own):  # str.lower knows Unicode
                 matches = decode_text(own).lower() == field
             else:
                 matches = is_field(own, text, self.lower)
@@ -528,13 +535,13 @@ cdef class Grouping:
                 return member
         return -1
 
-    cdef Py_ssize_t repeated(self, Py_ssize_t sample) except -2:
-        """Return the first member whose field an earlier one has too, or -1."""
-        cdef groups_t *groups = self.sound(sample)
+    cdef Py_ssize_t find_repeat(self, Py_ssize_t sample) except -2:
+        """Return the first member of a sample whose field repeats, or -1."""
+        cdef groups_t *groups = self.check_index(sample)
         if groups.unique:
             return -1
-        if groups.doubtful != NULL:
-            if not groups.doubtful[sample]:
+        if groups.repeat_flags != NULL:
+            if not groups.repeat_flags[sample]:
                 return -1
         elif not may_repeat(groups, <uint32_t> sample, self.lower):
             return -1
@@ -552,40 +559,39 @@ cdef class Grouping:
             free_groups(&self.groups)
 
 
-# Tables and groupings on memory that holds an index: nothing is copied.
+# Tables and groupings on index memory, without copies.
 #
-# The memory is a mapped file, or bytes where the index was read. Its numbers may
-# be anything, and may change: here it is only checked that each column lies in
-# the memory; what a column says is checked where it is used. Checksums of its blocks
-# are compared at once where it was read, and block by block, when one is first used,
-# where it is mapped.
+# The memory is a mapped file, or bytes if the index was read. Its numbers may have any
+# value and may change: these functions check only that each column lies in the memory;
+# values are checked at use. Block checksums are compared at once if the index was read,
+# and at the first use of each block if it is mapped.
 
 @cython.final
 @cython.no_gc
 cdef class IndexMemory:
-    """The bytes of an index file, mapped or copied.
+    """Memory of an index file, mapped or copied.
 
     Parameters
     ----------
     owner : MappedFile or bytes
     path : str
-        For messages.
+        For error messages.
     sums : bytes, optional
         Checksums of the blocks from `start` to `end`; see `block_sums`.
     start, end : int
-        Bytes of the file.
+        Range in bytes of the file.
 
     Raises
     ------
     FormatError
-        The memory is bytes, and a checksum is wrong.
+        The owner is bytes, and a checksum is wrong.
     """
 
     cdef object owner
     cdef readonly object path
     cdef uint8_t *base
     cdef readonly uint64_t nbytes
-    cdef blocks_t *blocks          # NULL: there are no checksums
+    cdef blocks_t *blocks          # NULL: no checksums
 
     def __cinit__(
         self, owner not None, path not None, bytes sums=None, uint64_t start=0,
@@ -604,35 +610,38 @@ cdef class IndexMemory:
         if start > end or end > self.nbytes or (
             <size_t> len(sums) != 4 * count_of(end - start)
         ):
-            raise ValueError("checksums of other blocks than there are")
+            raise ValueError(
+                f"{len(sums):,} bytes of checksums do not fit blocks from {start:,} to "
+                f"{end:,} of {self.nbytes:,}"
+            )
         self.blocks = blocks_new(
             self.base + start, end - start, start,
             <const uint8_t *> PyBytes_AS_STRING(sums),
         )
         if self.blocks == NULL:
             raise MemoryError
-        if not isinstance(owner, MappedFile):  # it is ours, and never changes
+        if not isinstance(owner, MappedFile):  # bytes never change: check once
             blocks_check(self.blocks, self.base + start, end - start, path)
 
     def __dealloc__(self):
         blocks_free(self.blocks)
 
     def find_damage(self):
-        """Return where blocks begin whose checksums are wrong; all are compared now."""
+        """Compare all checksums; return the offsets of blocks that do not match."""
         cdef size_t k
-        cdef bint right
+        cdef bint matches
         found = []
         if self.blocks == NULL:
             return found
         for k in range(self.blocks.count):
             with nogil:
-                right = blocks_right(self.blocks, k)
-            if not right:
+                matches = block_matches(self.blocks, k)
+            if not matches:
                 found.append(self.blocks.start + (<uint64_t> k << SHIFT))
         return found
 
     cdef blocks_t *unchecked(self) noexcept:
-        """The blocks, or NULL: none needs to be checked."""
+        """Return the blocks, or NULL if all are checked."""
         if self.blocks == NULL or self.blocks.left == 0:
             return NULL
         return self.blocks
@@ -641,19 +650,25 @@ cdef class IndexMemory:
         PyBuffer_FillInfo(buffer, self, self.base, self.nbytes, 1, flags)
 
     def read(self, uint64_t offset, uint64_t size):
-        """Return bytes of their own."""
+        """Return a copy of an extent."""
         return PyBytes_FromStringAndSize(<const char *> self.at(offset, size, 1), size)
 
     def __reduce__(self):
         raise TypeError("the memory of an index does not pickle; pickle the shard")
 
     cdef uint8_t *at(self, uint64_t offset, uint64_t count, size_t width) except NULL:
-        """Where a column begins, whose items must lie in the memory."""
+        """Return a pointer to a column of `count` items of `width` bytes.
+
+        Raises FormatError if it does not lie in the memory, or is not aligned.
+        """
         if (
             offset > self.nbytes or count > (self.nbytes - offset) // width
             or offset % width != 0
         ):
-            raise FormatError("the index ends before its columns do", self.path, 0)
+            raise FormatError(
+                f"a column of {count:,} items of {width} bytes at byte {offset:,} is "
+                f"outside the index of {self.nbytes:,} bytes", self.path, 0,
+            )
         return self.base + offset
 
 
@@ -662,22 +677,22 @@ def borrow_table(
     uint64_t name_ends, uint64_t names, uint64_t names_size, uint64_t info_ends,
     uint64_t infos, uint64_t infos_size,
 ):
-    """Return a table whose columns stand at these bytes of an index.
+    """Return a table whose columns lie in an index.
 
     Parameters
     ----------
     memory : IndexMemory
     count : int
-        Members.
+        Number of members.
     offsets, sizes, name_ends, names, info_ends, infos : int
-        Where each column begins. `info_ends` 0: there is no info.
+        Offset of each column in bytes. `info_ends` 0: no infos.
     names_size, infos_size : int
-        Bytes of all names, of all infos.
+        Sizes of these columns in bytes.
 
     Raises
     ------
     FormatError
-        A column reaches beyond the index.
+        A column is outside the index.
     """
     cdef ExtentTable table = ExtentTable.__new__(ExtentTable)
     table.keeper = memory
@@ -700,30 +715,33 @@ def borrow_grouping(
     uint64_t starts, uint64_t grouped, uint64_t members, bint last_dot, bint lower,
     bint unique,
 ):
-    """Return the samples that an index lists.
+    """Return a grouping whose columns lie in an index.
 
     Parameters
     ----------
     table : ExtentTable
     memory : IndexMemory
     samples, grouped : int
-        Samples, and members that belong to one.
+        Number of samples, and of members that belong to one.
     starts, members : int
-        Where the columns begin: ``starts`` has one more number than samples.
+        Offsets of the columns in bytes; ``starts`` has ``samples + 1`` numbers.
     last_dot, lower : bool
         As for `Grouping`.
     unique : bool
-        The index says that no sample has a field twice.
+        The index records that no field repeats in a sample.
 
     Raises
     ------
     FormatError
-        There are more samples than members, or a column reaches beyond the index.
+        There are more samples than members, or a column is outside the index.
     """
     cdef Grouping grouping = Grouping(table, last_dot, lower)
     cdef groups_t *groups = &grouping.groups
     if samples > grouped or grouped > table.columns.count or grouped >= MAX_ENTRIES:
-        raise FormatError("more samples than members", memory.path, 0)
+        raise FormatError(
+            f"the index lists {samples:,} samples and {grouped:,} members of samples, "
+            f"but {table.columns.count:,} members", memory.path, 0,
+        )
     groups.starts = <uint32_t *> memory.at(starts, samples + 1, 4)
     groups.members = <uint32_t *> memory.at(members, grouped, 4)
     groups.count = <uint32_t> samples
@@ -736,8 +754,8 @@ def borrow_grouping(
     return grouping
 
 
-cdef object copied(const void *column, size_t size):
-    """Return the bytes of a column."""
+cdef object copy_column(const void *column, size_t size):
+    """Return a copy of a column."""
     return PyBytes_FromStringAndSize(<const char *> column, size)
 
 
@@ -747,8 +765,8 @@ def copy_columns(ExtentTable table not None):
     Returns
     -------
     dict of str to bytes
-        ``offsets``, ``sizes``, ``name_ends``: native 64-bit numbers, one a
-        member; ``names``; ``info_ends`` and ``infos``, empty without info.
+        ``offsets``, ``sizes``, ``name_ends``: a native uint64 for each member;
+        ``names``; ``info_ends`` and ``infos``, empty without infos.
     """
     cdef size_t width = 8 * table.columns.count
     cdef bint has_info = table.columns.info_ends != NULL
@@ -756,12 +774,12 @@ def copy_columns(ExtentTable table not None):
     table.check_names()
     table.check_infos()
     return {
-        "offsets": copied(table.columns.offsets, width),
-        "sizes": copied(table.columns.sizes, width),
-        "name_ends": copied(table.columns.name_ends, width),
-        "names": copied(table.columns.names, table.columns.names_size),
-        "info_ends": copied(table.columns.info_ends, width if has_info else 0),
-        "infos": copied(table.columns.infos, table.columns.infos_size),
+        "offsets": copy_column(table.columns.offsets, width),
+        "sizes": copy_column(table.columns.sizes, width),
+        "name_ends": copy_column(table.columns.name_ends, width),
+        "names": copy_column(table.columns.names, table.columns.names_size),
+        "info_ends": copy_column(table.columns.info_ends, width if has_info else 0),
+        "infos": copy_column(table.columns.infos, table.columns.infos_size),
     }
 
 
@@ -771,32 +789,32 @@ def copy_samples(Grouping grouping not None):
     Returns
     -------
     starts, members : bytes
-        Native 32-bit numbers; `starts` has one more than there are samples.
+        Native uint32; `starts` has one more than there are samples.
     """
-    cdef groups_t *groups = grouping.built()
+    cdef groups_t *groups = grouping.get_groups()
     grouping.check_all()
     return (
-        copied(groups.starts, 4 * (<size_t> groups.count + 1)),
-        copied(groups.members, 4 * <size_t> groups.grouped),
+        copy_column(groups.starts, 4 * (<size_t> groups.count + 1)),
+        copy_column(groups.members, 4 * <size_t> groups.grouped),
     )
 
 
-# Keys of a whole dataset as rows that can be sorted and searched.
+# Key rows: the keys of a dataset, to be sorted and searched.
 #
-# A row is one u64: 32 bits of a key's hash above 32 bits of the sample's position
-# in the dataset. Equal keys have equal hashes, so that a key's candidates stand
-# together in sorted rows. The hash is SipHash-1-3 with a seed of 16 bytes that is
-# stored with the rows.
+# A row is a uint64: 32 bits of a key's hash above 32 bits of the sample's position in
+# the dataset. Equal keys have equal hashes, so that a key's candidates are adjacent in
+# sorted rows. The hash is SipHash-1-3 with a seed of 16 bytes that is stored with the
+# rows.
 
 cdef int seed_words(bytes seed, uint64_t *words) except -1:
     if len(seed) != 16:
-        raise ValueError(f"a seed has 16 bytes, not {len(seed)}")
+        raise ValueError(f"seed must have 16 bytes, got {len(seed)}")
     memcpy(words, <const char *> seed, 16)
     return 0
 
 
 cdef span_t stored_key_at(const groups_t *groups, uint32_t sample) noexcept nogil:
-    """The key of a sample with the ``./`` that stands before its first member."""
+    """Return the key of a sample with the leading ``./`` of its first member."""
     cdef span_t key = key_at(groups, sample)
     cdef span_t name
     cdef uint32_t start, end
@@ -811,7 +829,7 @@ def write_key_rows(
     Grouping grouping not None, uint64_t first, bytes seed not None, rows not None, *,
     bint older=False,
 ):
-    """Write a row for each sample of a shard; makes them without the GIL.
+    """Write a key row for each sample of a shard, without the GIL.
 
     Parameters
     ----------
@@ -819,13 +837,14 @@ def write_key_rows(
     first : int
         Position of the shard's first sample in the dataset.
     seed : bytes
-        16 of them.
-    rows : writable buffer of uint64 [samples]
+        16 bytes.
+    rows : writable buffer of uint64
+        One for each sample.
     older : bool
-        As earlier releases wrote them, to whom a leading ``./`` was part of a key.
+        Keep a leading ``./`` as part of the key, as earlier releases did.
     """
     cdef uint64_t[2] words
-    cdef groups_t *groups = grouping.built()
+    cdef groups_t *groups = grouping.get_groups()
     cdef Py_buffer buffer
     cdef uint64_t *row
     cdef uint32_t i
@@ -835,11 +854,18 @@ def write_key_rows(
     row = <uint64_t *> bytes_of(rows, &buffer, writable=True)
     try:
         if buffer.itemsize != sizeof(uint64_t):
-            raise TypeError("the rows must be uint64")
+            raise TypeError(
+                f"rows must be uint64, got items of {buffer.itemsize} bytes"
+            )
         if buffer.len // 8 != groups.count:
-            raise ValueError(f"{groups.count:,} samples, and {buffer.len // 8:,} rows")
-        if first > MOST or groups.count > MOST - first:
-            raise OverflowError("too many samples for a table of keys")
+            raise ValueError(
+                f"expected {groups.count:,} rows, one a sample, got {buffer.len // 8:,}"
+            )
+        if first > MAX_POSITION or groups.count > MAX_POSITION - first:
+            raise OverflowError(
+                f"key rows hold positions up to {MAX_POSITION:,}, got "
+                f"{first + groups.count:,}"
+            )
         with nogil:
             for i in range(groups.count):
                 key = stored_key_at(groups, i) if older else key_at(groups, i)
@@ -849,7 +875,7 @@ def write_key_rows(
 
 
 def hash_key(str key not None, bytes seed not None):
-    """Return the 32 bits that a key's rows begin with; None if no name has it."""
+    """Return the upper 32 bits of a key's rows; None if no name can have the key."""
     cdef uint64_t[2] words
     cdef span_t text
     cdef object keeper = encode_text(key, &text)
@@ -858,7 +884,7 @@ def hash_key(str key not None, bytes seed not None):
 
 
 def normalize_key(str key not None):
-    """Return a key without a leading ``./``, which is part of no key."""
+    """Return a key without a leading ``./``."""
     cdef Py_ssize_t start = 0
     while key.startswith("./", start):
         start += 2

@@ -1,11 +1,12 @@
-"""Orders: which position comes at which place. All but listed ones take no memory.
+"""Orders: sequences of positions, in constant memory unless the positions are listed.
 
-A shuffle is a keyed permutation of the numbers below a count, in constant memory and
-time: a Feistel network over a grid of two mixed radices (Black and Rogaway, "Ciphers
-with Arbitrary Finite Domains", CT-RSA 2002), whose rounds mix with the finaliser of
-SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). Numbers that fall beside the count
-are put through again until they do not (cycle walking): fewer than one in the square
-root of the count. Whole numbers only: the same on every machine.
+An order maps ordinals (0-based indices into the order) to positions. A shuffle is a
+keyed permutation in constant memory and time: a Feistel network over a grid of two
+mixed radices (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002),
+whose rounds mix with the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+Numbers above the count are permuted again until they are below it (cycle walking):
+fewer than one in the square root of the count. All arithmetic is in integers: results
+are the same on every machine.
 """
 
 cimport cython
@@ -19,11 +20,11 @@ from fastshard._core.buffers cimport int64s_of
 from math import gcd
 
 cdef enum:
-    KEYS = 8                       # of a permutation; in small grids each serves often
-    SMALL = 512                    # positions: below, rounds cost less than bad luck
+    KEYS = 8                       # of a permutation; reused in more than 8 rounds
+    SMALL = 512                    # positions; smaller grids need more rounds to mix
     ROUNDS = 8
     SMALL_ROUNDS = 24
-    MOST_DEEP = 1000               # orders that look one another up
+    MAX_DEPTH = 1000               # orders chained to one another
 
 cdef uint64_t LOW = 0xFFFFFFFF
 cdef uint64_t GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's step
@@ -37,11 +38,11 @@ cdef struct domain_t:              # the grid of `width * height` that `count` l
 cdef struct shuffle_t:
     uint64_t count
     uint64_t block                 # samples of a block; 0: one permutation of all
-    bint local                     # blocks stay where they are
+    bint local                     # blocks keep their order
     domain_t whole                 # of positions, or of blocks
     domain_t inside                # of the positions in a block
-    domain_t last                  # in the last block, which may be shorter
-    uint64_t last_at               # the place where the last block comes
+    domain_t last                  # of those in the last block, which may be shorter
+    uint64_t last_at               # rank of the last block among the shuffled blocks
     uint64_t[KEYS] keys
     uint64_t[KEYS] inner_keys
 
@@ -51,39 +52,41 @@ cdef struct shuffle_t:
 cdef inline uint64_t key_of(
     const uint64_t *keys, uint64_t tweak, int round
 ) noexcept nogil:
+    """Return the key of a round."""
     return (keys[round % KEYS] ^ tweak) + <uint64_t> (round // KEYS) * GOLDEN
 
 
-cdef inline uint64_t mixed(uint64_t x) noexcept nogil:
+cdef inline uint64_t mix(uint64_t x) noexcept nogil:
+    """Return the finalizer of SplitMix64."""
     x = (x ^ (x >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * <uint64_t> 0x94D049BB133111EB
     return x ^ (x >> 31)
 
 
-cdef inline uint64_t below(uint64_t x, uint64_t width) noexcept nogil:
+cdef inline uint64_t scale_below(uint64_t x, uint64_t width) noexcept nogil:
     """Scale 64 random bits to a number below `width`, which is at most 2**32."""
     return ((x >> 32) * width + ((x & LOW) * width >> 32)) >> 32
 
 
-cdef inline uint64_t plus(uint64_t a, uint64_t b, uint64_t width) noexcept nogil:
-    a += b                         # both are below `width`
+cdef inline uint64_t add_mod(uint64_t a, uint64_t b, uint64_t width) noexcept nogil:
+    a += b                         # both below `width`
     return a - width if a >= width else a
 
 
 cdef domain_t domain_of(uint64_t count) noexcept nogil:
-    """A grid about as wide as high, of an even height, that holds `count`, < 2**63."""
+    """Return a nearly square grid of even height for `count` numbers, below 2**63."""
     cdef domain_t domain
     cdef uint64_t low = 1
     cdef uint64_t high = <uint64_t> 1 << 32
     cdef uint64_t middle
-    while low < high:              # the least whose square holds it
+    while low < high:              # binary search of the square root, rounded up
         middle = low + (high - low) // 2
         if middle * middle >= count:
             high = middle
         else:
             low = middle + 1
     domain.count = count
-    domain.height = low + (low & 1)  # rounds of an even length: odd permutations too
+    domain.height = low + (low & 1)  # even, so that odd permutations can occur too
     domain.width = count // domain.height + (count % domain.height != 0)
     if domain.width == 0:
         domain.width = 1
@@ -91,10 +94,11 @@ cdef domain_t domain_of(uint64_t count) noexcept nogil:
     return domain
 
 
-cdef uint64_t encrypted(
+cdef uint64_t permute(
     const domain_t *domain, const uint64_t *keys, uint64_t tweak, uint64_t value
 ) noexcept nogil:
-    cdef uint64_t left, right
+    """Return the image of a value under the keyed permutation of a domain."""
+    cdef uint64_t left, right, shift
     cdef uint64_t width = domain.width
     cdef uint64_t height = domain.height
     cdef int k
@@ -102,16 +106,19 @@ cdef uint64_t encrypted(
         left = value // height
         right = value % height
         for k in range(0, domain.rounds, 2):
-            left = plus(left, below(mixed(right + key_of(keys, tweak, k)), width), width)
-            right = plus(right, below(mixed(left + key_of(keys, tweak, k + 1)), height), height)
+            shift = scale_below(mix(right + key_of(keys, tweak, k)), width)
+            left = add_mod(left, shift, width)
+            shift = scale_below(mix(left + key_of(keys, tweak, k + 1)), height)
+            right = add_mod(right, shift, height)
         value = left * height + right
         if value < domain.count:
             return value
 
 
-cdef uint64_t decrypted(
+cdef uint64_t unpermute(
     const domain_t *domain, const uint64_t *keys, uint64_t tweak, uint64_t value
 ) noexcept nogil:
+    """Invert `permute`."""
     cdef uint64_t left, right
     cdef uint64_t width = domain.width
     cdef uint64_t height = domain.height
@@ -121,10 +128,10 @@ cdef uint64_t decrypted(
         left = value // height
         right = value % height
         for k in range(domain.rounds - 1, 0, -2):
-            back = height - below(mixed(left + key_of(keys, tweak, k)), height)
-            right = plus(right, back, height)
-            back = width - below(mixed(right + key_of(keys, tweak, k - 1)), width)
-            left = plus(left, back, width)
+            back = height - scale_below(mix(left + key_of(keys, tweak, k)), height)
+            right = add_mod(right, back, height)
+            back = width - scale_below(mix(right + key_of(keys, tweak, k - 1)), width)
+            left = add_mod(left, back, width)
         value = left * height + right
         if value < domain.count:
             return value
@@ -133,49 +140,54 @@ cdef uint64_t decrypted(
 cdef inline const domain_t *block_domain(
     const shuffle_t *shuffle, uint64_t block
 ) noexcept nogil:
-    return &shuffle.last if block == (shuffle.count - 1) // shuffle.block else &shuffle.inside
+    """Return the domain of the positions in a block."""
+    if block == (shuffle.count - 1) // shuffle.block:
+        return &shuffle.last
+    return &shuffle.inside
 
 
 cdef void find_last(shuffle_t *shuffle) noexcept nogil:
-    """Note where the last block comes, which may be shorter than the others."""
+    """Set `last_at`: the last block may be shorter than the others."""
     cdef uint64_t last = (shuffle.count - 1) // shuffle.block
     shuffle.last_at = last
     if not shuffle.local:
-        shuffle.last_at = decrypted(&shuffle.whole, shuffle.keys, 0, last)
+        shuffle.last_at = unpermute(&shuffle.whole, shuffle.keys, 0, last)
 
 
-cdef uint64_t shuffled(const shuffle_t *shuffle, uint64_t place) noexcept nogil:
-    """The position that comes at a place; both are below the count."""
+cdef uint64_t shuffle_at(const shuffle_t *shuffle, uint64_t ordinal) noexcept nogil:
+    """Return the position at an ordinal; both are below the count."""
     cdef uint64_t start, rank, rest, block
     if shuffle.block == 0:
-        return encrypted(&shuffle.whole, shuffle.keys, 0, place)
+        return permute(&shuffle.whole, shuffle.keys, 0, ordinal)
     start = shuffle.last_at * shuffle.block
-    rank = shuffle.last_at         # of the block among the shuffled ones
-    if place < start:
-        rank = place // shuffle.block
-        rest = place - rank * shuffle.block
-    elif place - start < shuffle.last.count:
-        rest = place - start
+    rank = shuffle.last_at         # of the block among the shuffled blocks
+    if ordinal < start:
+        rank = ordinal // shuffle.block
+        rest = ordinal - rank * shuffle.block
+    elif ordinal - start < shuffle.last.count:
+        rest = ordinal - start
     else:
-        rest = place - start - shuffle.last.count
+        rest = ordinal - start - shuffle.last.count
         rank += 1 + rest // shuffle.block
         rest %= shuffle.block
-    block = rank if shuffle.local else encrypted(&shuffle.whole, shuffle.keys, 0, rank)
-    rest = encrypted(block_domain(shuffle, block), shuffle.inner_keys, mixed(block + 1), rest)
+    block = rank if shuffle.local else permute(&shuffle.whole, shuffle.keys, 0, rank)
+    rest = permute(
+        block_domain(shuffle, block), shuffle.inner_keys, mix(block + 1), rest
+    )
     return block * shuffle.block + rest
 
 
-cdef uint64_t place_in(const shuffle_t *shuffle, uint64_t position) noexcept nogil:
-    """The place where a position comes: the inverse of `shuffled`."""
+cdef uint64_t unshuffle(const shuffle_t *shuffle, uint64_t position) noexcept nogil:
+    """Return the ordinal of a position: the inverse of `shuffle_at`."""
     cdef uint64_t block, rest, rank
     if shuffle.block == 0:
-        return decrypted(&shuffle.whole, shuffle.keys, 0, position)
+        return unpermute(&shuffle.whole, shuffle.keys, 0, position)
     block = position // shuffle.block
-    rest = decrypted(
-        block_domain(shuffle, block), shuffle.inner_keys, mixed(block + 1),
+    rest = unpermute(
+        block_domain(shuffle, block), shuffle.inner_keys, mix(block + 1),
         position % shuffle.block,
     )
-    rank = block if shuffle.local else decrypted(&shuffle.whole, shuffle.keys, 0, block)
+    rank = block if shuffle.local else unpermute(&shuffle.whole, shuffle.keys, 0, block)
     rest += rank * shuffle.block
     if rank > shuffle.last_at:
         rest -= shuffle.block - shuffle.last.count
@@ -188,34 +200,38 @@ cdef int depth_of(Order order):
     return (<Chain> order).depth if isinstance(order, Chain) else 0
 
 
-cdef int64_t checked(object number, str what, int64_t least) except? -1:
+cdef int64_t check_range(object number, str name, int64_t least) except? -1:
+    """Return an argument as int64; raise ValueError unless it is at least `least`."""
     whole = PyNumber_Index(number)
     if not least <= whole <= INT64_MAX:
-        raise ValueError(f"{what} is {whole}: not from {least} to 2**63 - 1")
+        raise ValueError(f"{name} must be from {least} to 2**63 - 1, got {whole}")
     return whole
 
 
 cdef class Order:
-    """`count` positions below `limit`, in an order; immutable."""
+    """Base of orders: a sequence of `count` positions below `limit`, immutable."""
 
-    cdef int64_t at(self, int64_t place) noexcept:
-        return place
+    cdef int64_t at(self, int64_t ordinal) noexcept:
+        """Return the position at an ordinal, which is in range."""
+        return ordinal
 
-    cdef int64_t place(self, int64_t position) except -2:
-        """The first place of a position; -1: it has none."""
+    cdef int64_t ordinal_of(self, int64_t position) except -2:
+        """Return the first ordinal of a position, or -1."""
         return -1
 
     cdef bint may_repeat(self) except -1:
-        """Whether a position may come at several places."""
+        """Return whether a position may have several ordinals."""
         return False
 
     cpdef Order after(self, Order first):
-        """Return the order whose places are looked up in `first`, and then in this."""
+        """Return the composition: look up ordinals in `first`, then in this order."""
         cdef int64_t i
         cdef int64_t *found
         cdef Py_buffer buffer
         if first.limit > self.count:
-            raise ValueError(f"places below {first.limit} of {self.count}")
+            raise ValueError(
+                f"positions of `first` must be below {self.count}, got {first.limit}"
+            )
         if not isinstance(first, PositionList):
             return Chain(first, self)
         numbers = first.positions(0, first.count)
@@ -228,20 +244,20 @@ cdef class Order:
     def __len__(self):
         return self.count
 
-    def __getitem__(self, place):
-        """Return the position at a place; negative ones count back."""
-        cdef int64_t i = PyNumber_Index(place)
+    def __getitem__(self, ordinal):
+        """Return the position at an ordinal; negative ones count from the end."""
+        cdef int64_t i = PyNumber_Index(ordinal)
         if not -self.count <= i < self.count:
             raise IndexError(f"position {i} is out of range: there are {self.count:,}")
         return self.at(i + self.count if i < 0 else i)
 
     def find(self, position):
-        """Return the first place where a position comes, or -1."""
+        """Return the first ordinal of a position, or -1."""
         cdef int64_t wanted = PyNumber_Index(position)
-        return self.place(wanted) if 0 <= wanted < self.limit else -1
+        return self.ordinal_of(wanted) if 0 <= wanted < self.limit else -1
 
     def positions(self, start, stop):
-        """Return the positions at the places from `start` to `stop`: int64."""
+        """Return the positions at ordinals from `start` to `stop`, an int64 array."""
         import numpy
 
         cdef int64_t i
@@ -250,7 +266,9 @@ cdef class Order:
         cdef int64_t *found
         cdef Py_buffer buffer
         if not 0 <= begin <= end <= self.count:
-            raise IndexError(f"{start} to {stop} of {self.count:,} places")
+            raise IndexError(
+                f"expected 0 <= start <= stop <= {self.count:,}, got {start} and {stop}"
+            )
         numbers = numpy.empty(end - begin, numpy.int64)
         found = int64s_of(numbers, &buffer, writable=True)
         for i in range(begin, end):
@@ -265,51 +283,58 @@ cdef class Order:
 
 @cython.final
 cdef class Stride(Order):
-    """Every `step`-th position from `start`; with `wraps`, again from 0 at the limit."""
+    """Every `step`-th position from `start`, modulo `limit` if `wraps`."""
 
     cdef int64_t start
     cdef int64_t step
     cdef bint wraps
 
     def __cinit__(self, start, step, count, limit, *, bint wraps=False):
-        self.start = checked(start, "a start", 0)
-        self.step = checked(step, "a step", -INT64_MAX)
+        self.start = check_range(start, "start", 0)
+        self.step = check_range(step, "step", -INT64_MAX)
         if step == 0:
-            raise ValueError("a step of 0")
-        self.count = checked(count, "a count", 0)
-        self.limit = checked(limit, "a limit", 0)
+            raise ValueError("step must not be 0")
+        self.count = check_range(count, "count", 0)
+        self.limit = check_range(limit, "limit", 0)
         self.wraps = wraps
         if count == 0:
             return
         last = int(start) + (int(count) - 1) * int(step)
         inside = self.limit > 0 and step > 0 and last <= INT64_MAX
         if not (inside if wraps else start < limit and 0 <= last < limit):
-            raise ValueError(f"{count} positions from {start} by {step} below {limit}")
+            raise ValueError(
+                f"{count} positions from {start} by {step} are not all below {limit}"
+            )
 
-    cdef int64_t at(self, int64_t place) noexcept:
-        cdef int64_t position = self.start + place * self.step
-        return position % self.limit if self.wraps and position >= self.limit else position
+    cdef int64_t at(self, int64_t ordinal) noexcept:
+        cdef int64_t position = self.start + ordinal * self.step
+        if self.wraps and position >= self.limit:
+            return position % self.limit
+        return position
 
-    cdef int64_t place(self, int64_t position) except -2:
-        cdef int64_t place
+    cdef int64_t ordinal_of(self, int64_t position) except -2:
+        cdef int64_t ordinal
         if self.count == 0:
             return -1
         if self.wraps:
-            return self.wrapped_place(position)
+            return self.wrapped_ordinal(position)
         if (position - self.start) % self.step != 0:
             return -1
-        place = (position - self.start) // self.step
-        return place if 0 <= place < self.count else -1
+        ordinal = (position - self.start) // self.step
+        return ordinal if 0 <= ordinal < self.count else -1
 
-    cdef int64_t wrapped_place(self, int64_t position) except -2:
-        """Solve ``position + k * limit == start + place * step`` for the least place."""
+    cdef int64_t wrapped_ordinal(self, int64_t position) except -2:
+        """Return the least ordinal of a position, or -1, if the order wraps.
+
+        Solves ``position + k * limit == start + ordinal * step`` for the least `k`.
+        """
         common = gcd(self.limit, self.step)
         period = int(self.step) // common
         away = int(self.start) - position
         if away % common != 0:
             return -1
         k = away // common * pow(self.limit // common, -1, period) % period
-        least = max(0, -(-away // self.limit))  # so that it is not before the start
+        least = max(0, -(-away // self.limit))  # the ordinal must not be negative
         k += -(-max(0, least - k) // period) * period
         found = (position + k * self.limit - self.start) // self.step
         return found if found < self.count else -1
@@ -323,7 +348,8 @@ cdef class Stride(Order):
             other = first
             if not other.wraps and other.count > 0:
                 start = self.start + other.start * self.step
-                return Stride(start, int(self.step) * other.step, other.count, self.limit)
+                step = int(self.step) * other.step
+                return Stride(start, step, other.count, self.limit)
         return Order.after(self, first)
 
     def __reduce__(self):
@@ -336,7 +362,7 @@ def _stride(start, step, count, limit, wraps):
 
 @cython.final
 cdef class Chunks(Order):
-    """Every `workers`-th chunk of `size` positions from that of `worker` on."""
+    """Every `workers`-th chunk of `size` positions, starting with chunk `worker`."""
 
     cdef int64_t size
     cdef int64_t worker
@@ -344,12 +370,12 @@ cdef class Chunks(Order):
 
     def __cinit__(self, size, worker, workers, limit):
         cdef int64_t whole, rest
-        self.size = checked(size, "a size", 1)
-        self.worker = checked(worker, "a worker", 0)
-        self.workers = checked(workers, "a number of workers", 1)
-        self.limit = checked(limit, "a limit", 0)
+        self.size = check_range(size, "size", 1)
+        self.worker = check_range(worker, "worker", 0)
+        self.workers = check_range(workers, "workers", 1)
+        self.limit = check_range(limit, "limit", 0)
         if self.worker >= self.workers:
-            raise ValueError(f"worker {worker} of {workers}")
+            raise ValueError(f"worker must be below {workers}, got {worker}")
         whole = self.limit // self.size
         rest = self.limit - whole * self.size
         if whole > self.worker:
@@ -357,11 +383,12 @@ cdef class Chunks(Order):
         if rest > 0 and whole % self.workers == self.worker:
             self.count += rest
 
-    cdef int64_t at(self, int64_t place) noexcept:
-        cdef int64_t chunk = place // self.size
-        return (chunk * self.workers + self.worker) * self.size + place - chunk * self.size
+    cdef int64_t at(self, int64_t ordinal) noexcept:
+        cdef int64_t chunk = ordinal // self.size
+        cdef int64_t rest = ordinal - chunk * self.size
+        return (chunk * self.workers + self.worker) * self.size + rest
 
-    cdef int64_t place(self, int64_t position) except -2:
+    cdef int64_t ordinal_of(self, int64_t position) except -2:
         cdef int64_t chunk = position // self.size
         if chunk % self.workers != self.worker:
             return -1
@@ -373,42 +400,54 @@ cdef class Chunks(Order):
 
 @cython.final
 cdef class PositionList(Order):
-    """Positions in an array of int64."""
+    """Order of listed positions.
+
+    Parameters
+    ----------
+    numbers : array of int64
+        The positions; copied unless `owned`.
+    limit : int
+        Bound on the positions.
+    owned : bool
+        The caller will not change the array.
+    """
 
     cdef object numbers            # ndarray of int64
-    cdef const int64_t *positions  # of `numbers`
-    cdef object sorted             # their places by position, once one was asked for
-    cdef bint unique               # no position comes twice, as far as it is known
+    cdef const int64_t *values     # of `numbers`
+    cdef object sorted             # ordinals sorted by position; None until needed
+    cdef bint unique               # no position comes twice; valid once `sorted`
 
     def __cinit__(self, numbers not None, limit, *, bint owned=False):
         import numpy
 
         cdef int64_t i
         cdef Py_buffer buffer
-        if not owned:              # nobody else may change it
+        if not owned:              # the caller may change it
             numbers = numpy.array(numbers, numpy.int64)
         self.numbers = numpy.ascontiguousarray(numbers, numpy.int64)
         self.numbers.flags.writeable = False
         if self.numbers.ndim != 1:
-            raise ValueError(f"positions in {self.numbers.ndim} dimensions, not in 1")
-        self.positions = int64s_of(self.numbers, &buffer)
+            raise ValueError(f"expected 1 dimension, got {self.numbers.ndim}")
+        self.values = int64s_of(self.numbers, &buffer)
         self.count = buffer.len // 8
-        PyBuffer_Release(&buffer)  # the array stays, and with it what it holds
-        self.limit = checked(limit, "a limit", 0)
+        PyBuffer_Release(&buffer)  # `numbers` keeps the memory
+        self.limit = check_range(limit, "limit", 0)
         for i in range(self.count):
-            if not 0 <= self.positions[i] < self.limit:
-                raise ValueError(f"position {self.positions[i]} is not below {limit}")
+            if not 0 <= self.values[i] < self.limit:
+                raise ValueError(
+                    f"positions must be from 0 to {limit} - 1, got {self.values[i]}"
+                )
 
-    cdef int64_t at(self, int64_t place) noexcept:
-        return self.positions[place]
+    cdef int64_t at(self, int64_t ordinal) noexcept:
+        return self.values[ordinal]
 
-    cdef int64_t place(self, int64_t position) except -2:
+    cdef int64_t ordinal_of(self, int64_t position) except -2:
         import numpy
 
-        if self.sorted is None:    # stable: the first of equal ones is found
-            places = numpy.argsort(self.numbers, kind="stable")
-            self.unique = not (numpy.diff(self.numbers[places]) == 0).any()
-            self.sorted = places
+        if self.sorted is None:    # stable, so that the first of equals is found
+            ordinals = numpy.argsort(self.numbers, kind="stable")
+            self.unique = not (numpy.diff(self.numbers[ordinals]) == 0).any()
+            self.sorted = ordinals
         i = numpy.searchsorted(self.numbers, position, sorter=self.sorted)
         if i == self.count or self.numbers[self.sorted[i]] != position:
             return -1
@@ -416,12 +455,12 @@ cdef class PositionList(Order):
 
     cpdef Order after(self, Order first):
         if isinstance(first, Stride) and first.limit <= self.count:
-            places = first.positions(0, first.count)
-            return PositionList(self.numbers[places], self.limit, owned=True)
+            ordinals = first.positions(0, first.count)
+            return PositionList(self.numbers[ordinals], self.limit, owned=True)
         return Order.after(self, first)
 
     cdef bint may_repeat(self) except -1:
-        self.place(0)              # sorts them
+        self.ordinal_of(0)         # sorts
         return not self.unique
 
     def __reduce__(self):
@@ -429,23 +468,23 @@ cdef class PositionList(Order):
 
 
 def Listed(numbers, limit):
-    """Unpickle a `PositionList`: pickles of version 0.1 and digests of states name it."""
+    """Return a `PositionList`: the name in pickles and in digests of version 0.1."""
     return PositionList(numbers, limit)
 
 
 @cython.final
 cdef class Shuffle(Order):
-    """A keyed permutation of all positions.
+    """Keyed permutation of all positions.
 
     Parameters
     ----------
     count : int
     keys : tuple of int
-        Twice 8 numbers of 64 bits: of the whole, and of what is inside of blocks.
+        16 numbers of 64 bits: 8 for positions or blocks, 8 for positions in blocks.
     block : int
-        Positions of a block of neighbours that stay together; 0: none.
+        Adjacent positions that stay together; 0: shuffle positions singly.
     local : bool
-        Blocks stay where they are: only what is inside of them is shuffled.
+        Blocks keep their order; only positions in blocks are shuffled.
     """
 
     cdef shuffle_t shuffle
@@ -455,12 +494,12 @@ cdef class Shuffle(Order):
         cdef int k
         memset(&self.shuffle, 0, sizeof(self.shuffle))
         if len(keys) != 2 * KEYS:
-            raise ValueError(f"{len(keys)} keys for {2 * KEYS}")
+            raise ValueError(f"expected {2 * KEYS} keys, got {len(keys)}")
         self.arguments = (count, keys, block, local)
-        self.count = self.limit = checked(count, "a count", 0)
+        self.count = self.limit = check_range(count, "count", 0)
         self.shuffle.count = self.count
         self.shuffle.local = local
-        self.shuffle.block = checked(block, "a block", 0)
+        self.shuffle.block = check_range(block, "block", 0)
         for k in range(KEYS):
             self.shuffle.keys[k] = keys[k]
             self.shuffle.inner_keys[k] = keys[KEYS + k]
@@ -469,16 +508,18 @@ cdef class Shuffle(Order):
             self.shuffle.whole = domain_of(self.count)
             return
         self.shuffle.block = min(self.shuffle.block, self.shuffle.count)
-        self.shuffle.whole = domain_of((self.shuffle.count - 1) // self.shuffle.block + 1)
+        self.shuffle.whole = domain_of(
+            (self.shuffle.count - 1) // self.shuffle.block + 1
+        )
         self.shuffle.inside = domain_of(self.shuffle.block)
         self.shuffle.last = domain_of((self.shuffle.count - 1) % self.shuffle.block + 1)
         find_last(&self.shuffle)
 
-    cdef int64_t at(self, int64_t place) noexcept:
-        return shuffled(&self.shuffle, place)
+    cdef int64_t at(self, int64_t ordinal) noexcept:
+        return shuffle_at(&self.shuffle, ordinal)
 
-    cdef int64_t place(self, int64_t position) except -2:
-        return place_in(&self.shuffle, position)
+    cdef int64_t ordinal_of(self, int64_t position) except -2:
+        return unshuffle(&self.shuffle, position)
 
     def __reduce__(self):
         return _shuffle, self.arguments
@@ -490,7 +531,7 @@ def _shuffle(count, keys, block, local):
 
 @cython.final
 cdef class Chain(Order):
-    """The places of one order looked up in another."""
+    """Composition of two orders: positions of `first` are ordinals of `then`."""
 
     cdef Order first
     cdef Order then
@@ -498,28 +539,30 @@ cdef class Chain(Order):
 
     def __cinit__(self, Order first not None, Order then not None):
         if first.limit > then.count:
-            raise ValueError(f"places below {first.limit} of {then.count}")
+            raise ValueError(
+                f"positions of `first` must be below {then.count}, got {first.limit}"
+            )
         self.first = first
         self.then = then
         self.count = first.count
         self.limit = then.limit
         self.depth = 1 + max(depth_of(first), depth_of(then))
-        if self.depth > MOST_DEEP:
-            raise ValueError(f"more than {MOST_DEEP} selections of one another")
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"more than {MAX_DEPTH} chained selections of a dataset")
 
-    cdef int64_t at(self, int64_t place) noexcept:
-        return self.then.at(self.first.at(place))
+    cdef int64_t at(self, int64_t ordinal) noexcept:
+        return self.then.at(self.first.at(ordinal))
 
     cdef bint may_repeat(self) except -1:
         return self.first.may_repeat() or self.then.may_repeat()
 
-    cdef int64_t place(self, int64_t position) except -2:
-        cdef int64_t place = self.then.place(position)
-        if place < 0 or not self.then.may_repeat():
-            return -1 if place < 0 else self.first.place(place)
-        for place in range(self.count):
-            if self.at(place) == position:
-                return place
+    cdef int64_t ordinal_of(self, int64_t position) except -2:
+        cdef int64_t ordinal = self.then.ordinal_of(position)
+        if ordinal < 0 or not self.then.may_repeat():
+            return -1 if ordinal < 0 else self.first.ordinal_of(ordinal)
+        for ordinal in range(self.count):
+            if self.at(ordinal) == position:
+                return ordinal
         return -1
 
     cpdef Order after(self, Order first):
