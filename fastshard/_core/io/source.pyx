@@ -225,7 +225,7 @@ cdef class LocalFile:
                 return 0
         if nbytes <= seen_nbytes or not self.is_appended(self):
             raise FormatError(
-                f"the file was modified after it was opened: it had {self.nbytes:,} "
+                f"written to after it was opened: the file had {self.nbytes:,} "
                 f"bytes and has {nbytes:,}; open it again",
                 self.path, min(nbytes, self.nbytes),
             )

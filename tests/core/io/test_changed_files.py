@@ -154,7 +154,7 @@ def test_a_mapped_file_that_is_cut_gives_errors(path, mode, size):
         f"os.truncate(path, {size})\nfor read in ways(ds, 30): expect_error(read)\n",
     )
     assert out.count("FormatError") == 10
-    assert out.count("became shorter") == 10
+    assert out.count("was truncated") == 10
 
 
 @pytest.mark.parametrize("mode", ["mmap", "private"])
@@ -164,7 +164,7 @@ def test_checking_sizes_finds_a_cut_at_every_read(path, mode):
         "for read in ways(ds, 30): expect_error(read)\n"
     )
     out = run(path, mode, code, check_size=True)
-    assert out.count("became shorter") == 10
+    assert out.count("was truncated") == 10
 
 
 @pytest.mark.parametrize("mode", ["mmap", "private"])
@@ -175,7 +175,7 @@ def test_copies_of_a_cut_file_are_errors_although_it_was_in_memory(path, mode):
         "expect_error(lambda: ds.shards[0].read(30))\n"
         "expect_error(lambda: ds.shards[0].read_into([30], bytearray(SIZE)))\n"
     )
-    assert run(path, mode, code).count("became shorter") == 3
+    assert run(path, mode, code).count("was truncated") == 3
 
 
 def test_a_scan_meets_a_cut(path):
