@@ -120,7 +120,9 @@ def normalize_url(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise FastshardError(f"{redact(url)} is not a URL: {error}") from None
+        # The text of an error of `urllib` may quote a password.
+        reason = "" if "@" in url else f": {error}"
+        raise FastshardError(f"{redact(url)} is not a URL{reason}") from None
     if parts.scheme.lower() not in HTTP:
         raise FastshardError(f"expected an http or https URL, got {redact(url)}")
     if not host or re.search(r"[\x00-\x20\x7f]", url):
@@ -152,7 +154,8 @@ def redact(url: str) -> str:
     """Return a URL without its possible secrets: user, password, query, fragment."""
     if SCHEME.match(url) is None:
         return url
-    base, query, _ = without_user(url.partition("#")[0]).partition("?")
+    # The user first: a password may contain "#".
+    base, query, _ = without_user(url).partition("#")[0].partition("?")
     return base + ("?..." if query else "")
 
 

@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from fastshard import RemoteError
+from fastshard import FastshardError, RemoteError
 from fastshard.dataset.listing import list_shards, parse_source
 from fastshard.remote import urls
 from fastshard.remote.cache.store import RangeCache
 from fastshard.remote.file import RemoteFile, cache_key
 from fastshard.remote.options import make_settings
 from fastshard.remote.transport import ObjectInfo
-from fastshard.remote.urls import Url, parse_path_or_url, parse_url, redact
+from fastshard.remote.urls import (
+    Url,
+    normalize_url,
+    parse_path_or_url,
+    parse_url,
+    redact,
+)
 
 SECRET = "S3CR3T"
 SIGNED = f"https://h.example/d/a.tar?Signature={SECRET}"
@@ -62,6 +68,29 @@ def test_a_url_has_parts_and_a_text_without_secrets(text, scheme, base, query, s
 )
 def test_a_path_is_returned_unchanged(text):
     assert parse_path_or_url(text) is text
+
+
+@pytest.mark.parametrize("password", ["s3cr#t", "s3cret\u2100", "s3cr?t#x", "s3cr[t"])
+def test_a_refused_url_shows_no_password(password):
+    url = f"http://user:{password}@host/a.tar"
+
+    with pytest.raises(FastshardError) as caught:
+        normalize_url(url)
+
+    assert redact(url) == "http://host/a.tar"
+    assert "s3cr" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "redacted"),
+    [
+        ("http://h/a#x", "http://h/a"),
+        ("http://h/a#x@y", "http://h/a"),
+        ("http://u:p@h/a?q=1#x", "http://h/a?..."),
+    ],
+)
+def test_fragments_are_redacted(url, redacted):
+    assert redact(url) == redacted
 
 
 def test_a_url_has_no_secret_in_its_repr_and_does_not_pickle():
