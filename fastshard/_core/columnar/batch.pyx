@@ -251,9 +251,7 @@ cdef const uint8_t *row_at(const fill_t *fill, size_t r) noexcept nogil:
     return mapping.base + offset
 
 
-cdef void prefetch_pages(
-    const fill_t *fill, size_t r, bytes_t *rows
-) noexcept nogil:
+cdef void prefetch_pages(const fill_t *fill, size_t r, bytes_t *rows) noexcept nogil:
     """Find the addresses of the next rows, and prefetch a line of each.
 
     In a loop of its own, so that their address translations overlap.
@@ -538,9 +536,7 @@ def read_row_layout(Rows rows not None, Py_ssize_t i):
     cdef Layout layout
     cdef ColumnShard shard
     if not 0 <= i < <Py_ssize_t> rows.cells.count:
-        raise IndexError(
-            f"position {i} is out of range: there are {rows.cells.count:,}"
-        )
+        raise IndexError(f"position {i} is out of range: there are {rows.cells.count:,}")
     if not rows.has(i):
         raise FieldNotFoundError(rows.field, f"sample {decode_key(rows.table, i)!r}")
     shard = rows.shard_of(i)
@@ -907,9 +903,7 @@ cdef class RowPrefetcher:
         return 0
 
 
-cdef int find_offsets(
-    Rows rows, const int64_t *positions, Py_ssize_t count
-) except -1:
+cdef int find_offsets(Rows rows, const int64_t *positions, Py_ssize_t count) except -1:
     """Find the members of shards for which the index holds no exact offsets."""
     cdef ColumnShard shard
     cdef uint64_t offset, size
