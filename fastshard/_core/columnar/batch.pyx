@@ -681,7 +681,7 @@ cdef class RowPrefetcher:
             (<Source> source).check_size()  # before its bytes are touched
         if batch.task > 0:
             self.prefetcher.wait(batch.task)
-            if self.prefetcher.failed() > 0:
+            if self.prefetcher.failure_count() > 0:
                 self.distrust()
         return self.order[start:end]
 

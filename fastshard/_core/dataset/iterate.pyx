@@ -221,7 +221,7 @@ cdef class PrefetchIterator(IteratorBase):
             self.gil_taken = fs_exact_now()
         else:
             self.yield_gil()
-        if self.prefetcher.failed() != 0:
+        if self.prefetcher.failure_count() != 0:
             self.read_again(queued.item)
         return 0
 
