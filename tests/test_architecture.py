@@ -31,6 +31,18 @@ ABOVE_ALL = {"", "__main__", "_moved"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
 MOST_FLOORS = 9
 FACE_LINES = 60
+FILE_LINES = 1000  # above, the docstring says why it is one extension module
+# Classes with one subclass that are no halves of it.
+SINGLE_SUBCLASS = {
+    "FormatError": "raised by itself",
+    "QueryError": "raised by itself",
+    "Format": "registered formats, the tests' own among them, derive from it",
+    "SampleBase": "compiled look-up; its subclass has the policy of decoding",
+    "GroupedSamples": "compiled look-up; its subclass is a Sequence",
+    "CopiedSample": "used by itself for samples of tar shards",
+    "Collation": "used by itself for NumPy batches",
+    "TarSet": "used by itself by `fastshard.open`",
+}
 
 
 def module_of(path):
@@ -130,6 +142,45 @@ def test_folders_are_of_a_size_to_read(root):
     counts = Counter(p.parent for p in root.rglob("*") if p.suffix in kinds)
     large = {str(folder): n for folder, n in counts.items() if n > MOST_FILES}
     assert not large, f"folders of more than {MOST_FILES} files: {large}"
+
+
+def classes():
+    """Yield the module, the name and the names of the bases of each class."""
+    for path in SOURCES:
+        if path.suffix == ".pxd":
+            continue
+        pattern = r"^(?:cdef |@\w+ )?class (\w+)(?:\[[^\]]*\])?(?:\(([^)]*)\))?:"
+        for name, bases in re.findall(pattern, path.read_text(), re.M):
+            bases = re.sub(r"\[.*\]|metaclass=\w+|\w+\.", "", bases)
+            yield module_of(path), name, re.findall(r"\w+", bases)
+
+
+def test_a_class_name_occurs_once():
+    modules = defaultdict(list)
+    for module, name, _ in classes():
+        modules[name].append(module)
+    assert not {n: m for n, m in modules.items() if len(m) > 1}
+
+
+def test_a_base_class_has_two_subclasses():
+    subclasses = defaultdict(list)
+    names = set()
+    for _, name, bases in classes():
+        names.add(name)
+        for base in bases:
+            subclasses[base].append(name)
+    single = {b: s for b, s in subclasses.items() if b in names and len(s) == 1}
+    # A library has a base of the same name as a class of ours.
+    single = {b: s for b, s in single.items() if s != [b] and b != "Mapping"}
+    assert single.keys() == SINGLE_SUBCLASS.keys(), single
+
+
+def test_long_files_say_why():
+    for path in SOURCES:
+        text = path.read_text()
+        if text.count("\n") > FILE_LINES:
+            docstring = text.split('"""')[1]
+            assert "extension module" in " ".join(docstring.split()), path
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if is_face(p)], ids=module_of)
