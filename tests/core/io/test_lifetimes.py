@@ -106,7 +106,7 @@ def test_a_strict_close_refuses_while_views_are_alive(shard_path, mode):
     alive = {"view": shard[0], "array": shard.array(1, "u1")}
     alive["part"] = shard[0][1:2]
     for name, count in [("view", 3), ("array", 2), ("part", 1)]:
-        with pytest.raises(BufferError, match=f"has {count} view"):
+        with pytest.raises(BufferError, match=f"has {count} live view"):
             shard.close(strict=True)
         assert not shard.closed
         del alive[name]
