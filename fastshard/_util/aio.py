@@ -1,11 +1,12 @@
-"""Blocking work awaited in an event loop of asyncio or trio."""
+"""Blocking calls awaited in an event loop of asyncio or trio."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 __all__ = ["run_in_thread"]
 
@@ -13,10 +14,12 @@ T = TypeVar("T")
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Call `work` in a new thread; return its result.
+    """Call `work` in a thread; return its result.
 
-    There is no limit on threads. After a cancellation `work` runs to its end, and its
-    result is dropped.
+    With asyncio each call has a new thread, without a limit on their number; with trio
+    its own limiter of threads applies. After a cancellation `work` runs to its end, and
+    its result is dropped. A StopIteration of `work` becomes a RuntimeError, as in a
+    coroutine.
     """
     import asyncio
 
@@ -30,22 +33,21 @@ async def run_in_thread(work: Callable[[], T]) -> T:
         return result
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+    def settle(set_outcome: Callable[[], None]) -> None:
+        if not future.cancelled():
+            set_outcome()
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work()
-        except BaseException as caught:
-            error = caught
+            set_outcome = partial(future.set_result, work())
+        except StopIteration as error:  # a future does not take it
+            failure = RuntimeError("the call raised StopIteration")
+            failure.__cause__ = error
+            set_outcome = partial(future.set_exception, failure)
+        except BaseException as error:
+            set_outcome = partial(future.set_exception, error)
         try:
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(settle, set_outcome)
         except RuntimeError:  # the loop is closed
             return
 

@@ -1,4 +1,4 @@
-"""Checks of option names and values; errors propose the nearest valid one."""
+"""Checks of option names and values, and suggestions of similar names in errors."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ __all__ = [
     "check_choice",
     "check_index",
     "check_names",
-    "named_options",
+    "check_option_names",
     "near_names",
 ]
 
-ALL = 256  # names; all of a shorter sequence are compared
-AROUND = 16  # names compared on each side of the name's position in sorted order
-LONGEST = 256  # characters of a compared name
-SHOWN = 3  # names in an error
-ALIKE = 0.75  # see difflib.get_close_matches
+COMPARE_ALL = 256  # names; of a longer sequence only some are compared
+NEIGHBOURS = 16  # names compared on each side of a position in sorted order
+MAX_LENGTH = 256  # characters of a compared name
+MAX_SUGGESTIONS = 3
+MIN_SIMILARITY = 0.75  # the cutoff of difflib.get_close_matches
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 INDEXES = ("auto", "none", "rebuild")
-WORD = re.compile(r"[A-Za-z_-]+")  # no suffix, no folder: probably not a path
+WORD = re.compile(r"[A-Za-z_-]+")  # without suffix and folder: rarely a path
 
 
 def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ...]:
     """Return up to three names similar to a missing one, the best first.
 
-    The work is bounded: of a long sequence only the first names are compared, and
-    those around the name's position if the sequence is sorted.
+    The work is bounded: all names of a short sequence are compared. Of a long one only
+    the first are, and the neighbours of the position that the name would have if the
+    sequence is sorted.
 
     Parameters
     ----------
@@ -43,28 +44,32 @@ def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ..
     at : callable
         ``at(i)`` is the name at a position.
     """
-    if not count or len(name) > LONGEST:
+    if not count or len(name) > MAX_LENGTH:
         return ()
     from difflib import get_close_matches
 
-    if count <= ALL:
-        known = [at(i) for i in range(count)]
+    if count <= COMPARE_ALL:
+        compared = [at(i) for i in range(count)]
     else:
-        positions = dict.fromkeys(range(2 * AROUND))
+        positions = dict.fromkeys(range(2 * NEIGHBOURS))
         for spelling in _spellings(name, at(0)):
             middle = _bisect(spelling, count, at)
-            first, last = max(0, middle - AROUND), min(count, middle + AROUND)
+            first, last = max(0, middle - NEIGHBOURS), min(count, middle + NEIGHBOURS)
             positions |= dict.fromkeys(range(first, last))
-        known = [at(i) for i in positions]
-    known = [text for text in known if len(text) <= LONGEST]
-    spellings = set(_spellings(name, known[0] if known else ""))
-    exact = [text for text in dict.fromkeys(known) if text in spellings]
-    similar = get_close_matches(name, known, SHOWN, ALIKE)
-    return tuple(dict.fromkeys([*exact, *similar]))[:SHOWN]
+        compared = [at(i) for i in positions]
+    compared = [text for text in compared if len(text) <= MAX_LENGTH]
+    spellings = set(_spellings(name, compared[0] if compared else ""))
+    exact = [text for text in dict.fromkeys(compared) if text in spellings]
+    similar = get_close_matches(name, compared, MAX_SUGGESTIONS, MIN_SIMILARITY)
+    return tuple(dict.fromkeys([*exact, *similar]))[:MAX_SUGGESTIONS]
 
 
 def _spellings(name: str, like: str) -> list[str]:
-    """Return variants of a name: without extension or folder, with other zeros."""
+    """Return variants of a name.
+
+    Its extension or folder is left out; a number also gets the folder of `like`, with
+    as many digits as `like` has and without leading zeros.
+    """
     folder, slash, last = name.rpartition("/")
     stem = last.partition(".")[0]
     found = [name, folder + slash + stem, last, stem]
@@ -92,18 +97,17 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     Raises
     ------
     ValueError
-        The value is invalid; the message names all valid ones, and the nearest.
+        The value is invalid; the message lists the valid ones and suggests the nearest.
     """
     if value in choices:
         return
-    known = list(choices)
-    valid = " or ".join(f'"{choice}"' for choice in known[-2:])
-    valid = "".join(f'"{choice}", ' for choice in known[:-2]) + valid
-    raise ValueError(f"{name} must be {valid}, got {value!r}{_nearest(value, known)}")
+    quoted = [f'"{choice}"' for choice in choices]
+    valid = ", ".join([*quoted[:-2], " or ".join(quoted[-2:])])
+    raise ValueError(f"{name} must be {valid}, got {value!r}{_suggest(value, choices)}")
 
 
 def check_index(index: str) -> None:
-    """Check an ``index=`` that is not a keyword: a lone word must be an existing path.
+    """Check an ``index=``: a single word must be a keyword or an existing path.
 
     Raises
     ------
@@ -119,27 +123,27 @@ def check_index(index: str) -> None:
         return
     raise ValueError(
         'index must be "auto", "none", "rebuild" or an existing path, got '
-        f"{index!r}{_nearest(index, INDEXES)}"
+        f"{index!r}{_suggest(index, INDEXES)}"
     )
 
 
-def check_names(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     """Check the names of keyword arguments.
 
     Raises
     ------
     TypeError
-        A name is invalid; the message has the nearest valid one, or all.
+        A name is invalid; the message suggests the nearest valid one, or lists all.
     """
-    known = list(known)
+    valid = list(valid)
     for name in given:
-        if name not in known:
-            hint = _nearest(name, known, "=")
-            hint = hint or f": it takes {', '.join(f'{k}=' for k in sorted(known))}"
+        if name not in valid:
+            hint = _suggest(name, valid, "=")
+            hint = hint or f": it takes {', '.join(f'{k}=' for k in sorted(valid))}"
             raise TypeError(f"{call}() has no argument {name}={hint}")
 
 
-def named_options(call: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def check_option_names(call: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function or ``__init__`` to check its arguments by `check_names`.
 
     Parameters
@@ -150,25 +154,25 @@ def named_options(call: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         code = function.__code__
-        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        own = [name for name in known if name != "self"]
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        valid = [name for name in names if name != "self"]
 
         @wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
             if kwargs:
-                check_names(call, kwargs, own)
+                check_names(call, kwargs, valid)
             return function(*args, **kwargs)
 
-        return checked
+        return wrapper
 
     return decorate
 
 
-def _nearest(value: object, choices: Iterable[str], end: str = "") -> str:
-    """Return the end of a message that proposes a similar choice, or ""."""
+def _suggest(value: object, choices: Iterable[str], suffix: str = "") -> str:
+    """Return the end of a message that suggests a similar choice, or ""."""
     from difflib import get_close_matches  # takes 5 ms to import
 
     if not isinstance(value, str):
         return ""
     found = get_close_matches(value.lower(), list(choices), 1)
-    return f"; did you mean {found[0]}{end}?" if found else ""
+    return f"; did you mean {found[0]}{suffix}?" if found else ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
-from fastshard._util.options import named_options
+from fastshard._util.options import check_option_names
 from fastshard._util.sizes import parse_size
 from fastshard.errors import ClosedError
 from fastshard.formats.encoders import encode
@@ -203,7 +203,7 @@ class ShardWriter:
         An argument is invalid, or the pattern is a URL.
     """
 
-    @named_options("ShardWriter")
+    @check_option_names("ShardWriter")
     def __init__(
         self,
         pattern: str | os.PathLike[str],

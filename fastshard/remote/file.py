@@ -20,7 +20,7 @@ from fastshard.remote.options import Settings
 from fastshard.remote.retry import MOST_SPAN, Deadline, Meter, NoRangesError
 from fastshard.remote.scheduler import Request, fetch, read_now, start
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part, Transport
-from fastshard.remote.urls import HTTP, Url, base_of, parse_url, without_user
+from fastshard.remote.urls import HTTP, Url, base_of, parse_url, strip_user
 
 if TYPE_CHECKING:
     from fastshard.remote.http_response import RangeResponse
@@ -318,7 +318,7 @@ def cache_key(url: str) -> str:
     """
     scheme, _, rest = url.partition("://")
     if scheme.lower() not in HTTP and "@" in rest.partition("/")[0]:
-        url = without_user(url)
+        url = strip_user(url)
     return COMMIT.sub(r"\1", base_of(url))
 
 

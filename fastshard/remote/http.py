@@ -91,7 +91,7 @@ class HttpClient:
     ) -> None:
         """Read a range and copy parts of it to their destinations; see `Transport`."""
         deadline = deadline or Deadline(self.settings.timeout, end - start)
-        target = self._target_of(url.sent)
+        target = self._target_of(url.normalized)
         if self._fast.read(target, start, end, parts, expected, deadline):
             return
         self._request(
@@ -167,7 +167,7 @@ class HttpClient:
         whole: bool = False,
     ) -> T:
         """Send a request; retry after transient failures and expired redirects."""
-        sent, attempt = url.sent, 0
+        sent, attempt = url.normalized, 0
         while True:
             redirected = self._target_of(sent) != sent
             try:
@@ -196,7 +196,7 @@ class HttpClient:
         whole: bool,
     ) -> Iterator[RangeResponse]:
         """Send a request, follow redirects, yield a response with valid headers."""
-        target = self._target_of(url.sent)
+        target = self._target_of(url.normalized)
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         response = None
         handled = sys.exception()  # by the caller; the context of later exceptions
@@ -310,9 +310,9 @@ class HttpClient:
                 url.redacted,
                 response.status,
             )
-        if target == url.sent or url.sent in self._targets:
+        if target == url.normalized or url.normalized in self._targets:
             until = time.monotonic() + _lifetime(following)
-            self._targets[url.sent] = following, until
+            self._targets[url.normalized] = following, until
         return following
 
     def _pool_for(self, origin: Origin) -> tuple[Any, bool]:

@@ -1,7 +1,7 @@
 """Datasets of the Hugging Face hub: ``hf://datasets/owner/name[@revision]/path``.
 
-Files are read over plain HTTP, without a library. Repositories are listed by
-huggingface_hub, which also finds the token of a login.
+Files are read by `HttpClient`. Only listing a repository and finding the token of a
+login need huggingface_hub.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ URL = re.compile(
 )
 REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
-YES = frozenset(("1", "ON", "YES", "TRUE"))
+TRUE_VALUES = frozenset(("1", "ON", "YES", "TRUE"))
 TRANSIENT_ERRORS = frozenset(  # class names, of any library
     ("ConnectionError", "Timeout", "TransportError", "gaierror")
 )
-UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")  # removed from a server's message
+UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")  # replaced in a server's message
 LOG_IN = "log in with `hf auth login`, set HF_TOKEN or give token="
 
 
@@ -62,7 +62,7 @@ class HubUrl(NamedTuple):
     revision : str or None
         A branch, a tag or a commit; None if the URL has none.
     path : str
-        In the repository, percent-decoded; empty for its root.
+        Path in the repository, percent-decoded; empty for the root.
     """
 
     repo: str
@@ -96,7 +96,7 @@ def parse_hub_url(text: str) -> HubUrl:
     Raises
     ------
     FastshardError
-        It is not the URL of a dataset on the hub.
+        The URL is not that of a dataset on the hub.
     """
     base = base_of(text)
     match = URL.fullmatch(base)
@@ -118,8 +118,8 @@ def parse_hub_url(text: str) -> HubUrl:
 class HubClient:
     """Client for datasets of the hub; one per process and settings, by `hub_for`.
 
-    The token is sent to the hub alone: the given one if the hub is among the origins
-    of the settings, otherwise the token of a login or of ``HF_TOKEN``.
+    The token is sent to the hub only. It is the one in the settings if the hub is among
+    their origins, otherwise that of ``HF_TOKEN`` or of a login.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -129,7 +129,7 @@ class HubClient:
         self._commits: dict[tuple[str, str], str] = {}
         origin = origin_of(normalize_url(self.endpoint))
         options: RemoteOptions = {**settings.options}
-        if origin not in settings.origins:  # the given secrets are for other hosts
+        if origin not in settings.origins:  # the secrets are for other hosts
             options |= {"token": None, "headers": None}
         options["token"] = _token_source(options.get("token"))
         self._settings = Settings(options, frozenset((origin,)))
@@ -152,7 +152,7 @@ class HubClient:
         return f"{self.dataset_page(url)}/resolve/{revision}/{path}"
 
     def dataset_page(self, url: HubUrl) -> str:
-        """Return the address of a dataset's web page."""
+        """Return the URL of a dataset's web page."""
         return f"{self.endpoint}/datasets/{url.repo}"
 
     def read(
@@ -180,7 +180,7 @@ class HubClient:
 
     @contextmanager
     def _resolve(self, url: str | Url) -> Iterator[Url]:
-        """Yield the https URL of a file; say in a refusal how to get access."""
+        """Yield the https URL of a file; add advice on access to errors 401 and 403."""
         text = parse_url(url).text
         resolved = self.resolve_url(text)
         try:
@@ -193,7 +193,7 @@ class HubClient:
             raise RemoteError(reason, error.url, error.status, error.attempts) from None
 
     def _describe_refusal(self, message: str, url: HubUrl) -> str:
-        """Append to the server's message how to get access to the dataset."""
+        """Return the server's message, with advice on access to the dataset."""
         return (
             f"{message.rstrip(' .')} - if {url.repo} is gated, accept its terms at "
             f"{self.dataset_page(url)}; {LOG_IN}"
@@ -202,15 +202,15 @@ class HubClient:
     def pin_revision(self, text: str) -> str:
         """Return the URL with its revision replaced by the current commit.
 
-        Everything listed and read by such URLs is of one commit. The hub is asked
-        once for each revision.
+        All listings and reads by such URLs see one commit. Each revision is resolved
+        once.
 
         Raises
         ------
         RemoteNotFoundError
             The dataset or the revision does not exist.
         RemoteError, FastshardError
-            The hub cannot be asked.
+            The revision cannot be resolved.
         """
         url = parse_hub_url(text)
         revision = url.revision or self._revision
@@ -218,11 +218,13 @@ class HubClient:
             return url._replace(revision=revision).text
         commit = self._commits.get((url.repo, revision))
         if commit is None:
-            commit = self._call_api(url, lambda api: self._sha(api, url, revision))
+            commit = self._call_api(
+                url, lambda api: self._fetch_commit(api, url, revision)
+            )
             commit = self._commits.setdefault((url.repo, revision), commit)
         return url._replace(revision=commit).text
 
-    def _sha(self, api: HfApi, url: HubUrl, revision: str) -> str:
+    def _fetch_commit(self, api: HfApi, url: HubUrl, revision: str) -> str:
         timeout = self._settings.timeout
         info = api.dataset_info(
             url.repo, revision=revision, timeout=timeout, expand=["sha"]
@@ -244,12 +246,12 @@ class HubClient:
     def list_files(self, folder: str) -> Sequence[HubFile]:
         """Return all files below a folder, with their sizes; raises as `list` does.
 
-        A single response has no time limit: huggingface_hub sets none for listings.
+        A single request has no time limit: huggingface_hub sets none for listings.
         """
         url = parse_hub_url(folder)
-        return self._call_api(url, lambda api: self._tree(api, url))
+        return self._call_api(url, lambda api: self._fetch_files(api, url))
 
-    def _tree(self, api: HfApi, url: HubUrl) -> Sequence[HubFile]:
+    def _fetch_files(self, api: HfApi, url: HubUrl) -> Sequence[HubFile]:
         items = api.list_repo_tree(
             url.repo,
             url.path or None,
@@ -264,13 +266,13 @@ class HubClient:
         ]
 
     def _call_api(self, url: HubUrl, call: Callable[[HfApi], T]) -> T:
-        """Call huggingface_hub; repeat after a transient failure."""
+        """Call a function with an `HfApi`; repeat it after transient failures."""
         if self._offline:
             raise FastshardError(
                 f"{url.text} cannot be listed with offline=True: name its shards, "
                 "for instance by a brace list"
             )
-        api = self._api()
+        api = self._new_api()
         deadline = Deadline(self._settings.timeout)
         attempt = 0
         while True:
@@ -278,7 +280,7 @@ class HubClient:
                 if not self._settings.private_hosts:
                     check_public(origin_of(normalize_url(self.endpoint)))
                 return call(api)
-            except RefusedHostError:
+            except RefusedHostError:  # an OSError: not to be retried
                 raise
             except _api_errors() as error:
                 failure = self._translate_error(error, url, attempt + 1)
@@ -291,7 +293,7 @@ class HubClient:
             deadline.backoff(failed, attempt, failure.url, self._settings.attempts)
             attempt += 1
 
-    def _api(self) -> HfApi:
+    def _new_api(self) -> HfApi:
         try:
             from huggingface_hub import HfApi
         except ImportError:
@@ -304,7 +306,10 @@ class HubClient:
     def _translate_error(
         self, error: Exception, url: HubUrl, attempts: int
     ) -> RemoteError:
-        """Return a `RemoteError` for an error of huggingface_hub, without its text."""
+        """Return a `RemoteError` for an error of huggingface_hub.
+
+        It has the server's message, not the error's text, which may hold a secret.
+        """
         page, revision = self.dataset_page(url), url.revision or self._revision
         names = _names_of(error)
         response = _response_of(error)
@@ -327,26 +332,26 @@ class HubClient:
         if "OfflineModeIsEnabled" in names:
             reason = "listing is disabled: HF_HUB_OFFLINE is set"
         elif status is None:
-            reason = f"no valid response of the hub ({type(error).__name__})"
+            reason = f"no valid response from the hub ({type(error).__name__})"
         return RemoteError(reason, page, status, attempts)
 
 
 def _api_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that huggingface_hub raises for failures of a server."""
+    """Return the exceptions that huggingface_hub may raise for a failed request."""
     modules = (sys.modules.get(name) for name in ("httpx", "httpx2"))  # newer versions
     others = (module.HTTPError for module in modules if module is not None)
     return (OSError, ValueError, LookupError, TypeError, AttributeError, *others)
 
 
 def _names_of(error: Exception) -> set[str]:
-    """Return the names of an exception's classes, which have moved between modules."""
+    """Return the names of an exception's classes; their modules vary by version."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return names - {"ConnectionError"} if "OfflineModeIsEnabled" in names else names
 
 
 def _response_of(error: BaseException | None) -> Any:
-    """Return the response that an exception, or one before it, holds; else None."""
-    while error is not None:  # huggingface_hub may fail to parse a refusal
+    """Return the response attached to an exception or its contexts, or None."""
+    while error is not None:  # huggingface_hub may fail to parse an error response
         response = getattr(error, "response", None)
         if response is not None:
             return response
@@ -360,7 +365,7 @@ def _escape(path: str) -> str:
 
 
 def _token_source(token: Token) -> Callable[[], str | None]:
-    """Return a function that returns the token; it looks for a login when called."""
+    """Return a function for the token: the given one, or that of a login if None."""
     found: list[str | None] = []
 
     def bearer() -> str | None:
@@ -375,8 +380,8 @@ def _token_source(token: Token) -> Callable[[], str | None]:
 
 
 def _login_token() -> str | None:
-    """Return the token of a login or of the environment."""
-    if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in YES:
+    """Return the token of ``HF_TOKEN`` or of a login, or None."""
+    if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in TRUE_VALUES:
         return None
     try:
         from huggingface_hub import get_token

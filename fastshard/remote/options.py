@@ -234,7 +234,7 @@ def make_settings(options: RemoteOptions, sources: Iterable[str | Url]) -> Setti
     """Return settings whose secrets are sent to the origins of the sources only."""
     settings = Settings(options)
     urls = [parse_url(source) for source in sources]
-    origins = {origin_of(url.sent) for url in urls if url.scheme in HTTP}
+    origins = {origin_of(url.normalized) for url in urls if url.scheme in HTTP}
     if any(url.scheme == "hf" for url in urls):
         origins.add(origin_of(normalize_url(settings.endpoint)))
     return Settings(options, frozenset(origins)) if origins else settings

@@ -30,8 +30,8 @@ __all__ = [
     "redact",
     "relative_path",
     "scheme_of",
+    "strip_user",
     "url_basename",
-    "without_user",
 ]
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -50,7 +50,7 @@ class Origin(NamedTuple):
 
 
 class Url:
-    """Parsed URL. Its text may be secret, `redacted` is not; it does not pickle.
+    """Parsed URL; does not pickle, for its text may hold a secret.
 
     Attributes
     ----------
@@ -58,8 +58,10 @@ class Url:
         As given.
     scheme : str
         In lower case.
-    base, query : str
-        Without the query; the query with its question mark, or "".
+    base : str
+        The text without the query.
+    query : str
+        The query with its question mark, or "".
     """
 
     def __init__(self, text: str) -> None:
@@ -75,7 +77,7 @@ class Url:
         return redact(self.text)
 
     @cached_property
-    def sent(self) -> str:
+    def normalized(self) -> str:
         """The URL as HTTP sends it; raises as `normalize_url` does."""
         return normalize_url(self.text)
 
@@ -120,7 +122,7 @@ def normalize_url(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        # The text of an error of `urllib` may quote a password.
+        # An error text of urllib may quote a password.
         reason = "" if "@" in url else f": {error}"
         raise FastshardError(f"{redact(url)} is not a URL{reason}") from None
     if parts.scheme.lower() not in HTTP:
@@ -136,14 +138,18 @@ def normalize_url(url: str) -> str:
         )
     if not host.isascii():
         try:
-            url = url.replace(host, host.encode("idna").decode("ascii"), 1)
+            name = parts.netloc.partition(":")[0]  # `hostname` is lower-case
+            url = url.replace(name, host.encode("idna").decode("ascii"), 1)
         except UnicodeError:
             raise FastshardError(f"{redact(url)} has no valid host name") from None
     return quote(url.partition("#")[0], safe="%/:=&?~#+!$,;'@()*[]")
 
 
 def is_folder(location: str | Url) -> bool:
-    """Return whether a path is a directory, or a URL is not that of an index file."""
+    """Return whether a path is a directory, or a URL may be a folder.
+
+    Any URL may, except one with the suffix of an index file.
+    """
     parsed = parse_path_or_url(location) if isinstance(location, str) else location
     if isinstance(parsed, Url):
         return not parsed.base.endswith((".fsi", ".json", ".idx"))
@@ -151,16 +157,16 @@ def is_folder(location: str | Url) -> bool:
 
 
 def redact(url: str) -> str:
-    """Return a URL without its possible secrets: user, password, query, fragment."""
+    """Return a URL without user, password, query and fragment: they may be secret."""
     if SCHEME.match(url) is None:
         return url
     # The user first: a password may contain "#".
-    base, query, _ = without_user(url).partition("#")[0].partition("?")
+    base, query, _ = strip_user(url).partition("#")[0].partition("?")
     return base + ("?..." if query else "")
 
 
-def without_user(url: str) -> str:
-    """Return a URL without a user and a password."""
+def strip_user(url: str) -> str:
+    """Return a URL without its user and password."""
     scheme = SCHEME.match(url)
     if scheme is None:
         return url
@@ -197,22 +203,22 @@ def join_url(folder: str, name: str) -> str:
     if scheme_of(folder) in HTTP:
         base, question, query = folder.partition("?")
         url = urljoin(base.rstrip("/") + "/", name)
-        if origin_of(url) != origin_of(base):  # a query is for its own origin
+        if origin_of(url) != origin_of(base):  # the query may be secret
             return url
         return url + question + query
     return folder.rstrip("/") + "/" + name
 
 
 def relative_path(url: str, root: str) -> str:
-    """Return the path of an object below a folder; "" if it is not below it."""
+    """Return an object's path relative to a folder; "" for an object elsewhere."""
     base, prefix = base_of(url), root.rstrip("/") + "/"
     return base[len(prefix) :] if base.startswith(prefix) else ""
 
 
 def common_folder(urls: list[str]) -> str:
-    """Return the deepest folder above all objects; "" if they have none.
+    """Return the deepest folder above all objects; "" without a common host.
 
-    It includes the host; on the hub, the repository.
+    On the hub they must be in one repository.
     """
     parts = [folder_of(url).split("/") for url in (min(urls), max(urls))]
     common = []
@@ -220,8 +226,9 @@ def common_folder(urls: list[str]) -> str:
         if a != b:
             break
         common.append(a)
-    least = 5 if scheme_of(urls[0]) == "hf" else 3  # scheme:, "", host (or repository)
-    return "/".join(common) if len(common) >= least else ""
+    # "scheme:", "" and the host; on the hub the latter is "datasets/owner/name".
+    min_parts = 5 if scheme_of(urls[0]) == "hf" else 3
+    return "/".join(common) if len(common) >= min_parts else ""
 
 
 def url_basename(url: str) -> str:

@@ -185,3 +185,9 @@ def test_cache_keys_have_no_secrets(tmp_path, url, name):
     ]
     assert stored
     assert not any(SECRET.encode() in data for data in stored)
+
+
+@pytest.mark.parametrize("host", ["bücher.de", "BÜCHER.de", "Bücher.DE:81"])
+def test_a_host_that_is_not_ascii_is_encoded_in_any_case(host):
+    port = host[9:]
+    assert normalize_url(f"http://{host}/Ü") == f"http://xn--bcher-kva.de{port}/%C3%9C"

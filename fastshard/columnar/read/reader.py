@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from fastshard._util.options import check_choice, named_options
+from fastshard._util.options import check_choice, check_option_names
 from fastshard._util.sizes import parse_size
 from fastshard.columnar.read.batch import scan_samples, stack_columns
 from fastshard.columnar.read.lookup import Metadata, RowLookup, SampleKeys
@@ -68,7 +68,7 @@ class ShardedDatasetReader:
         The index cannot be read.
     """
 
-    @named_options("ShardedDatasetReader")
+    @check_option_names("ShardedDatasetReader")
     def __init__(
         self,
         root: str | os.PathLike[str],

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from fastshard._util.options import named_options
+from fastshard._util.options import check_option_names
 from fastshard.columnar.schema import (
     MAX_COUNTER,
     check_sample_id,
@@ -81,7 +81,7 @@ class ShardedDatasetWriter:
         The dataset cannot be opened.
     """
 
-    @named_options("ShardedDatasetWriter")
+    @check_option_names("ShardedDatasetWriter")
     def __init__(
         self,
         root: str | os.PathLike[str],
