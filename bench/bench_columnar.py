@@ -22,7 +22,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from columnar_data import (
+from fastshard.columnar import ShardedDatasetReader
+from harness import SCALE, contenders
+from rivals.columnar_by_id import (
+    Blobs,
+    Lmdb,
+    Original,
+    write_blobs,
+    write_fastshard,
+    write_lmdb,
+)
+from rivals.columnar_data import (
     BATCH,
     EACH,
     FIELDS,
@@ -37,17 +47,7 @@ from columnar_data import (
     over_positions,
     shards,
 )
-from columnar_rivals import (
-    Blobs,
-    Lmdb,
-    Original,
-    write_blobs,
-    write_fastshard,
-    write_lmdb,
-)
-from columnar_stores import Arrow, Npz, Zarr, write_arrow, write_npz, write_zarr
-from fastshard.columnar import ShardedDatasetReader
-from harness import SCALE, contenders
+from rivals.columnar_stores import Arrow, Npz, Zarr, write_arrow, write_npz, write_zarr
 
 COUNT = max(int(200_000 * SCALE), 2 * EACH)
 READS = 20_480

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from columnar_data import EACH, FIELDS, Data, Write
-from columnar_rivals import (
+from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+from harness import SCALE, contenders
+from rivals.columnar_by_id import (
     Blobs,
     Lmdb,
     Original,
@@ -27,8 +28,7 @@ from columnar_rivals import (
     write_lmdb,
     write_original,
 )
-from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
-from harness import SCALE, contenders
+from rivals.columnar_data import EACH, FIELDS, Data, Write
 
 COUNT = max(int(200_000 * SCALE), 2 * EACH)
 FIRST = 20_000  # samples that the original writes

@@ -2,8 +2,8 @@
 
 pytest bench/bench_remote.py
 
-Served files are in the page cache. `serving.relay` says what its delay models. Goals,
-as in the report's last column (rivals' times divided by fastshard's): one member 0.8 x
+Served files are in the page cache; `web_server.relay` tells what its delay models. As
+in the report's last column, goals are rivals' times by fastshard's: one member 0.8 x
 of urllib3; a batch 0.8 x of obstore's best, 0.95 x of urllib3 in 16 threads and 5 x of
 fsspec, at most 3 round trips above the ideal where these are slow; a scan 0.9 x of
 curl, in at most 96 MB with max_memory="64MiB"; an index from less than 3 % of a file
@@ -29,10 +29,10 @@ from typing import Any
 import pytest
 
 import fastshard
-import remote_readers as readers
 from harness import SCALE, Tar, contenders, write
-from remote_readers import HUB, ReadMany, ReadOne, Remote
-from serving import Server, far, nginx, nginx_version, serve
+from rivals import remote_readers as readers
+from rivals.remote_readers import HUB, ReadMany, ReadOne, Remote
+from rivals.web_server import Server, far, nginx, nginx_version, serve
 
 SHARDS = 4
 LARGE, SMALL = 102_400, 2048  # bytes of a member
@@ -307,10 +307,12 @@ def bench_memory(
 ) -> None:
     pytest.importorskip(read.__name__.partition("_")[0])
     data = remote(sizes[LARGE], server)
-    command = [sys.executable, readers.__file__, read.__name__, data.source]
+    command = [sys.executable, "-m", readers.__name__, read.__name__, data.source]
+    bench = Path(__file__).parent
 
     def scan() -> tuple[int, int]:
-        out = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=bench)
+        out = done.stdout
         total, growth = map(int, out.split())
         return total, growth
 

@@ -136,7 +136,9 @@ def test_no_circle_among_folders():
         pytest.fail("a circle of folders: " + " <- ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("root", [ROOT, TESTS], ids=["fastshard", "tests"])
+@pytest.mark.parametrize(
+    "root", [ROOT, TESTS, TREE / "bench"], ids=["fastshard", "tests", "bench"]
+)
 def test_folders_are_of_a_size_to_read(root):
     kinds = (".py", ".pyx", ".h", ".c", ".sh")
     counts = Counter(p.parent for p in root.rglob("*") if p.suffix in kinds)

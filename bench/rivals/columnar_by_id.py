@@ -19,8 +19,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from columnar_data import BATCH, EACH, FIELDS, Columns, Floats, Found, Row, text_of
 from fastshard.columnar import ShardedDatasetWriter
+from rivals.columnar_data import (
+    BATCH,
+    EACH,
+    FIELDS,
+    Columns,
+    Floats,
+    Found,
+    Row,
+    text_of,
+)
 
 UPDATE = "UPDATE samples SET {0}_offset = ?, {0}_shard = ? WHERE id = ?"
 SAMPLES_PER_COMMIT = 10_000  # of the original

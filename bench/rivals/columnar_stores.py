@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from columnar_data import BATCH, EACH, FIELDS, Columns, Found, Row, text_of
+from rivals.columnar_data import BATCH, EACH, FIELDS, Columns, Found, Row, text_of
 
 
 def collect(rows: Iterable[Row]) -> tuple[list[str], list[str], Columns]:

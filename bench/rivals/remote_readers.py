@@ -6,7 +6,7 @@ and indexers are called with an address. Readers that are not installed are skip
 webshart is missing: it reads only from directories and from huggingface.co, not from
 another server or the URL of a tar.
 
-    python bench/remote_readers.py SCAN URL   # prints the bytes that a scan adds
+    cd bench; python -m rivals.remote_readers SCAN URL  # prints the bytes a scan adds
 """
 
 from __future__ import annotations
