@@ -1,4 +1,4 @@
-"""Commands ``query`` and ``compact``, and lines of ``ls`` and ``stat``."""
+"""Commands ``query`` and ``compact``, and output lines of ``ls`` and ``stat``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEFTOVERS = {
     "replaced": "replaced by compact, kept for open readers",
     "uncommitted": "never committed, removed by the next writer",
 }
-TIMEOUT = 30.0  # seconds of a query
+TIMEOUT = 30.0  # seconds, of a query
 
 
 def check_root(root: str) -> str:
@@ -45,7 +45,7 @@ def check_root(root: str) -> str:
 
 
 def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of ``stat`` for the result of `stat`."""
+    """Yield the output lines of ``stat``; `figures` is the result of `stats.stat`."""
     columns = ", ".join(
         f"{escape_name(name)} {escape_name(kind)}".strip()
         for name, kind in figures["columns"].items()
@@ -54,22 +54,23 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"  bytes    {figures['bytes']:,}, index {figures['index_bytes']:,}"
     yield f"  samples  {figures['samples']:,}"
     yield f"  columns  {columns or 'none'}"
-    for name, of in figures["fields"].items():
-        shards, samples = f"{of['shards']:,} shards", f"{of['samples']:,} samples"
-        yield f"  {escape_name(name)}: {samples} in {shards} of {of['bytes']:,} bytes"
-        if of["missing"]:
-            numbers = ", ".join(map(str, of["missing"][:8]))
-            yield f"    {len(of['missing']):,} shards are missing: {numbers}"
-        for what, why in LEFTOVERS.items():
-            if of[what]:
-                nbytes = f"{of[what + '_bytes']:,} bytes"
-                yield f"    {of[what]:,} files of {nbytes}: {why}"
-        if "live_bytes" in of:
-            dead = f"{of['dead_bytes']:,} in {of['dead_members']:,} members"
-            yield f"    live {of['live_bytes']:,} bytes, dead {dead}"
-        for kind in of.get("arrays", ()):
-            shape = tuple(kind["shape"])
-            yield f"    {kind['count']:>12,}  {escape_name(kind['dtype'])} {shape}"
+    for name, field in figures["fields"].items():
+        nbytes, missing = f"{field['bytes']:,} bytes", field["missing"]
+        shards, samples = f"{field['shards']:,} shards", f"{field['samples']:,} samples"
+        yield f"  {escape_name(name)}: {samples} in {shards} of {nbytes}"
+        if missing:
+            numbers = ", ".join(map(str, missing[:8]))
+            yield f"    {len(missing):,} shards are missing: {numbers}"
+        for state, reason in LEFTOVERS.items():
+            if field[state]:
+                nbytes = f"{field[state + '_bytes']:,} bytes"
+                yield f"    {field[state]:,} files of {nbytes}: {reason}"
+        if "live_bytes" in field:
+            dead = f"{field['dead_bytes']:,} in {field['dead_members']:,} members"
+            yield f"    live {field['live_bytes']:,} bytes, dead {dead}"
+        for arrays in field.get("arrays", ()):
+            dtype, shape = escape_name(arrays["dtype"]), tuple(arrays["shape"])
+            yield f"    {arrays['count']:>12,}  {dtype} {shape}"
 
 
 def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
@@ -102,13 +103,13 @@ def cmd_compact(args: argparse.Namespace) -> int:
     """Rewrite the shards of a columnar dataset without unreferenced members."""
     from fastshard.columnar.compaction import compact
 
-    done = compact(check_root(args.root))._asdict()
+    result = compact(check_root(args.root))
     if args.json:
-        write_line(json.dumps(done))
+        write_line(json.dumps(result._asdict()))
         return 0
-    freed = done["bytes_before"] - done["bytes_after"]
-    shards = f"{done['shards_before']:,} shards, now {done['shards_after']:,}"
-    write_line(f"{freed:,} bytes freed of {done['bytes_before']:,}; {shards}")
+    freed = result.bytes_before - result.bytes_after
+    shards = f"{result.shards_before:,} shards, now {result.shards_after:,}"
+    write_line(f"{freed:,} bytes freed of {result.bytes_before:,}; {shards}")
     return 0
 
 
@@ -149,7 +150,8 @@ def print_rows(
 ) -> None:
     """Print rows as CSV, as a JSON object a line, or as columns."""
     if args.csv:
-        write_csv([columns, *(row_to_json(row).values() for row in rows)])
+        header = list(dict.fromkeys(columns))  # a row holds a repeated column once
+        write_csv([header, *(row_to_json(row).values() for row in rows)])
         return
     for row in rows:
         values = row_to_json(row)
@@ -163,7 +165,7 @@ def print_rows(
 def write_csv(rows: Iterable[Iterable[Any]]) -> None:
     """Write CSV to stdout, with control characters escaped on a terminal."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")  # has \r and \n quoted
+    writer = csv.writer(text, lineterminator="\r\n")  # so that it quotes \r and \n
     is_terminal = sys.stdout.isatty()
     for row in rows:
         if is_terminal:
@@ -190,18 +192,26 @@ def to_json(value: Any) -> Any:
 
 def parse_count(text: str) -> int:
     """Parse an int of at least 0."""
-    count = int(text)
+    try:
+        count = int(text)
+    except ValueError:
+        count = -1
     if count < 0:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"must be an int of at least 0, got {text!r}")
     return count
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a float of at least 0."""
-    count = float(text)
-    if not count >= 0:
-        raise ValueError
-    return count
+    """Parse a number of seconds, of at least 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of seconds of at least 0, got {text!r}"
+        )
+    return seconds
 
 
 def add_query(commands: Any) -> None:

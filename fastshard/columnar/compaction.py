@@ -17,7 +17,7 @@ __all__ = ["Compaction", "compact"]
 def compact(root: str | os.PathLike[str]) -> Compaction:
     """Rewrite the shards of a dataset without dead space.
 
-    New shards have as many members at most as the fullest old one. See
+    New shards have at most as many members as the fullest old one. See
     `ShardedDatasetWriter.compact`.
 
     Parameters

@@ -83,7 +83,7 @@ def build_samples_from_image(
         Column numbers in a stored row: of the id, the metadata, and each field's offset
         and shard.
     max_bytes : int
-        Size of the table of rows, at most.
+        Maximum size of the table of rows, in bytes.
     owner : Owner
         Referenced by the samples.
 

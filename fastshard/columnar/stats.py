@@ -22,7 +22,7 @@ from fastshard.columnar.write.recovery import list_leftovers
 
 __all__ = ["stat"]
 
-MAX_ARRAY_TYPES = 20  # listed of each field
+MAX_ARRAY_TYPES = 20  # listed for each field
 
 
 def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
@@ -43,14 +43,14 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
         a dict of
 
         - ``samples``, ``shards``, ``bytes``;
-        - ``missing``: numbers of shards without a file;
+        - ``missing``: numbers of shards whose file is absent or empty;
         - ``replaced``, ``replaced_bytes``: files that `compact` has replaced and
           readers may still open;
         - ``uncommitted``, ``uncommitted_bytes``: files of an interrupted writer, which
           the next writer removes;
-        - with `deep`: ``live_bytes`` and ``dead_bytes`` of members that a row, or none,
-          refers to; ``dead_members``; ``arrays``: the most frequent dtypes and shapes,
-          and the count of each.
+        - with `deep`: ``live_bytes``: of members that rows refer to; ``dead_bytes``,
+          ``dead_members``: of the others; ``arrays``: the most frequent dtypes and
+          shapes, and the count of each.
 
     Raises
     ------
@@ -65,6 +65,7 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
 
 
 def _count(name: str, deep: bool) -> dict[str, Any]:
+    """Return the result of `stat`; the caller holds a lease."""
     conn = open_reader(os.path.join(name, INDEX_NAME))
     try:
         fields = read_fields(conn, conn.path)
@@ -105,16 +106,16 @@ def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, A
         f"GROUP BY {column} ORDER BY {column}"
     ).fetchall()
     sizes = {shard: _file_size(_shard_path(root, field, shard)) for shard, _ in rows}
-    left = list_leftovers(conn, root, field)
+    leftovers = list_leftovers(conn, root, field)
     return {
         "samples": sum(count for _, count in rows),
         "shards": len(rows),
         "bytes": sum(sizes.values()),
         "missing": [shard for shard, nbytes in sizes.items() if not nbytes],
-        "replaced": len(left.replaced),
-        "replaced_bytes": sum(left.replaced.values()),
-        "uncommitted": len(left.uncommitted),
-        "uncommitted_bytes": sum(left.uncommitted.values()),
+        "replaced": len(leftovers.replaced),
+        "replaced_bytes": sum(leftovers.replaced.values()),
+        "uncommitted": len(leftovers.uncommitted),
+        "uncommitted_bytes": sum(leftovers.uncommitted.values()),
     }
 
 

@@ -154,6 +154,11 @@ def test_query_csv(root, call):
     assert call("query", "--csv", root, "0")[1] == "id,meta_json\n"
 
 
+def test_query_csv_of_a_repeated_column(root, call):
+    _, out, _ = call("query", "--csv", "--columns", "id,id", root, "id = 's0'")
+    assert out == "id\ns0\n"
+
+
 def test_query_limit_and_columns(root, call):
     assert call("query", "--limit", 2, "--columns", "id", root) == (0, "s0\ns1\n", "")
     _, out, _ = call("query", "--columns", "id, a_shard", "--limit", 1, root)
@@ -195,10 +200,19 @@ def test_a_columnar_dataset_among_others(root, shard_path, call, command):
 
 
 @pytest.mark.parametrize(
-    "args", [["--limit", "-1"], ["--timeout", "x"], ["--json", "--csv"]]
+    ("args", "reason"),
+    [
+        (["--limit", "-1"], "must be an int of at least 0, got '-1'"),
+        (["--limit", "x"], "must be an int of at least 0, got 'x'"),
+        (["--timeout", "x"], "must be a number of seconds of at least 0, got 'x'"),
+        (["--timeout", "nan"], "must be a number of seconds of at least 0, got 'nan'"),
+        (["--json", "--csv"], "not allowed with"),
+    ],
 )
-def test_wrong_usage(root, call, args):
-    assert call("query", *args, root)[0] == 2
+def test_wrong_usage(root, call, args, reason):
+    status, _, err = call("query", *args, root)
+    assert status == 2
+    assert reason in err
 
 
 @pytest.mark.parametrize("command", ["ls", "stat", "verify", "query"])

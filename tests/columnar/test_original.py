@@ -431,9 +431,9 @@ def test_missing_samples_and_fields(several):
     root, _ = several
     with ShardedDatasetReader(root) as reader:
         with pytest.raises(KeyError):
-            reader.get_sample("nobody")
+            reader.get_sample("absent")
         with pytest.raises(KeyError):
-            reader.get_many(["sample_000000000001", "nobody"])
+            reader.get_many(["sample_000000000001", "absent"])
         with pytest.raises(KeyError):
             reader.get_sample("sample_000000000001", fields=["nothing"])
 

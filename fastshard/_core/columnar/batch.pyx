@@ -56,7 +56,7 @@ cdef enum:                         # offsets of a shard; 0: unknown
     EXACT = 1
     INEXACT = 2
 
-NO_SHARD = (1 << 63) - 1           # sorts behind all numbers of shards
+NO_SHARD = (1 << 63) - 1           # sorts after all shard numbers
 
 cdef uint64_t MAX_PAGED_IN = 1 << 30  # bytes
 
@@ -349,7 +349,7 @@ cdef class RowCopy:
     cdef Py_buffer out
     cdef bytes header
     cdef ShardMappings mappings    # keeps the shards mapped
-    cdef uint64_t most             # bytes to touch between releases; 0: no limit
+    cdef uint64_t touch_limit      # bytes to touch between releases; 0: no limit
 
     def __cinit__(self, Rows rows not None, positions, out, bytes header not None,
                   uint64_t size, uint8_t tag):
@@ -377,10 +377,10 @@ cdef class RowCopy:
         """Copy all rows; return the index of the first of another layout, or None."""
         cdef size_t r = 0
         cdef size_t count = self.fill.count
-        if self.most > 0:
+        if self.touch_limit > 0:
             self.fill.count = 0
         while True:
-            if self.most > 0 and r >= self.fill.count:
+            if self.touch_limit > 0 and r >= self.fill.count:
                 self.fill.count = self.touch_rows(r, count)
             with nogil:
                 r = copy_rows(&self.fill, r)
@@ -398,7 +398,7 @@ cdef class RowCopy:
         cdef uint64_t offset, size, start
         cdef Source source
         cdef int64_t i
-        while r < count and nbytes < self.most:
+        while r < count and nbytes < self.touch_limit:
             i = self.fill.positions[r]
             r += 1
             if not 0 <= i < self.fill.rows or self.fill.column.marks[i].slot < 0:
@@ -438,7 +438,7 @@ cdef class RowCopy:
                 self.add_mapping(slot, rows.shard_of(i))
                 is_resident = paged_in
         for source in list(self.mappings.sources):
-            self.most = max(self.most, (<Source> source).touch_limit())
+            self.touch_limit = max(self.touch_limit, (<Source> source).touch_limit())
         if not is_resident:
             self.page_in(now)
         return 0
@@ -491,7 +491,7 @@ cdef class RowCopy:
         cdef uint64_t size
         if not 0 <= i < self.fill.rows:
             raise IndexError(
-                f"position {i} is out of range: there are {self.fill.rows:,}"
+                f"position {i} is out of range for {self.fill.rows:,} samples"
             )
         if not self.rows.has(i):
             raise FieldNotFoundError(
@@ -536,7 +536,7 @@ def read_row_layout(Rows rows not None, Py_ssize_t i):
     cdef Layout layout
     cdef ColumnShard shard
     if not 0 <= i < <Py_ssize_t> rows.cells.count:
-        raise IndexError(f"position {i} is out of range: there are {rows.cells.count:,}")
+        raise IndexError(f"position {i} is out of range for {rows.cells.count:,} samples")
     if not rows.has(i):
         raise FieldNotFoundError(rows.field, f"sample {decode_key(rows.table, i)!r}")
     shard = rows.shard_of(i)
@@ -816,7 +816,7 @@ cdef class RowPrefetcher:
     ) except -1:
         """Push a task that checks the headers of rows of a resident shard.
 
-        No one waits for it: rows not checked yet are checked when they are copied.
+        The task is never waited for: rows not checked yet are checked when copied.
         """
         cdef task_t task
         cdef HeaderCheck header_check

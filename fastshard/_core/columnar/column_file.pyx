@@ -34,8 +34,8 @@ cdef enum:
     SIZE_DIGITS = 11
     TYPE_AT = 156
     MAX_EXTENSION_BLOCKS = 64      # blocks of extension headers before a header
-    MAX_STEPS = 8                  # of the tar parser over them
-    HOLDERS_STEP = 8               # holders before dead references are dropped
+    MAX_STEPS = 8                  # calls of `tar_step` to parse them
+    HOLDERS_STEP = 8               # holders added between two removals of dead ones
 
 
 cdef int64_t parse_offset(object offset) except? -1:
@@ -71,7 +71,7 @@ cdef bint is_plain_header(const uint8_t *block, span_t name, uint64_t *size) noe
         and (name.left == NAME_WIDTH or block[name.left] == 0)
         and (block[TYPE_AT] == c'0' or block[TYPE_AT] == 0)
         and parse_octal(block + SIZE_AT, size)
-        and size[0] > 0            # 0 if a header before has the size: no array is empty
+        and size[0] > 0            # 0: an extension header has it; none is empty
     )
 
 
@@ -81,8 +81,8 @@ cdef bint match_extended(
 ) noexcept nogil:
     """Match the headers before `offset` with a member name; set the size.
 
-    For a name or a size in extension headers: their start is found by trial.
-    `window` holds the file from `start` to `offset`.
+    Used if extension headers hold the name or the size: each block before `offset`
+    is tried as their start. `window` holds the file from `start` to `offset`.
     """
     cdef tar_t tar
     cdef need_t need
@@ -257,7 +257,7 @@ cdef class ColumnFile:
             return 0
         source = self.source
         member = decode_text(name)
-        if offset > source.nbytes:  # inexact offsets are not larger than the file, either
+        if offset > source.nbytes:  # not even an inexact offset may be
             raise FormatError(
                 f"the index has an offset beyond the shard of {source.nbytes:,} bytes",
                 self.path, offset, member,
@@ -302,9 +302,9 @@ cdef class ColumnFile:
                 self.layouts,
             )
         except FormatError as error:
-            at_byte = found + error.offset if error.path == "" else error.offset
+            byte = found + error.offset if error.path == "" else error.offset
             raise FormatError(
-                error.reason, self.path, at_byte, member
+                error.reason, self.path, byte, member
             ) from error.__cause__
 
     cdef View resident_view(
@@ -339,9 +339,9 @@ def open_column(
     mode : {"mmap", "private", "pread"}
     recorded : int or None
         Bytes of the file for which the index holds exact offsets; None if it holds
-        none. If the file is unmodified, the bytes behind are not mapped or read.
+        none. If the file is unmodified, the bytes past them are not mapped or read.
     is_unmodified : callable
-        ``is_unmodified(file, recorded)`` returns whether this is still so.
+        ``is_unmodified(file, recorded)`` returns whether these offsets are still exact.
     ring : PageRing, optional
         Bounds its resident pages.
 
@@ -357,11 +357,11 @@ def open_column(
     cdef bint is_exact
     try:
         is_exact = recorded is not None and is_unmodified(file, recorded)
-        if is_exact and recorded > 0:  # the bytes behind may be truncated any time
+        if is_exact and recorded > 0:  # the rest may be truncated at any time
             file.nbytes = min(file.nbytes, <uint64_t> recorded)
         source = local_source(file, mode, True, False, ring)
         if isinstance(source, MappedSource):
-            (<MappedSource> source).residency.query(file.fd)  # it is read at once
+            (<MappedSource> source).residency.query(file.fd)  # the first read follows
     except BaseException:
         file.close()
         raise
@@ -439,7 +439,7 @@ cdef class RowReader:
     ):
         """Return the array of field `k`; see `arrays`."""
         if not 0 <= k < len(self.fields):
-            raise IndexError(f"field {k} is out of range: there are {len(self.fields)}")
+            raise IndexError(f"field {k} is out of range for {len(self.fields)} fields")
         array = self.array(k, offset, shard, sample_id + ".npy")
         return array.copy("K") if copy else array
 
@@ -454,7 +454,7 @@ cdef class RowReader:
         cdef ColumnFile file
         cdef int64_t at = -1
         if not 0 <= k < len(self.fields):
-            raise IndexError(f"field {k} is out of range: there are {len(self.fields)}")
+            raise IndexError(f"field {k} is out of range for {len(self.fields)} fields")
         if type(shard) is int and shard >= 0:
             at = parse_offset(offset)
         if at < 0:
@@ -477,6 +477,7 @@ cdef class RowReader:
                 files.pop(file.number, None)
 
     cdef object array(self, Py_ssize_t k, object offset, object shard, str member):
+        """Return the array of field `k`; open its shard if needed."""
         cdef object file = (<dict> self.files[k]).get(shard)
         cdef int64_t at = parse_offset(offset)
         if file is None or at < 0:

@@ -39,7 +39,7 @@ cdef class Cells:
     cdef uint64_t *sizes
     cdef mark_t *marks
     cdef size_t count
-    cdef size_t room
+    cdef size_t capacity
     cdef int add(self, uint64_t offset, int32_t slot) except -1
     cdef int finish(self, ExtentTable names) except -1
 
@@ -52,7 +52,7 @@ cdef class Rows:
     cdef list shards               # ColumnShard or None, by slot
     cdef list identities           # at the first open: (identity, is_exact) or None
     cdef object open_file
-    cdef public object unpickle    # returns an array of objects; None: they raise
+    cdef public object unpickle    # returns an array of objects; None: objects raise
     cdef public object layout      # of the last batch, as `read_row_layout`; or None
     cdef Cells cells
     cdef ExtentTable table

@@ -86,5 +86,5 @@ def read_image(
     fields: list[str],
     opener: Callable[[str], Callable[[int], ColumnFile]],
     path: str,
-    most: int,
+    max_bytes: int,
 ) -> tuple[list[Rows], ExtentTable] | None: ...

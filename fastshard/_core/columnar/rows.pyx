@@ -1,8 +1,8 @@
 # cython: nonecheck=True
-"""Rows of a columnar dataset: for each sample and field a shard and an offset in it.
+"""Rows of a columnar dataset: the shard and the offset of each sample's fields.
 
-The members of a field have one table for all its shards, in which a member's position
-is its sample's. A member's size is unknown until its header is read.
+A field has one table of members over all its shards. A member's position in it is the
+position of its sample; its size is unknown until its header is read.
 """
 
 cimport cython
@@ -43,10 +43,10 @@ from fastshard.errors import (
 
 cdef enum:
     FIRST_READ = 16 << 10          # bytes prefetched of a member of unknown size
-    SUFFIX = 4                     # bytes of ".npy"
+    SUFFIX_SIZE = 4                # bytes of ".npy"
     MAX_TAGS = 256                 # a tag is a byte
     ROWS_AHEAD = 4                 # samples between two prefetch stages of `read_many`
-    FIELD_BYTES = 32               # of a row and field, while an image is read
+    FIELD_BYTES = 32               # memory of a row and field, while an image is read
 
 cdef enum:                         # indexes of a row's values in `wanted`
     ID
@@ -78,17 +78,18 @@ cdef class ShardMappings:
 @cython.final
 @cython.no_gc
 cdef class Cells:
-    """Offsets, sizes and marks of one field; the names are shared by all fields."""
+    """Offset, size and mark of each row of a field; all fields share the names."""
 
     cdef int add(self, uint64_t offset, int32_t slot) except -1:
-        cdef size_t room = 2 * self.room + 1024
-        if self.count == self.room:
+        """Append a row."""
+        cdef size_t capacity = 2 * self.capacity + 1024
+        if self.count == self.capacity:
             if not (
-                resize(<void **> &self.offsets, room, sizeof(uint64_t))
-                and resize(<void **> &self.marks, room, sizeof(mark_t))
+                resize(<void **> &self.offsets, capacity, sizeof(uint64_t))
+                and resize(<void **> &self.marks, capacity, sizeof(mark_t))
             ):
                 raise MemoryError
-            self.room = room
+            self.capacity = capacity
         self.offsets[self.count] = offset
         self.marks[self.count].slot = slot
         self.marks[self.count].layout = 0
@@ -115,7 +116,7 @@ cdef class Cells:
 
 cdef str decode_key(ExtentTable names, Py_ssize_t i):
     """Return the key of a sample: its members' name without the suffix."""
-    return decode_text_before(name_at(&names.columns, <uint32_t> i), SUFFIX)
+    return decode_text_before(name_at(&names.columns, <uint32_t> i), SUFFIX_SIZE)
 
 
 cdef bint has_same_header(Layout one, Layout other) noexcept:
@@ -135,7 +136,7 @@ cdef bint is_same_file(ColumnFile file, tuple first) except -1:
 
 @cython.final
 cdef class Rows:
-    """Column of an index: the shard and the offset of one field for each sample.
+    """Rows of one field: the shard and the offset of each sample's array.
 
     Parameters
     ----------
@@ -235,7 +236,7 @@ cdef class Rows:
     cdef int take_columns(
         self, uint64_t **offsets, const int64_t *shards, ExtentTable names
     ) except -1:
-        """Take the rows of all samples, with the memory of their offsets."""
+        """Set the rows of all samples; take over the memory of `offsets`."""
         cdef dict slots = {}
         cdef size_t count = names.columns.count
         cdef int32_t slot = ABSENT
@@ -335,7 +336,7 @@ cdef class Rows:
             self.identities[slot] = file.identity, file.is_exact
         elif not is_same_file(file, first):
             raise FormatError(
-                "the shard was changed after a part was read; call refresh()",
+                "the shard has changed since its first read; call refresh()",
                 file.path, 0,
             )
         shard.direct = None        # its sizes may be unknown
@@ -432,12 +433,12 @@ cdef class ColumnSamples(SamplesBase):
     ----------
     columns : list of Rows
     names : ExtentTable
-        The samples' names, as of members: with ``.npy``.
+        Names of the samples' members: the key and ``.npy``.
     sample_type : type
     owner : object
         Dataset with the attributes ``path``, for error messages, and ``closed``.
     has_metadata : bool
-        The infos of the names are the samples' metadata.
+        The infos in `names` are the samples' metadata.
     """
 
     cdef readonly list columns     # of Rows
@@ -516,7 +517,7 @@ cdef class ColumnSamples(SamplesBase):
             for k in range(buffer.len // 8):
                 if not 0 <= numbers[k] < count:
                     raise IndexError(
-                        f"position {numbers[k]} is out of range: there are {count:,}"
+                        f"position {numbers[k]} is out of range for {count:,} samples"
                     )
                 found.append(self.key(numbers[k]))
             return found
@@ -613,7 +614,7 @@ cdef class ColumnSamples(SamplesBase):
         return self.arrays(i, columns, copy), self.metadata_text(i)
 
     def read_many(self, list keys not None, list columns not None, bint copy=False):
-        """Return a list of what `read` returns, or None if a sample does not exist."""
+        """Return the result of `read` for each key, or None if a key has no sample."""
         cdef Py_buffer buffer
         cdef object found = find_names(self.names, keys, ".npy")
         cdef const int64_t *positions = int64s_of(found, &buffer)
@@ -625,7 +626,7 @@ cdef class ColumnSamples(SamplesBase):
     cdef list read_positions(
         self, const int64_t *positions, Py_ssize_t count, list columns, bint copy
     ):
-        """Return what `read` returns for samples; None if a position is below 0."""
+        """Return the results of `read_many`, or None if a position is below 0."""
         cdef Py_ssize_t i, k
         cdef list found = []
         cdef int stage
@@ -647,7 +648,7 @@ cdef class ColumnSamples(SamplesBase):
         cdef span_t text
         if not 0 <= i < <Py_ssize_t> self.names.columns.count:
             raise IndexError(
-                f"position {i} is out of range: there are {self.names.columns.count:,}"
+                f"position {i} is out of range for {self.names.columns.count:,} samples"
             )
         text = info_at(&self.names.columns, i)
         try:
@@ -734,47 +735,47 @@ cdef struct field_t:               # a field, while an image is read
     int64_t *shards                # numbers, or ABSENT or INVALID
 
 
-cdef struct reading_t:
+cdef struct reading_t:             # state of `read_image`
     tree_t tree
     columns_t columns              # member names, and metadata as infos
     int *wanted                    # by column of a row, as `tree_next` takes it
     size_t row_width               # columns of a row to read
     value_t *values                # of the last row
     field_t *fields
-    size_t width
-    size_t room                    # rows that the fields have room for
-    size_t most_rows
-    uint8_t *name                  # of the last row
-    size_t name_room
+    size_t width                   # number of fields
+    size_t capacity                # of the fields, in rows
+    size_t max_rows
+    uint8_t *name                  # of the last row's member
+    size_t name_capacity           # in bytes
 
 
 cdef bint add_name(reading_t *reading, span_t key) noexcept nogil:
     """Append a row with its name; False if there is no memory."""
-    cdef size_t size = key.left + SUFFIX
-    if size > reading.name_room:
+    cdef size_t size = key.left + SUFFIX_SIZE
+    if size > reading.name_capacity:
         if not resize(<void **> &reading.name, 2 * size, 1):
             return False
-        reading.name_room = 2 * size
+        reading.name_capacity = 2 * size
     memcpy(reading.name, key.at, key.left)
-    memcpy(reading.name + key.left, b".npy", SUFFIX)
+    memcpy(reading.name + key.left, b".npy", SUFFIX_SIZE)
     return columns_add(&reading.columns, 0, 0, span_of(reading.name, size))
 
 
-cdef int make_room(reading_t *reading) noexcept nogil:
-    """Make room for the extents of one more row; return a tree_status_t."""
-    cdef size_t room = min(grown_capacity(reading.room, 2.0), reading.most_rows)
+cdef int reserve_row(reading_t *reading) noexcept nogil:
+    """Reserve memory for the extents of one more row; return a tree_status_t."""
+    cdef size_t capacity = min(grown_capacity(reading.capacity, 2.0), reading.max_rows)
     cdef size_t k
-    if reading.columns.count < reading.room:
+    if reading.columns.count < reading.capacity:
         return TREE_ROW
-    if reading.columns.count == reading.most_rows:
+    if reading.columns.count == reading.max_rows:
         return TREE_UNSUPPORTED
     for k in range(reading.width):
         if not (
-            resize(<void **> &reading.fields[k].offsets, room, sizeof(uint64_t))
-            and resize(<void **> &reading.fields[k].shards, room, sizeof(int64_t))
+            resize(<void **> &reading.fields[k].offsets, capacity, sizeof(uint64_t))
+            and resize(<void **> &reading.fields[k].shards, capacity, sizeof(int64_t))
         ):
             return TREE_NO_MEMORY
-    reading.room = room
+    reading.capacity = capacity
     return TREE_ROW
 
 
@@ -814,7 +815,7 @@ cdef int read_all(reading_t *reading) noexcept nogil:
             return TREE_UNSUPPORTED
         if metadata.kind != KIND_TEXT and metadata.kind != KIND_NULL:
             return TREE_UNSUPPORTED
-        status = make_room(reading)
+        status = reserve_row(reading)
         if status != TREE_ROW:
             return status
         if not add_name(reading, reading.values[ID].text):
@@ -837,7 +838,7 @@ cdef bint is_text(const columns_t *columns) except -1:
 
 
 cdef void reading_free(reading_t *reading) noexcept nogil:
-    """Free all memory that no Rows has taken."""
+    """Free the memory that no `Rows` took over."""
     cdef size_t k
     if reading.fields != NULL:
         for k in range(reading.width):
@@ -875,7 +876,7 @@ cdef int select_columns(reading_t *reading, list numbers, size_t width) except -
 
 def read_image(
     bytes image not None, int64_t root, list numbers not None, list fields not None,
-    opener, str path not None, size_t most,
+    opener, str path not None, size_t max_bytes,
 ):
     """Read the rows of an index from the image of its database.
 
@@ -890,8 +891,8 @@ def read_image(
         the shard of each field.
     fields, opener, path
         As for `read_rows`.
-    most : int
-        Maximum number of bytes for the extents. A NULL takes no byte in the image, but
+    max_bytes : int
+        Maximum memory of the extents, in bytes. A NULL takes no byte in the image, but
         32 here.
 
     Returns
@@ -901,7 +902,7 @@ def read_image(
         The metadata are its infos.
     or None
         The image is not a well-formed database, a value has an unexpected type, or
-        memory exceeds `most`: read by SQL, which reports the error.
+        memory exceeds `max_bytes`: read by SQL, which reports the error.
     """
     cdef reading_t reading
     cdef Rows column
@@ -913,7 +914,7 @@ def read_image(
     memset(&reading, 0, sizeof(reading))
     try:
         select_columns(&reading, numbers, len(fields))
-        reading.most_rows = most // (FIELD_BYTES * max(reading.width, <size_t> 1))
+        reading.max_rows = max_bytes // (FIELD_BYTES * max(reading.width, <size_t> 1))
         if not tree_open(&reading.tree, span, root):
             return None
         with nogil:

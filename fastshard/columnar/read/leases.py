@@ -7,7 +7,7 @@ generation is locked. The kernel drops a lock when its process ends; a forked ch
 shares its parent's.
 
 The locks belong to open file descriptions (Linux). On other systems the writer asks
-SQLite whether a connection still reads an older state, and waits `GRACE_MS` at most.
+SQLite whether a connection still reads an older state; it waits at most `GRACE_MS`.
 """
 
 from __future__ import annotations

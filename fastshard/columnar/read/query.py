@@ -78,7 +78,7 @@ def rows_sql(
     columns : sequence of str
         Names of columns, or SQL expressions.
     limit : int or None
-        Number of samples, at most.
+        Maximum number of samples.
 
     Raises
     ------
@@ -190,7 +190,7 @@ TRIMS = ("trim(2)", "ltrim(2)", "rtrim(2)")  # refused: of unbounded cost
 CALL = re.compile(r"([^()]+)\(-?\d+\)")
 CALLS = ("Function", "PureFunc", "Agg")  # prefixes of opcodes that call a function
 
-# Bytes of a value, at most:
+# Maximum bytes of a value:
 MAX_GROWN = 1 << 20  # in a statement with growing values
 MAX_COSTLY = 512 << 10  # with costly calls; divided by their number
 MIN_COSTLY = 4 << 10  # the least that the division gives
@@ -254,14 +254,14 @@ def install_authorizer(conn: ReaderConnection) -> QueryAuthorizer:
 
 
 def limit_value_size(program: list[tuple[Any, ...]], grown: int = MAX_GROWN) -> int:
-    """Return how many bytes a value of a statement may have.
+    """Return the maximum size of a value of a statement, in bytes.
 
     Parameters
     ----------
     program : list of tuple
         Rows of EXPLAIN: the statement's bytecode.
     grown : int
-        Bytes of a value if functions make values grow, and none of them is costly.
+        The result if functions make values grow and none of them is costly.
 
     Raises
     ------
@@ -328,7 +328,7 @@ def query_ids(
     params : sequence or mapping
         Values of its ``?``, or ``:name``.
     limit : int, optional
-        Number of ids, at most.
+        Maximum number of ids.
     timeout : float or None
         Seconds; None: no limit.
 

@@ -53,7 +53,7 @@ class ShardedDatasetReader:
         As for `fastshard.open_shard`: ``"private"`` makes arrays writable, in memory
         only; ``"pread"`` copies.
     max_memory : int or str, optional
-        Resident bytes of the shards, at most, by any way of reading.
+        Maximum resident bytes of the shards, by any way of reading.
     allow_pickle : bool
         Read arrays of Python objects too. That runs code from the data: use it only
         for data from a trusted source.
@@ -337,7 +337,7 @@ class ShardedDatasetReader:
         params : sequence or mapping
             Values of its ``?``, or ``:name``.
         limit : int, optional
-            Number of ids, at most.
+            Maximum number of ids.
         timeout : float, optional
             Seconds; None: no limit.
 

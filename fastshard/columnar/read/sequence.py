@@ -84,7 +84,7 @@ class ArraySequence(Sequence[Arrays], TorchDataset[Arrays]):
                     item[field] = array.copy()
             else:
                 for k, item in enumerate(items):
-                    item[field] = stack[k, ...]  # an array for a scalar, too
+                    item[field] = stack[k, ...]  # a view, also of a 0-d array
         return items
 
     def __repr__(self) -> str:

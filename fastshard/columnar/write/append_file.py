@@ -1,6 +1,6 @@
 """Shard files opened for appending, and the queue that syncs them.
 
-The functions below them work on file descriptors: write, sync, cut, look for zeros.
+The functions work on file descriptors: write, sync, cut, look for zeros.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
     "write_at",
 ]
 
-WRITE_BYTES = 1 << 20  # of a buffer: it is written when it holds as many
-THREADS = 4  # of a SyncQueue, at most; each ends when no file waits
-WAITING = 32  # files in a SyncQueue, each with a descriptor
+WRITE_BYTES = 1 << 20  # size from which a buffer is written
+MAX_THREADS = 4  # of a SyncQueue; each ends when no file waits
+MAX_WAITING = 32  # files in a SyncQueue, each with a descriptor
 CHUNK = 1 << 20  # bytes that `is_zero_from` reads at once
 LARGE = 256 << 20  # bytes from which `is_zero_from` looks for holes
 OPEN_FLAGS = os.O_RDWR
@@ -98,7 +98,7 @@ class AppendFile:
         self._write_at(memoryview(END), self.buffer.end)
 
     def close(self) -> None:
-        """Close the file and remove it if it has no member; twice is no error."""
+        """Close the file; remove it if it has no member. May be called twice."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -150,7 +150,7 @@ class SyncQueue:
             self.finish()
         self._unsynced[file] = close
         self._waiting.append(file)
-        if len(self._waiting) > WAITING:
+        if len(self._waiting) > MAX_WAITING:
             self._drain()
         elif len(self._waiting) > len(self._threads):
             self._start()
@@ -180,9 +180,9 @@ class SyncQueue:
         self._unsynced.clear()
 
     def _start(self) -> None:
-        """Start one more thread, up to `THREADS`."""
+        """Start one more thread, up to `MAX_THREADS`."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) < THREADS:
+        if len(self._threads) < MAX_THREADS:
             thread = threading.Thread(target=self._drain, daemon=True)
             self._threads.append(thread)  # before the start: an interrupt may come
             try:

@@ -56,7 +56,7 @@ class Column:
     folder : str
         The path of its shards' directory.
     limit : int
-        Members of a shard at most.
+        Maximum number of members in a shard.
     sync_queue : SyncQueue
         Syncs complete files.
     allow_pickle : bool
@@ -74,7 +74,7 @@ class Column:
     pending : dict of int to ShardLength
         State to be committed next. The bytes are written.
     foreign : set of int
-        Shards of other programs: rows refer to them, and they have no record.
+        Shards of other programs: rows refer to them, but they have no record.
     scans : dict of int to ShardLength
         Lengths of foreign shards, found by a scan.
     unsound : set of int

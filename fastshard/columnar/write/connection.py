@@ -1,4 +1,4 @@
-"""Index connection of a writer: it commits nothing before its arrays are on disk."""
+"""Index connection of a writer, which stores the arrays before it commits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class WriterConnection(sqlite3.Connection):
     Attributes
     ----------
     guard : weakref to CommitGuard, or None
-        Unset until the index is open; commits are plain ones until then.
+        None until the index is open; until then commits are SQLite's own.
     is_finished : bool
         Whether `finish` was called.
     has_begun : bool
@@ -305,7 +305,7 @@ def begin(conn: WriterConnection) -> None:
 
 @contextmanager
 def savepoint(conn: WriterConnection) -> Iterator[sqlite3.Cursor]:
-    """Give a cursor whose statements are all undone if one fails."""
+    """Yield a cursor whose statements are all undone if the context raises."""
     begin(conn)
     cursor = sqlite3.Cursor(conn)
     cursor.execute("SAVEPOINT fastshard")

@@ -38,7 +38,7 @@ def create_index(path: str) -> None:
         with closing(sqlite3.connect(new)) as conn:
             conn.execute("PRAGMA synchronous=FULL")
             conn.execute("PRAGMA fullfsync=ON")
-            # Now: a crash during a later change would leave a journal behind.
+            # Now: a crash during a later change would leave a journal.
             conn.execute("PRAGMA journal_mode=WAL").fetchone()
             conn.execute("BEGIN IMMEDIATE")
             create(conn)

@@ -1,8 +1,8 @@
 """Exclusive right to write to a dataset.
 
-Between processes it is a file lock; inside a process, a registry of open writers,
-through which a new writer closes the one before it. Forked children are shut out of
-both.
+Among processes it is a file lock. Within a process it is a registry of open writers,
+through which a new writer closes the one before it. A forked child inherits neither:
+its copies of the parent's writers are disabled.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
 ]
 
 LOCK = "writer.lock"  # below a dataset's root; holds the writer's process id
-AGAIN = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # another process has the lock
-OTHER_SECONDS = 0.1  # of waiting for another process: `is_locked` may have the lock
-OWN_SECONDS = 5.0  # of waiting for a writer of this process that is being closed
+CONTENTION = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # the lock is held already
+OTHER_WAIT_SECONDS = 0.1  # for another process: its `is_locked` may hold the lock
+OWN_WAIT_SECONDS = 5.0  # for a writer of this process that is being closed
 
 
 class WriterLock:
@@ -62,7 +62,7 @@ class WriterLock:
         except OSError as error:
             holder = _read_holder(fd)
             os.close(fd)
-            if error.errno not in AGAIN:
+            if error.errno not in CONTENTION:
                 raise OSError(error.errno, error.strerror, path) from error
             who = "another process" if holder is None else f"process {holder}"
             reason = f"{who} writes to this dataset; there can be one writer at a time"
@@ -74,7 +74,7 @@ class WriterLock:
             os.write(fd, b"%d\n" % os.getpid())
 
     def release(self) -> None:
-        """Unlock and close the file; twice is no error."""
+        """Unlock and close the file. May be called twice."""
         if self._fd >= 0:  # reset last: an interrupted release can be repeated
             with suppress(OSError):
                 os.ftruncate(self._fd, 0)
@@ -97,7 +97,7 @@ _locks: set[WriterLock] = set()  # held by this process
 if sys.platform == "win32":
     import msvcrt
 
-    LOCKED_BYTE = 1 << 30  # behind the process id, which others must be able to read
+    LOCKED_BYTE = 1 << 30  # past the process id, which others must be able to read
 
     def _lock(fd: int) -> None:
         os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
@@ -118,7 +118,7 @@ else:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in AGAIN:
+            if error.errno in CONTENTION:
                 raise
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -129,7 +129,8 @@ else:
 def is_locked(root: str) -> bool:
     """Return whether a dataset has an open writer.
 
-    The lock is taken for a moment to find out.
+    The lock is taken for a moment to find out. If the lock file cannot be
+    opened, the dataset counts as locked.
     """
     if find_writer(root) is not None:
         return True
@@ -138,7 +139,7 @@ def is_locked(root: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # without write permission nothing is known
+        return True
     try:
         _lock(fd)
         _unlock(fd)
@@ -150,22 +151,23 @@ def is_locked(root: str) -> bool:
 
 
 def _wait_for_lock(fd: int) -> None:
-    """Lock a file; retry for `OWN_SECONDS` or `OTHER_SECONDS`."""
+    """Lock a file; retry for `OWN_WAIT_SECONDS` or `OTHER_WAIT_SECONDS`."""
     begun = time.monotonic()
     while True:
         try:
             return _lock(fd)
         except OSError as error:
-            if error.errno not in AGAIN:
+            if error.errno not in CONTENTION:
                 raise
             own = _read_holder(fd) == os.getpid()
-            if time.monotonic() > begun + (OWN_SECONDS if own else OTHER_SECONDS):
+            seconds = OWN_WAIT_SECONDS if own else OTHER_WAIT_SECONDS
+            if time.monotonic() > begun + seconds:
                 raise
         time.sleep(0.01)
 
 
 def _read_holder(fd: int) -> int | None:
-    """Return the process id in the lock file, None if there is none."""
+    """Return the process id in the lock file, or None if it has none."""
     try:
         os.lseek(fd, 0, os.SEEK_SET)
         return int(os.read(fd, 32))
@@ -213,7 +215,7 @@ def register(root: str, writer: OpenWriter) -> None:
 
 
 def unregister(writer: OpenWriter) -> None:
-    """Remove a writer. One that is not registered is no error."""
+    """Remove a writer if it is registered."""
     for key, other in list(_writers.items()):
         if other is writer:
             del _writers[key]
@@ -225,6 +227,7 @@ def list_writers() -> list[OpenWriter]:
 
 
 def _identify(root: str) -> tuple[int, int]:
+    """Return device and inode of a directory."""
     status = os.stat(root)
     return status.st_dev, status.st_ino
 

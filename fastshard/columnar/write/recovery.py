@@ -197,9 +197,9 @@ def _adopt_tail(
     ShardLength
         Up to the last adopted member; `record` if there is none.
     """
-    behind = [i for i in range(len(table)) if table.extent(i)[0] >= record.nbytes]
-    offsets = [table.extent(i)[0] for i in behind]
-    names = [table.name_of(i) for i in behind]
+    tail = [i for i in range(len(table)) if table.extent(i)[0] >= record.nbytes]
+    offsets = [table.extent(i)[0] for i in tail]
+    names = [table.name_of(i) for i in tail]
     with LocalFile(column.path(number)) as file:
         blocks = file.read_many([(at - BLOCK, BLOCK) for at in offsets])
     last = dict(zip(names, range(len(names)), strict=True))
@@ -219,7 +219,7 @@ def _adopt_tail(
         f"UPDATE samples SET {offset} = ? WHERE id = ?",
         [(offsets[k], name.removesuffix(".npy")) for name, k in adopted.items()],
     )
-    i = behind[max(adopted.values())]
+    i = tail[max(adopted.values())]
     at, size = table.extent(i)
     return ShardLength(at + size + -size % BLOCK, i + 1)
 

@@ -16,15 +16,15 @@ from fastshard.columnar.write.session import WriterSession
 
 __all__ = ["RowWriter", "move_rows", "register_rows"]
 
-FLUSH_SECONDS = 60.0  # after which a full buffer is a reason to flush
+FLUSH_SECONDS = 60.0  # since the last commit; then a full buffer is flushed
 MAX_STATEMENTS = 256  # SQL texts that are cached, of each kind
 
 
 class RowWriter:
     """Writer of single samples: appends arrays, then writes the row.
 
-    If the row is refused the arrays are dropped from the buffers. So a row never
-    refers to missing members.
+    The arrays come first, so that a row never refers to missing members. If the row
+    is refused, they are dropped from the buffers.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class RowWriter:
         self._conn = session.conn
         self._cursor = sqlite3.Cursor(session.conn)
         self._inserts: dict[tuple[str, ...], str] = {}  # SQL by fields
-        self._updates: dict[tuple[object, ...], str] = {}  # by "has text", fields
+        self._updates: dict[tuple[object, ...], str] = {}  # SQL by has_text and fields
 
     def insert(
         self, arrays: Mapping[str, Any], sample_id: str, name: bytes, text: str
@@ -156,7 +156,7 @@ class RowWriter:
         self._session.fail(error)
 
     def _write_buffers(self, fields: Iterable[str]) -> None:
-        """Write full buffers; flush if the last commit is `FLUSH_SECONDS` ago."""
+        """Write full buffers; flush `FLUSH_SECONDS` after the last commit."""
         transaction = self._transaction
         try:
             for field in fields:
@@ -169,7 +169,7 @@ class RowWriter:
 
 
 def _copy_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dict that no array's own code can change."""
+    """Return a copy, which the code of an array cannot change."""
     if type(arrays) is not dict and not isinstance(arrays, Mapping):
         kind = type(arrays).__name__
         raise TypeError(f"arrays must be a mapping from fields to arrays, got {kind}")
@@ -203,7 +203,7 @@ def move_rows(
     offsets : dict of str to int
         By sample id.
     clear : bool
-        Whether rows that refer to the shard so far lose their array.
+        Remove the array from rows that refer to the shard already.
     """
     offset, shard = column.offset_column, column.shard_column
     if clear:

@@ -1,4 +1,4 @@
-"""Session of a writer: from taking the dataset's lock to giving it back."""
+"""Session of a writer, from locking the dataset to releasing the lock."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["WriterSession"]
 OPEN, CLOSED, BROKEN, FORKED = range(4)
 REASONS = {
     CLOSED: "the writer of {root} is closed: open another",
-    BROKEN: "the writer of {root} is closed, for it could not store its samples: "
+    BROKEN: "the writer of {root} is closed because it could not store its samples: "
     "open another",
     FORKED: "the writer of {root} was opened by the parent process: use it there",
 }
@@ -66,7 +66,7 @@ class WriterSession:
     root : Path
         The dataset's directory; it is created if it does not exist.
     limit : int
-        Members of a shard at most.
+        Maximum number of members in a shard.
     allow_pickle : bool
         Whether arrays of Python objects are accepted.
 
@@ -133,7 +133,7 @@ class WriterSession:
         )
         try:
             begin(conn)  # the tables are created all together
-            if not has_tables(conn):  # another program was stopped
+            if not has_tables(conn):  # another program was stopped while creating it
                 self._check_no_shards()
             create(conn)
             transaction.add_columns(read_fields(conn, self.path), limit)
@@ -159,7 +159,7 @@ class WriterSession:
         """Raise FormatError if there are shards: their index is missing."""
         for folder in sorted(Path(self.home).glob("*_shards")):
             if has_shards(str(folder)):
-                reason = f"the index of the shards in {folder} is gone: move them away"
+                reason = f"the shards in {folder} have no index: move them away"
                 raise FormatError(reason, self.path, 0)
 
     @property
@@ -190,8 +190,8 @@ class WriterSession:
     def guard_commit(self) -> Iterator[None]:
         """Store the arrays, then let the context commit.
 
-        A statement in the context that SQLite refuses as such is the user's error;
-        any other error ends the session.
+        If SQLite refuses the context's statement itself, the user gets its error; any
+        other error ends the session.
         """
         with self.mutex:
             self.check_idle()
@@ -224,30 +224,30 @@ class WriterSession:
                 self.fail(error)
 
     def fail(self, error: OSError | sqlite3.Error) -> NoReturn:
-        """Raise the exception for an error; undo and end the session if it must be.
+        """Raise the exception for an error; end the session if it must end.
 
-        It goes on after errors of SQLite that leave the transaction open.
+        An error of SQLite that leaves the transaction open does not end it. Any other
+        error does, and undoes the samples added since the last flush.
         """
+        exception: Exception = error
         if isinstance(error, sqlite3.Error):
-            shown = translate_writer_error(error, self.path)
+            exception = translate_writer_error(error, self.path)
             if not is_fatal(error) and not self.transaction.is_lost():
-                raise shown from error
-        else:
-            shown = error
+                raise exception from error
         self.transaction.undo()
         self._end(BROKEN)
-        if isinstance(shown, OSError):
+        if isinstance(exception, OSError):
             reason = (
-                f"{shown.strerror}; samples added since the last flush are not stored, "
-                f"and the writer of {self.root} is closed"
+                f"{exception.strerror}; samples added since the last flush are not "
+                f"stored, and the writer of {self.root} is closed"
             )
-            raise OSError(shown.errno, reason, shown.filename) from error
-        raise shown from error
+            raise OSError(exception.errno, reason, exception.filename) from error
+        raise exception from error
 
     def remove_condemned(self) -> None:
         """Remove the shards that compactions replaced and no reader may open.
 
-        Nothing is uncommitted when it is called.
+        The caller has flushed: nothing is uncommitted.
 
         Raises
         ------
@@ -268,7 +268,7 @@ class WriterSession:
             if self.state != OPEN:
                 if self.state == FORKED:
                     self.check_open()
-                self._lock.release()  # again, if an interrupt stopped it
+                self._lock.release()  # again: an interrupt may have stopped it
                 unregister(self)
                 return
             self.flush()
@@ -282,7 +282,7 @@ class WriterSession:
         try:
             self.close()
         finally:
-            with self.mutex:  # it is open still if its samples cannot be stored now
+            with self.mutex:  # still open if its samples could not be stored
                 if self.state == OPEN:
                     self._end(CLOSED)
             warnings.warn(
@@ -295,7 +295,7 @@ class WriterSession:
         if getattr(self, "state", CLOSED) == OPEN:
             self.close_dropped()
         elif hasattr(self, "_lock"):
-            self._lock.release()  # again, if an interrupt stopped it
+            self._lock.release()  # again: an interrupt may have stopped it
 
     def disable_in_child(self) -> list[object]:
         """Disable the session in a forked child; see `lock.OpenWriter`."""
@@ -307,7 +307,7 @@ class WriterSession:
         return [self.conn, self]
 
     def _end(self, state: int) -> None:
-        """Close all that is open, without writing, and release the lock."""
+        """Close handles, files and connection without writing; release the lock."""
         for handle in list(self.handles):
             handle.end(cut=state == CLOSED)
         self.state = state

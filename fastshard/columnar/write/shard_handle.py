@@ -138,9 +138,9 @@ class ShardHandle:
                     raise
 
     def close(self) -> None:
-        """Commit the shard, and all else that was added to the writer; durable.
+        """Commit the shard and all samples added to the writer, durably.
 
-        Closing twice is no error.
+        May be called twice.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class ShardHandle:
         column.unsound.discard(number)
 
     def discard(self) -> None:
-        """Restore the state before the handle was opened; no error once closed.
+        """Restore the state before the handle was opened, unless it is closed.
 
         Raises
         ------

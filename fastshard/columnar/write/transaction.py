@@ -10,7 +10,7 @@ and a power loss. A sample that is not acknowledged is present completely or not
 
 **Order.** Each step is complete before the next one begins:
 
-1. Members are written behind the recorded length of their shard, followed by an
+1. Members are written after the recorded length of their shard, followed by an
    archive's end.
 2. The shards are synced, then the directories of new ones.
 3. Rows, records, shard counts and the last generated id are committed in one SQLite
@@ -92,9 +92,9 @@ class Transaction:
     last_id : int
         Number of the last generated id.
     commits : int
-        How many there were.
+        Number of commits.
     committed_at : float
-        When the last one was, by `time.monotonic`.
+        Time of the last commit, by `time.monotonic`.
     is_committing : bool
         Whether a commit may have been sent to SQLite.
     is_closed : bool
@@ -134,7 +134,7 @@ class Transaction:
         ----------
         fields : iterable of Field
         limit : int
-            Members of a shard at most.
+            Maximum number of members in a shard.
         """
         for field in fields:
             if field.name not in self.columns:

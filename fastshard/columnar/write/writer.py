@@ -41,10 +41,10 @@ class ShardedDatasetWriter:
 
     Each field has tar shards of its own; ``index.sqlite`` has a row for each sample,
     with the shard and offset of each array and the metadata. `flush` and `close`
-    return when all that was added is on disk, and it then survives a killed process
-    and a power loss. Samples added since the last flush are there completely or not
-    at all. The writer itself flushes when a shard buffer is full and the last flush
-    is a minute ago.
+    return when all samples added so far are on disk, where they survive a killed
+    process and a power loss. Samples added since the last flush are there completely
+    or not at all. The writer itself flushes when a shard buffer is full and the last
+    flush is a minute ago.
 
     A dataset has one writer at a time and any number of readers. In one process, a
     new writer closes the one before it. Threads may share a writer; forked processes
@@ -56,7 +56,7 @@ class ShardedDatasetWriter:
         The dataset's directory. It is created if it does not exist; an existing
         dataset is continued.
     samples_per_shard : int
-        Members of a shard at most.
+        Maximum number of members in a shard.
     allow_pickle : bool
         Whether arrays of Python objects are stored, pickled.
 
@@ -390,9 +390,9 @@ class ShardedDatasetWriter:
         >>> with writer.open_shard("history", shard_id=7) as shard:
         ...     shard.add_sample("sample_000000000001", array)
 
-        On exit the shard, and all else that was added, is on disk; an exception
+        On exit the shard and all samples added so far are on disk; an exception
         inside leaves everything as it was. An existing shard is appended to: its
-        samples keep their arrays, except for those that are added again.
+        samples keep their arrays, unless they are added again.
 
         Parameters
         ----------
@@ -486,7 +486,7 @@ class ShardedDatasetWriter:
             return compact_columns(self._session)
 
     def flush(self) -> None:
-        """Return when all that was added is on disk and visible to readers.
+        """Return when all samples added so far are on disk and visible to readers.
 
         Raises
         ------
@@ -503,7 +503,7 @@ class ShardedDatasetWriter:
     close_tars = flush
 
     def close(self) -> None:
-        """Flush, and close the dataset. Closing twice is no error.
+        """Flush, and close the dataset. May be called twice.
 
         Raises
         ------

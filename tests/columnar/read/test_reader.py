@@ -34,6 +34,7 @@ def value(i, field):
 
 
 def write(root, count=COUNT, per_shard=100, fields="abc", first=0):
+    """Add samples to a dataset; return their ids."""
     with ShardedDatasetWriter(root, samples_per_shard=per_shard) as writer:
         writer.add_fields([f for f in fields if f not in fields_of(root)])
         return [
@@ -45,6 +46,7 @@ def write(root, count=COUNT, per_shard=100, fields="abc", first=0):
 
 
 def fields_of(root):
+    """Return the fields of a dataset, none if it does not exist."""
     if not (root / "index.sqlite").exists():
         return []
     with ShardedDatasetReader(root) as reader:
@@ -64,6 +66,7 @@ def reader(request, dataset):
 
 
 def assert_is(arrays, i, fields="abc"):
+    """Assert that the arrays are those of sample `i`, in the order of `fields`."""
     assert list(arrays) == list(fields)
     for field in fields:
         np.testing.assert_array_equal(arrays[field], value(i, field))
@@ -77,7 +80,7 @@ def test_samples_by_id(reader, dataset):
         assert metadata == {"i": i}
 
 
-def test_some_fields_in_the_order_wanted(reader, dataset):
+def test_some_fields_in_the_order_requested(reader, dataset):
     arrays, _ = reader.get_sample(dataset[1][3], fields=["c", "a"])
     assert_is(arrays, 3, "ca")
 
@@ -156,7 +159,7 @@ def test_columns_after_all_rows_were_loaded(reader, dataset):
     np.testing.assert_array_equal(column, expected)
 
 
-def test_columns_of_nothing(reader):
+def test_columns_of_no_samples(reader):
     assert reader.columns([])["a"].shape == (0,)
 
 
@@ -270,12 +273,12 @@ def test_kinds_of_arrays_stacked(tmp_path, array):
 
 
 def test_missing_samples_fields_and_positions(reader, dataset):
-    with pytest.raises(SampleNotFoundError, match="nobody"):
-        reader.get_sample("nobody")
+    with pytest.raises(SampleNotFoundError, match="absent"):
+        reader.get_sample("absent")
     with pytest.raises(KeyError):
-        reader.get_many([dataset[1][0], "nobody"])
+        reader.get_many([dataset[1][0], "absent"])
     with pytest.raises(KeyError):
-        reader.columns(["nobody"])
+        reader.columns(["absent"])
     with pytest.raises(KeyError):
         reader.get_sample("half a pair \ud800")
     for call in (
@@ -355,7 +358,7 @@ def test_compaction_under_a_reader(tmp_path):
         assert_is(late.get_sample(ids[3])[0], 3)
 
 
-def test_it_pickles_by_its_path(dataset):
+def test_a_reader_pickles_by_its_path(dataset):
     with ShardedDatasetReader(dataset[0], mode="private") as reader:
         again = pickle.loads(pickle.dumps(reader))
         samples = pickle.loads(pickle.dumps(reader.samples))
@@ -410,7 +413,7 @@ def test_few_shards_open_at_a_time(dataset):
         assert len(ds._set.snapshot.files.sources()) <= 2
 
 
-def test_shards_need_not_stay_open(dataset):
+def test_shards_are_closed_without_cache_tars(dataset):
     with ShardedDatasetReader(dataset[0], cache_tars=False) as reader:
         array = reader.get_sample(dataset[1][3])[0]["a"]
         assert reader._snapshot.files.sources() == []
@@ -441,7 +444,7 @@ def test_hostile_npy_headers(tmp_path, header):
     root = tmp_path / "d"
     ids = write(root, 3, fields="a")
     text = header.encode()
-    text += b" " * (-(10 + len(text)) % 64)
+    text += b" " * (-(10 + len(text)) % 64)  # to a multiple of 64 bytes
     bad = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
     path = root / "a_shards" / "shard_0000.tar"
     whole = bytearray(path.read_bytes())
@@ -490,15 +493,16 @@ def test_invalid_rows(tmp_path, offset, shard):
         )
     conn.close()
     # Found by name, unless the offset is past the end of the file.
-    found = type(offset) is int and shard == 0 and 0 <= offset < 5632
-    found = found or offset == "512"  # converted by the column's affinity
+    is_found = type(offset) is int and shard == 0 and 0 <= offset < 5632
+    # Converted by the affinity of the columns:
+    is_found = is_found or (offset, shard) in [("512", 0), (512, "0")]
     with ShardedDatasetReader(root) as reader:
         for call in (
             lambda: reader.get_sample(ids[0])[0],
             lambda: reader.samples[0],
             lambda: {"a": reader.columns(ids)["a"][0]},
         ):
-            if found or (offset, shard) == (512, "0"):
+            if is_found:
                 assert_is(call(), 0, "a")
             else:
                 with pytest.raises((FormatError, FileNotFoundError)):
@@ -558,14 +562,17 @@ def test_ctrl_c_ends_a_scan(dataset):
         assert len(list(reader.scan())) == COUNT
 
 
-def test_a_missing_directory(tmp_path):
+def test_a_missing_or_invalid_index(tmp_path):
     with pytest.raises(FileNotFoundError):
         ShardedDatasetReader(tmp_path)
     (tmp_path / "index.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(FormatError, match=r"index\.sqlite"):
         ShardedDatasetReader(tmp_path)
+
+
+def test_an_invalid_mode(dataset):
     with pytest.raises(ValueError, match="mode"):
-        ShardedDatasetReader(tmp_path, mode="r")
+        ShardedDatasetReader(dataset[0], mode="r")
 
 
 def test_a_dataset_that_was_moved(dataset, tmp_path):
@@ -574,6 +581,6 @@ def test_a_dataset_that_was_moved(dataset, tmp_path):
         assert_is(reader.get_sample(dataset[1][1])[0], 1)
 
 
-def test_copy_of_a_reader_is_refused_or_works(dataset):
+def test_a_copied_reader_reads(dataset):
     with ShardedDatasetReader(dataset[0]) as reader, copy.copy(reader) as other:
         assert_is(other.get_sample(dataset[1][2])[0], 2)

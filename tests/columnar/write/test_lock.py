@@ -1,6 +1,5 @@
 """Exclusive access of a columnar writer: in a process, among processes, after fork."""
 
-import errno
 import gc
 import os
 import sqlite3
@@ -37,7 +36,8 @@ def test_a_new_writer_closes_the_one_before(root, tmp_path):
     assert len(read_all(root)) == 2
 
 
-def run(root, code):
+def run_python(root, code):
+    """Run code with the variable `root` in a new process."""
     code = f"root = {str(root)!r}\n" + textwrap.dedent(code)
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
@@ -45,7 +45,7 @@ def run(root, code):
 
 
 def test_a_second_process_is_refused(writer, root):
-    done = run(
+    done = run_python(
         root,
         """
         from fastshard.columnar.write.writer import ShardedDatasetWriter
@@ -55,12 +55,18 @@ def test_a_second_process_is_refused(writer, root):
     assert "WriterLockedError" in done.stderr
     assert f"process {os.getpid()} writes to this dataset" in done.stderr
     writer.close()
-    assert run(root, "import fastshard.columnar.write.writer").returncode == 0
-    with pytest.raises(BlockingIOError):
-        raise WriterLockedError(errno.EAGAIN, "x", "y")
+    done = run_python(
+        root,
+        """
+        from fastshard.columnar.write.writer import ShardedDatasetWriter
+        ShardedDatasetWriter(root).close()
+        """,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert issubclass(WriterLockedError, BlockingIOError)
 
 
-def test_a_write_lock_of_another_program_on_the_index(writer, root, monkeypatch):
+def test_a_write_lock_of_another_program_on_the_index(writer, root):
     writer.conn.execute("PRAGMA busy_timeout=50")
     other = sqlite3.connect(root / "index.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -86,7 +92,7 @@ def test_a_dropped_writer_is_flushed(root):
 
 
 def test_a_writer_open_at_exit_is_flushed(root):
-    done = run(
+    done = run_python(
         root,
         """
         import numpy as np
@@ -114,16 +120,20 @@ def test_a_forked_copy_raises_on_every_call(writer, root):
         calls.append(lambda: writer.add_sample({"a": np.arange(3)}))
         calls.append(lambda: writer.conn.execute("DELETE FROM samples"))
         calls.append(lambda: ShardedDatasetWriter(root))
-        for call in calls:
-            try:
-                call()
-            except (ClosedError, WriterLockedError) as error:
-                errors.append(type(error).__name__)
-        os.write(sender, " ".join(errors).encode())
-        del writer
-        gc.collect()
-        os._exit(0)
-    os.waitpid(pid, 0)
+        status = 1
+        try:
+            for call in calls:
+                try:
+                    call()
+                except (ClosedError, WriterLockedError) as error:
+                    errors.append(type(error).__name__)
+            os.write(sender, " ".join(errors).encode())
+            del writer
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)  # the child must not run the rest of the tests
+    assert os.waitpid(pid, 0)[1] == 0
     assert os.read(receiver, 1000).decode().split() == ["ClosedError"] * 6 + [
         "WriterLockedError"
     ]

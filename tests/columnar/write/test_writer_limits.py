@@ -1,5 +1,6 @@
 """Limits of columnar writers, and files of other programs in their folders."""
 
+import errno
 import os
 import sqlite3
 import tarfile
@@ -78,18 +79,18 @@ def test_a_long_name_that_begins_with_a_slash(root, writer):
 
 
 def test_too_many_open_files(root, writer, monkeypatch):
-    calls, real = [], column_module.AppendFile
+    paths, append_file = [], column_module.AppendFile
 
     def limited(path, *args):
-        calls.append(path)
-        if len(calls) == 1:
-            raise OSError(24, os.strerror(24), path)
-        return real(path, *args)
+        paths.append(path)
+        if len(paths) == 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return append_file(path, *args)
 
     monkeypatch.setattr(column_module, "AppendFile", limited)
     writer.add_sample({"a": np.arange(3)}, "x")
     writer.flush()
-    assert len(calls) == 2
+    assert len(paths) == 2
     assert lengths(root, ended=False) == {"x": 3}
 
 
@@ -184,14 +185,14 @@ def test_a_compaction_that_fails_leaves_the_shards_of_others(
         original.add_sample({"a": np.arange(i)}, sample_id=str(i))
     original.close()
     writer = ShardedDatasetWriter(root, samples_per_shard=2)
-    real = writer._transaction.prepare
+    prepare = writer._transaction.prepare
+    columns = writer._transaction.columns.values()
 
     def fail():
-        if any(column.pending and not column.foreign for column in columns_of):
-            raise OSError(5, os.strerror(5))
-        return real()
+        if any(column.pending and not column.foreign for column in columns):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return prepare()
 
-    columns_of = writer._transaction.columns.values()
     monkeypatch.setattr(writer._transaction, "prepare", fail)
     with pytest.raises(OSError, match="not stored"):
         writer.compact()
