@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO, TypeAlias
 
 from fastshard._util.progress import bar_type
 from fastshard._util.sizes import parse_size
@@ -38,21 +38,22 @@ __all__ = [
     "show_progress",
 ]
 
-Commands = Any  # argparse's own type for this is private
+# The type that `ArgumentParser.add_subparsers` returns, which argparse keeps private.
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 BAR_DELAY = 1  # seconds before a progress bar shows
 SOURCE_HELP = "tar file, directory, DIR/**, glob, brace list, or URL"
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser with one-line errors, for any file names in them."""
+    """Argument parser whose errors take one line, whatever file names they contain."""
 
     def error(self, message: str) -> NoReturn:
         super().error(escape_line(message))
 
 
 def parse_size_argument(text: str) -> int:
-    """Parse the size that an option gives."""
+    """Parse an option's size, as ``"100GB"``, to bytes."""
     try:
         return parse_size(text)
     except ValueError as error:
@@ -64,13 +65,16 @@ def print_error(message: object) -> None:
     write_line(f"fastshard: {message}", file=sys.stderr)
 
 
-def add_sources(parser: Any) -> None:
+def add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=SOURCE_HELP)
     add_remote(parser)
 
 
-def add_remote(parser: Any) -> None:
-    """Add the options for URLs; a token is read from a file, for `ps` shows options."""
+def add_remote(parser: argparse.ArgumentParser) -> None:
+    """Add the options for URLs.
+
+    A token is read from a file, because `ps` shows command lines.
+    """
     remote = parser.add_argument_group("URLs")
     remote.add_argument(
         "--token-file",

@@ -65,7 +65,7 @@ def download_shard(
     if not entry.is_whole():
         raise RemoteError("could not be cached completely", file.path)
     _check_hash(file, entry)
-    open_tar(url, TarOptions(remote=settings)).close()  # which keeps its index
+    open_tar(url, TarOptions(remote=settings)).close()  # caches the index
     return received
 
 

@@ -1,4 +1,4 @@
-"""Command ``index``: builder of indexes."""
+"""Command ``index``: indexes of shards and of the dataset."""
 
 from __future__ import annotations
 

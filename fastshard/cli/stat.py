@@ -32,9 +32,9 @@ def compute_figures(shard: TarShard) -> dict[str, Any]:
     from fastshard.dataset.verify import find_trailing_data
 
     sizes = shard.sizes
-    at: list[int] = []
+    percentiles: list[int] = []
     if len(sizes):
-        at = np.percentile(sizes, PERCENTILES, method="lower").tolist()
+        percentiles = np.percentile(sizes, PERCENTILES, method="lower").tolist()
     after = find_trailing_data(shard)
     return {
         "shard": shard.path,
@@ -42,7 +42,7 @@ def compute_figures(shard: TarShard) -> dict[str, Any]:
         "bytes": shard.nbytes,
         "members": len(shard),
         "member_bytes": shard.parts()[1].data_bytes,
-        "size_percentiles": dict(zip(map(str, PERCENTILES), at, strict=False)),
+        "size_percentiles": dict(zip(map(str, PERCENTILES), percentiles, strict=False)),
         "samples": len(shard.samples),
         "fields": shard.samples.grouping.field_counts(),
         "skipped": None if shard.skipped is None else dict(shard.skipped),
@@ -50,8 +50,8 @@ def compute_figures(shard: TarShard) -> dict[str, Any]:
     }
 
 
-def format_counts(of: dict[str, int]) -> str:
-    return ", ".join(f"{escape_name(k)}: {n:,}" for k, n in of.items()) or "none"
+def format_counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{escape_name(k)}: {n:,}" for k, n in counts.items()) or "none"
 
 
 def print_figures(figures: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class Totals:
             self.histogram[int(size)] += int(count)
 
     def figures(self) -> dict[str, Any]:
-        """Return the totals; ``sizes`` has pairs of least size in bytes and members."""
+        """Return the totals; ``sizes`` has pairs of a least size and a member count."""
         pairs = sorted(self.histogram.items())
         return {
             **self.sums,

@@ -59,10 +59,10 @@ def verify_one_shard(
     return 1 if faults else 0
 
 
-def verify_dataset_index(
+def check_dataset_index(
     paths: Sequence[str], as_json: bool, remote: Settings | None
 ) -> int:
-    """Check the shards' ``dataset.fsi``, if it exists."""
+    """Write the faults of the shards' ``dataset.fsi``, if it exists."""
     from fastshard.dataset.tarset import common_root
     from fastshard.dataset.verify import verify_dataset_index
     from fastshard.index.dataset_file import NAME
@@ -70,11 +70,11 @@ def verify_dataset_index(
     root = common_root(paths)
     if remote is not None:
         where = join_url(root, NAME) if root else ""
-        there = bool(root) and try_open_remote(where, remote) is not None
+        exists = bool(root) and try_open_remote(where, remote) is not None
     else:
         where = os.path.join(root, NAME)
-        there = os.path.exists(where)
-    if not there:
+        exists = os.path.exists(where)
+    if not exists:
         return 0
     return write_faults(where, verify_dataset_index(where, paths, remote), as_json)
 
@@ -96,7 +96,7 @@ def cmd_verify(args: argparse.Namespace) -> int:
     for path in paths:
         status |= verify_one_shard(path, args, remote)
     if paths:
-        status |= verify_dataset_index(paths, args.json, remote)
+        status |= check_dataset_index(paths, args.json, remote)
     return status
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 from fastshard.dataset.batch import Collation
 from fastshard.errors import ClosedError, FastshardError, MissingLibraryError
-from fastshard.formats.decoders import is_of_data
+from fastshard.formats.decoders import is_data_error
 
 __all__ = [
     "BatchIterator",
@@ -82,14 +82,14 @@ class ErrorHandler:
         """Tell whether to skip an error of the sample at a position.
 
         Skipped are errors that bad data can cause: `FastshardError`, `OSError`,
-        `ValueError`, `EOFError`, and those of decoders (`is_of_data`). A closed
+        `ValueError`, `EOFError`, and those of decoders (`is_data_error`). A closed
         dataset, a missing library, and other errors of mapped functions (`TypeError`,
         `KeyError`, `NameError`, ...) are not.
         """
         if isinstance(error, ClosedError | MissingLibraryError):
             return False
         kinds = (FastshardError, OSError, ValueError, EOFError)
-        if not isinstance(error, kinds) and not is_of_data(error):
+        if not isinstance(error, kinds) and not is_data_error(error):
             return False
         if self._callback is not None:
             self._callback(error, position)

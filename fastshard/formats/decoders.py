@@ -21,7 +21,7 @@ __all__ = [
     "NpzDecoder",
     "decode_field",
     "decoder_for",
-    "is_of_data",
+    "is_data_error",
 ]
 
 Decoder: TypeAlias = Callable[[memoryview], Any]
@@ -34,7 +34,7 @@ MAX_DIGITS = 64  # bytes
 MAX_ARRAY_BYTES = 4 << 30  # decompressed bytes of one npz, at most
 MAX_MESSAGE = 200  # characters of another library's message, at most
 # Exceptions that indicate a fault in a decoder rather than in a field's bytes.
-MISTAKES = (
+CODE_ERRORS = (
     AssertionError,
     AttributeError,
     ImportError,
@@ -43,9 +43,12 @@ MISTAKES = (
     NotImplementedError,
     TypeError,
 )
-OF_DATA = "_fastshard_of_data"  # attribute of exceptions that data may have caused
+# Attribute of exceptions that data may have caused; pickles of exceptions hold it.
+DATA_ERROR = "_fastshard_of_data"
 
-_array_on: Callable[[memoryview], NDArray[Any]] | None = None  # set at first use
+_array_from_buffer: Callable[[memoryview], NDArray[Any]] | None = (
+    None  # set at first use
+)
 
 
 def decode_field(
@@ -74,27 +77,27 @@ def decode_field(
         The decoder needs a library that is not installed.
     Exception
         Exceptions of the caller's decoder, with a note that names shard and member.
-        `is_of_data` tells whether the bytes may be the cause.
+        `is_data_error` tells whether the bytes may be the cause.
     """
     try:
         return decoder(view)
     except FormatError as error:
-        ours = isinstance(decoder, NpzDecoder)
-        if ours or any(decoder is one for one in DECODERS.values()):
-            where = offset + error.offset
-            raise FormatError(error.reason, path, where, member) from error.__cause__
+        is_npz = isinstance(decoder, NpzDecoder)
+        if is_npz or any(decoder is known for known in DECODERS.values()):
+            at = offset + error.offset
+            raise FormatError(error.reason, path, at, member) from error.__cause__
         error.add_note(f"decoding member {member!r} of {path}")
         raise
     except Exception as error:
         error.add_note(f"decoding member {member!r} of {path}")
-        if not isinstance(error, MISTAKES):
-            setattr(error, OF_DATA, True)
+        if not isinstance(error, CODE_ERRORS):
+            setattr(error, DATA_ERROR, True)
         raise
 
 
-def is_of_data(error: Exception) -> bool:
+def is_data_error(error: Exception) -> bool:
     """Return whether a decoder raised this error, possibly for a field's bytes."""
-    return getattr(error, OF_DATA, False) is True
+    return getattr(error, DATA_ERROR, False) is True
 
 
 def decoder_for(
@@ -155,7 +158,7 @@ def decode_json(view: memoryview) -> Any:
         at = len(text[: error.pos].encode())
         raise _fault(f"not JSON: {error.msg}", at) from error
     except RecursionError as error:
-        raise _fault("JSON that is nested too deep", 0) from error
+        raise _fault("not JSON: nested too deeply", 0) from error
     except ValueError as error:  # an integer with too many digits
         raise _fault(f"not JSON: {error}", 0) from error
 
@@ -170,12 +173,12 @@ def decode_integer(view: memoryview) -> int:
 
 def decode_npy(view: memoryview) -> NDArray[Any]:
     """Return the array of a ``.npy`` file, without a copy."""
-    global _array_on
-    if _array_on is None:  # a repeated import statement costs 0.5 us
+    global _array_from_buffer
+    if _array_from_buffer is None:  # a repeated import statement costs 0.5 us
         from fastshard._core.dataset import npy as arrays
 
-        _array_on = arrays.array_from_buffer
-    return _array_on(view)
+        _array_from_buffer = arrays.array_from_buffer
+    return _array_from_buffer(view)
 
 
 class NpzDecoder:
@@ -264,7 +267,7 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
 
 
 def _fault(reason: str, at: int) -> FormatError:
-    """Return the error for a byte of the view; `decode_field` adds shard and offset."""
+    """Return the error at a byte of the view; `decode_field` adds shard and offset."""
     return FormatError(reason, "<view>", at)
 
 

@@ -40,30 +40,30 @@ def encode(field: str, value: object) -> Payload:
     if isinstance(value, memoryview):
         return flatten(value, "bytes")
     suffix = field.rpartition(".")[2].lower()
-    encoder, takes = ENCODERS.get(suffix, (encode_text, "str"))
+    encoder, accepted = ENCODERS.get(suffix, (encode_text, "str"))
     payload = encoder(value, suffix)
     if payload is None:
-        payload = view_buffer(value, takes)
+        payload = view_buffer(value, accepted)
     return payload
 
 
-def view_buffer(value: object, takes: str) -> memoryview:
+def view_buffer(value: object, accepted: str) -> memoryview:
     """Return the bytes of a buffer, such as an mmap or an array of uint8."""
     kind = type(value).__name__
-    takes = f"{takes}, or bytes" if takes else "bytes"
+    accepted = f"{accepted}, or bytes" if accepted else "bytes"
     try:
         view = memoryview(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"expected {takes}, got {kind}") from None
+        raise TypeError(f"expected {accepted}, got {kind}") from None
     if view.ndim != 1:
-        raise TypeError(f"expected {takes}, got {kind} of {view.ndim} dimensions")
-    return flatten(view, takes)
+        raise TypeError(f"expected {accepted}, got {kind} of {view.ndim} dimensions")
+    return flatten(view, accepted)
 
 
-def flatten(view: memoryview, takes: str) -> memoryview:
+def flatten(view: memoryview, accepted: str) -> memoryview:
     """Return a view as plain bytes; copy it only if it is not contiguous."""
     if view.itemsize != 1 or view.format not in ("B", "b", "c"):
-        raise TypeError(f'expected {takes}, got a buffer of "{view.format}"')
+        raise TypeError(f'expected {accepted}, got a buffer of "{view.format}"')
     if view.format == "B" and view.ndim == 1 and view.c_contiguous:
         return view
     if not view.c_contiguous or not view.nbytes:
@@ -208,8 +208,8 @@ def accept_bytes_only(value: object, suffix: str) -> Payload | None:
 Encoder = Callable[[object, str], "Payload | None"]
 
 ENCODERS: dict[str, tuple[Encoder, str]] = {  # and the accepted types, for errors
-    suffix: (encoder, takes)
-    for suffixes, encoder, takes in [
+    suffix: (encoder, accepted)
+    for suffixes, encoder, accepted in [
         ("txt text transcript html htm", encode_text, "str"),
         ("cls cls2 class count index inx id", encode_int, "int or str"),
         ("json jsn", encode_json, "a JSON value"),

@@ -1,4 +1,4 @@
-"""Checks of keys, fields and member names: readers must parse them back equal."""
+"""Checks that readers parse written keys, fields and member names back equal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ META = re.compile(r"__[^/]*__(/|\Z)")  # first part of a name that is not a samp
 
 
 def check_key(key: str) -> None:
-    """Raise ValueError for a key that reads back differently or leaves its directory.
+    """Raise ValueError for a key that reads back differently or leaves the directory.
 
-    Raises
-    ------
-    ValueError
-        The message gives the reason.
+    The message gives the reason.
     """
     if PLAIN_KEY.fullmatch(key):
         return
@@ -38,7 +35,7 @@ def check_key(key: str) -> None:
             else "readers ignore names that begin with a dot"
         )
     elif CONTROL.search(key) or not is_unicode(key):
-        reason = "it has a control character or half a surrogate pair"
+        reason = "it has a control character or a lone surrogate"
     else:
         return
     raise ValueError(f"invalid key {key!r}: {reason}")
@@ -93,7 +90,7 @@ def check_field(key: str, field: object, lower: bool) -> str:
     elif "/" in field:
         reason = "a key ends after the last slash"
     elif CONTROL.search(field) or not is_unicode(field):
-        reason = "it has a control character or half a surrogate pair"
+        reason = "it has a control character or a lone surrogate"
     elif lower and field != field.lower():
         reason = f"it would be read as {field.lower()!r}; see lower="
     else:

@@ -1,4 +1,4 @@
-"""Reader of ``.npz`` files in memory; uncompressed arrays are not copied."""
+"""Reader of ``.npz`` files in memory, without a copy of uncompressed arrays."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from fastshard.errors import FormatError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["MAX_INFLATED", "read_npz"]
+__all__ = ["read_npz"]
 
-MAX_INFLATED = 4 << 30  # bytes of one file's decompressed arrays, by default
 INPUT_BYTES = 1 << 16  # bytes of input per step of decompression
 OUTPUT_BYTES = 1 << 20  # bytes of output per step of decompression
-MAX_RATIO = 1032  # bytes that deflate makes of one, at most
+MAX_RATIO = 1032  # decompressed bytes for each byte of deflate, at most
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # magic; bytes of name, of extra field
-ENCRYPTED, DESCRIBED, UTF_8 = 1, 8, 0x800  # bits of a member's flags
+ENCRYPTED, HAS_DESCRIPTOR, UTF_8 = 1, 8, 0x800  # bits of a member's flags
 TINY = 64  # bytes; a file with an array is larger
-LEAD = 12  # bytes of a .npy file that include the size of its header
-MAX_HEAD = (1 << 20) + LEAD  # bytes of a .npy header, at most
-MAX_DESCRIPTOR = 24  # bytes that may follow a member's data
+PREFIX = 12  # first bytes of a .npy file: magic, version, size of the header
+MAX_HEADER = (1 << 20) + PREFIX  # bytes of a .npy header, at most
+MAX_DESCRIPTOR = 24  # bytes of a data descriptor, which may follow the data
 
 
-def read_npz(
-    view: memoryview, *, max_array_bytes: int = MAX_INFLATED
-) -> dict[str, NDArray[Any]]:
+def read_npz(view: memoryview, *, max_array_bytes: int) -> dict[str, NDArray[Any]]:
     """Return the arrays of an ``.npz`` file by name.
 
     An array is decompressed into memory of the size in its header, never more.
@@ -41,7 +38,7 @@ def read_npz(
         The file. Uncompressed arrays borrow its memory, keep it alive, and are writable
         if it is; compressed arrays get read-only memory of their own.
     max_array_bytes : int
-        Total size of the decompressed arrays, at most.
+        Total size of compressed arrays after decompression, at most.
 
     Raises
     ------
@@ -96,8 +93,8 @@ def _locate_members(
 ) -> list[int]:
     """Return the offset of each member's data.
 
-    The members must fill the file up to its directory, so that none overlap and a
-    damaged directory cannot omit one.
+    The members must fill the file up to its directory, at byte `end`, so that none
+    overlap and a damaged directory cannot omit one.
     """
     starts = [_data_offset(view, member) for member in members]
     filled = slack = 0
@@ -105,11 +102,13 @@ def _locate_members(
         zip(starts, members, strict=True), key=lambda pair: pair[0]
     ):
         if not 0 <= member.header_offset - filled <= slack:
-            raise _zip_error("members overlap, or are not listed", filled)
+            raise _zip_error(
+                "members overlap, or are missing from its directory", filled
+            )
         filled = start + member.compress_size
-        slack = MAX_DESCRIPTOR if member.flag_bits & DESCRIBED else 0
+        slack = MAX_DESCRIPTOR if member.flag_bits & HAS_DESCRIPTOR else 0
     if not 0 <= end - filled <= slack:
-        raise _zip_error("members overlap, or are not listed", filled)
+        raise _zip_error("members overlap, or are missing from its directory", filled)
     return starts
 
 
@@ -147,18 +146,18 @@ def _data_offset(view: memoryview, member: zipfile.ZipInfo) -> int:
     magic, name_size, extra_size = LOCAL_HEADER.unpack_from(view, at)
     start: int = at + LOCAL_HEADER.size + name_size + extra_size
     encoding = "utf-8" if member.flag_bits & UTF_8 else "cp437"
-    same = view[start - extra_size - name_size : start - extra_size]
+    stored_name = view[start - extra_size - name_size : start - extra_size]
     if (
         magic != b"PK\x03\x04"
         or member.compress_size > len(view) - start
-        or same != member.orig_filename.encode(encoding)
+        or stored_name != member.orig_filename.encode(encoding)
     ):
         raise _zip_error(f"the local header of {name!r} differs from its listing", at)
     return start
 
 
 class _Inflater:
-    """File of deflated data, decompressed in steps of bounded memory."""
+    """Stream of decompressed data, read in steps of bounded memory."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -166,7 +165,7 @@ class _Inflater:
         self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def readinto(self, out: memoryview) -> int:
-        """Fill a buffer as far as the data reach, and return the number of bytes.
+        """Fill a buffer as far as the data reaches, and return the number of bytes.
 
         Raises
         ------
@@ -175,36 +174,37 @@ class _Inflater:
         """
         done = 0
         while done < len(out) and not self._inflater.eof:
-            given = self._inflater.unconsumed_tail
-            if not given:
-                given = bytes(self._data[self._at : self._at + INPUT_BYTES])
-                self._at += len(given)
-            most = min(len(out) - done, OUTPUT_BYTES)
-            part = self._inflater.decompress(given, most)
-            out[done : done + len(part)] = part
-            done += len(part)
-            if not part and not given:
+            deflated = self._inflater.unconsumed_tail
+            if not deflated:
+                deflated = bytes(self._data[self._at : self._at + INPUT_BYTES])
+                self._at += len(deflated)
+            limit = min(len(out) - done, OUTPUT_BYTES)
+            inflated = self._inflater.decompress(deflated, limit)
+            out[done : done + len(inflated)] = inflated
+            done += len(inflated)
+            if not inflated and not deflated:
                 break
         return done
 
     def has_ended(self) -> bool:
-        """Return whether all data was read."""
+        """Return whether no data is left; reads one byte if there is any."""
         return not self.readinto(memoryview(bytearray(1))) and self._inflater.eof
 
 
 def _inflate(data: memoryview, member: zipfile.ZipInfo, start: int) -> memoryview:
-    """Decompress an array: first its header, then as many bytes as that gives."""
+    """Decompress a .npy file: its header, then as many bytes as the header gives."""
     import numpy as np
 
     name, at = member.filename, member.header_offset
     if member.file_size // MAX_RATIO > len(data):
-        raise _zip_error(f"{name!r} cannot have its listed size", at)
+        reason = f"{name!r} cannot have its listed size of {member.file_size:,} bytes"
+        raise _zip_error(reason, at)
     inflater = _Inflater(data)
     try:
         head = _read_npy_header(inflater, member.file_size)
         size = _npy_size(head, member, start)
         if size != member.file_size:
-            sizes = f"listed {member.file_size:,} bytes, {size:,} by its header"
+            sizes = f"{size:,} bytes by its header, listed with {member.file_size:,}"
             raise _zip_error(f"{name!r} has a wrong size: {sizes}", at)
         whole: memoryview = np.empty(size, np.uint8).data
         whole[: len(head)] = head
@@ -228,12 +228,12 @@ def _npy_size(head: bytes, member: zipfile.ZipInfo, start: int) -> int:
 
 def _read_npy_header(inflater: _Inflater, size: int) -> bytes:
     """Decompress the header of a ``.npy`` file."""
-    lead = bytearray(min(size, LEAD))
-    del lead[inflater.readinto(memoryview(lead)) :]
-    if len(lead) < LEAD or lead[6] > 3:
-        return bytes(lead)  # not a header; the parser reports it
-    width = 2 if lead[6] == 1 else 4
-    length = int.from_bytes(lead[8 : 8 + width], "little")
-    rest = bytearray(max(0, min(8 + width + length, size, MAX_HEAD) - LEAD))
+    prefix = bytearray(min(size, PREFIX))
+    del prefix[inflater.readinto(memoryview(prefix)) :]
+    if len(prefix) < PREFIX or prefix[6] > 3:
+        return bytes(prefix)  # not a header; the parser reports it
+    width = 2 if prefix[6] == 1 else 4
+    length = int.from_bytes(prefix[8 : 8 + width], "little")
+    rest = bytearray(max(0, min(8 + width + length, size, MAX_HEADER) - PREFIX))
     del rest[inflater.readinto(memoryview(rest)) :]
-    return bytes(lead + rest)
+    return bytes(prefix + rest)

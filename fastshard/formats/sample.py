@@ -1,4 +1,4 @@
-"""Samples of tar shards, and the base of every format's samples."""
+"""Samples of tar shards, the base of other formats' samples, and their metadata."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CopiedSample", "Info", "Infos", "Keys", "Sample", "Samples"]
 
-SHOWN = 8  # columns that an error lists, at most
+MAX_LISTED = 8  # columns that an error lists
 
 
 class Sample(SampleBase):
-    """One training example: named fields of stored bytes.
+    """Training example: named fields of stored bytes.
 
     A mapping from field to `memoryview`: ``sample["jpg"]``, ``"jpg" in sample``,
     ``len(sample)``, iteration over fields, ``keys()`` and ``dict(sample)`` work. It is
@@ -59,7 +59,7 @@ class Sample(SampleBase):
     __slots__ = ()
 
     def view(self, field: str) -> memoryview:
-        """Return the stored bytes of a field, also in formats that decode ``[]``.
+        """Return the stored bytes of a field, even where ``sample[field]`` is decoded.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class Sample(SampleBase):
         return decoder_for(field, self.decoders)
 
     def layout_of(self, field: str) -> FieldLayout:
-        """Return the memory layout of a field; a value for a decoder of the caller."""
+        """Return the memory layout of a field; `VALUE` for a decoder of the caller."""
         return NPY if self.decoder_of(field) is DECODERS["npy"] else VALUE
 
     def is_array(self, field: str) -> bool:
@@ -202,7 +202,7 @@ class Sample(SampleBase):
 
 
 class CopiedSample(Sample):
-    """A sample with bytes of its own, as pickles hold it."""
+    """Sample with its own copy of the bytes, as pickles hold it."""
 
     __slots__ = ("_fields", "_key", "_position")
 
@@ -273,8 +273,10 @@ class Infos(collections.abc.Mapping[str, "Info"]):
         Description of the sample, for errors.
     readers : dict of str to callable
         A function for each field that returns its metadata.
-    where, how : str
-        Description of the index and of how to add a column, for errors.
+    where : str
+        Description of the index, for errors.
+    how : str
+        How the index gets columns, for errors.
     """
 
     def __init__(
@@ -292,8 +294,8 @@ class Infos(collections.abc.Mapping[str, "Info"]):
     def __getitem__(self, field: str) -> Info:
         read = self._readers.get(field)
         if read is None:
-            raise self.missing(field)
-        return Info(read(), lambda name: self.missing(name, field))
+            raise self.missing_error(field)
+        return Info(read(), lambda name: self.missing_error(name, field))
 
     def __contains__(self, field: object) -> bool:
         return field in self._readers
@@ -304,16 +306,18 @@ class Infos(collections.abc.Mapping[str, "Info"]):
     def __len__(self) -> int:
         return len(self._readers)
 
-    def missing(self, name: str, field: str | None = None) -> InfoNotFoundError:
+    def missing_error(self, name: str, field: str | None = None) -> InfoNotFoundError:
         """Return the error for a missing column or field."""
-        found = {each: list(read()) for each, read in self._readers.items()}
-        holder = next((each for each in found if name in found[each]), None)
+        columns_of = {each: list(read()) for each, read in self._readers.items()}
+        holder = next((each for each in columns_of if name in columns_of[each]), None)
         if holder is not None:
             hint = f"field {holder!r} has it: info[{holder!r}][{name!r}]"
             return InfoNotFoundError(name, f"the infos of {self._sample}; {hint}")
-        columns = found.get(field or "") or [c for some in found.values() for c in some]
-        had = f"which has {_join(columns)}" if columns else "which has no columns"
-        hint = f"{self._where} for {self._sample}, {had}; {self._how}"
+        columns = columns_of.get(field or "") or [
+            column for columns in columns_of.values() for column in columns
+        ]
+        known = f"which has {_join(columns)}" if columns else "which has no columns"
+        hint = f"{self._where} for {self._sample}, {known}; {self._how}"
         return InfoNotFoundError(name, hint)
 
 
@@ -336,8 +340,8 @@ class Info(dict[str, Any]):
 def _join(names: Iterable[str]) -> str:
     """Return the first few names, for an error."""
     unique = list(dict.fromkeys(names))
-    shown = ", ".join(map(repr, unique[:SHOWN]))
-    return shown + (", ..." if len(unique) > SHOWN else "")
+    shown = ", ".join(map(repr, unique[:MAX_LISTED]))
+    return shown + (", ..." if len(unique) > MAX_LISTED else "")
 
 
 class Samples(GroupedSamples, collections.abc.Sequence[Sample]):

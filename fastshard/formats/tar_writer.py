@@ -152,7 +152,7 @@ def split_name(name: bytes) -> tuple[bytes, bytes]:
 
 
 def pax_record(key: bytes, value: bytes) -> bytes:
-    """Return ``LENGTH key=value`` and a newline; the length counts itself."""
+    """Return ``LENGTH key=value`` and a newline; the length includes its own digits."""
     rest = b" %b=%b\n" % (key, value)
     length = len(rest)
     while length != len(rest) + len(b"%d" % length):
@@ -169,13 +169,13 @@ BUFFER = 1 << 20  # bytes of the file's write buffer
 
 
 class TarBuilder:
-    """A tar under construction; it gets its path when `new` is committed.
+    """Tar under construction; it gets its path when `new` is committed.
 
     Attributes
     ----------
     path : str
         The intended path.
-    new : NewFile
+    new : AtomicFile
     keys : set of str
         Keys of the samples so far.
     count : int
@@ -251,7 +251,7 @@ class TarBuilder:
         }
         for name, column in expected.items():
             if columns[name] != column:
-                raise FormatError(f"other {name} than were written", self.path, 0)
+                raise FormatError(f"its {name} differ from those written", self.path, 0)
         if nbytes != self.size + len(END):
             reason = f"expected {self.size + len(END):,} bytes, got {nbytes:,}"
             raise FormatError(reason, self.path, nbytes)

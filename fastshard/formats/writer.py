@@ -521,8 +521,8 @@ def _check_local(pattern: str | os.PathLike[str]) -> None:
     found = isinstance(text, str) and re.match(rf"([A-Za-z][\w+.-]+):{slashes}", text)
     if found:
         raise ValueError(
-            f"{found[1]}:// is not written to: ShardWriter writes local files; give it "
-            "a path, and upload the shards"
+            f"ShardWriter writes local files only, got a {found[1]}:// URL: give it a "
+            "path, and upload the shards"
         )
 
 

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_IDENTITY",
     "Contents",
-    "Extent",
     "FileIdentity",
+    "NamedExtent",
     "build_table",
     "warn_ignored_index",
     "warn_old_version",
 ]
 
 
-Extent = tuple[int, int, bytes]  # offset, size, name
+NamedExtent = tuple[int, int, bytes]  # offset, size, name
 
 
 class FileIdentity(NamedTuple):
@@ -41,7 +41,7 @@ class FileIdentity(NamedTuple):
 NO_IDENTITY = FileIdentity(0, 0, 0, 0)
 
 
-def build_table(extents: Sequence[Extent], path: str) -> ExtentTable:
+def build_table(extents: Sequence[NamedExtent], path: str) -> ExtentTable:
     """Return a table of checked extents, in the shard's order.
 
     Parameters
@@ -113,7 +113,7 @@ class Contents:
         self.fingerprint: bytes | None = None
 
 
-_has_warned = False  # of an old index, in this process
+_has_warned = False  # whether this process warned of an old index
 
 
 def warn_ignored_index(error: FormatError) -> None:

@@ -33,25 +33,25 @@ from fastshard.index.freshness import find_first_changed
 __all__ = ["read_dali", "write_dali"]
 
 BLOCK = 512  # bytes
-NAME_WIDTH = 98  # bytes of a name that every writer fits in the header
-FIELDS = {b"v1.1": 3, b"v1.2": 4}  # words per member, by version
+NAME_WIDTH = 98  # bytes of the longest name that every tar writer fits in a header
+MEMBER_WORDS = {b"v1.1": 3, b"v1.2": 4}  # words per member, by version
 NUMBER = re.compile(rb"[0-9]{1,19}")
 WORD = re.compile(rb"[^ \t\v\f\r]+")
 ESCAPE = re.compile(rb"\\([abfnrtv\\]|[0-3][0-7][0-7]|)")
-ESCAPED = dict(zip(b"abfnrtv\\", b"\a\b\f\n\r\t\v\\", strict=True))
+ESCAPE_BYTES = dict(zip(b"abfnrtv\\", b"\a\b\f\n\r\t\v\\", strict=True))
 # Characters that GNU tar escapes in any locale, or that end a word.
-UNFIT = re.compile(r"[\x00-\x20\x7f-\x9f\\\u2028\u2029\udc80-\udcff]")
+UNREPRESENTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\\\u2028\u2029\udc80-\udcff]")
 
 
 class DaliMember(NamedTuple):
-    """A member as an index lists it."""
+    """Member as an index lists it."""
 
     offset: int
     size: int
     extension: bytes
     name: bytes | None  # None in version 1.1
-    at: int  # byte of the index at which the offset's digits begin
-    escaped: bool
+    at: int  # position of the offset's digits in the index, bytes
+    escaped: bool  # whether the name has escapes
 
 
 def read_dali(path: str, file: LocalFile) -> Contents:
@@ -76,18 +76,18 @@ def read_dali(path: str, file: LocalFile) -> Contents:
     """
     with LocalFile(path) as index:
         text = PreadSource(index).read(0, index.nbytes)
-    fields, lines = _split_lines(text, path)
+    width, lines = _split_lines(text, path)
     listed = [
         member
         for at, line in lines
-        for member in _parse_members(line, at, fields, path, file)
+        for member in _parse_members(line, at, width, path, file)
     ]
-    if fields == 3:
+    if width == 3:
         listed = _find_names(listed, path, file)
     table = build_table(
         [(one.offset, one.size, one.name or b"") for one in listed], path
     )
-    if fields == 4:
+    if width == 4:
         _check_suspects(listed, table, path, file)
     return Contents(table, index=path)
 
@@ -96,7 +96,7 @@ def _split_lines(text: bytes, path: str) -> tuple[int, list[tuple[int, bytes]]]:
     """Return the number of words per member, and the offset and text of each line."""
     first, newline, rest = text.partition(b"\n")
     words = list(WORD.finditer(first))
-    if len(words) != 2 or words[0].group() not in FIELDS:
+    if len(words) != 2 or words[0].group() not in MEMBER_WORDS:
         raise FormatError("not a DALI index of version 1.1 or 1.2", path, 0)
     version, count = words[0].group(), words[1].group()
     if not NUMBER.fullmatch(count) or not int(count):
@@ -112,30 +112,30 @@ def _split_lines(text: bytes, path: str) -> tuple[int, list[tuple[int, bytes]]]:
     if len(lines) != int(count):
         reason = f"expected {int(count):,} samples by line 1, got {len(lines):,}"
         raise FormatError(reason, path, words[1].start())
-    return FIELDS[version], lines
+    return MEMBER_WORDS[version], lines
 
 
 def _parse_members(
-    line: bytes, at: int, fields: int, path: str, file: LocalFile
+    line: bytes, at: int, width: int, path: str, file: LocalFile
 ) -> Iterator[DaliMember]:
-    """Parse the members of a sample's line, which begins at byte `at`."""
+    """Parse a sample's line at byte `at`: `width` words for each member."""
     words = [(at + found.start(), found.group()) for found in WORD.finditer(line)]
-    if not words or len(words) % fields:
-        reason = f"expected {fields} words for each member, got {len(words)} in all"
+    if not words or len(words) % width:
+        reason = f"expected {width} words for each member, got {len(words)} in all"
         raise FormatError(reason, path, at)
-    for i in range(0, len(words), fields):
+    for i in range(0, len(words), width):
         offset, size = (_parse_number(*word, path) for word in words[i + 1 : i + 3])
         extension = _unescape(*words[i], path)
-        name = _unescape(*words[i + 3], path) if fields == 4 else None
-        where = words[i + 1][0]
+        name = _unescape(*words[i + 3], path) if width == 4 else None
+        digits_at = words[i + 1][0]
         if offset % BLOCK or not BLOCK <= offset <= file.nbytes - size:
             reason = f"{file.path} has no member of {size:,} bytes at byte {offset:,}"
-            raise FormatError(reason, path, where, os.fsdecode(name or extension))
-        if name is not None and not _fits(name, extension):
+            raise FormatError(reason, path, digits_at, os.fsdecode(name or extension))
+        if name is not None and not _has_extension(name, extension):
             reason = f"the name does not end in {os.fsdecode(extension)!r}"
             raise FormatError(reason, path, words[i][0], os.fsdecode(name))
-        escaped = fields == 4 and b"\\" in words[i + 3][1]
-        yield DaliMember(offset, size, extension, name, where, escaped)
+        escaped = width == 4 and b"\\" in words[i + 3][1]
+        yield DaliMember(offset, size, extension, name, digits_at, escaped)
 
 
 def _parse_number(at: int, word: bytes, path: str) -> int:
@@ -153,17 +153,17 @@ def _unescape(at: int, word: bytes, path: str) -> bytes:
     if b"\\" not in word:
         return word
 
-    def byte(found: re.Match[bytes]) -> bytes:
+    def decode(found: re.Match[bytes]) -> bytes:
         code = found.group(1)
-        value = ESCAPED[code[0]] if len(code) == 1 else int(code or b"0", 8)
+        value = ESCAPE_BYTES[code[0]] if len(code) == 1 else int(code or b"0", 8)
         if not value:
             raise FormatError("not an escape of GNU tar", path, at + found.start())
         return bytes([value])
 
-    return ESCAPE.sub(byte, word)
+    return ESCAPE.sub(decode, word)
 
 
-def _fits(name: bytes, extension: bytes) -> bool:
+def _has_extension(name: bytes, extension: bytes) -> bool:
     return name == extension or name.endswith(b"." + extension)
 
 
@@ -177,7 +177,7 @@ def _find_names(
     for member in listed:
         i = stored.get((member.offset, member.size))
         name = None if i is None else os.fsencode(table.name_of(i))
-        if name is None or not _fits(name, member.extension):
+        if name is None or not _has_extension(name, member.extension):
             _raise_stale(member, path, file)
         named.append(member._replace(name=name))
     return named
@@ -186,7 +186,10 @@ def _find_names(
 def _check_suspects(
     listed: list[DaliMember], table: ExtentTable, path: str, file: LocalFile
 ) -> None:
-    """Compare the headers of members whose extents wds2idx may have got wrong."""
+    """Compare the headers of members whose extents wds2idx may list wrongly.
+
+    These have a long name, or one with escapes.
+    """
     ordered = sorted(listed, key=lambda member: member.offset)
     suspects = [
         i
@@ -236,17 +239,17 @@ def write_dali(
     samples = []
     for _, run in groupby(members, key=lambda member: member[0]):
         words = []
-        together = list(run)
-        for _, extension, i in together:
+        sample = list(run)
+        for _, extension, i in sample:
             name = contents.table.name_of(i)
-            _check_representable(name, extension, len(together) > 1, version, file)
+            _check_representable(name, extension, len(sample) > 1, version, file)
             offset, size = contents.table.extent(i)
             words += [extension, str(offset), str(size)]
             words += [name] if version == "1.2" else []
         samples.append(" ".join(words))
     if not samples:
         raise FastshardError(
-            f"a DALI index needs at least one sample, {file.path} has none"
+            f"a DALI index needs at least one sample, but {file.path} has none"
         )
     text = "".join(f"{line}\n" for line in (f"v{version} {len(samples)}", *samples))
     with replace_file(path) as index:
@@ -267,7 +270,7 @@ def _check_representable(
     name: str, extension: str, joined: bool, version: str, file: LocalFile
 ) -> None:
     """Raise FastshardError for a member that the format cannot represent."""
-    if UNFIT.search(name if version == "1.2" else extension):
+    if UNREPRESENTABLE.search(name if version == "1.2" else extension):
         reason = "the name of"
     elif not extension:
         reason = "the empty extension of"

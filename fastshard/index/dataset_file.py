@@ -1,4 +1,4 @@
-"""The dataset index ``dataset.fsi``: facts of each shard, and a table of keys.
+"""The dataset index, ``dataset.fsi``: a record of each shard, and a table of keys.
 
 Numbers are little-endian, and unsigned unless noted. A header of 128 bytes:
 
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from fastshard._core.table.extents import ExtentTable
+    from fastshard.remote.options import Settings
 
 __all__ = [
     "NAME",
@@ -92,7 +93,7 @@ MAGIC = b"\x89fsd\r\n\x1a\n"
 VERSION = 2
 LAST_DOT, HAS_KEYS = 1, 2  # flags
 HEADER = struct.Struct("<8sIIQQQQQ16sII44xI")
-CHECKED = HEADER.size - 4  # bytes that the header's checksum is of
+CHECKED = HEADER.size - 4  # bytes that the header's checksum covers
 TABLE_BOUND = 72  # bytes of the header that the columns' checksum covers
 ROWS_BOUND = 76  # bytes of the header that the rows' checksum covers
 ALIGNMENT = 64  # bytes
@@ -325,8 +326,7 @@ class DatasetIndex:
         file : LocalFile or RemoteFile
             The open shard.
         fingerprint : bytes, optional
-            Fingerprint in the shard's own index, which must be fresh; computed without
-            it.
+            Fingerprint from the shard's own fresh index; by default it is computed.
         """
         record = self.shards[number]
         same = (record.shard_bytes, record.samples, record.members) == (
@@ -341,7 +341,7 @@ class DatasetIndex:
         if not same:
             raise StaleIndexError(
                 f"{path} was written to after the index was made; "
-                f"make it again with: fastshard index",
+                "rebuild it with: fastshard index",
                 self.path,
                 0,
             )
@@ -349,8 +349,8 @@ class DatasetIndex:
     def candidates(self, key: str) -> list[int]:
         """Return the sorted positions of samples that may have this key.
 
-        Earlier releases counted a leading ``./`` as part of the key, and the file does
-        not record which rule it was made by: both spellings are looked up.
+        Both spellings of a key are looked up, with and without a leading ``./``: in
+        earlier releases it was part of the key, and the file does not record the rule.
 
         The index must have a key table. Its checksum is checked at its first use,
         which reads all of it: a damaged table would hide keys.
@@ -376,13 +376,16 @@ class DatasetIndex:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        where: Any = os.path.abspath(self.path)
+        where: str | tuple[str, Settings] = os.path.abspath(self.path)
         if self._file is not None:
             where = self._file.url, self._file.settings
         return _reopen, (where, self.identity, self._copied)
 
 
-def _reopen(where: Any, identity: int, copied: bool) -> DatasetIndex:
+def _reopen(
+    where: str | tuple[str, Settings], identity: int, copied: bool
+) -> DatasetIndex:
+    """Open a pickled index: by path, or by URL and settings."""
     if isinstance(where, str):
         index = DatasetIndex(where, copied=copied)
     else:
@@ -398,7 +401,7 @@ _again = _reopen  # the name in pickles of version 0.1
 
 
 def candidates(rows: NDArray[np.uint64], key: str, seed: bytes) -> list[int]:
-    """Return the positions in a sorted key table whose key may be this one."""
+    """Return positions of samples that may have this key, from a sorted key table."""
     import numpy as np
 
     hashed = hash_key(key, seed)

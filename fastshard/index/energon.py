@@ -83,7 +83,7 @@ def _sample_starts(
     raw, end = scan_header_starts(file, progress)
     starts = array("Q", raw)
     _check_starts(table, [*starts, end], file, index)
-    keyed = zip(_keys(table), starts, strict=True)
+    keyed = zip(_member_keys(table), starts, strict=True)
     members = [(key, start) for key, start in keyed if key is not None]
     runs = groupby(members, key=itemgetter(0))
     return [*(next(run)[1] for _, run in runs), end]
@@ -92,10 +92,10 @@ def _sample_starts(
 def _check_starts(
     table: ExtentTable, starts: list[int], file: LocalFile, index: str
 ) -> None:
-    """Raise StaleIndexError unless each member follows its headers, none missing."""
+    """Raise StaleIndexError unless the headers at `starts` are those of the members."""
     if len(starts) != len(table) + 1:
         reason = (
-            f"lists {len(table):,} members, where {file.path} has {len(starts) - 1:,}"
+            f"lists {len(table):,} members, but {file.path} has {len(starts) - 1:,}"
         )
         raise StaleIndexError(reason, index, 0)
     for i in range(len(table)):
@@ -105,7 +105,7 @@ def _check_starts(
             raise StaleIndexError(reason, index, 0, table.name_of(i))
 
 
-def _keys(table: ExtentTable) -> Iterator[str | None]:
+def _member_keys(table: ExtentTable) -> Iterator[str | None]:
     """Yield each member's key, or None if it belongs to no sample."""
     for i in range(len(table)):
         name = table.name_of(i)

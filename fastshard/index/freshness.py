@@ -39,8 +39,8 @@ RANDOM_HEADERS = 8  # further headers to compare, chosen anew on each check
 WINDOW = 4 << 10  # bytes of a read among headers
 MAX_GLOBAL = 64 << 10  # bytes at the start of a shard to search for global headers
 CLOCK_REALTIME_COARSE = 5  # <linux/time.h>: the clock of file timestamps
-MAX_TICK = 20_000_000  # ns
-TICK_PART = 500_000  # ns
+MAX_TICK = 20_000_000  # ns to wait, at most
+POLL_INTERVAL = 500_000  # ns
 
 
 def identify_file(file: LocalFile | os.stat_result | RemoteFile) -> FileIdentity:
@@ -60,11 +60,11 @@ def is_same_file(recorded: FileIdentity, found: FileIdentity) -> bool:
 
 
 def settle_identity(file: LocalFile | RemoteFile) -> FileIdentity:
-    """Return the identity to record in an index, once any later write changes it.
+    """Wait until any later write changes a file's identity, and return the identity.
 
     Many file systems take timestamps from a clock that ticks every 1 to 10 ms: a
-    second write within one tick leaves the times as they are. So wait until the tick
-    of the file's last change is over.
+    second write within one tick leaves the times as they are. The wait ends with the
+    tick of the file's last change, or after 20 ms.
 
     Raises
     ------
@@ -88,8 +88,8 @@ def _wait_for_tick(ctime_ns: int) -> bool:
     while waited < MAX_TICK and (
         0 <= ctime_ns - time.clock_gettime_ns(CLOCK_REALTIME_COARSE) < MAX_TICK
     ):
-        time.sleep(TICK_PART / 1e9)
-        waited += TICK_PART
+        time.sleep(POLL_INTERVAL / 1e9)
+        waited += POLL_INTERVAL
     return waited > 0
 
 
@@ -119,10 +119,11 @@ def extra_positions(file: LocalFile | RemoteFile, count: int) -> list[int]:
 
 
 def compute_fingerprint(file: LocalFile | RemoteFile, table: ExtentTable) -> bytes:
-    """Return the BLAKE2b hash, 16 bytes, of a file's first block and 16 headers.
+    """Return the BLAKE2b hash, 16 bytes, of a file's first block and some headers.
 
-    A header is the 512 bytes before a member's data. Each is preceded in the hash by
-    the member's offset and size (u64, little-endian).
+    The headers are those of `spread_positions`, at most 16: the 512 bytes before a
+    member's data. Each is preceded in the hash by the member's offset and size (u64,
+    little-endian).
 
     Raises
     ------
@@ -138,8 +139,8 @@ def compute_fingerprint(file: LocalFile | RemoteFile, table: ExtentTable) -> byt
     blocks = [(0, min(BLOCK, file.nbytes))]
     blocks += [(offset - BLOCK, BLOCK) for offset, _ in extents]
     found = file.read_many(blocks)
-    for (at, due), data in zip(blocks, found, strict=True):
-        if len(data) != due:
+    for (at, size), data in zip(blocks, found, strict=True):
+        if len(data) != size:
             raise FormatError("unexpected end of file", file.path, at + len(data))
     hashed = blake2b(found[0], digest_size=16)
     for (offset, size), data in zip(extents, found[1:], strict=True):
@@ -153,8 +154,8 @@ def check_binary(
 ) -> None:
     """Raise StaleIndexError unless a binary index describes this file.
 
-    If the file's identity differs, as after a copy, its headers decide. The table is
-    then in doubt: each other header is compared at its member's first use.
+    If the file's identity differs, as after a copy, its fingerprint and some further
+    headers decide; each other header is compared at its member's first use.
     """
     check_size(path, header.shard_bytes, file)
     if is_same_file(header.identity, identify_file(file)):
@@ -236,10 +237,10 @@ def is_present(
 ) -> bool:
     """Return whether a member is where the table says, by extension headers too.
 
-    The block before the data need not have the member's name and size: an extension
-    header may give them. That can be the member's own, behind the previous member; a
-    global one, usually at the start of the archive; or a global one anywhere, for
-    which all headers are compared once, except those of remote shards.
+    The block before the data need not have the member's name and size; an extension
+    header may give them: the member's own, behind the previous member, or a global one,
+    usually at the start of the archive. A global header elsewhere is found by comparing
+    all headers, once, but not in remote shards.
     """
     offset, _ = table.extent(i)
     start = 0
@@ -277,7 +278,7 @@ def _get_reader(
 
 
 def _advance(walk: HeaderWalk, read: Callable[[int, int], bytes], stop: int) -> None:
-    """HeaderWalk to the first header at or after `stop`, or to the archive's end."""
+    """Walk to the first header at or after `stop`, or to the archive's end."""
     window, start = b"", 0
     while (need := walk.advance(window, start, stop)) is not None:
         start, size = need
@@ -313,7 +314,7 @@ def _compare_all(
     read: Callable[[int, int], bytes],
     source: LocalFile | Source,
 ) -> set[int]:
-    """Compare all headers with a table; return the members found, now out of doubt."""
+    """Compare all headers with a table; mark the members found, and return them."""
     if isinstance(source, LocalFile):
         found = scan_until_fault(source)[0]
     else:
@@ -323,10 +324,10 @@ def _compare_all(
         found = walk.table()
     table.scanned = table.index is not None
     names = {found.extent(k): found.name_of(k) for k in range(len(found))}
-    there = set()
+    present = set()
     for i in range(len(table)):
         name = names.get(table.extent(i))
         if name is not None and is_same_name(table.name_of(i), name):
             table.mark_verified(i)
-            there.add(i)
-    return there
+            present.add(i)
+    return present

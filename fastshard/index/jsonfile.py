@@ -1,11 +1,12 @@
 """The JSON index, ``<stem>.json``, of webshart and hfutils.
 
-`parse_index` reads both forms of it. The form written is this one, with members in the
-shard's order and the values in brackets if they are known::
+``files`` is an object of members by name, or an array of members; `parse_index` reads
+both. Written is the object, with the members in the shard's order::
 
-    {"path": "s.tar", "filesize": 10240, ["hash": "…", "hash_lfs": "…",]
-     "files": {"a.jpg": {"offset": 512, "length": 4[, "sha256": "…"][, …]}}}
+    {"path": "s.tar", "filesize": 10240, "hash": "…", "hash_lfs": "…",
+     "files": {"a.jpg": {"offset": 512, "length": 4, "sha256": "…", …}}}
 
+``hash``, ``hash_lfs``, ``sha256`` and further values of a member are written if known.
 In a name that is not UTF-8, each byte that cannot be decoded is an escaped lone
 surrogate, U+DC80 to U+DCFF.
 """
@@ -24,6 +25,7 @@ from fastshard.index.contents import Contents
 
 __all__ = ["parse_info", "parse_json", "read_json", "write_json"]
 
+# Values of a member that are its extent or name, not metadata.
 NOT_INFO = {"offset", "size", "length", "path", "fname", "filename"}
 
 
@@ -127,24 +129,29 @@ def write_json(
     """
     table = contents.table
     if sha256 is not None and len(sha256) != len(table):
-        raise ValueError(f"{len(sha256):,} checksums for {len(table):,} members")
-    twice = table.duplicates()
-    if twice:
+        raise ValueError(
+            f"expected a checksum for each of {len(table):,} members, "
+            f"got {len(sha256):,}"
+        )
+    repeated = table.duplicates()
+    if repeated:
         raise FastshardError(
-            f"a JSON index lists a name once, but {len(twice):,} names of {shard} "
-            f"are repeated, such as {table.name_of(twice[0])!r}; use the fsi format"
+            f"a JSON index lists a name once, but {len(repeated):,} names of {shard} "
+            f"are repeated, such as {table.name_of(repeated[0])!r}; use the fsi format"
         )
     values = {"path": shard, "filesize": nbytes, "hash": hash, "hash_lfs": hash_lfs}
     head = {key: value for key, value in values.items() if value is not None}
     with replace_file(path) as file:
         file.write(_dumps(head)[:-1] + b',"files":{')
-        for part in _members(contents, sha256):
-            file.write(part)
+        for entry in _encode_members(contents, sha256):
+            file.write(entry)
         file.write(b"}}\n")
 
 
-def _members(contents: Contents, sha256: Sequence[str] | None) -> Iterator[bytes]:
-    """Yield the text of each member, on a line of its own."""
+def _encode_members(
+    contents: Contents, sha256: Sequence[str] | None
+) -> Iterator[bytes]:
+    """Yield the JSON of each member, on a line of its own."""
     table = contents.table
     for i in range(len(table)):
         name = table.name_of(i)

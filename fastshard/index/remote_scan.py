@@ -1,4 +1,4 @@
-"""Scan of a remote tar shard: ranges that cover its headers, little else.
+"""Scan of a remote tar shard by ranges that cover its headers and little else.
 
 Each header's position follows from the header before it, and each read is a round
 trip, so a large archive is walked from several start positions at a time. A start
@@ -86,7 +86,7 @@ def scan_remote(
 def _find_starts(file: RemoteFile, walk: HeaderWalk) -> list[int]:
     """Return offsets of likely headers, at which further walks start.
 
-    None for a small archive, for one of small members, which long ranges cover anyway,
+    None for a small archive, for one of small members, whose headers long ranges cover,
     and for one with a global header, which changes the members behind it.
     """
     walks = min(WALKS, file.nbytes // MIN_WALK_BYTES)

@@ -20,18 +20,19 @@ from typing import Any, NamedTuple
 from fastshard._core.io.source import LocalFile, PreadSource
 from fastshard._util.files import replace_file
 from fastshard.errors import FastshardError, FormatError
+from fastshard.remote.urls import redact
 
 __all__ = ["WidsShard", "read_wids", "write_wids"]
 
 KIND = "wids-shard-index-v1"
 CHUNK = 1 << 20  # bytes of a read
-MOST = (1 << 63) - 1  # samples or bytes of a shard
-FILE = re.compile(r"file://(?:localhost)?(?=/)", re.IGNORECASE)
-REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^/]*)|pipe:")
+MAX_COUNT = (1 << 63) - 1  # samples or bytes of a shard
+FILE_URL = re.compile(r"file://(?:localhost)?(?=/)", re.IGNORECASE)
+REMOTE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^/]*)|pipe:")
 
 
 class WidsShard(NamedTuple):
-    """One shard of a list."""
+    """Entry of a shard list."""
 
     url: str  # an absolute path, or a URL of another scheme than file://
     nsamples: int
@@ -98,13 +99,13 @@ def _load(path: str, read: Callable[[str], bytes] | None = None) -> dict[str, An
         raise FormatError(f"not JSON: {error.msg}", path, at) from error
     except (RecursionError, ValueError) as error:
         raise FormatError(f"not JSON: {error}", path, 0) from error
-    if not isinstance(found, dict) or not _is_one(found.get("wids_version")):
+    if not isinstance(found, dict) or not _is_version_1(found.get("wids_version")):
         raise FormatError("not a wids shard list of version 1", path, 0)
     _check_metadata(found, path)
     return found
 
 
-def _is_one(version: Any) -> bool:
+def _is_version_1(version: object) -> bool:
     return type(version) is int and version == 1  # not True, not 1.0
 
 
@@ -130,10 +131,10 @@ def _check_flat(part: dict[str, Any], path: str) -> dict[str, Any]:
 def _resolve_source(part: dict[str, Any], path: str) -> str:
     """Return the path of a dataset's own shard list."""
     source = _resolve(_directory_of(path), _get_text(part, "source_url", path))
-    if REMOTE.match(source):
+    if REMOTE_URL.match(source):
         raise FastshardError(
-            f"{path} refers to the remote list {source}; download it, for only local "
-            "lists can be referred to"
+            f"{path} refers to the remote list {redact(source)}, but can refer to "
+            "local lists only: download it, and refer to the copy"
         )
     return os.path.normpath(source)
 
@@ -147,7 +148,7 @@ def _parse_shards(found: dict[str, Any], path: str) -> Iterator[WidsShard]:
 
 
 def _directory_of(path: str) -> str:
-    if REMOTE.match(path):
+    if REMOTE_URL.match(path):
         return path.rpartition("/")[0]
     return os.path.dirname(os.path.abspath(path))
 
@@ -174,12 +175,12 @@ def _get_text(found: dict[str, Any], name: str, path: str) -> str:
 
 def _resolve(base: str, url: str) -> str:
     """Return a path, or a URL if `url` or `base` is remote."""
-    local = FILE.match(url)
+    local = FILE_URL.match(url)
     if local is not None:
         return url[local.end() :]
-    if REMOTE.match(url):
+    if REMOTE_URL.match(url):
         return url
-    remote = REMOTE.match(base)
+    remote = REMOTE_URL.match(base)
     if remote is None:
         return os.path.join(base, url.removeprefix("./"))
     if url.startswith("/"):  # relative to the host
@@ -187,7 +188,7 @@ def _resolve(base: str, url: str) -> str:
     return base.rstrip("/") + "/" + url
 
 
-def _parse_shard(shard: Any, base: str, path: str) -> WidsShard:
+def _parse_shard(shard: object, base: str, path: str) -> WidsShard:
     if not isinstance(shard, dict):
         raise FormatError(
             f"a shard must be an object, got {type(shard).__name__}", path, 0
@@ -195,7 +196,7 @@ def _parse_shard(shard: Any, base: str, path: str) -> WidsShard:
     url = _resolve(base, _get_text(shard, "url", path))
     md5sum = shard.get("md5sum")
     if md5sum is not None and not isinstance(md5sum, str):
-        raise FormatError(f"md5sum of {url} must be a string", path, 0)
+        raise FormatError(f"md5sum of {redact(url)} must be a string", path, 0)
     filesize = None
     if shard.get("filesize") is not None:
         filesize = _get_count(shard, "filesize", url, path)
@@ -204,8 +205,8 @@ def _parse_shard(shard: Any, base: str, path: str) -> WidsShard:
 
 def _get_count(shard: dict[str, Any], name: str, url: str, path: str) -> int:
     value = shard.get(name)
-    if type(value) is not int or not 0 <= value <= MOST:
-        reason = f"{name} of {url} must be a non-negative int"
+    if type(value) is not int or not 0 <= value <= MAX_COUNT:
+        reason = f"{name} of {redact(url)} must be an int of 0 to 2**63 - 1"
         raise FormatError(reason, path, 0)
     return value
 
@@ -228,12 +229,12 @@ def write_wids(
     name : str, optional
         Name of the dataset; by default that of the directory.
     md5 : bool
-        Record a checksum of each shard, for which all of it is read.
+        Record the MD5 of each shard, which reads all of it.
 
     Raises
     ------
     FastshardError
-        wids would read a shard's path as another one, as with a ``?`` in it.
+        wids would read a shard's path as another one, as one with a ``?``.
     ValueError
         There are no shards, or a number of samples is negative.
     OSError

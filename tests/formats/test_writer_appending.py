@@ -21,7 +21,7 @@ URLS += ["hf://datasets/o/n/t-{}.tar", "ssh+x://h/t.tar", Path("s3://bucket/t-{}
 def test_a_url_is_refused_by_its_scheme(tmp_path, monkeypatch, pattern):
     monkeypatch.chdir(tmp_path)
     scheme = str(pattern).partition(":")[0].replace("+", r"\+")
-    with pytest.raises(ValueError, match=rf"^{scheme}:// is not written to") as caught:
+    with pytest.raises(ValueError, match=f"got a {scheme}:// URL") as caught:
         ShardWriter(pattern)
     assert "bucket" not in str(caught.value)  # a URL may hold a secret
     assert names_in(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Freshness of indexes, by identity, by sampled headers, by each member's header."""
+"""Freshness of indexes: by file identity, by some headers, by each member's header."""
 
 import os
 import random
@@ -46,16 +46,17 @@ def indexed(tar):
 
 @pytest.fixture
 def no_random_headers(monkeypatch):
-    """Choose no random headers."""
+    """Compare no random headers."""
     monkeypatch.setattr(freshness, "random_positions", lambda count: [])
 
 
-def in_doubt(shard):
+def is_unverified(shard):
+    """Return whether the headers of members are compared at their first use."""
     return shard.parts()[1].index is not None
 
 
 def replace(path, names):
-    """Replace a tar by another with the same times, as ``cp -p`` does."""
+    """Replace a tar by another of the same size and times, as ``cp -p`` may."""
     status = path.stat()
     write(path, names)
     assert path.stat().st_size == status.st_size
@@ -128,7 +129,7 @@ WAYS = {
     "by position": lambda shard, i: shard[i],
     "by name": lambda shard, i: shard[NAMES[i]],
     "a slice": lambda shard, i: shard[i : i + 1],
-    "copy_shard": lambda shard, i: shard.read(i),
+    "a copy": lambda shard, i: shard.read(i),
     "an array": lambda shard, i: shard.array(i, np.uint8),
     "gathered": lambda shard, i: shard.read_into([0, i], bytearray(2 * SIZE)),
     "in order": lambda shard, i: list(shard),
@@ -194,8 +195,8 @@ def test_a_member_on_a_page_boundary_reads_other_bytes(indexed, no_random_header
     """A moved member that begins on a page reads other bytes, as documented."""
     with fastshard.open_shard(indexed) as shard:
         offsets = shard.offsets
-    looked_at = set(spread_positions(COUNT))
-    on_page = [i for i in range(COUNT) if offsets[i] % 4096 == 0 and i not in looked_at]
+    hashed = set(spread_positions(COUNT))
+    on_page = [i for i in range(COUNT) if offsets[i] % 4096 == 0 and i not in hashed]
     names = list(NAMES)
     one, other = on_page[:2]
     names[one], names[other] = names[other], names[one]
@@ -235,7 +236,7 @@ def test_good_shards_give_no_warning(tar, tmp_path, kind, change):
     fastshard.build_index(tar, format=kind)
     path = change(tar, tmp_path / "to")
     with fastshard.open_shard(path) as shard:
-        assert in_doubt(shard)
+        assert is_unverified(shard)
     check_right(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -245,7 +246,7 @@ def test_good_shards_give_no_warning(tar, tmp_path, kind, change):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_indexed_file_is_not_in_doubt(tmp_path, kind):
+def test_the_indexed_file_needs_no_header_checks(tmp_path, kind):
     with fastshard.ShardWriter(str(tmp_path / "w-%d.tar")) as writer:
         for name in NAMES[:40]:
             writer.write({"__key__": name[:5], "bin": data_of(name)})
@@ -253,7 +254,9 @@ def test_the_indexed_file_is_not_in_doubt(tmp_path, kind):
     with fastshard.open_shard(path, index="none") as shard:
         index = shard.save_index(format=kind)
     with fastshard.open_shard(path, index=index) as shard:
-        assert in_doubt(shard) == (kind in ("json", "idx"))  # no identity is recorded
+        assert is_unverified(shard) == (
+            kind in ("json", "idx")
+        )  # no identity is recorded
     check_right(path, index=index)
 
 
@@ -292,7 +295,7 @@ def test_indexing_a_copy_records_its_identity(indexed, tmp_path):
     to = copy_shard(indexed, tmp_path / "to")
     fastshard.build_index(to)
     with fastshard.open_shard(to) as shard:
-        assert not in_doubt(shard)
+        assert not is_unverified(shard)
     before = to.with_suffix(".fsi").stat().st_ino
     fastshard.build_index(to)
     assert to.with_suffix(".fsi").stat().st_ino == before  # fresh: not rebuilt
@@ -369,7 +372,7 @@ ODD = {
 @pytest.mark.parametrize("what", ODD)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_an_index_that_was_just_written_is_fresh(tmp_path, what, kind):
-    """Names and sizes from every kind of extension header."""
+    """The shards have names and sizes from every kind of extension header."""
     path = tmp_path / "t.tar"
     path.write_bytes(b"".join(ODD[what]) + END)
     with fastshard.open_shard(path, index="none") as shard:

@@ -1,4 +1,4 @@
-"""Shard lists of wids: reading those of its own tool, and reads of ours by wids."""
+"""Shard lists of wids, read and written, compared with its own tool and reader."""
 
 import hashlib
 import json
@@ -81,7 +81,7 @@ def test_shard_lists_nest_and_have_bases(shards):
 )
 def test_other_json_is_an_error(tmp_path, text):
     path = tmp_path / "x.json"
-    path.write_text(text)  # a list that refers to itself is nested
+    path.write_text(text)  # the one that refers to x.json refers to itself
     with pytest.raises(fastshard.FormatError) as caught:
         read_wids(str(path))
     assert caught.value.path == str(path)
@@ -182,6 +182,24 @@ def test_values_of_wrong_types_are_errors(tmp_path, text):
     with pytest.raises(fastshard.FormatError) as caught:
         read_wids(str(path))
     assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + '"datasets": [{"source_url": "https://u:pw@host/l.json?sig=s"}]}',
+        HEAD + '"shardlist": [{"url": "https://u:pw@host/t.tar?sig=s"}]}',
+        HEAD + '"shardlist": [{"url": "https://u:pw@host/t.tar?sig=s", "md5sum": 1}]}',
+    ],
+    ids=["source_url", "nsamples", "md5sum"],
+)
+def test_errors_show_no_secret_of_a_url(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(fastshard.FastshardError, match="https://host/") as caught:
+        read_wids(str(path))
+    assert "pw" not in str(caught.value)
+    assert "sig=s" not in str(caught.value)
 
 
 def test_references_to_bad_lists_are_errors(shards):

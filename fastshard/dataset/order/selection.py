@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.table.order import Order, PositionList, Stride
 from fastshard.errors import InfoNotFoundError
+from fastshard.formats.sample import Infos
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,9 +119,8 @@ def info_column(
         found = (info[name] for info in infos.values() if name in info)
         value = next(found, default)
         if value is RAISE:
-            missing = getattr(infos, "missing", None)
-            if missing is not None:
-                raise missing(name)
+            if isinstance(infos, Infos):
+                raise infos.missing_error(name)
             raise InfoNotFoundError(name, f"the index entries of sample {key!r}")
         values.append(value)
     if values and all(type(value) in (int, float, bool) for value in values):
