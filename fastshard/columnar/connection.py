@@ -213,7 +213,7 @@ def translate_error(error: Exception, path: str) -> Exception:
 
 
 def _probe_descriptors() -> OSError | None:
-    """Return why this process can open no more files; None: it can.
+    """Return why this process can open no more files, or None if it can.
 
     SQLite does not report it. The probe must not open the index itself.
     """

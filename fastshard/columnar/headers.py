@@ -127,5 +127,5 @@ def parse_header_length(head: bytes) -> int | str:
     (size,) = length_format.unpack_from(head, start)
     length: int = start + length_format.size + size
     if length > MAX_HEADER:
-        return f"a header of {length:,} bytes, at most {MAX_HEADER:,} are read"
+        return f"the header must have at most {MAX_HEADER:,} bytes, got {length:,}"
     return length

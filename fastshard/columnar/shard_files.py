@@ -42,7 +42,7 @@ def is_unmodified(file: LocalFile, recorded: int) -> bool:
 
 
 def _size_of_replaced(path: str) -> int | None:
-    """Return the size of a replaced shard without its end; None: of another writer.
+    """Return the size of a replaced shard without its end, or None if not our own.
 
     It was complete when it was replaced, and members that other writers had appended
     were registered by then.
@@ -77,7 +77,7 @@ class ColumnFiles:
         Number of shards that may be open.
     recorded : callable
         ``recorded(field, shard)`` returns a shard's size in the index, in bytes, up to
-        which the index has true offsets; None if it has no size; `REPLACED` for a
+        which the index has exact offsets; None if it has no size; `REPLACED` for a
         replaced shard, which a forked process may still use after its parent read
         the rows.
     ring : PageRing, optional

@@ -82,16 +82,16 @@ def encode_array(value: Any) -> tuple[bytes, Buffer]:
     # A structured dtype is mutable: not a key of the cache.
     encode = _cached_header if array.dtype.names is None else _encode_header
     header = encode(array.dtype, array.shape, fortran)
-    # The file holds the C order; of a Fortran array, that of its transpose.
-    straight = array.T if fortran else array
-    if straight.flags.c_contiguous:
+    # A Fortran-ordered array is stored as its transpose, which is C-ordered.
+    ordered = array.T if fortran else array
+    if ordered.flags.c_contiguous:
         try:
-            memoryview(straight)  # type: ignore[arg-type]
+            memoryview(ordered)  # type: ignore[arg-type]
         except ValueError:  # a dtype without a buffer format, as datetime64
             pass
         else:
-            return header, straight  # type: ignore[return-value]
-    return header, straight.tobytes("C")
+            return header, ordered  # type: ignore[return-value]
+    return header, ordered.tobytes("C")
 
 
 def encode_object(value: Any) -> tuple[bytes, Buffer]:

@@ -251,7 +251,7 @@ def _report_misplaced(
 
 
 def _name_sample(sample_id: Any) -> str | None:
-    """Return an id for a fault, None if it is not text."""
+    """Return an id for a fault, or None if it is not text."""
     return sample_id if isinstance(sample_id, str) else None
 
 
@@ -298,9 +298,9 @@ def _check_shard(
         found: list[tuple[int, int, str]] = []
         for _, offset, sample_id in rows:
             extent = members.find(f"{sample_id}.npy", offset)
-            wrong = _check_offset(field, offset, extent, members)
-            if wrong is not None:
-                yield Fault(index, 0, _name_sample(sample_id), wrong)
+            wrong_offset = _check_offset(field, offset, extent, members)
+            if wrong_offset is not None:
+                yield Fault(index, 0, _name_sample(sample_id), wrong_offset)
             elif extent is not None:
                 found.append((*extent, f"{sample_id}.npy"))
         for at, name, kind in check.check(members.file, found):
@@ -311,7 +311,7 @@ def _check_shard(
 def _check_offset(
     field: str, offset: Any, extent: tuple[int, int] | None, members: ShardMembers
 ) -> str | None:
-    """Return why a row's offset is wrong, None if it is right.
+    """Return why a row's offset is wrong, or None if it is right.
 
     Parameters
     ----------

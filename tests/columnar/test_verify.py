@@ -1,4 +1,4 @@
-"""Faults that `verify` finds in columnar datasets, and those that it must not."""
+"""Faults that `verify` reports in columnar datasets, and sound datasets."""
 
 import io
 import os

@@ -176,7 +176,7 @@ def create_lease_file(root: str, *, is_new: bool) -> None:
 
 
 def read_generation(conn: sqlite3.Connection) -> int:
-    """Return the generation that a connection reads; -1: unknown."""
+    """Return the generation that a connection reads, or -1 if it is unknown."""
     sql = "SELECT value FROM counters WHERE name = ?"
     row = conn.execute(sql, (GENERATION,)).fetchone()
     value = 0 if row is None else row[0]
@@ -235,7 +235,7 @@ def _read_since(fd: int) -> int:
 def _all_read_latest(conn: sqlite3.Connection) -> bool:
     """Return whether no connection is in a transaction on an older state."""
     cursor = sqlite3.Cursor(conn)
-    (patience,) = cursor.execute("PRAGMA busy_timeout").fetchone()
+    (busy_timeout,) = cursor.execute("PRAGMA busy_timeout").fetchone()
     cursor.execute("PRAGMA busy_timeout = 0")
     try:
         busy: int = cursor.execute("PRAGMA wal_checkpoint(FULL)").fetchone()[0]
@@ -243,7 +243,7 @@ def _all_read_latest(conn: sqlite3.Connection) -> bool:
     except sqlite3.OperationalError:
         return False
     finally:
-        cursor.execute(f"PRAGMA busy_timeout = {patience}")
+        cursor.execute(f"PRAGMA busy_timeout = {busy_timeout}")
 
 
 def _now() -> int:

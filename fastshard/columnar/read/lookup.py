@@ -36,7 +36,7 @@ SampleKeys: TypeAlias = Iterable[str] | Iterable[SupportsIndex]
 
 IDS_PER_QUERY = 1024
 MIN_LOOKUPS = 1000  # before all rows may be loaded
-# Loading all rows takes as long as looking up one in so many of them:
+# Loading all rows takes as long as looking up one row in:
 IMAGE_RATIO = 32  # from a copy of the index
 SQL_RATIO = 8  # by SQL
 
@@ -80,7 +80,7 @@ class FieldReader:
         )
 
     def find(self, sample_id: str, copy: bool) -> tuple[Arrays, Metadata] | None:
-        """Return a sample from `samples`; None: look it up by SQL.
+        """Return a sample from `samples`, or None if SQL has to look it up.
 
         A bad row is left to SQL, whose errors name its fault.
 
@@ -102,7 +102,7 @@ class FieldReader:
     def find_many(
         self, ids: list[str], copy: bool
     ) -> list[tuple[Arrays, Metadata]] | None:
-        """Return several from `samples`; None: one has to be looked up by SQL."""
+        """Return many from `samples`, or None if SQL has to look one up."""
         assert self.samples is not None
         try:
             found = self.samples.read_many(ids, self._columns, copy)
@@ -121,8 +121,8 @@ class FieldReader:
 class RowLookup:
     """Lookup of samples by id in one state of a dataset, with a cache of all rows.
 
-    Single rows are selected by SQL. Once their number is worth it, all rows of the
-    index are loaded into memory, and lookups no longer query the index.
+    Single rows are selected by SQL. After many lookups all rows of the index are
+    loaded into memory, and later lookups do not query it.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ class RowLookup:
         return samples
 
     def _note_lookups(self, count: int) -> None:
-        """Count lookups by SQL; load all rows when that is worth it.
+        """Count lookups by SQL; load all rows once that costs less.
 
         Errors are dropped: the caller's own samples were found.
         """

@@ -39,8 +39,8 @@ MANY_VALUES_HINT = (
     "pass values in params, and many ids as id IN (SELECT value FROM json_each(?))"
 )
 
-# Tokens as SQLite's tokenizer splits them. A variable with parentheses is one of Tcl,
-# and the text in them is not tokenized.
+# Tokens as SQLite's tokenizer splits them. A Tcl variable, such as $a(b), may have
+# parentheses; the text in them is not tokenized.
 TOKEN = re.compile(
     r"""(?P<quoted> '(?:[^']|'')*+' | "(?:[^"]|"")*+" | `(?:[^`]|``)*+` | \[[^\]]*+\] )
       | (?P<comment> --[^\n]*+ | /\*(?s:.+?)\*/ )
@@ -118,8 +118,8 @@ def split(text: str) -> list[str]:
 def _parenthesize(text: str, what: str) -> str:
     """Return an expression in parentheses; `what` names it in errors.
 
-    It stands on lines of its own, for it may end in a comment. ``WITH`` is refused for
-    its cost: thirty tables, each a product of the one before with itself, take all
+    It stands on lines of its own because it may end in a comment. ``WITH`` is refused
+    for its cost: thirty tables, each a product of the one before with itself, take all
     memory before SQLite first calls the authorizer.
     """
     if not isinstance(text, str):
@@ -418,19 +418,23 @@ def select(
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be at least 0 seconds, got {timeout!r}")
     with conn.lock:
-        run = QueryThread(conn, install_authorizer(conn), sql, _convert_params(params))
+        thread = QueryThread(
+            conn, install_authorizer(conn), sql, _convert_params(params)
+        )
         try:
-            ended = run.start(timeout)
+            ended = thread.start(timeout)
         except BaseException:  # raised by a signal handler
-            run.stop()
+            thread.stop()
             raise
         if not ended:
-            run.stop()
-    if run.error is None:
-        return run.rows
+            thread.stop()
+    if thread.error is None:
+        return thread.rows
     if not ended:
         raise QueryTimeoutError(f"the query took longer than {timeout:g} seconds")
-    raise _translate_query_error(run.error, run.authorizer, conn.path) from run.error
+    raise _translate_query_error(
+        thread.error, thread.authorizer, conn.path
+    ) from thread.error
 
 
 class QueryThread:

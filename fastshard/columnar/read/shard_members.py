@@ -23,11 +23,11 @@ class ShardMembers:
     nbytes : int
         Of the file.
     error : FormatError or None
-        Where the scan stopped before the archive's end, unless the committed
-        members come before.
+        The error that ended the scan before the archive's end, unless all committed
+        members come before it.
     is_unmodified : bool
         Whether only fastshard has written to the shard: then offsets in rows are
-        true.
+        exact.
     ends : set of int
         Where members end, padding included, in bytes from the start.
     """
@@ -52,10 +52,10 @@ class ShardMembers:
             self.ends.add(offset + size + -size % BLOCK)
 
     def find(self, name: str, offset: object) -> tuple[int, int] | None:
-        """Return offset and size of a member, None if there is none of this name.
+        """Return offset and size of a member, or None if none has this name.
 
-        Where `offset` is not that of such a member, the last one of the name counts:
-        synthefy-dataset-utils does not write true offsets.
+        If no member of the name is at `offset`, the last one of the name counts: the
+        offsets that synthefy-dataset-utils writes are inexact.
         """
         if isinstance(offset, int):
             size = self._sizes.get((name, offset))

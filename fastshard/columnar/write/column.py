@@ -1,4 +1,4 @@
-"""Shards of one field in a writer: their committed lengths, and the one that grows."""
+"""Shards of one field in a writer: committed lengths, and the shard that grows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastshard.columnar.write.append_file import (
 
 __all__ = ["Column", "ShardLength"]
 
-TOO_MANY = {errno.EMFILE, errno.ENFILE}  # open files
+TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 class ShardLength(NamedTuple):
@@ -68,7 +68,7 @@ class Column:
         The shard that grows.
     buffer : MemberBuffer
         The members of `file` that are not written yet. Its ``left`` is the number of
-        members that still fit, 0 without a file; then `next_shard` is called for.
+        members that still fit, 0 without a file; at 0 `open_next_shard` is due.
     records : dict of int to ShardLength
         Committed state by shard number.
     pending : dict of int to ShardLength
@@ -162,7 +162,7 @@ class Column:
         records = self.records.items()
         return {n for n, record in records if not record.is_condemned} | self.foreign
 
-    def next_shard(self) -> None:
+    def open_next_shard(self) -> None:
         """Make room in the buffer: continue the last shard, or begin another.
 
         Raises
@@ -193,7 +193,7 @@ class Column:
         try:
             return AppendFile(path, number, buffer, start)
         except OSError as error:
-            if error.errno not in TOO_MANY:
+            if error.errno not in TOO_MANY_FILES:
                 raise
         self._sync_queue.finish()
         return AppendFile(path, number, buffer, start)
@@ -303,7 +303,7 @@ class Column:
         return (records.get(number) or self.scans.get(number) or EMPTY).nbytes
 
     def find_end(self, number: int) -> ShardLength | None:
-        """Return where a shard ends, None if it must not be appended to."""
+        """Return where a shard ends, or None if it must not be appended to."""
         if number < 0 or number in self.unsound or number in self.in_handles:
             return None
         record = self.pending.get(number, self.records.get(number))
@@ -316,7 +316,7 @@ class Column:
         return record
 
     def _find_last_end(self) -> ShardLength | None:
-        """Return where the last shard ends, None if it is full or must not grow."""
+        """Return where the last shard ends, or None if it is full or must not grow."""
         record = self.find_end(self.highest)
         return None if record is None or record.members >= self.limit else record
 
@@ -326,11 +326,11 @@ class Column:
             status = os.lstat(self.path(number))
         except OSError:
             return False
-        plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        return plain and status.st_size >= nbytes
+        is_plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        return is_plain and status.st_size >= nbytes
 
     def _scan(self, number: int) -> ShardLength | None:
-        """Return where a foreign shard ends, None if it is damaged."""
+        """Return where a foreign shard ends, or None if it is damaged."""
         if number not in self.foreign:
             return None
         try:

@@ -152,7 +152,7 @@ def is_leftover(path: str) -> bool:
 
 
 def adopt_rows(cursor: sqlite3.Cursor, column: Column, number: int) -> None:
-    """Give rows of an adopted shard true offsets: other programs' are not.
+    """Give rows of an adopted shard exact offsets: other programs' are inexact.
 
     The caller commits them together with the shard's record.
 
@@ -210,7 +210,7 @@ def _adopt_tail(
         row = conn.execute(find, (name.removesuffix(".npy"), number)).fetchone()
         if row is None:
             continue
-        # Without our mark the last of a name counts; with it, the row's offset.
+        # Without our mark the last member of a name counts; with it, the row's offset.
         if row[0] == offsets[k] if is_marked(blocks[k]) else last[name] == k:
             adopted[name] = k
     if not adopted:

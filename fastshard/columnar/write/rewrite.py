@@ -126,7 +126,7 @@ def _compact(session: WriterSession, column: Column) -> None:
             _switch_rows(session, column, copied, old)
             session.flush()
     except BaseException:
-        if not session.closed:  # else the next writer removes what does not count
+        if not session.closed:  # else the next writer removes the new shards
             undone = all(column.records.get(number) == UNFINISHED for number in new)
             with suppress(OSError, FastshardError):
                 if undone:
@@ -173,7 +173,7 @@ def _copy_members(
                 file = AppendFile(column.path(number), number, buffer, 0)
                 buffer.left = column.limit
             name = _name_member(sample_id, column.path(0))
-            at = None if old in column.foreign else at  # other programs' are not true
+            at = None if old in column.foreign else at  # theirs are inexact
             data = _read_member(_open_shard(shards, column, old), name, at)
             copied.rowids.append(rowid)
             copied.offsets.append(buffer.append_bytes(name.encode(), data))

@@ -142,7 +142,7 @@ class RowWriter:
             session.busy = False
 
     def _begin_next_shard(self, field: str) -> None:
-        self._transaction.find_column(field).next_shard()
+        self._transaction.find_column(field).open_next_shard()
 
     def _drop_last(self, fields: Iterable[str]) -> None:
         """Drop the last member from the buffer of each field."""

@@ -1,4 +1,4 @@
-"""Creation of a columnar dataset that is stopped: it is absent, or empty."""
+"""Interrupted creation of a columnar dataset: it is absent or empty."""
 
 from __future__ import annotations
 

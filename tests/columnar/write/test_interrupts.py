@@ -1,4 +1,4 @@
-"""KeyboardInterrupt anywhere in a writer: acknowledged samples stay, it works on."""
+"""KeyboardInterrupt anywhere in a writer: acknowledged samples stay, it goes on."""
 
 import errno
 import gc
