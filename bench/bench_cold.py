@@ -1,11 +1,11 @@
-"""Reading what is not in the page cache, and what seeing to that costs when it is.
+"""Cold reads: shards outside the page cache; the costs of prefetch on warm ones.
 
 pytest bench/bench_cold.py
 
-Files are evicted before each round (`posix_fadvise(DONTNEED)`; nobody has them
-mapped). The limits are the device's own, in the same run: O_DIRECT by one thread for
-reads in order, eight threads of `pread` for others. `/sys/class/bdi/*/read_ahead_kb`
-of the device goes into the table: much depends on it.
+Files are evicted before each round by `posix_fadvise(DONTNEED)`; no process maps them.
+The limits are the device's own, in the same run: O_DIRECT by one thread for reads in
+order, eight threads of `pread` for others. `/sys/class/bdi/*/read_ahead_kb` of the
+device goes into the table: much depends on it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAGE = mmap.PAGESIZE
 
 
 class Data:
-    """Shards, and where their members are."""
+    """Shards, and the file and offset of each member."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,16 +53,16 @@ class Data:
         self.order = numbers.sample(range(self.count), min(RANDOM, self.count // 2))
 
     def evict(self) -> None:
-        gc.collect()  # datasets that are forgotten stay mapped until then
+        gc.collect()  # unreferenced datasets in cycles stay mapped until then
         for path in self.paths:
             evict(path)
 
     def check(self, i: int, view: Any) -> None:
-        """Every sample begins with its number among the shard's."""
+        """Check that a sample begins with its number in the shard."""
         assert view[:16] == b"%016d" % (i % self.each)
 
     def device(self) -> str:
-        """How far the kernel reads ahead on the device, and which it is."""
+        """Return the readahead of the device of the shards."""
         number = os.stat(self.folder).st_dev
         name = f"{os.major(number)}:{os.minor(number)}"
         try:
@@ -78,7 +78,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 
 def touch(view: Any) -> int:
-    """Touch each page."""
+    """Read a byte of each page."""
     return len(bytes(view[::PAGE]))
 
 
@@ -94,7 +94,7 @@ def in_order(data: Data, **options: Any) -> int:
 
 
 def direct(data: Data) -> int:
-    """One thread, 1 MB at a time, past the page cache."""
+    """Read by O_DIRECT, past the page cache: one thread, 1 MiB at a time."""
     buffer = mmap.mmap(-1, 1 << 20)
     total = 0
     for path in data.paths:
@@ -206,7 +206,7 @@ def bench_busy(benchmark: Any, data: Data, read: Any, turn: int) -> None:
 
 
 def held(data: Data, prefetch: bool, order: Callable[[Data], Any]) -> list[float]:
-    """How long it takes to touch a byte of each sample: the GIL is held meanwhile."""
+    """Return the seconds of touching a byte of each sample, which holds the GIL."""
     ds = fastshard.open(data.folder, prefetch=prefetch)
     found = []
     clock = time.perf_counter
@@ -219,7 +219,7 @@ def held(data: Data, prefetch: bool, order: Callable[[Data], Any]) -> list[float
 
 
 def held_singly(data: Data, prefetch: bool) -> list[float]:
-    """The same for ``ds[i]``."""
+    """Return the seconds of touching a byte of each ``ds[i]``."""
     ds = fastshard.open(data.folder, prefetch=prefetch)
     found = []
     clock = time.perf_counter
@@ -251,7 +251,7 @@ def bench_held(benchmark: Any, data: Data, read: Any, turn: int) -> None:
 
 
 def lateness(data: Data, prefetch: bool) -> list[float]:
-    """How late another thread wakes up during a cold scan."""
+    """Return the delays, in seconds, of a sleeping thread during a cold scan."""
     late: list[float] = []
     done = threading.Event()
 
@@ -344,7 +344,7 @@ def bench_visits(
 
 
 def resident(data: Data) -> int:
-    """KiB of this process's memory that files take."""
+    """Return the KiB of mapped files that are resident in this process."""
     with open("/proc/self/status") as status:
         return sum(
             int(line.split()[1])
@@ -354,7 +354,7 @@ def resident(data: Data) -> int:
 
 
 def scan_watching(data: Data, **options: Any) -> float:
-    """Scan; return the most MB of files in memory, above what there was before."""
+    """Scan; return the peak MB of resident files above those before the scan."""
     before = resident(data)
     most = 0
     for i, sample in enumerate(fastshard.open(data.folder, **options)):

@@ -2,7 +2,7 @@
 
 pytest bench/bench_gather.py
 
-The limit is memcpy of the same number of bytes from as many random places of a
+The limit is memcpy of the same number of bytes from as many random offsets of a
 mapped file of the same size: `numpy.take` of rows of one, which copies each by
 memcpy.
 """
@@ -30,7 +30,7 @@ SAMPLES = 2400, 105_000, 256  # members, bytes of each, in a batch
 
 
 class Rows:
-    """A shard, the same members as rows of a mapped file, and random batches."""
+    """Shard, with the same members as rows of a mapped file, and random batches."""
 
     def __init__(self, tar: Any, batch: int) -> None:
         self.size = tar.size

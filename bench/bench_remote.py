@@ -108,7 +108,7 @@ def distant(server: Server) -> Iterator[Distant]:
 
 @pytest.fixture(scope="session")
 def pool() -> bytes:
-    """Return the bytes of which each member has a part, after its number."""
+    """Return the bytes from which members are filled, after their numbers."""
     return random.Random(0).randbytes(LARGE)
 
 
@@ -147,7 +147,7 @@ def bench_one(
     order = random.Random(turn).sample(range(data.tars[0].members), SINGLES)
 
     counted: ReadOne = read(replace(data, address=server.counted))
-    data.check(order[0], counted(order[0]), pool)  # opens what is opened once
+    data.check(order[0], counted(order[0]), pool)  # opens connections and the shard
     server.moved()
     for i in order:
         data.check(i, counted(i), pool)
@@ -168,14 +168,16 @@ def bench_one(
 # Batches.
 
 
-def drawn(data: Remote, turn: int) -> list[list[int]]:
+def draw_batches(data: Remote, turn: int) -> list[list[int]]:
     """Return several batches: a repeated one could be read from a cache."""
     numbers = random.Random(turn)
     return [numbers.sample(range(len(data)), BATCH) for _ in range(8)]
 
 
-def checked(data: Remote, read: Any, batches: list[list[int]], pool: bytes) -> ReadMany:
-    """Return a reader whose results were checked and whose connections are open."""
+def open_checked(
+    data: Remote, read: Any, batches: list[list[int]], pool: bytes
+) -> ReadMany:
+    """Open a reader and check two batches, which also opens its connections."""
     many: ReadMany = read(data)
     for batch in batches[:2]:
         for i, view in zip(batch, many(batch), strict=True):
@@ -196,14 +198,14 @@ def bench_batch(
     benchmark: Any, sizes: Sizes, server: Server, pool: bytes, read: Any, turn: int
 ) -> None:
     data = remote(sizes[LARGE], server)
-    batches = drawn(data, turn)
+    batches = draw_batches(data, turn)
 
-    counted = checked(replace(data, address=server.counted), read, batches, pool)
+    counted = open_checked(replace(data, address=server.counted), read, batches, pool)
     server.moved()
     counted(batches[2])
     benchmark.extra_info["requests"] = server.moved().requests
 
-    many = checked(data, read, batches, pool)
+    many = open_checked(data, read, batches, pool)
     coming = itertools.cycle(batches)
     note(benchmark, read)
     benchmark.extra_info["operations"] = BATCH
@@ -245,8 +247,8 @@ def bench_batch_from_afar(
 ) -> None:
     benchmark.group = f"a batch of 256 random members of 100 KB from {ms} ms away"
     data = remote(sizes[LARGE], server)
-    batches = drawn(data, turn)
-    many = checked(replace(data, address=distant[ms].url), read, batches, pool)
+    batches = draw_batches(data, turn)
+    many = open_checked(replace(data, address=distant[ms].url), read, batches, pool)
     coming = itertools.cycle(batches)
     note(benchmark, read)
     benchmark.pedantic(lambda: many(next(coming)), rounds=5)

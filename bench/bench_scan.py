@@ -47,14 +47,14 @@ def scan_gnu_tar(path: Path) -> int:
 
 
 def scan_webdataset(path: Path) -> int:
-    """It has no other way to list a shard than to read it."""
+    """Read the whole shard: webdataset cannot list it otherwise."""
     import webdataset as wds
 
     return sum(1 for _ in wds.WebDataset(str(path), shardshuffle=False))
 
 
 def read_whole(path: Path) -> int:
-    """The floor among small members: all bytes moved once, nothing parsed."""
+    """Read all bytes without parsing: the limit for small members."""
     fd = os.open(path, os.O_RDONLY)
     buffer = bytearray(256 << 10)
     at = 0
@@ -65,7 +65,7 @@ def read_whole(path: Path) -> int:
 
 
 def read_direct(path: Path) -> int:
-    """The device's own rate: O_DIRECT, 8 MiB at a time, past the page cache."""
+    """Read by O_DIRECT, past the page cache, 8 MiB at a time: the device's rate."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     at = 0
     with mmap.mmap(-1, 8 << 20) as buffer:
@@ -75,8 +75,8 @@ def read_direct(path: Path) -> int:
     return at
 
 
-def checked(scan: Callable[[Path], int], tar: Tar) -> None:
-    """A benchmark that reads wrong is not fast."""
+def check(scan: Callable[[Path], int], tar: Tar) -> None:
+    """Check the result of a contender before it is timed."""
     expected = tar.path.stat().st_size if "read_" in scan.__name__ else tar.members
     assert scan(tar.path) == expected
     if scan is scan_fastshard:
@@ -101,7 +101,7 @@ def bench_warm(
     tar = tars(kind, *shape)
     if read is scan_webdataset and shape is LARGE:
         pytest.skip("webdataset reads all of it")
-    checked(read, tar)
+    check(read, tar)
     benchmark.group = (
         f"scan, warm, {tar.members:,} members of {tar.size:,} bytes, {kind}"
     )
@@ -119,7 +119,7 @@ def bench_warm(
 @pytest.mark.parametrize("kind", ["ustar", "pax"])
 def bench_cold(benchmark: Any, tars: Any, read: Any, kind: str, turn: int) -> None:
     tar = tars(kind, *LARGE)
-    checked(read, tar)
+    check(read, tar)
     benchmark.group = (
         f"scan, cold, {tar.members:,} members of {tar.size:,} bytes, {kind}"
     )
@@ -153,7 +153,7 @@ def group_fastshard(shard: fastshard.TarShard) -> int:
 
 
 def group_python(shard: fastshard.TarShard) -> int:
-    """A dict of lists, as most readers do."""
+    """Group into a dict of lists, as most readers do."""
     samples: dict[str, list[str]] = {}
     for name in shard.names:
         folder, slash, last = name.rpartition("/")
@@ -164,7 +164,7 @@ def group_python(shard: fastshard.TarShard) -> int:
 
 @pytest.fixture(scope="session")
 def million(tmp_path_factory: pytest.TempPathFactory) -> fastshard.TarShard:
-    """A shard of 1,000,000 empty members, two a sample."""
+    """Return a shard of 1,000,000 empty members, two a sample."""
     path = tmp_path_factory.mktemp("million") / "m.tar"
     with path.open("wb") as file:
         for i in range(500_000):
@@ -203,7 +203,7 @@ print(anonymous() - before)
 
 
 def memory_of(reader: str, small: Path, large: Path) -> int:
-    """Bytes of a fresh process's own memory (no mapped files) that a shard takes."""
+    """Return the bytes of memory, without mapped files, of a shard in a new process."""
     command = [sys.executable, "-c", MEMORY, reader, str(small), str(large)]
     return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
@@ -218,7 +218,7 @@ def memory_tarfile(small: Path, large: Path) -> int:
 
 @contenders("an open shard", fastshard=memory_fastshard, tarfile=memory_tarfile)
 def bench_memory(benchmark: Any, tars: Any, read: Any, turn: int) -> None:
-    """Memory, not time: what is timed is the whole process."""
+    """Measure memory; the time is of whole processes."""
     small, tar = tars("pax", 10, 2048), tars("pax", *SMALL)
     taken = benchmark.pedantic(read, (small.path, tar.path), rounds=1)
     benchmark.group = f"memory of {tar.members:,} open members, names of 11 bytes"

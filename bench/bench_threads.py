@@ -2,8 +2,8 @@
 
 pytest bench/bench_threads.py
 
-On a free-threaded CPython all of it runs side by side; on others what releases the
-GIL does: `read_into`, and scans that wait.
+On a free-threaded CPython all reads run in parallel; on others only those that release
+the GIL: `read_into`, and scans that wait.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ def names(shard: fastshard.TarShard, order: Sequence[int]) -> int:
 
 
 def arrays(shard: fastshard.TarShard, order: Sequence[int]) -> int:
-    bound = shard.array  # looking it up counts references to one object too
+    bound = shard.array  # a look-up counts references to a shared object
     for i in order:
         bound(i)
     return len(order)
 
 
-def moved(shard: fastshard.TarShard, order: Sequence[int]) -> int:
+def gather(shard: fastshard.TarShard, order: Sequence[int]) -> int:
     out = bytearray(64 * int(shard.sizes.max()))
     for at in range(0, len(order), 64):
         shard.read_into(order[at : at + 64], out, threads=1)
     return len(order)
 
 
-def scanned(shard: fastshard.TarShard, order: Sequence[int]) -> int:
-    """A consumer whose own work releases the GIL."""
+def scan(shard: fastshard.TarShard, order: Sequence[int]) -> int:
+    """Scan, with work of the consumer that releases the GIL."""
     found = 0
     for view in shard.scan(order):
         found ^= zlib.crc32(view)
@@ -66,8 +66,8 @@ KINDS: dict[str, tuple[Work, tuple[int, int], bool]] = {
     "shard[i]": (views, SMALL, False),
     "shard[name]": (names, SMALL, False),
     "shard.array(i)": (arrays, SMALL, True),
-    "read_into, 64 members of 100 KiB": (moved, LARGE, False),
-    "scan and crc32, members of 100 KiB": (scanned, LARGE, False),
+    "read_into, 64 members of 100 KiB": (gather, LARGE, False),
+    "scan and crc32, members of 100 KiB": (scan, LARGE, False),
 }
 
 
@@ -75,8 +75,8 @@ def run(
     shard: fastshard.TarShard, work: Work, order: Sequence[int], threads: int
 ) -> None:
     def one(_: int) -> None:
-        # Numbers of its own too: without a GIL threads that count references to
-        # the same objects wait for each other.
+        # Each thread has its own handle and order: without a GIL, threads that count
+        # references to the same objects wait for each other.
         work(copy.copy(shard), array("q", order))
 
     with ThreadPoolExecutor(threads) as pool:

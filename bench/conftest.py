@@ -19,7 +19,7 @@ def who(request: pytest.FixtureRequest, benchmark: Any) -> None:
 
 @pytest.fixture(scope="session")
 def tars(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tar]:
-    """Return a function that makes a shard of a kind once; the page cache is warm."""
+    """Return a function that makes each shard once; the page cache is warm."""
     folder = tmp_path_factory.mktemp("bench")
     made: dict[tuple[Any, ...], Tar] = {}
 

@@ -25,7 +25,7 @@ def read_files_batch(
     *,
     errors: str = "none",
 ) -> list[bytes | None]:
-    """Read many files; the bytes are copied without the GIL.
+    """Read many files; copy their bytes without the GIL.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def read_files_batch(
     Raises
     ------
     IndexError, FormatError, OSError
-        With ``errors="raise"``: why a file cannot be read.
+        A file cannot be read, with ``errors="raise"``.
     """
     if errors not in ("none", "raise"):
         raise ValueError(f'errors must be "none" or "raise", got {errors!r}')
@@ -59,10 +59,10 @@ def read_files_batch(
     shards: list[Shard] = []
     positions: list[int] = []
     slots: list[int] = []  # of `found`, for each of `positions`
-    opened = _open_all(datasets, list(dict.fromkeys(where for where, _ in requests)))
-    for i, (where, file) in enumerate(requests):
+    opened = _open_all(datasets, list(dict.fromkeys(key for key, _ in requests)))
+    for i, (key, file) in enumerate(requests):
         try:
-            shard, order = _unwrap(opened[where])
+            shard, order = _unwrap(opened[key])
             if file < 0:
                 raise IndexError(f"file {file} is out of range")
             positions.append(order[file])
@@ -82,22 +82,22 @@ def read_files_batch(
 
 
 def _open_all(
-    datasets: Sequence[DiscoveredDataset], wanted: Sequence[tuple[int, int]]
+    datasets: Sequence[DiscoveredDataset], keys: Sequence[tuple[int, int]]
 ) -> dict[tuple[int, int], Opened | Exception]:
-    """Open shards for one batch; remote ones in threads."""
+    """Open shards by (dataset, shard), remote ones in threads; return errors too."""
 
-    def attempt(where: tuple[int, int]) -> Opened | Exception:
+    def attempt(key: tuple[int, int]) -> Opened | Exception:
         try:
-            return _open(datasets, *where)
+            return _open(datasets, *key)
         except (FastshardError, OSError, IndexError) as error:
             return error
 
-    if len(wanted) < 2 or not any(dataset.is_remote for dataset in datasets):
-        return {where: attempt(where) for where in wanted}
+    if len(keys) < 2 or not any(dataset.is_remote for dataset in datasets):
+        return {key: attempt(key) for key in keys}
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(wanted, pool.map(attempt, wanted), strict=True))
+        return dict(zip(keys, pool.map(attempt, keys), strict=True))
 
 
 def _open(datasets: Sequence[DiscoveredDataset], dataset: int, shard: int) -> Opened:
@@ -124,7 +124,7 @@ class BatchProcessor:
         batch_size: int = 50,
         max_files: int | None = None,
         callback: Callable[[bytes], Any] | None = None,
-        **found: Any,
+        **options: Any,
     ) -> list[Any]:
         """Read the files of a dataset, shard after shard.
 
@@ -138,7 +138,7 @@ class BatchProcessor:
             Limit of the number of files.
         callback : callable, optional
             Called with the bytes of each file.
-        **found
+        **options
             As for `discover_dataset`: ``hf_token``, ``subfolder``, ``metadata`` and
             so on.
 
@@ -150,7 +150,7 @@ class BatchProcessor:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        dataset = discover_dataset(source, **found)
+        dataset = discover_dataset(source, **options)
         every = (
             (shard, file)
             for shard in range(dataset.num_shards)

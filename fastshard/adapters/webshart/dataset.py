@@ -8,7 +8,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastshard._util.terminal import write_line
 from fastshard.adapters.webshart.files import Files
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DiscoveredDataset", "ShardReader"]
 
+T = TypeVar("T")
+
 SUFFIX = ".tar"
 MEGABYTE = 1 << 20  # bytes
 GIGABYTE = 1 << 30  # bytes
 
 
 class DiscoveredDataset:
-    """A dataset of shards, and of files by number; see `discover_dataset`.
+    """Dataset of tar shards whose files are numbered; see `discover_dataset`.
 
     Attributes
     ----------
@@ -46,29 +48,29 @@ class DiscoveredDataset:
     num_shards : int
     """
 
-    def __init__(self, found: Discovery) -> None:
-        self.name = found.name
-        self.is_remote = is_remote(found.root)
-        self.num_shards = len(found.shards)
-        self._found = found
-        self._names = [shard.name for shard in found.shards]
-        paths = [shard.path for shard in found.shards]
-        options: dict[str, Any] = {"root": found.root}
-        options["remote"] = found.settings if self.is_remote else None
+    def __init__(self, discovery: Discovery) -> None:
+        self.name = discovery.name
+        self.is_remote = is_remote(discovery.root)
+        self.num_shards = len(discovery.shards)
+        self._discovery = discovery
+        self._names = [shard.name for shard in discovery.shards]
+        paths = [shard.path for shard in discovery.shards]
+        options: dict[str, Any] = {"root": discovery.root}
+        options["remote"] = discovery.settings if self.is_remote else None
         options |= {"mode": "mmap", "key": "last", "lower": False}
         self._set: TarSet
-        if found.settings is None:
-            self._set = TarSet(paths, index=found.indexes, **options)
+        if discovery.settings is None:
+            self._set = TarSet(paths, index=discovery.indexes, **options)
         else:
-            indexes = [shard.indexes for shard in found.shards]
-            self._set = MultiIndexTarSet(paths, indexes, found.settings, **options)
+            indexes = [shard.indexes for shard in discovery.shards]
+            self._set = MultiIndexTarSet(paths, indexes, discovery.settings, **options)
         self._files: list[Files | None] = [None] * len(paths)
-        self._read = [False] * len(paths)
-        self._facts: dict[str, ShardRecord] | None = None
+        self._verified = [False] * len(paths)  # files read from the shard itself
+        self._records: dict[str, ShardRecord] | None = None
         self._lock = threading.Lock()
 
     def _check_number(self, shard_index: int) -> int:
-        """Return a shard's number; raise IndexError if it is out of range."""
+        """Return a shard's number, or raise IndexError if it is out of range."""
         if not 0 <= shard_index < self.num_shards:
             raise IndexError(
                 f"Shard index {shard_index} out of range. "
@@ -82,7 +84,7 @@ class DiscoveredDataset:
         files = self._indexed_files_of(k)
         if files is None:
             files = Files(self._set.shard(k).parts()[1])
-            self._files[k], self._read[k] = files, True
+            self._files[k], self._verified[k] = files, True
         return files
 
     def _indexed_files_of(self, k: int) -> Files | None:
@@ -101,44 +103,44 @@ class DiscoveredDataset:
         """Return the path or URL of a shard's index, or None."""
         if not isinstance(self._set, MultiIndexTarSet):
             return find_local_index(
-                self._found.root, self._names[k], self._found.indexes
+                self._discovery.root, self._names[k], self._discovery.indexes
             )
         index = self._set.index_option(k)
         return None if index == "none" else self._public_path(index)
 
     def _public_path(self, path: str) -> str:
-        """Return a path, or the redacted URL that requests go to."""
-        settings = self._found.settings
+        """Return a path unchanged, or the redacted URL of requests."""
+        settings = self._discovery.settings
         if settings is None or not is_remote(path):
             return path
         return request_url(path, settings)
 
     def _open(self, shard_index: int) -> tuple[TarShard, Files]:
-        """Return an open shard and its files, checked against the shard's headers."""
+        """Return an open shard and its own files, not those of an unchecked index."""
         k = self._check_number(shard_index)
         shard = self._set.shard(k)
         files = self._files[k]
-        if files is None or not self._read[k]:
+        if files is None or not self._verified[k]:
             files = self._files[k] = Files(shard.parts()[1])
-            self._read[k] = True
+            self._verified[k] = True
         return shard, files
 
-    def _map_shards(self, task: Callable[[int], Any]) -> list[Any]:
-        """Call a task with each shard's number; in threads if a network is involved."""
-        if self._found.settings is not None:
+    def _map_shards(self, task: Callable[[int], T]) -> list[T]:
+        """Call a task with each shard's number, in threads if URLs are read."""
+        if self._discovery.settings is not None:
             return list(self._set.map_shards(task, "reading indexes"))
         return [task(k) for k in range(self.num_shards)]
 
-    def _summary(self) -> dict[str, ShardRecord]:
-        """Return the records of a ``dataset.fsi`` by shard name."""
-        with self._lock:  # one thread reads it
-            if self._facts is None:
-                self._facts = self._read_summary()
-            return self._facts
+    def _shard_records(self) -> dict[str, ShardRecord]:
+        """Return the records of the ``dataset.fsi`` by shard name, if there is one."""
+        with self._lock:  # only one thread reads the file
+            if self._records is None:
+                self._records = self._read_records()
+            return self._records
 
-    def _read_summary(self) -> dict[str, ShardRecord]:
-        """Read the first ``dataset.fsi`` that exists."""
-        for path, prefix in self._found.summaries:
+    def _read_records(self) -> dict[str, ShardRecord]:
+        """Read the first valid ``dataset.fsi``."""
+        for path, prefix in self._discovery.summaries:
             index = self._read_dataset_index(path)
             if index is not None:
                 return {
@@ -148,7 +150,8 @@ class DiscoveredDataset:
         return {}
 
     def _read_dataset_index(self, path: str) -> DatasetIndex | None:
-        settings = self._found.settings
+        """Read a ``dataset.fsi``, or return None if it is absent or damaged."""
+        settings = self._discovery.settings
         try:
             if settings is None or not is_remote(path):
                 return DatasetIndex(path)
@@ -162,10 +165,10 @@ class DiscoveredDataset:
         """Return the number of a shard's files, or None if that needs a scan."""
         files = self._files[k]
         if files is None:
-            facts = self._summary().get(self._names[k])
-            nbytes = self._found.shards[k].nbytes
-            if facts is not None and nbytes in (None, facts.shard_bytes):
-                return facts.members
+            record = self._shard_records().get(self._names[k])
+            nbytes = self._discovery.shards[k].nbytes
+            if record is not None and nbytes in (None, record.shard_bytes):
+                return record.members
             files = self._files_of(k) if scan else self._indexed_files_of(k)
         return None if files is None else len(files)
 
@@ -186,7 +189,7 @@ class DiscoveredDataset:
     @property
     def total_files(self) -> int:
         """Number of files of all shards; shards without an index are scanned."""
-        return sum(self._map_shards(self._count))
+        return sum(self._map_shards(self.get_shard_file_count))
 
     @property
     def total_size(self) -> int:
@@ -194,21 +197,22 @@ class DiscoveredDataset:
         return sum(self._map_shards(self._size))
 
     def _size(self, k: int) -> int:
-        path, nbytes = self._set.paths[k], self._found.shards[k].nbytes
-        settings = self._found.settings
+        """Return a shard's bytes; if remote, from a listing or index if possible."""
+        path, nbytes = self._set.paths[k], self._discovery.shards[k].nbytes
+        settings = self._discovery.settings
         if settings is None or not self.is_remote:
             return os.stat(path).st_size
         if nbytes is not None:
             return nbytes
-        facts = self._summary().get(self._names[k])
-        return (
-            open_remote(path, settings).nbytes if facts is None else facts.shard_bytes
-        )
+        record = self._shard_records().get(self._names[k])
+        if record is not None:
+            return record.shard_bytes
+        return open_remote(path, settings).nbytes
 
     def quick_stats(self) -> tuple[int, int]:
-        """Return the bytes of all shards and the number of files, by indexes alone.
+        """Return the bytes of all shards, and the number of files in their indexes.
 
-        Shards without an index are not opened and their files not counted; a
+        Shards without an index are not opened, and their files not counted; a
         UserWarning has the number of these shards.
         """
         counts = self._map_shards(lambda k: self._count(k, scan=False))
@@ -222,7 +226,7 @@ class DiscoveredDataset:
         return self.total_size, sum(count for count in counts if count is not None)
 
     def get_shard_info(self, index: int) -> dict[str, Any]:
-        """Return a shard's name, paths, size in bytes, and numbers of files."""
+        """Return a shard's name, paths, bytes, and its numbers of files and samples."""
         files = self._files_of(index)
         name = self._names[index]
         return {
@@ -235,7 +239,7 @@ class DiscoveredDataset:
         }
 
     def get_shard_by_name(self, shard_name: str) -> dict[str, Any]:
-        """Return a shard's `get_shard_info` by its name."""
+        """Return `get_shard_info` for the shard of a name."""
         if shard_name not in self._names:
             raise ShardNotFoundError(
                 f"Shard '{shard_name}' not found in dataset {self.name}"
@@ -261,14 +265,14 @@ class DiscoveredDataset:
         return self._files_of(shard_index).sample_names()
 
     def find_file_location(self, file_index: int) -> tuple[int, int]:
-        """Return a file's shard, and its number in the shard, by its number in all.
+        """Convert a file's number in the dataset to (shard, number in the shard).
 
         Raises
         ------
         IndexError
             The file number is out of range.
         """
-        counts = self._map_shards(self._count)
+        counts = self._map_shards(self.get_shard_file_count)
         starts = list(accumulate(counts, initial=0))
         if not 0 <= file_index < starts[-1]:
             raise IndexError(
@@ -279,6 +283,7 @@ class DiscoveredDataset:
 
     def get_stats(self) -> dict[str, Any]:
         """Return the number of shards, and each shard's files and bytes."""
+        counts = self._map_shards(self.get_shard_file_count)
         details = [
             {
                 "index": k,
@@ -287,9 +292,7 @@ class DiscoveredDataset:
                 "size": self._size(k),
                 "metadata_loaded": True,
             }
-            for k, (name, count) in enumerate(
-                zip(self._names, self._map_shards(self._count), strict=True)
-            )
+            for k, (name, count) in enumerate(zip(self._names, counts, strict=True))
         ]
         return {
             "total_shards": self.num_shards,
@@ -345,12 +348,12 @@ class DiscoveredDataset:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the discovery; fails with a token that is a str: see `Settings`."""
-        return DiscoveredDataset, (self._found,)
+        """Pickle the discovery; raises for a literal token, see `Settings`."""
+        return DiscoveredDataset, (self._discovery,)
 
 
 class ShardReader:
-    """An open shard, whose files are numbered by sorted name."""
+    """Open shard; its files are numbered by sorted name."""
 
     def __init__(self, shard: TarShard, files: Files) -> None:
         self._shard = shard

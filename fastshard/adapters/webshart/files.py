@@ -1,7 +1,8 @@
 """Files of a shard numbered by sorted name and paired with sidecars, as in webshart.
 
-A key ends at a name's last dot. Sidecars are a ``.json`` whose key has another member,
-and a ``.txt`` whose key has a member that is neither. All other files are samples.
+A key ends at a name's last dot. A ``.json`` is a sidecar if its key has a member of
+another extension, a ``.txt`` if its key has a member that is neither ``.json`` nor
+``.txt``. All other files are samples.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 class Files:
-    """The files of a shard by their numbers, the ranks of their names.
+    """Files of a shard, numbered by sorted name.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ class Files:
     Attributes
     ----------
     order : array of int
-        The position in the shard of each file, by its number.
+        Position in the shard of each file, by its number.
     """
 
     def __init__(self, table: ExtentTable) -> None:
@@ -61,7 +62,7 @@ class Files:
         Raises
         ------
         IndexError
-                The number is out of range.
+            The number is out of range.
         """
         if not 0 <= number < len(self.order):
             raise IndexError(
@@ -71,7 +72,7 @@ class Files:
 
     @cached_property
     def _extensions(self) -> dict[str, set[str]]:
-        """The extensions that each key has."""
+        """Extensions of each key's members."""
         found: dict[str, set[str]] = {}
         for name in Names(self._table):
             key, extension = split_name(name)
@@ -80,7 +81,7 @@ class Files:
 
     @cached_property
     def samples(self) -> list[int]:
-        """The numbers of the files that are samples."""
+        """Numbers of the files that are samples."""
         return [
             number
             for number, name in enumerate(self.names())
@@ -90,8 +91,8 @@ class Files:
     def _is_sidecar(self, key: str, extension: str) -> bool:
         if extension not in (JSON, TEXT):
             return False
-        lesser = {JSON} if extension == JSON else {JSON, TEXT}
-        return bool(self._extensions[key] - lesser)
+        sidecars = {JSON} if extension == JSON else {JSON, TEXT}
+        return bool(self._extensions[key] - sidecars)
 
     def sample_names(self) -> list[str]:
         """Return the names of the samples, sorted."""
@@ -108,7 +109,7 @@ class Files:
 
     @cached_property
     def _json(self) -> dict[str, int]:
-        """The position of each key's JSON."""
+        """Position of each key's JSON in the shard."""
         return {
             split_name(name)[0]: i
             for i, name in enumerate(Names(self._table))

@@ -1,4 +1,4 @@
-"""Indexes of discovered shards: candidates, and their contents."""
+"""Candidate indexes of discovered shards, and a tar set that chooses among them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def find_local_index(root: str, name: str, index: str) -> str | None:
         The directory of indexes, or "auto" for indexes beside the shards.
     """
     for kind in reversed(SEARCHED):
-        path = sidecar_path(f"{name}.tar", kind)
-        whole = os.path.join(root if index == "auto" else index, path)
-        if os.path.exists(whole):
-            return whole
+        sidecar = sidecar_path(f"{name}.tar", kind)
+        path = os.path.join(root if index == "auto" else index, sidecar)
+        if os.path.exists(path):
+            return path
     return None
 
 
 def read_local_index(path: str) -> Contents:
-    """Read a local index without its shard."""
+    """Read a local index; it is not checked against the shard."""
     if path.endswith(".json"):
         from fastshard.index.jsonfile import read_json
 
@@ -50,7 +50,7 @@ def read_local_index(path: str) -> Contents:
 
 
 def request_url(url: str, settings: Settings) -> str:
-    """Return the redacted URL that requests for a URL go to."""
+    """Return the redacted URL of requests: for a file of the hub, https."""
     if scheme_of(url) == "hf":
         from fastshard.remote.hub import hub_for
 
@@ -59,10 +59,10 @@ def request_url(url: str, settings: Settings) -> str:
 
 
 class MultiIndexTarSet(TarSet):
-    """A tar set with several candidate indexes for each shard.
+    """Tar set with several candidate indexes for each shard.
 
-    Shards or indexes are remote. Candidates that are absent, stale or damaged are
-    dropped.
+    At least the shards or the indexes are remote. Absent, stale and damaged candidates
+    are dropped.
 
     Parameters
     ----------
@@ -97,16 +97,16 @@ class MultiIndexTarSet(TarSet):
             try:
                 return super().open_shard(k)
             except (FormatError, RemoteError) as error:
-                at = self._find_failed(error, candidates)
-                if at is None:
+                failed = self._find_failed(error, candidates)
+                if failed is None:
                     raise
                 if isinstance(error, FormatError):
                     _warn(error)
-            self.indexes[k] = candidates[at + 1 :]
+            self.indexes[k] = candidates[failed + 1 :]
         return super().open_shard(k)
 
     def _find_failed(self, error: Exception, candidates: Sequence[str]) -> int | None:
-        """Return the number of the candidate that an error is about, or None."""
+        """Return which candidate an error concerns, or None."""
         for i, path in enumerate(candidates):
             if isinstance(error, FormatError):
                 if error.path == redact(path):
@@ -121,7 +121,7 @@ class MultiIndexTarSet(TarSet):
         return None
 
     def contents(self, k: int) -> Contents | None:
-        """Return the contents in the index of shard `k`, or None without an index."""
+        """Return the contents of the first valid index of shard `k`, or None."""
         while candidates := self.indexes[k]:
             try:
                 return self._read(candidates[0])
@@ -134,7 +134,7 @@ class MultiIndexTarSet(TarSet):
         return None
 
     def _read(self, path: str) -> Contents:
-        """Read an index without its shard."""
+        """Read an index; it is not checked against the shard."""
         if not is_remote(path):
             return read_local_index(path)
         data = read_remote(path, self.settings)
@@ -148,6 +148,6 @@ class MultiIndexTarSet(TarSet):
 
 
 def _warn(error: FormatError) -> None:
-    """Warn that a candidate is dropped."""
+    """Warn of a candidate that is dropped."""
     text = f"stale or broken index: {error}"
     warnings.warn(text, StaleIndexWarning, stacklevel=4)

@@ -56,7 +56,8 @@ class DiscoveredShard(NamedTuple):
     nbytes : int or None
         Size, if a listing has it.
     indexes : tuple of str
-        Candidate paths and URLs of its index, the best first; empty if all is local.
+        Candidate paths and URLs of its index, the best first; empty if shards and
+        indexes are local.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Discovery(NamedTuple):
         The directory or URL above all shards.
     shards : list of DiscoveredShard
     indexes : str
-        If all is local: the directory of the indexes, or "auto".
+        The directory of the indexes, or "auto", if shards and indexes are local.
     summaries : tuple of (str, str)
         Candidate paths and URLs of a ``dataset.fsi``, each with the prefix that makes
         its names relative to the root.
@@ -134,7 +135,7 @@ def find_with_remote_indexes(
 ) -> Discovery:
     """Find the shards below a directory whose indexes are below a URL.
 
-    Indexes beside the shards are second choice.
+    An index beside a shard is the last candidate.
     """
     local = find_local(root, subfolder, None, False)
     below = (subfolder or "").strip("/")
@@ -162,8 +163,8 @@ def _names_below(folder: str, root: str) -> Iterator[str]:
     for path, _, files in os.walk(folder, onerror=fail):
         for file in files:
             if file.endswith(SUFFIX) and file != SUFFIX:
-                whole = os.path.join(path, file.removesuffix(SUFFIX))
-                yield os.path.relpath(whole, root).replace(os.sep, "/")
+                name = os.path.join(path, file.removesuffix(SUFFIX))
+                yield os.path.relpath(name, root).replace(os.sep, "/")
 
 
 def find_remote(
@@ -181,9 +182,10 @@ def find_remote(
     subfolder : str, optional
         Search only below this folder of the root.
     metadata : str, optional
-        A directory or the URL of a folder: the first choice of indexes.
+        A directory or the URL of a folder: its indexes are the first candidates.
     strict : bool
-        Leave out shards without an index in a listing. HTTP has no listings: all stay.
+        Leave out shards without an index in a listing. Over HTTP there is no listing,
+        and no shard is left out.
     settings : Settings
     """
     below = (subfolder or "").strip("/")
@@ -219,7 +221,7 @@ def _list_shards(
         sizes = dict.fromkeys(shard.path for shard in list_remote(source, settings))
         listed = None
         base = base_of(root).rstrip("/")
-        # the root is not a folder: it names shards
+        # A root that is not a folder names shards.
         if not all(relative_path(url, base) for url in sizes):
             root = common_folder(list(sizes))
     else:
@@ -279,15 +281,15 @@ def _find_candidates(
 ) -> dict[str, list[str]]:
     """Return the candidate indexes of each shard in another folder.
 
-    Indexes have the shard's name relative to the root; or, as webshart writes them, its
-    last part alone, if only one shard has it.
+    An index has the shard's name relative to the root, or, as webshart writes it, only
+    the last part of the name, if that is unique.
     """
-    lasts = Counter(name.rpartition("/")[2] for name in names)
+    counts = Counter(name.rpartition("/")[2] for name in names)
     found = {}
     for name in names:
         last = name.rpartition("/")[2]
         wanted = [sidecar_path(name + SUFFIX, kind) for kind in SEARCHED]
-        if lasts[last] == 1:
+        if counts[last] == 1:
             flat = last + FORMATS["json"]
             wanted += [f"{below}/{flat}", flat] if below else [flat]
         paths = [_join(metadata, name) for name in dict.fromkeys(wanted)]
@@ -302,7 +304,7 @@ def _join(folder: str, name: str) -> str:
 
 
 def _select_listed(paths: list[str], listed: Collection[str] | None) -> list[str]:
-    """Return the paths that are in a listing; all if there is none."""
+    """Return the paths that are in a listing, or all without a listing."""
     return [path for path in paths if listed is None or path in listed]
 
 

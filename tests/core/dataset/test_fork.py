@@ -65,7 +65,7 @@ def cold(folder, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"max_memory": "2MB", "keep_cache": False}])
-def test_a_child_goes_on_with_its_parents_iteration(folder, options):
+def test_a_child_continues_its_parents_iteration(folder, options):
     ds = cold(folder, **options)
     order = random.Random(5).sample(range(COUNT), COUNT)
     iteration = ds.iter(order=order, window=8)
@@ -81,7 +81,7 @@ def test_a_child_goes_on_with_its_parents_iteration(folder, options):
 
 
 @pytest.mark.parametrize("how", ["drop", "close", "new", "single", "exit"])
-def test_what_a_child_does_with_the_iteration(folder, how):
+def test_a_child_leaves_its_parents_iteration_unchanged(folder, how):
     ds = cold(folder)
     iteration = ds.iter(order=list(range(COUNT - 1, -1, -1)))
     next(iteration)
@@ -144,7 +144,7 @@ def test_forks_of_forks(folder):
     assert in_child(child) == 0
 
 
-def test_a_fork_when_nothing_iterates_warns_of_nothing(folder):
+def test_a_fork_without_an_iteration_causes_no_warning(folder):
     code = (
         "import os, sys, warnings, fastshard\n"
         "warnings.simplefilter('error')\n"

@@ -79,7 +79,7 @@ def test_rows_of_an_array(tmp_path):
             shard.read_into([7], np.zeros((4, 599), "u1"))
 
 
-def test_what_does_not_fit(mixed):
+def test_bad_buffers_positions_and_threads_are_refused(mixed):
     path, _ = mixed
     with fastshard.open_shard(path) as shard:
         small = bytearray(b"u" * 511)

@@ -60,7 +60,7 @@ def threads():
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("mode", ["mmap", "private", "pread"])
-def test_a_scan_gives_all_in_order(cold, mode, window):
+def test_a_scan_yields_all_samples_in_order(cold, mode, window):
     ds = fastshard.open(cold, mode=mode)
     found = [(s.key, bytes(s["a"]), bytes(s["b"])) for s in ds.iter(window=window)]
     assert found == [
@@ -72,13 +72,13 @@ def test_a_scan_gives_all_in_order(cold, mode, window):
 def test_a_shard_that_does_not_open_ahead_is_opened_in_its_turn(
     cold, monkeypatch, order
 ):
-    bring, keys, failed_after = TarSet.open_shard, [], []
+    open_shard, keys, failed_after = TarSet.open_shard, [], []
 
     def failing(self, k):
         if k == 1 and len(keys) < EACH:
             failed_after.append(len(keys))
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return bring(self, k)
+        return open_shard(self, k)
 
     monkeypatch.setattr(TarSet, "open_shard", failing)
     for sample in fastshard.open(cold).iter(order=order):
@@ -90,16 +90,14 @@ def test_a_shard_that_does_not_open_ahead_is_opened_in_its_turn(
     assert len(failed_after) < EACH / 2  # but not again until its turn
 
 
-def test_a_shard_that_opens_again_loses_no_more_than_was_read_meanwhile(
-    folder, monkeypatch
-):
-    bring, failures = TarSet.open_shard, [True] * 3
+def test_failed_openings_skip_one_sample_each(folder, monkeypatch):
+    open_shard, failures = TarSet.open_shard, [True] * 3
 
     def failing(self, k):
         if k == 1 and failures:
             failures.pop()
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return bring(self, k)
+        return open_shard(self, k)
 
     monkeypatch.setattr(TarSet, "open_shard", failing)
     items = fastshard.open(folder, prefetch=False).iter(on_error="skip")
@@ -112,22 +110,22 @@ def test_a_shard_that_opens_again_loses_no_more_than_was_read_meanwhile(
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_scan_in_any_order(cold, window):
+def test_a_scan_follows_any_order(cold, window):
     ds = fastshard.open(cold)
     order = random.Random(window).choices(range(-len(ds), len(ds)), k=200)
     found = [(s.key, bytes(s["b"])) for s in ds.iter(order=order, window=window)]
-    places = [i % len(ds) for i in order]
-    assert found == [(f"{i:04d}", payload(i, "b")) for i in places]
+    positions = [i % len(ds) for i in order]
+    assert found == [(f"{i:04d}", payload(i, "b")) for i in positions]
 
 
 @pytest.mark.parametrize("bound", [1, 4096, "1MB", "1GiB"])
 @pytest.mark.parametrize("keep_cache", [True, False])
-def test_a_scan_within_a_bound_gives_the_same(cold, bound, keep_cache):
+def test_a_memory_limit_does_not_change_the_samples(cold, bound, keep_cache):
     ds = fastshard.open(cold, max_memory=bound, keep_cache=keep_cache)
     for order in (None, range(len(ds) - 1, -1, -1)):
         found = [(s.key, bytes(s["a"])) for s in ds.iter(order=order)]
-        places = range(len(ds)) if order is None else order
-        assert found == [(f"{i:04d}", payload(i, "a")) for i in places]
+        positions = range(len(ds)) if order is None else order
+        assert found == [(f"{i:04d}", payload(i, "a")) for i in positions]
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -148,7 +146,7 @@ def test_a_shard_is_scanned(cold, window):
             shard.scan([1.5])
 
 
-def test_only_selected_fields_are_brought(tmp_path):
+def test_only_selected_fields_are_prefetched(tmp_path):
     data = {f"{i:03d}.{f}": random.randbytes(300_000) for i in range(40) for f in "ab"}
     path = write_tar(tmp_path / "two.tar", data)
     ds = fastshard.open(path)
@@ -162,7 +160,7 @@ def test_only_selected_fields_are_brought(tmp_path):
     assert cached(path) < 0.8 * path.stat().st_size
 
 
-def test_what_comes_is_in_memory_before_it_is_handed_out(cold):
+def test_samples_are_in_memory_before_they_are_yielded(cold):
     ds = fastshard.open(cold)
     for sample in ds.iter(order=list(range(len(ds) - 1, -1, -3)), window=4):
         shard = sample.shard
@@ -171,7 +169,7 @@ def test_what_comes_is_in_memory_before_it_is_handed_out(cold):
             assert is_cached(shard.path, offset, size)
 
 
-def test_a_single_read_of_a_cold_member_brings_it(cold):
+def test_a_single_read_populates_a_cold_member(cold):
     path = cold / "s-0.tar"
     with fastshard.open_shard(path) as shard:
         i = int(np.argmax(shard.sizes))
@@ -181,7 +179,7 @@ def test_a_single_read_of_a_cold_member_brings_it(cold):
         assert is_cached(path, offset, size)
 
 
-def test_a_batch_is_brought_at_once(cold):
+def test_a_batch_is_populated_when_requested(cold):
     ds = fastshard.open(cold)
     samples = ds.get_many([200, 3, 77])
     for sample in samples:
@@ -193,7 +191,7 @@ def test_a_batch_is_brought_at_once(cold):
     assert [bytes(v) for v in views] == [payload(0, "a"), payload(199, "b")]
 
 
-def test_the_switch_turns_it_off(cold):
+def test_prefetch_false_starts_no_thread_and_populates_nothing(cold):
     before = threads()
     ds = fastshard.open(cold, prefetch=False)
     iteration = ds.iter()
@@ -207,7 +205,7 @@ def test_the_switch_turns_it_off(cold):
         assert not is_cached(path, int(shard.offsets[i]), int(shard.sizes[i]))
 
 
-def test_the_thread_lives_while_the_iteration_does(cold):
+def test_the_thread_ends_with_the_iteration(cold):
     before = threads()
     ds = fastshard.open(cold)
     iteration = ds.iter(order=list(range(len(ds))))
@@ -284,7 +282,7 @@ def test_a_shard_closed_under_a_scan(cold):
     assert kept == payload(0, "a")
 
 
-def test_errors_stand_where_their_samples_do(cold, tmp_path):
+def test_errors_are_raised_at_the_positions_of_their_samples(cold, tmp_path):
     data = {"a.x": b"1", "b.x": b"2", "c.x": b"3", "c.X": b"twice", "d.x": b"4"}
     ds = fastshard.open(write_tar(tmp_path / "twice.tar", data))
     evict(tmp_path / "twice.tar")
@@ -298,7 +296,7 @@ def test_errors_stand_where_their_samples_do(cold, tmp_path):
     assert (skipping.skipped, skipping.position) == (1, 3)
 
 
-def test_a_missing_field_is_an_error_at_its_place(cold, tmp_path):
+def test_a_missing_field_is_an_error_at_the_position_of_its_sample(cold, tmp_path):
     ds = fastshard.open(write_tar(tmp_path / "m.tar", {"a.x": b"1", "b.y": b"2"}))
     iteration = ds.select_fields("x").iter()
     assert bytes(next(iteration)["x"]) == b"1"
@@ -306,7 +304,7 @@ def test_a_missing_field_is_an_error_at_its_place(cold, tmp_path):
         next(iteration)
 
 
-def test_stages_run_when_their_sample_is_handed_out(cold):
+def test_stages_run_when_their_sample_is_yielded(cold):
     ran = []
     ds = fastshard.open(cold).map(lambda s: ran.append(s.key) or s.key)
     iteration = ds.iter(window=50)
@@ -314,22 +312,20 @@ def test_stages_run_when_their_sample_is_handed_out(cold):
     assert list(ds.iter(order=[3, 1])) == ["0003", "0001"]
 
 
-def test_two_threads_in_one_iterator(cold):
+def test_threads_that_share_an_iterator_lose_no_sample(cold):
     iteration = fastshard.open(cold).iter(order=[*range(240)] * 20)
-    seen, refused, other = [], 0, []
+    seen, unexpected = [], []
 
     def run():
-        nonlocal refused
         while True:
             try:
                 seen.append(next(iteration).key)
             except StopIteration:
                 return
             except ValueError as error:
-                refused += 1
                 assert "another thread" in str(error)
             except BaseException as error:
-                other.append(error)
+                unexpected.append(error)
                 raise
 
     workers = [threading.Thread(target=run) for _ in range(4)]
@@ -337,7 +333,7 @@ def test_two_threads_in_one_iterator(cold):
         worker.start()
     for worker in workers:
         worker.join()
-    assert not other
+    assert not unexpected
     assert len(seen) == 240 * 20
 
 
@@ -402,7 +398,7 @@ def test_the_gil_is_free_while_a_scan_waits(tmp_path):
     assert ticks > 1
 
 
-def test_a_scan_without_a_thread_to_be_had(cold):
+def test_without_a_thread_the_consumer_does_the_work(cold):
     """If no thread can be started, the consumer's thread does the work."""
     code = (
         "import resource, sys, numpy, fastshard\n"
@@ -426,26 +422,31 @@ def test_a_scan_without_a_thread_to_be_had(cold):
 
 def test_an_interrupted_opening_loses_no_shard(folder, monkeypatch):
     ds = fastshard.open(folder)
-    bring = ds._set.open_shard
+    open_shard = ds._set.open_shard
     calls = []
 
     def interrupted(k):
         calls.append(k)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return bring(k)
+        return open_shard(k)
 
     monkeypatch.setattr(ds._set, "open_shard", interrupted)
     iteration = ds.iter(window=0)
     found = []
+
+    def read():
+        for sample in iteration:
+            found.append(sample.key)
+
     with pytest.raises(KeyboardInterrupt):
-        found.extend(sample.key for sample in iteration)
-    found = [f"{i:04d}" for i in range(EACH)]
+        read()
+    assert found == [f"{i:04d}" for i in range(EACH)]
     found += [sample.key for sample in iteration]
     assert found == [f"{i:04d}" for i in range(SHARDS * EACH)]
 
 
-def test_errors_of_one_shard_do_not_pile_up(cold, tmp_path):
+def test_tracebacks_of_repeated_errors_do_not_grow(cold, tmp_path):
     ds = fastshard.open(shutil.copytree(cold, tmp_path / "gone"))
     assert len(ds) == SHARDS * EACH
     (tmp_path / "gone" / "s-1.tar").unlink()

@@ -220,7 +220,7 @@ def test_every_byte_of_an_npy_header_damaged(make_tar):
         ("f4", (np.int64(6),), (6,)),
     ],
 )
-def test_raw_values_of_a_known_type(one, dtype, shape, expected):
+def test_raw_values_of_a_given_dtype(one, dtype, shape, expected):
     data = bytes(range(24))
     array = one(data).array(0, dtype, shape)
     assert array.shape == expected
@@ -278,7 +278,7 @@ def test_other_types_and_shapes_are_errors(one):
         shard.array(0, "u1", 2**70)
 
 
-def test_unaligned_data_is_fine_and_the_flags_say_so(make_tar):
+def test_an_array_on_unaligned_data_has_the_flag(make_tar):
     text = header_of("'<f8'", shape="(3,)")  # 10 + 57 bytes: not padded
     data = with_header(text, data=np.arange(3.0).tobytes())
     assert len(data) % 8 != 0

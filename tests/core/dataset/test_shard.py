@@ -23,7 +23,7 @@ def shard(request, shard_path):
         yield shard
 
 
-def test_reads_what_was_stored(shard, members):
+def test_members_have_the_stored_bytes(shard, members):
     assert len(shard) == len(members)
     assert list(shard.names) == list(members)
     for i, (name, data) in enumerate(members.items()):
@@ -75,7 +75,7 @@ def test_views_are_plain_memoryviews(shard, members):
     assert view.readonly == (shard.mode != "private")
 
 
-def test_what_takes_buffers_takes_views(shard, members):
+def test_consumers_of_buffers_accept_views(shard, members):
     view, data = shard["000.json"], members["000.json"]
     assert np.frombuffer(view, dtype="u1").tobytes() == data
     assert io.BytesIO(view).read() == data
@@ -106,7 +106,7 @@ def test_other_keys_are_type_errors(shard, key):
 
 
 @pytest.mark.parametrize("name", ["", "000", "000.jp", "000.jpgg", "\ud800", "ä"])
-def test_a_missing_name_is_a_key_error_that_says_where(shard, name):
+def test_a_missing_name_is_a_key_error_with_the_path(shard, name):
     assert name not in shard
     for call in (shard.__getitem__, shard.position, shard.read, shard.array):
         with pytest.raises(MemberNotFoundError) as caught:
@@ -149,7 +149,7 @@ def test_offsets_and_sizes_are_arrays_without_a_copy(shard, shard_path, members)
         assert whole[offsets[i] :][: sizes[i]] == data
 
 
-def test_of_members_with_one_name_the_last_counts(tmp_path, make_tar):
+def test_the_last_of_members_with_one_name_is_found(tmp_path, make_tar):
     first = make_tar({"a": b"1", "b": b"2"}, "first.tar").read_bytes()
     again = make_tar({"a": b"3", "c": b"4"}, "again.tar").read_bytes()
     path = tmp_path / "both.tar"
@@ -259,13 +259,13 @@ def test_a_copy_is_a_handle_of_its_own(shard, members):
     assert other.samples["000"]["json"] == members["000.json"]
 
 
-def test_repr_tells_what_it_is(shard, shard_path):
+def test_repr_has_the_path_the_length_and_the_mode(shard, shard_path):
     assert str(shard_path) in repr(shard)
     assert "7 members" in repr(shard)
     assert shard.mode in repr(shard)
 
 
-def test_facts_of_the_file(shard, shard_path):
+def test_attributes_of_the_file(shard, shard_path):
     assert shard.path == str(shard_path)
     assert shard.nbytes == shard_path.stat().st_size
     assert dict(shard.skipped) == {}
@@ -306,7 +306,7 @@ def test_a_path_of_another_type_is_a_type_error():
             fastshard.open_shard(path)
 
 
-def test_a_file_system_that_cannot_map_names_the_other_mode():
+def test_a_file_that_cannot_be_mapped_is_an_error_that_names_pread():
     """Files of /proc cannot be mapped; the scan comes first and succeeds."""
     from fastshard._core.io.source import MappedFile
 

@@ -61,7 +61,7 @@ def test_threads_read_one_shard_while_another_opens_and_closes(many, mode):
     assert results == [True] * THREADS
 
 
-def test_first_uses_at_once_agree(many):
+def test_concurrent_first_uses_agree(many):
     """The first thread builds the hash of names and the grouping."""
     path, data = many
     for _ in range(20):
@@ -165,7 +165,7 @@ def test_processes_read_a_pickled_shard(many, method, mode):
 
 
 @pytest.mark.parametrize("mode", ["mmap", "private", "pread"])
-def test_a_forked_child_reads_what_its_parent_opened(many, mode):
+def test_a_forked_child_reads_a_shard_of_its_parent(many, mode):
     path, data = many
     shard = fastshard.open_shard(path, mode=mode)
     view = shard[5]

@@ -1,8 +1,8 @@
 """Files that change while they are read: each case in a process of its own.
 
-Replaced, renamed, deleted and appended shards go on with the old bytes. A file that
-was made shorter or written over gives an error with ``mode="pread"``; a mapped one
-gives an error wherever the kernel can be asked first. No signal may escape.
+Replaced, renamed, deleted and appended shards keep their old bytes. A file that was
+truncated or overwritten gives an error with ``mode="pread"``; a mapped one gives an
+error if the kernel can be asked before the read. No signal may end the process.
 """
 
 import os
@@ -96,7 +96,7 @@ WARMTH = pytest.mark.parametrize("is_cold", [True, False])
         "os.chmod(path, 0o600); os.link(path, path + '.link')",
     ],
 )
-def test_what_took_the_path_does_not_matter(path, mode, is_cold, change):
+def test_a_replaced_or_moved_shard_keeps_its_old_bytes(path, mode, is_cold, change):
     if is_cold:
         evict(path)
     run(path, mode, f"{change}\nexpect_old(ds)")
@@ -104,7 +104,7 @@ def test_what_took_the_path_does_not_matter(path, mode, is_cold, change):
 
 @MODES
 @WARMTH
-def test_an_appended_shard_has_what_it_had(path, mode, is_cold):
+def test_an_appended_shard_keeps_its_old_members(path, mode, is_cold):
     if is_cold:
         evict(path)
     code = (
@@ -132,7 +132,7 @@ def test_an_appended_shard_has_what_it_had(path, mode, is_cold):
         "shutil.copyfile(path + '.2', path)",
     ],
 )
-def test_pread_tells_of_every_write(path, is_cold, touched_before, change):
+def test_pread_detects_every_write(path, is_cold, touched_before, change):
     if is_cold:
         evict(path)
     code = (
@@ -146,8 +146,8 @@ def test_pread_tells_of_every_write(path, is_cold, touched_before, change):
 
 @pytest.mark.parametrize("mode", ["mmap", "private"])
 @pytest.mark.parametrize("size", [0, 60_000, 1_000_000])
-def test_a_mapped_file_that_is_cut_gives_errors(path, mode, size):
-    """Nothing was touched before, so the kernel is asked."""
+def test_a_truncated_mapped_file_gives_errors(path, mode, size):
+    """No page is in memory yet, so the library asks the kernel before a read."""
     out = run(
         path,
         mode,
@@ -158,7 +158,7 @@ def test_a_mapped_file_that_is_cut_gives_errors(path, mode, size):
 
 
 @pytest.mark.parametrize("mode", ["mmap", "private"])
-def test_checking_sizes_finds_a_cut_at_every_read(path, mode):
+def test_check_size_detects_a_truncation_at_every_read(path, mode):
     code = (
         "expect_old(ds)\nos.truncate(path, 60_000)\n"
         "for read in ways(ds, 30): expect_error(read)\n"
@@ -168,7 +168,7 @@ def test_checking_sizes_finds_a_cut_at_every_read(path, mode):
 
 
 @pytest.mark.parametrize("mode", ["mmap", "private"])
-def test_copies_of_a_cut_file_are_errors_although_it_was_in_memory(path, mode):
+def test_copies_from_a_truncated_file_are_errors_even_if_it_was_in_memory(path, mode):
     code = (
         "expect_old(ds)\ntime.sleep(0.05)\nos.truncate(path, 60_000)\n"
         "expect_error(lambda: ds.read_into([30], bytearray(SIZE)))\n"
@@ -178,8 +178,8 @@ def test_copies_of_a_cut_file_are_errors_although_it_was_in_memory(path, mode):
     assert run(path, mode, code).count("was truncated") == 3
 
 
-def test_a_scan_meets_a_cut(path):
-    """The thread brings pages that are gone; what was read before stays."""
+def test_a_truncation_during_a_scan_is_an_error(path):
+    """The thread prefetches truncated pages; views of earlier ones stay valid."""
     evict(path)
     code = (
         "iteration = ds.iter(window=2)\n"
@@ -194,7 +194,7 @@ def test_a_scan_meets_a_cut(path):
     assert "byte" in run(path, "mmap", code)
 
 
-def test_a_cut_before_it_is_mapped_is_found_by_the_index(path):
+def test_a_truncation_before_opening_is_detected_by_the_index(path):
     os.truncate(path, 60_000)
     with (
         pytest.warns(fastshard.StaleIndexWarning),
@@ -203,7 +203,7 @@ def test_a_cut_before_it_is_mapped_is_found_by_the_index(path):
         fastshard.open_shard(path)
 
 
-def test_errors_of_scans_can_be_passed_over(path):
+def test_errors_of_scans_can_be_skipped(path):
     code = (
         "os.truncate(path, 1_000_000)\n"
         "iteration = ds.iter(on_error='skip')\n"

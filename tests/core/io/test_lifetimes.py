@@ -42,7 +42,7 @@ def test_the_last_view_unmaps(shard_path, members, mode):
 
 
 @linux
-def test_a_shard_that_is_forgotten_unmaps(shard_path):
+def test_an_unreferenced_shard_unmaps(shard_path):
     gc.disable()
     try:
         shard = fastshard.open_shard(shard_path)
@@ -125,7 +125,7 @@ def test_a_strict_close_counts_the_views_of_its_own_handle(shard_path):
     other.close(strict=True)
 
 
-def test_a_strict_close_has_nothing_to_refuse_where_views_are_copies(shard_path):
+def test_a_strict_close_succeeds_if_views_are_copies(shard_path):
     shard = fastshard.open_shard(shard_path, mode="pread")
     view = shard[0]
     shard.close(strict=True)
@@ -148,7 +148,7 @@ def test_views_and_mappings_are_made_by_shards_alone():
 
 
 def resident():
-    """Bytes of memory of this process that are present."""
+    """Return the resident bytes of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
@@ -156,7 +156,7 @@ def resident():
 @linux
 @not_sanitized
 def test_memory_does_not_grow(shard_path):
-    """100,000 opens, closes and views, after a while that warms allocators."""
+    """100,000 opens, closes and views, after some that fill the allocators' pools."""
 
     def churn(rounds):
         for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Many shards, large and sparse files, and file systems of other kinds."""
+"""Many shards, large and sparse files, tmpfs and other mounts."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ def run(code, *arguments, before=()):
 
 
 def test_more_shards_than_descriptors_and_mappings(tmp_path):
-    """20,000 of them, 1,024 descriptors; the files are links to a few."""
+    """20,000 shards with 1,024 descriptors; the files are links to a few."""
     few = [
         write_tar(tmp_path / f"source-{k}", {f"{k}.x": b"%d" % k * 600})
         for k in range(10)

@@ -1,4 +1,4 @@
-"""What reading takes of memory, and gives back."""
+"""Limits on the memory and the page cache that reading uses."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ def total(folder, of):
 
 
 def peaks(folder, order=None, **options):
-    """The most that a scan had in memory and in the page cache."""
+    """Scan; return the peaks of bytes in memory and in the page cache."""
     ds = fastshard.open(folder, **options)
     most = most_cached = 0
     for i, sample in enumerate(ds.iter(order=order)):
@@ -43,7 +43,7 @@ def peaks(folder, order=None, **options):
 
 @pytest.mark.parametrize("is_cold", [True, False])
 @pytest.mark.parametrize("shuffled", [True, False])
-def test_a_scan_stays_within_its_bound(folder, is_cold, shuffled):
+def test_a_scan_stays_within_max_memory(folder, is_cold, shuffled):
     order = random.Random(1).sample(range(COUNT), COUNT) if shuffled else None
     gc.collect()
     if is_cold:
@@ -58,7 +58,7 @@ def test_a_scan_stays_within_its_bound(folder, is_cold, shuffled):
 
 
 @pytest.mark.parametrize("shuffled", [True, False])
-def test_the_page_cache_is_left_as_small(folder, shuffled):
+def test_keep_cache_false_bounds_the_page_cache(folder, shuffled):
     order = random.Random(2).sample(range(COUNT), COUNT) if shuffled else None
     gc.collect()
     evict(*folder.glob("*.tar"))
@@ -69,7 +69,7 @@ def test_the_page_cache_is_left_as_small(folder, shuffled):
     assert total(folder, cached) <= 8 * MB
 
 
-def test_a_shard_is_scanned_within_a_bound(folder):
+def test_a_scan_of_a_shard_stays_within_max_memory(folder):
     path = folder / "m-0.tar"
     gc.collect()
     evict(path)
@@ -83,14 +83,14 @@ def test_a_shard_is_scanned_within_a_bound(folder):
     assert cached(path) <= 8 * MB
 
 
-def test_views_of_what_was_given_back_stay_valid(folder):
+def test_views_of_released_pages_stay_valid(folder):
     ds = fastshard.open(folder, max_memory="1MB", keep_cache=False)
     kept = [sample["bin"] for sample in ds]
     again = fastshard.open(folder)
     assert all(view == again[i]["bin"] for i, view in enumerate(kept))
 
 
-def test_what_was_written_to_a_private_mapping_stays(folder):
+def test_writes_to_a_private_mapping_survive_the_release_of_pages(folder):
     ds = fastshard.open(folder, mode="private", max_memory="1MB", keep_cache=False)
     views = []
     for sample in ds:
@@ -100,7 +100,7 @@ def test_what_was_written_to_a_private_mapping_stays(folder):
     assert all(view[:4] == b"mine" for view in views)
 
 
-def test_memory_is_told_of(folder):
+def test_memory_info_counts_mapped_resident_and_buffered_bytes(folder):
     gc.collect()
     ds = fastshard.open(folder)
     assert ds.memory_info() == {"mapped": 0, "resident": 0, "buffered": 0}
@@ -109,7 +109,7 @@ def test_memory_is_told_of(folder):
     next(iteration)
     info = ds.memory_info()
     while (before := total(folder, resident)) != info["resident"]:
-        info = ds.memory_info()  # the thread was at work meanwhile
+        info = ds.memory_info()  # the thread has populated more pages
         assert info["resident"] >= before
     assert info["mapped"] >= os.path.getsize(folder / "m-0.tar")
     assert info["resident"] > 0

@@ -1,4 +1,4 @@
-"""Sources: where bytes are."""
+"""Sources of bytes: reads outside a file, pickling."""
 
 import pytest
 
@@ -20,14 +20,14 @@ def test_reads_beyond_the_file_are_refused(shard_path, mode, offset, size):
             source.read(offset, size)
 
 
-def test_what_holds_a_file_does_not_pickle(shard_path):
+def test_owners_of_a_file_do_not_pickle(shard_path):
     with LocalFile(shard_path) as file:
-        for thing in (file, PreadSource(file)):
+        for owner in (file, PreadSource(file)):
             with pytest.raises(TypeError, match="pickle"):
-                thing.__reduce__()
+                owner.__reduce__()
     assert file.fd == -1
 
 
-def test_a_source_without_bytes_answers_nothing():
+def test_the_base_class_reads_nothing():
     with pytest.raises(NotImplementedError):
         Source().read(0, 1)

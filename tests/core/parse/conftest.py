@@ -9,7 +9,7 @@ import fastshard
 
 @pytest.fixture
 def opened(tmp_path):
-    """Open a tar made of blocks."""
+    """Return a function that opens a tar of blocks."""
 
     def open_blocks(*blocks, **options):
         path = tmp_path / "hand.tar"

@@ -21,12 +21,12 @@ from support.tar_blocks import END, extension, header, padded, record
 from support.tars import write_tar
 
 MEMBERS = 12_000
-LONGEST = 5.0  # seconds from the interrupt to the end; all the work takes far more
+LONGEST = 5.0  # seconds from the interrupt to the end; the work takes far longer
 
 
 @pytest.fixture(scope="module")
 def slow_to_scan(tmp_path_factory):
-    """A sparse tar of 12 GiB whose headers are almost all of it, a MiB each."""
+    """Return a sparse tar of 12 GiB, almost all of it headers of 1 MiB each."""
     path = tmp_path_factory.mktemp("large") / "scan.tar"
     one = extension(b"x", record(b"comment", b"c") + bytes((1 << 20) - 14))
     assert len(one) == 512 + (1 << 20)
@@ -43,7 +43,7 @@ def slow_to_scan(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def slow_to_hash(tmp_path_factory):
-    """A sparse tar of one member of 40 GB."""
+    """Return a sparse tar with one member of 40 GiB."""
     path = tmp_path_factory.mktemp("large") / "hash.tar"
     size = 40 << 30
     with open(path, "wb") as file:
@@ -135,7 +135,7 @@ def test_progress_is_shown_by_bytes_inside_a_shard(slow_to_hash):
     assert b"/42.9G" in shown
 
 
-def test_hashing_tells_how_far_it_is(tmp_path):
+def test_hashing_reports_its_progress(tmp_path):
     path = write_tar(
         tmp_path / "s.tar", {"a.x": bytes(3 << 20), "b.x": b"", "c.x": b"c"}
     )

@@ -1,4 +1,4 @@
-"""JSON indexes are read as strictly as they should be, and rightly."""
+"""JSON indexes: the members, and the refusals, of an oracle in Python."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ def parsed(text, nbytes=None):
 
 
 def agrees(text, nbytes=None):
-    """Compare with the oracle; say whether the text is an index."""
+    """Compare with the oracle; return whether the text is an index."""
     expected = told(text, nbytes)
     if expected is None:
         with pytest.raises(FormatError) as caught:
@@ -52,7 +52,7 @@ def one(entry):
 
 
 def skipped(value):
-    """An index with a value that is skipped, at the top and in a member."""
+    """Return indexes with a value that is skipped, at the top and in a member."""
     top = f'{{"x":{value},"files":{{}}}}'
     return [top.encode(), one(f'{{"offset":0,"length":0,"x":{value}}}')]
 
@@ -119,7 +119,7 @@ def test_a_member_s_own_path_overrides_its_key():
     assert parsed(one('{"offset":1,"size":2,"path":"b"}'))[0] == [("b", 1, 2, {})]
 
 
-def test_members_come_in_the_order_of_offsets_and_equal_ones_in_that_of_the_text():
+def test_members_are_sorted_by_offset_and_equal_offsets_keep_their_order():
     rng = random.Random(1)
     offsets = [
         rng.choice([0, 255, 256, 1 << 20, 1 << 40, 2**64 - 1]) for _ in range(999)
@@ -239,7 +239,7 @@ def test_wrong_arguments():
         ('{"a":[1}]', 7, "expected a comma"),
     ],
 )
-def test_errors_say_where(text, at, reason):
+def test_errors_have_the_byte_and_the_reason(text, at, reason):
     assert told(text.encode()) is None
     with pytest.raises(FormatError, match=reason) as caught:
         parse_index(text.encode(), "s.json")
@@ -289,7 +289,7 @@ def test_values_that_are_refused(value):
 
 @pytest.mark.parametrize("place", ["name", "value"])
 def test_utf8_is_checked_whole(place):
-    """All one-byte and two-byte sequences, and the borders of longer ones."""
+    """All sequences of one and two bytes, and the limits of longer ones."""
     bad = [bytes(b) for b in itertools.product(range(0x80, 256), repeat=1)]
     bad += [
         bytes(b) for b in itertools.product(range(0x80, 256, 3), range(0x7F, 256, 3))

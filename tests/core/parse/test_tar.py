@@ -65,7 +65,7 @@ def test_webdataset_gives_every_member_a_pax_header(tmp_path):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """Files, an empty one, long names, links, a directory, a FIFO."""
+    """Make files (one empty, some with long names), links, a directory, a FIFO."""
     root = tmp_path_factory.mktemp("tree")
     rng = random.Random(1)
     long = "/".join(["d" * 60] * 3)
@@ -91,13 +91,13 @@ def tree(tmp_path_factory):
 
 
 def contents(root):
-    """What the files of a tree hold, each once whatever links to it."""
+    """Return the contents of the files of a tree, each once in spite of links."""
     files = [path for path in root.rglob("*") if path.is_file()]
     return sorted({path.stat().st_ino: path.read_bytes() for path in files}.values())
 
 
 @pytest.mark.parametrize("form", ["v7", "oldgnu", "gnu", "ustar", "posix"])
-def test_same_members_as_tarfile_in_what_gnu_tar_writes(tree, tmp_path, form):
+def test_same_members_as_tarfile_in_tars_of_gnu_tar(tree, tmp_path, form):
     path = tmp_path / "s.tar"
     command = [
         needs("tar"),
@@ -123,7 +123,7 @@ def test_same_members_as_tarfile_in_what_gnu_tar_writes(tree, tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["ustar", "pax", "gnutar", "v7"])
-def test_same_members_as_tarfile_in_what_bsdtar_writes(tree, tmp_path, form):
+def test_same_members_as_tarfile_in_tars_of_bsdtar(tree, tmp_path, form):
     path = tmp_path / "s.tar"
     command = [needs("bsdtar"), f"--format={form}", "-cf", path, "-C", tree, "."]
     subprocess.run(command, capture_output=True)
@@ -131,7 +131,7 @@ def test_same_members_as_tarfile_in_what_bsdtar_writes(tree, tmp_path, form):
     assert len(listed(path)) >= 5
 
 
-def test_same_members_as_tarfile_in_what_busybox_writes(tree, tmp_path):
+def test_same_members_as_tarfile_in_tars_of_busybox(tree, tmp_path):
     path = tmp_path / "s.tar"
     subprocess.run([needs("busybox"), "tar", "-cf", path, "-C", tree, "."], check=True)
     assert listed(path) == listed_by_tarfile(path)
@@ -281,7 +281,7 @@ def test_an_archive_behind_the_end_is_not_read(make_tar, tmp_path):
 @pytest.mark.parametrize("form", ["gnu", "pax"])
 @pytest.mark.parametrize("size", [2**31, 5 * 2**30, 9 * 2**30])
 def test_members_of_many_gigabytes(tmp_path, form, size):
-    """A file of holes: 5 GiB in octal, 9 GiB in base 256 or a pax record."""
+    """Sparse files: 5 GiB in octal, 9 GiB in base 256 or a pax record."""
     path = tmp_path / "large.tar"
     member = tarfile.TarInfo("large.bin")
     member.size = size
@@ -307,7 +307,7 @@ def test_members_of_many_gigabytes(tmp_path, form, size):
 
 @not_sanitized
 def test_a_member_of_over_two_gigabytes_is_read_whole(tmp_path):
-    """Linux answers one pread with 2 GiB - 4 KiB at most."""
+    """Linux reads at most 2 GiB - 4 KiB in one pread."""
     size = 2**31 + 12_345
     path = tmp_path / "large.tar"
     member = tarfile.TarInfo("large.bin")

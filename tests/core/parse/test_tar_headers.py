@@ -29,11 +29,11 @@ def test_the_builder_of_headers_is_right(opened, tmp_path):
         b"  3\0garbage!",
     ],
 )
-def test_ways_to_write_a_number(opened, size):
+def test_notations_of_a_number(opened, size):
     assert opened(header(size=size), padded(b"abc"), END)[0] == b"abc"
 
 
-def test_a_size_field_of_nothing_is_zero(opened):
+def test_an_empty_size_field_is_zero(opened):
     shard = opened(header(size=b"\0" * 12), header(b"n"), padded(b"abc"), END)
     assert list(shard.sizes) == [0, 3]
 
@@ -67,7 +67,7 @@ def test_prefixes(opened, fields, name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "what", "stored"),
+    ("kind", "label", "stored"),
     [
         (b"1", "hard link", 0),
         (b"2", "symbolic link", 0),
@@ -81,7 +81,7 @@ def test_prefixes(opened, fields, name):
         (b"\xff", "unknown", 3),
     ],
 )
-def test_what_is_no_member_is_counted(opened, kind, what, stored):
+def test_entries_that_are_no_files_are_skipped_and_counted(opened, kind, label, stored):
     shard = opened(
         header(b"a"),
         padded(b"abc"),
@@ -92,7 +92,7 @@ def test_what_is_no_member_is_counted(opened, kind, what, stored):
         END,
     )
     assert list(shard.names) == ["a", "c"]
-    assert dict(shard.skipped) == {what: 1}
+    assert dict(shard.skipped) == {label: 1}
     assert shard["c"] == b"def"
 
 
@@ -135,7 +135,7 @@ def test_pax_records(opened, kind, records, name, size):
     assert shard[0] == b"abc"[:size]
 
 
-def test_a_pax_size_counts_where_the_header_cannot_say(opened):
+def test_a_pax_size_replaces_an_invalid_size_field(opened):
     whole = record(b"size", b"3")
     shard = opened(
         extension(b"x", whole),
@@ -148,7 +148,7 @@ def test_a_pax_size_counts_where_the_header_cannot_say(opened):
     assert [bytes(view) for view in shard] == [b"abc", b"def"]
 
 
-def test_extension_headers_count_for_one_member(opened):
+def test_an_extension_header_applies_to_one_member(opened):
     shard = opened(
         extension(b"x", record(b"path", b"first")),
         header(),
@@ -160,7 +160,7 @@ def test_extension_headers_count_for_one_member(opened):
     assert list(shard.names) == ["first", "second"]
 
 
-def test_global_headers_count_until_the_next(opened):
+def test_a_global_header_applies_until_the_next(opened):
     shard = opened(
         extension(b"g", record(b"path", b"g")),
         header(b"1"),
@@ -194,7 +194,7 @@ def test_global_headers_count_until_the_next(opened):
         [extension(b"L", b"gnu\0and more")],
     ],
 )
-def test_several_extension_headers_count_as_for_tarfile(opened, tmp_path, blocks):
+def test_several_extension_headers_are_read_as_by_tarfile(opened, tmp_path, blocks):
     opened(*blocks, header(), padded(b"abc"), header(b"n"), padded(b"def"), END)
     path = tmp_path / "hand.tar"
     assert listed(path) == listed_by_tarfile(path)
@@ -223,7 +223,7 @@ REPEATED = {
     "path, time": ([pax(path=b"one"), pax(mtime=b"1.5")], "m.bin", 3),
     "size, path": ([pax(size=b"2"), pax(path=b"p")], "p", 3),
     "time, size": ([pax(mtime=b"2.5"), pax(size=b"2")], "m.bin", 2),
-    "Solaris' type, then pax": (
+    "type of Solaris, then pax": (
         [extension(b"X", record(b"path", b"one")), pax(path=b"two")],
         "two",
         3,
@@ -232,7 +232,7 @@ REPEATED = {
 
 
 def names_by(program, path):
-    """Members as another reader lists them; bsdtar reads on after a complaint."""
+    """Return the names that another program lists; bsdtar continues after an error."""
     command = [needs(program)] + ["tar"] * (program == "busybox") + ["-tf", path]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 or program == "bsdtar"
@@ -240,7 +240,7 @@ def names_by(program, path):
 
 
 @pytest.mark.parametrize("case", REPEATED)
-def test_of_repeated_extension_headers_the_last_counts(opened, tmp_path, case):
+def test_the_last_of_repeated_extension_headers_applies(opened, tmp_path, case):
     blocks, name, size = REPEATED[case]
     shard = opened(*blocks, header(), padded(b"abc"), header(b"n"), padded(b"def"), END)
     assert list(shard.names) == [name, "n"]
@@ -263,7 +263,7 @@ def test_a_size_field_with_other_white_space_is_refused(opened, size):
     assert caught.value.offset == 124
 
 
-def test_leading_zeros_of_a_size_are_read_as_others_read_them(opened, tmp_path):
+def test_leading_zeros_of_a_size_are_read_as_by_other_programs(opened, tmp_path):
     blocks = pax(size=b"0" * 40 + b"2"), header(), padded(b"abc"), END
     assert opened(*blocks)[0] == b"ab"
     path = tmp_path / "hand.tar"
@@ -274,7 +274,7 @@ def test_leading_zeros_of_a_size_are_read_as_others_read_them(opened, tmp_path):
         assert done.stdout == b"ab"
 
 
-def test_what_was_refused_in_an_earlier_header_stays_refused(opened):
+def test_a_later_extension_header_does_not_hide_an_unsupported_one(opened):
     sparse = extension(b"x", record(b"GNU.sparse.major", b"1"))
     with pytest.raises(fastshard.FormatError, match="sparse"):
         opened(sparse, pax(mtime=b"1.5"), header(), padded(b"abc"), END)

@@ -24,7 +24,7 @@ from support.tars import write_tar
 
 
 def grouped(path, **options):
-    """Keys and fields as fastshard groups them."""
+    """Return the keys and fields as fastshard groups them."""
     with fastshard.open_shard(path, **options) as shard:
         return [(sample.key, sample.keys()) for sample in shard.samples]
 
@@ -67,7 +67,7 @@ def test_samples_are_a_sequence(shard_path):
 
 
 def test_a_sample_is_no_mapping(shard_path):
-    """torch's default_collate would take its views for lists of numbers."""
+    """default_collate of torch treats the views of a mapping as lists of numbers."""
     with fastshard.open_shard(shard_path) as shard:
         assert not isinstance(shard.samples[0], collections.abc.Mapping)
 
@@ -149,7 +149,7 @@ def test_a_sample_of_many_fields(make_tar, count):
 
 
 @pytest.mark.parametrize("field", ["", "JPG", "jp", "jpgg", "png", "\ud800", "ä"])
-def test_a_missing_field_is_a_key_error_that_says_what_there_is(shard_path, field):
+def test_a_missing_field_is_a_key_error_that_lists_the_fields(shard_path, field):
     with fastshard.open_shard(shard_path) as shard:
         sample = shard.samples["000"]
         assert field not in sample

@@ -1,4 +1,4 @@
-"""Orders of positions: the permutation, and what is composed of it."""
+"""Orders of positions: the permutation, strides, lists, and their compositions."""
 
 import itertools
 import math
@@ -80,7 +80,7 @@ def permutation(count, seed, epoch, block=None):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 511, 512, 1000, 4097])
 @pytest.mark.parametrize("block", [None, 1, 3, 64, 10_000])
-def test_the_permutation_is_the_one_described(count, block):
+def test_the_permutation_equals_the_reference_in_python(count, block):
     order = shuffled(count, -5, 9, block or 0)
     expected = permutation(count, -5, 9, block and min(block, count))
     assert np.asarray(order).tolist() == expected
@@ -88,7 +88,7 @@ def test_the_permutation_is_the_one_described(count, block):
 
 
 def test_the_permutation_never_changes():
-    """Pinned: a state that was saved must mean the same for ever."""
+    """Saved states must keep their meaning in later versions."""
     assert np.asarray(shuffled(10, 7)).tolist() == GOLDEN_10
     assert [shuffled(10**12, 7, 3)[i] for i in range(4)] == GOLDEN_LARGE
     assert [shuffled(10**6, 2**70, 1, 1000)[i] for i in (0, 999, 10**6 - 1)] == (
@@ -98,18 +98,18 @@ def test_the_permutation_never_changes():
 
 @pytest.mark.parametrize("count", [1, 2, 5, 37, 600, 10**6 + 1, 2**40, 2**63 - 1])
 @pytest.mark.parametrize("block", [0, 1, 100, 4096])
-def test_places_are_found_again(count, block):
+def test_find_inverts_the_permutation(count, block):
     order = shuffled(count, 3, 0, block)
     rng = random.Random(count)
     for _ in range(200):
-        place = rng.randrange(count)
-        position = order[place]
+        i = rng.randrange(count)
+        position = order[i]
         assert 0 <= position < count
-        assert order.find(position) == place
+        assert order.find(position) == i
 
 
 def chi_square(counts, expected):
-    """How many standard deviations counts are off what is expected of them."""
+    """Return the chi-square statistic, in standard deviations from its mean."""
     counts = np.asarray(counts, float).ravel()
     freedom = len(counts) - 1
     chi = ((counts - expected) ** 2 / expected).sum()
@@ -117,7 +117,7 @@ def chi_square(counts, expected):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_every_permutation_of_few_is_as_likely(count):
+def test_all_permutations_of_few_positions_are_equally_likely(count):
     found = dict.fromkeys(itertools.permutations(range(count)), 0)
     rounds = 200 * len(found)
     for seed in range(rounds):
@@ -126,19 +126,19 @@ def test_every_permutation_of_few_is_as_likely(count):
 
 
 @pytest.mark.parametrize("count", [10, 100, 600])
-def test_every_place_gets_every_position_and_neighbours_part(count):
+def test_positions_and_their_distances_are_uniformly_distributed(count):
     seeds = 3000
-    places = np.zeros((count, count))
+    counts = np.zeros((count, count))
     steps = np.zeros(count)
     for seed in range(seeds):
         order = np.asarray(shuffled(count, seed))
-        places[np.arange(count), order] += 1
+        counts[np.arange(count), order] += 1
         steps += np.bincount(np.diff(order) % count, minlength=count)
-    assert chi_square(places, seeds / count) < 5
+    assert chi_square(counts, seeds / count) < 5
     assert chi_square(steps[1:], seeds) < 5
 
 
-def test_epochs_and_seeds_are_unlike():
+def test_epochs_and_seeds_are_uncorrelated():
     orders = [
         np.asarray(shuffled(10_000, seed, epoch))
         for seed, epoch in itertools.product(range(5), range(5))
@@ -167,7 +167,7 @@ def test_local_blocks_stay_where_they_are():
 
 @st.composite
 def orders(draw, most=40):
-    """An order, and the same as a list."""
+    """Draw an order, and the equal list."""
     count = draw(st.integers(0, most))
     order, plain = Stride(0, 1, count, count), list(range(count))
     for _ in range(draw(st.integers(0, 4))):
@@ -176,33 +176,33 @@ def orders(draw, most=40):
         if kind == "slice":
             part = slice(*draw(st.tuples(*[st.integers(-size, size) | st.none()] * 2)))
             step = draw(st.sampled_from([-3, -1, 1, 2, 5]))
-            places = range(size)[part.start : part.stop : step]
-            first = Stride(max(places.start, 0), step, len(places), size)
+            positions = range(size)[part.start : part.stop : step]
+            first = Stride(max(positions.start, 0), step, len(positions), size)
         elif kind == "list" and size:
-            places = draw(st.lists(st.integers(0, size - 1), max_size=most))
-            first = PositionList(places, size)
+            positions = draw(st.lists(st.integers(0, size - 1), max_size=most))
+            first = PositionList(positions, size)
         elif kind == "shuffle":
             first = shuffled(size, draw(st.integers(0, 9)), 0, draw(st.integers(0, 5)))
-            places = np.asarray(first).tolist()
+            positions = np.asarray(first).tolist()
         elif kind == "chunks":
             chunk, workers = draw(st.integers(1, 5)), draw(st.integers(1, 4))
             worker = draw(st.integers(0, workers - 1))
             first = Chunks(chunk, worker, workers, size)
-            places = [i for i in range(size) if i // chunk % workers == worker]
+            positions = [i for i in range(size) if i // chunk % workers == worker]
         elif size:
             start, step = draw(st.integers(0, 2 * size)), draw(st.integers(1, 7))
             count = draw(st.integers(0, 3 * size))
             first = Stride(start, step, count, size, wraps=True)
-            places = [(start + i * step) % size for i in range(count)]
+            positions = [(start + i * step) % size for i in range(count)]
         else:
             continue
         order = compose(order, first)
-        plain = [plain[place] for place in places]
+        plain = [plain[i] for i in positions]
     return order, plain
 
 
 @given(orders())
-def test_orders_are_as_lists(pair):
+def test_orders_equal_lists(pair):
     order, plain = pair
     assert len(order) == len(plain)
     assert list(order) == plain
@@ -219,14 +219,14 @@ def test_orders_are_as_lists(pair):
         order[-len(plain) - 1]
 
 
-def test_wrapping_strides_are_solved():
-    """Not searched: these would take for ever."""
+def test_find_solves_wrapping_strides():
+    """A search of these would not end in reasonable time."""
     for limit, step in ((5, 2**62), (6, 2**61), (2**40 + 1, 2**21), (10, 4)):
         order = Stride(3 % limit, step, (2**62 - 3) // step + 1, limit, wraps=True)
-        places = range(min(len(order), 4))
-        for place in places:
-            first = min(k for k in places if order[k] == order[place])
-            assert order.find(order[place]) == first
+        indexes = range(min(len(order), 4))
+        for i in indexes:
+            first = min(k for k in indexes if order[k] == order[i])
+            assert order.find(order[i]) == first
     assert Stride(0, 2**62, 0, 5, wraps=True).find(3) == -1
 
 
@@ -239,7 +239,7 @@ def test_a_list_is_copied():
         order.__reduce__()[1][0][0] = 7
 
 
-def test_slices_of_slices_do_not_pile_up():
+def test_slices_of_slices_are_merged():
     order = shuffled(10**9, 1)
     for _ in range(100_000):
         order = compose(order, Stride(1, 1, len(order) - 1, len(order)))
@@ -266,7 +266,7 @@ def test_slices_of_slices_do_not_pile_up():
         lambda: Chain(Stride(0, 1, 5, 5), Stride(0, 1, 4, 4)),
     ],
 )
-def test_orders_that_cannot_be_are_refused(make):
+def test_impossible_orders_are_refused(make):
     with pytest.raises(ValueError, match=r"\d"):
         make()
 

@@ -1,4 +1,4 @@
-"""Disk cache: stored bytes are found, by every thread and process."""
+"""Disk cache: stored bytes are found in all threads and processes."""
 
 import os
 import random
@@ -39,16 +39,16 @@ def test_an_entry_has_exactly_the_stored_bytes(folder, seed):
             add(entry, offset, size)
             filled[offset : offset + size] = b"\1" * size
         offset, size = random_range(rng)
-        here = filled[offset : offset + size].count(1) == size
-        assert entry.has(offset, size) == here
+        is_stored = filled[offset : offset + size].count(1) == size
+        assert entry.has(offset, size) == is_stored
         assert read(entry, offset, size) == (
-            OBJECT[offset : offset + size] if here else None
+            OBJECT[offset : offset + size] if is_stored else None
         )
-        left = bytearray(b"\1" * size)
+        present = bytearray(b"\1" * size)
         for start, nbytes in entry.missing(offset, size):
             assert nbytes > 0
-            left[start - offset : start - offset + nbytes] = bytes(nbytes)
-        assert left == filled[offset : offset + size]
+            present[start - offset : start - offset + nbytes] = bytes(nbytes)
+        assert present == filled[offset : offset + size]
         if rng.random() < 0.1:
             entry = reopen(folder)
     assert entry.is_whole() == (0 not in filled)
@@ -102,7 +102,7 @@ def test_ranges_outside_the_object_are_never_stored(entry, offset, size):
     assert os.path.getsize(entry.path) == len(OBJECT)
 
 
-def test_views_of_other_items_are_filled(entry):
+def test_views_of_items_of_several_bytes_are_filled(entry):
     add(entry, 0, 800)
     view = memoryview(bytearray(800)).cast("d")
 
@@ -110,7 +110,7 @@ def test_views_of_other_items_are_filled(entry):
     assert bytes(view) == OBJECT[:800]
 
 
-def test_versions_and_equal_basenames_share_nothing(folder):
+def test_versions_and_equal_basenames_have_entries_of_their_own(folder):
     cache = RangeCache(folder)
     keys = [
         (URL, INFO),
@@ -130,7 +130,7 @@ def test_versions_and_equal_basenames_share_nothing(folder):
         ]
 
 
-def test_versions_that_cannot_be_told_apart_are_refused(folder):
+def test_invalid_objects_and_limits_are_refused(folder):
     cache = RangeCache(folder)
     with pytest.raises(ValueError, match="cannot tell versions"):
         cache.entry(URL, ObjectInfo(10, "", 0))
@@ -145,10 +145,10 @@ def test_latest_info_is_that_of_the_last_opened_version(folder):
     cache = RangeCache(folder)
     assert cache.latest_info(URL) is None
     newer = INFO._replace(tag='"v2"', mtime_ns=10**21)
-    for facts in (INFO, newer, INFO):
-        cache.entry(URL, facts)
+    for info in (INFO, newer, INFO):
+        cache.entry(URL, info)
         time.sleep(0.01)
-        assert RangeCache(folder).latest_info(URL) == facts
+        assert RangeCache(folder).latest_info(URL) == info
     assert cache.latest_info(URL + "x") is None
 
 
@@ -162,7 +162,7 @@ def test_another_mtime_of_the_same_version_is_stored(folder, entry):
     assert RangeCache(folder).latest_info(URL) == later
 
 
-def test_sidecars_lie_beside_the_data(entry):
+def test_sidecars_are_beside_the_data(entry):
     assert os.path.dirname(entry.sidecar("index.fsi")) == os.path.dirname(entry.path)
     for name in ["", "data", "used", ".x", "a/b", "..", "a\0"]:
         with pytest.raises(ValueError, match="not a name"):
@@ -280,7 +280,7 @@ def test_processes_fill_one_entry(folder, tmp_path):
 
 def in_child(work):
     with warnings.catch_warnings():
-        # Python warns of threads beside a fork.
+        # Python warns of a fork in a process with threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
