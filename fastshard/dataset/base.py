@@ -115,7 +115,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         """Return an item by position, or a dataset of several."""
 
     def _is_counted(self) -> bool:
-        """Tell whether the number of items is known without opening shards."""
+        """Return whether the number of items is known without opening shards."""
         return True
 
     def _order(self) -> Order | None:

@@ -65,7 +65,7 @@ class SampleIterator(Iterator[T_co], Protocol[T_co]):
 
 
 class ErrorHandler:
-    """Decides which errors of samples are skipped, and reports them.
+    """Handler of the errors of samples: decides which to skip, and reports them.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ class ErrorHandler:
         self._callback = callback
 
     def __call__(self, error: Exception, position: int) -> bool:
-        """Tell whether to skip an error of the sample at a position.
+        """Return whether to skip an error of the sample at a position.
 
-        Skipped are errors that bad data can cause: `FastshardError`, `OSError`,
-        `ValueError`, `EOFError`, and those of decoders (`is_data_error`). A closed
-        dataset, a missing library, and other errors of mapped functions (`TypeError`,
-        `KeyError`, `NameError`, ...) are not.
+        Errors that bad data can cause are skipped: `FastshardError`, `OSError`,
+        `ValueError`, `EOFError`, and those of decoders (`is_data_error`). Errors of a
+        closed dataset or a missing library are not, nor are other errors of mapped
+        functions (`TypeError`, `KeyError`, `NameError`, ...).
         """
         if isinstance(error, ClosedError | MissingLibraryError):
             return False
@@ -136,13 +136,13 @@ class BatchIterator(Iterator[T_co]):
     count : int or callable
         The number of samples, or a function that counts them on demand.
     size : int
-        Samples of a batch.
+        Number of samples in a batch.
     collate : callable
-        Makes a batch of a list of samples.
+        Function from a list of samples to a batch.
     drop_last : bool
         Drop a last batch of fewer than `size` samples.
     on_error : ErrorHandler, optional
-        Decides about samples that only `collate` finds unreadable.
+        Handler of the errors of samples that only `collate` finds unreadable.
     """
 
     def __init__(
@@ -160,12 +160,11 @@ class BatchIterator(Iterator[T_co]):
         self._collate = collate
         self._drop_last = drop_last
         self._on_error = on_error
-        self._pending: list[
-            tuple[int, Any]
-        ] = []  # position, sample: for the next batch
+        # Positions and samples of the next batch.
+        self._pending: list[tuple[int, Any]] = []
         self._lock = threading.Lock()
         self._dropped = 0  # skipped samples that `collate` found unreadable
-        self._done = 0, samples.skipped  # after the batches so far
+        self._done = 0, samples.skipped  # position and skipped after the batches so far
 
     def __iter__(self) -> Self:
         return self
@@ -212,7 +211,7 @@ class BatchIterator(Iterator[T_co]):
                 sample = next(samples)
                 pending.append((samples.position - 1, sample))
             except StopIteration:
-                # Fewer than counted if a shard could not be opened.
+                # There are fewer than counted if a shard could not be opened.
                 self._count = samples.position
                 if not pending or self._drop_last:
                     pending.clear()
@@ -228,7 +227,7 @@ class BatchIterator(Iterator[T_co]):
         Raises
         ------
         Exception
-            The error of a sample that is not to be skipped.
+            The error of a sample that `on_error` does not skip.
         """
         if self._on_error is None or not isinstance(self._collate, Collation):
             return batch

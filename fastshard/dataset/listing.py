@@ -302,7 +302,7 @@ def list_shards(
     if location.kind == "folder":
         shards = list(map(ListedShard, _list_folder(str(location.parts[0]))))
     else:
-        shards = [it for part in location.parts for it in _resolve(part, settings)]
+        shards = [s for part in location.parts for s in _resolve(part, settings)]
     local = [shard.path for shard in shards if not shard.is_remote]
     if local and len(local) < len(shards):
         raise FastshardError(

@@ -209,7 +209,7 @@ class ShardSet(ABC):
 
     @abstractmethod
     def data_bytes(self) -> int:
-        """Return the bytes of all samples' fields."""
+        """Return the total size of all samples' fields, in bytes."""
 
     @abstractmethod
     def mapped_ranges(self) -> list[tuple[int, int]]:

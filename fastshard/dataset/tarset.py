@@ -274,7 +274,10 @@ class TarSet(ShardSet):
         return open_remote(path, self.remote)
 
     def data_bytes(self) -> int:
-        """Return the bytes of all members; open shards without an index of all."""
+        """Return the total size of all members, in bytes.
+
+        Without a dataset index, opens every shard.
+        """
         if self.index_view is not None:
             return self.index_view.data_bytes()
         return sum(

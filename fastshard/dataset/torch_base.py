@@ -1,16 +1,15 @@
-"""Base class of datasets in the eyes of type checkers: torch's `Dataset`.
+"""Base class of datasets: torch's `Dataset` for type checkers, `Iterable` at run time.
 
-torch's ``DataLoader`` takes any sequence when it runs, but its types want a subclass
-of ``torch.utils.data.Dataset``. At run time the base is `Iterable`, which a sequence
-is anyway, and torch is not imported.
+At run time torch's ``DataLoader`` accepts any sequence, but its annotations require a
+subclass of ``torch.utils.data.Dataset``. torch is imported by type checkers only.
 
-A plain import for type checkers would do harm where torch is not installed: the base
-would be `Any`, and of a class with such a base no attribute and no assignment is ever
-wrong. A wildcard import of a missing module binds nothing, so that `Iterable` is left.
-It stands twice because mypy takes the first binding of a name and pyright the last.
+The imports are wildcards for type checkers without torch. A plain import of a missing
+module would make the base `Any`, and the checker would accept any attribute of a
+dataset; a wildcard import binds nothing, so that the base is `Iterable`. The import
+occurs twice: mypy uses the first binding of a name, pyright the last.
 """
 
-# ruff: noqa: F403 - the wildcards and their order are the point
+# ruff: noqa: F403 - wildcards, in this order, on purpose
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""Views of a dataset as sequences of its shards, members and keys."""
+"""A dataset's shards, members and keys, as sequences; and its key table."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from fastshard._core.dataset.gather import prefetch_members
 from fastshard._core.dataset.remote_prefetch import fetch_members
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from fastshard.formats.tar import TarShard
 
 __all__ = ["DatasetKeys", "Members", "Shards", "build_key_table"]
+
+MAX_SEARCHED = 64  # open remote shards to search for keys similar to an absent one
+
+
+def _range(count: int, start: int, stop: int | None) -> range:
+    """Return the positions from `start` to `stop`, as `list.index` interprets them."""
+    return range(*slice(start, stop).indices(count))
 
 
 class Shards(Sequence["TarShard"]):
@@ -56,8 +63,8 @@ class Shards(Sequence["TarShard"]):
             return require_tars(self._set).shard(numbers)
         return [require_tars(self._set).shard(number) for number in numbers]
 
-    def index(self, shard: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of a shard by its path or file name.
+    def index(self, shard: str | int, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of a shard by its path, file name or position.
 
         Raises
         ------
@@ -66,9 +73,9 @@ class Shards(Sequence["TarShard"]):
         """
         if isinstance(shard, int):
             return range(len(self))[shard]
-        paths = self._set.paths[start:stop]
-        found = [k for k, path in enumerate(paths, start) if path == shard] or [
-            k for k, path in enumerate(paths, start) if os.path.basename(path) == shard
+        paths, within = self._set.paths, _range(len(self), start, stop)
+        found = [k for k in within if paths[k] == shard] or [
+            k for k in within if os.path.basename(paths[k]) == shard
         ]
         if len(found) != 1:
             raise ValueError(
@@ -93,7 +100,7 @@ class Members(Sequence[memoryview]):
     def __getitem__(self, key: int | str) -> memoryview: ...
     @overload
     def __getitem__(self, key: slice) -> list[memoryview]: ...
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: int | str | slice) -> memoryview | list[memoryview]:
         """Return a view by position or name, or a list of them by a slice.
 
         Raises
@@ -138,9 +145,9 @@ class Members(Sequence[memoryview]):
         return isinstance(name, str) and bool(self.find(name))
 
     def find(self, name: str) -> list[int]:
-        """Return a position for each shard that has a member of this name.
+        """Return a member's position in each shard that has one of this name.
 
-        The last one, if a shard has several. Opens every shard.
+        In a shard with several, that of the last one. Opens every shard.
         """
         starts = self._set.member_starts()
         shards = (require_tars(self._set).shard(k) for k in range(len(self._set)))
@@ -150,11 +157,20 @@ class Members(Sequence[memoryview]):
             if name in shard
         ]
 
-    def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of the one member of a name."""
-        found = [
-            i for i in self.find(name) if i >= start and (stop is None or i < stop)
-        ]
+    def index(self, name: str, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of the only member of a name.
+
+        Raises
+        ------
+        MemberNotFoundError
+            No shard has a member of this name.
+        AmbiguousKeyError
+            Several shards have a member of this name.
+        """
+        found = self.find(name)
+        if start or stop is not None:
+            within = _range(len(self), start, stop)
+            found = [i for i in found if i in within]
         if not found:
             raise MemberNotFoundError(name, f"the dataset below {self._set.root}")
         if len(found) > 1:
@@ -170,9 +186,6 @@ class Members(Sequence[memoryview]):
         return f"<{len(self):,} members of {len(self._set):,} shards>"
 
 
-MAX_SEARCHED = 64  # open remote shards, for keys similar to an absent one
-
-
 def build_key_table(
     shards: ShardSet, seed: bytes, *, older: bool = False
 ) -> NDArray[np.uint64]:
@@ -183,7 +196,7 @@ def build_key_table(
     Parameters
     ----------
     seed : bytes
-        Of the keys' hashes.
+        Seed of the keys' hash, 16 bytes.
     older : bool
         Keep a leading ``./`` in keys, as the tables of earlier releases do.
     """
@@ -208,7 +221,7 @@ def build_key_table(
 class DatasetKeys(Sequence[str]):
     """The keys of a dataset's samples.
 
-    Keys are made on access. Look-up uses the table of keys in ``dataset.fsi``, or one
+    Keys are decoded on access. Look-up uses the key table of ``dataset.fsi``, or one
     built on first use (8 bytes a sample), which opens every shard.
     """
 
@@ -250,18 +263,18 @@ class DatasetKeys(Sequence[str]):
 
         For tars a leading ``./`` is ignored.
         """
-        own = self._set.find_key(key)
-        if own is None:
+        candidates = self._set.find_key(key)
+        if candidates is None:
             key = normalize_key(key)
-            own = self._candidates(key)
-        found = [i for i in own if self._key_of(i) == key]
+            candidates = self._candidates(key)
+        found = [i for i in candidates if self._key_of(i) == key]
         if self._order is None:
             return found
-        positions = map(self._order.find, found)  # of a repeated sample, the first
+        positions = map(self._order.find, found)  # the first one of a repeated sample
         return sorted(position for position in positions if position >= 0)
 
     def _candidates(self, key: str) -> list[int]:
-        """Return positions of all samples that may have a key, by its hash."""
+        """Return the positions of all samples that may have a key, by its hash."""
         from fastshard.index.dataset_file import candidates
 
         view = self._set.index_view
@@ -269,7 +282,7 @@ class DatasetKeys(Sequence[str]):
             found = view.candidates(key)
             total = self._set.starts()[-1]
             if max(found, default=0) >= total:
-                reason = f"its table of keys has a position not below {total:,}"
+                reason = f"its key table has a position above {total - 1:,}"
                 raise FormatError(reason, view.path, 0)
             return found
         if self._rows is None:
@@ -277,7 +290,7 @@ class DatasetKeys(Sequence[str]):
         return candidates(self._rows, key, self._seed)
 
     def _similar(self, key: str) -> tuple[str, ...]:
-        """Return keys similar to an absent one; opens no remote shard."""
+        """Return keys similar to an absent one, without opening a remote shard."""
         key = normalize_key(key)
         if self._set.remote is None:
             return near_names(key, len(self), self._key)
@@ -291,7 +304,7 @@ class DatasetKeys(Sequence[str]):
         return isinstance(key, str) and bool(self.find(key))
 
     def index(self, key: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of the one sample with a key.
+        """Return the position of the only sample with a key.
 
         Raises
         ------
@@ -300,7 +313,10 @@ class DatasetKeys(Sequence[str]):
         AmbiguousKeyError
             Several samples have this key.
         """
-        found = [i for i in self.find(key) if i >= start and (stop is None or i < stop)]
+        found = self.find(key)
+        if start or stop is not None:
+            within = _range(len(self), start, stop)
+            found = [i for i in found if i in within]
         if not found:
             where = f"the dataset below {self._set.root}"
             raise SampleNotFoundError(key, where, self._similar(key))

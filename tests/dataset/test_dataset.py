@@ -191,6 +191,7 @@ def test_shards_are_a_sequence(ds):
     ]
     assert len(ds.shards[3]) == 2 * EACH
     assert ds.shards.index("t-3.tar") == 3
+    assert ds.shards.index("t-3.tar", -SHARDS, -1) == 3
     assert len(ds.shards[2:4]) == 2
 
 
@@ -588,3 +589,18 @@ def test_every_mode_reads_the_same(folder, mode):
             b"j" * (100 * shard + i) for shard in range(SHARDS) for i in range(EACH)
         ]
         assert ds[0]["jpg"].readonly == (mode != "private")
+
+
+def test_index_takes_the_bounds_of_a_sequence(tmp_path):
+    ds = fastshard.open(write_dataset(tmp_path / "data", shards=3))
+    for items, names in [
+        (ds.shards, ds.shards.paths),
+        (ds.members, list(ds.members.keys())),
+        (ds.keys(), list(ds.keys())),
+    ]:
+        name, last = names[-1], len(names) - 1
+        for bounds in [(), (-1,), (1,), (-2, len(names)), (0, 10**9)]:
+            assert items.index(name, *bounds) == last
+        for bounds in [(0, -1), (last + 1,), (0, last)]:
+            with pytest.raises((ValueError, LookupError)):
+                items.index(name, *bounds)

@@ -37,7 +37,7 @@ class Shuffling(NamedTuple):
 
 
 class Split(NamedTuple):
-    """One rank's share of an epoch.
+    """A rank's share of an epoch.
 
     `remainder` treats the samples left over by `world_size`: False, the first ranks get
     one more each; True, they are dropped; ``"pad"``, samples repeat.
@@ -49,13 +49,13 @@ class Split(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """One of a rank's worker processes; they take chunks of samples in turn."""
+    """Worker process of a rank; its workers take chunks of samples in turn."""
 
     id: int
     workers: int
     chunk: int  # samples
-    taken: int = 0  # samples of its share done by earlier iterations
-    skipped: int = 0  # of those, samples that could not be read
+    taken: int = 0  # samples of its share that earlier iterations read
+    skipped: int = 0  # unreadable ones among these
 
 
 class Plan(NamedTuple):
@@ -69,11 +69,11 @@ class Plan(NamedTuple):
     split : Split or None
         The share of this rank.
     start : int
-        Samples of the epoch that all ranks together finished before.
+        Number of samples of the epoch that all ranks finished earlier.
     worker : Worker or None
         The share of this process within the rank's.
     skipped : int
-        Samples before `start` that could not be read.
+        Number of unreadable samples before `start`.
     """
 
     base: Order | None = None
@@ -84,7 +84,7 @@ class Plan(NamedTuple):
     skipped: int = 0
 
     def size(self, total: int) -> int:
-        """Return the samples of the epoch, of all ranks together."""
+        """Return the number of samples in the epoch, of all ranks."""
         return total if self.base is None else self.base.count
 
     def order(self, total: int) -> Order | None:
@@ -93,7 +93,7 @@ class Plan(NamedTuple):
         Parameters
         ----------
         total : int
-            Samples of the shards.
+            Number of samples in the shards.
         """
         size = self.size(total)
         orders: list[Order | None] = [self.base]
@@ -102,9 +102,9 @@ class Plan(NamedTuple):
         share = self._share(size)
         orders.append(share)
         if self.worker is not None:
-            mine = self._chunks(size if share is None else share.count)
-            taken = min(self.worker.taken, mine.count)
-            orders += [mine, Stride(taken, 1, mine.count - taken, mine.count)]
+            chunks = self._chunks(size if share is None else share.count)
+            taken = min(self.worker.taken, chunks.count)
+            orders += [chunks, Stride(taken, 1, chunks.count - taken, chunks.count)]
         return compose(*orders)
 
     def _share(self, size: int) -> Order | None:
@@ -126,22 +126,22 @@ class Plan(NamedTuple):
         return Chunks(self.worker.chunk, self.worker.id, self.worker.workers, count)
 
     def worker_size(self, total: int) -> int:
-        """Return the samples of the worker's share, those already taken included."""
+        """Return the number of samples in the worker's share, taken ones included."""
         size = self.size(total)
         share = self._share(size)
         return self._chunks(size if share is None else share.count).count
 
     def done(self, total: int, count: int) -> int:
-        """Return the samples of the epoch that are done after `count` of this share.
+        """Return the number of samples of the epoch done after `count` of this share.
 
-        Assumes that the other ranks did as many, and that the other workers did all
-        that come before.
+        Assumes that the other ranks have done as many, and the other workers all
+        samples before that position.
         """
         size = self.size(total)
         if self.worker is not None and count + self.worker.taken > 0:
             share = self._share(size)
-            mine = self._chunks(size if share is None else share.count)
-            count = mine[count + self.worker.taken - 1] + 1
+            chunks = self._chunks(size if share is None else share.count)
+            count = chunks[count + self.worker.taken - 1] + 1
         world = 1 if self.split is None else self.split.world_size
         return min(self.start + count * world, size)
 

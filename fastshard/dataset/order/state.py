@@ -1,4 +1,4 @@
-"""States of iterations, as plain JSON values: dataset, order and position."""
+"""States of iterations, as JSON values: the dataset, its order and the position."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fastshard.errors import StateError
 __all__ = ["Identity", "check_worker", "make_state", "resume_plan", "resume_worker"]
 
 VERSION = 1
-MAX_COUNT = (1 << 63) - 1  # of any number in a state, except a seed
+MAX_COUNT = (1 << 63) - 1  # any number in a state, except seed and epoch
 MAX_NAME = 100  # characters
 
 
 class Identity(NamedTuple):
-    """The identity of a dataset; it does not depend on where the shards are."""
+    """Identity of a dataset, independent of the location of its shards."""
 
     name: str  # for error messages
     samples: int
@@ -33,8 +33,8 @@ def make_state(
     base : str
         The `order_digest` of the plan's base.
     skipped : int, optional
-        Samples that could not be read, including those before the plan's start; by
-        default only these.
+        Number of unreadable samples, including those before the plan's start; by
+        default those before the start only.
     """
     skipped = plan.skipped if skipped is None else skipped
     seed, epoch, block = plan.shuffling or (None, None, None)
@@ -56,9 +56,9 @@ def make_state(
         taken = worker.taken + count
         where = _worker_key(plan)
         state["worker"] = {"where": where, "start": plan.start, "taken": taken}
-        own = worker.skipped + skipped - plan.skipped
-        if own > 0:
-            state["worker"]["skipped"] = own
+        worker_skipped = worker.skipped + skipped - plan.skipped
+        if worker_skipped > 0:
+            state["worker"]["skipped"] = worker_skipped
     return state
 
 
@@ -77,25 +77,26 @@ def resume_plan(
     """
     checked = _validate(state)
     size = plan.size(identity.samples)
-    own = f"{identity.name!r} ({identity.samples:,} samples)"
+    dataset = f"{identity.name!r} ({identity.samples:,} samples)"
     if (checked["id"], checked["samples"]) != (identity.digest, identity.samples):
-        its = f"{checked['dataset']!r} ({checked['samples']:,} samples)"
-        raise StateError(f"expected a state of dataset {own}, got one of {its}")
+        other = f"{checked['dataset']!r} ({checked['samples']:,} samples)"
+        raise StateError(f"expected a state of dataset {dataset}, got one of {other}")
     if checked["base"] != base:
         raise StateError(
-            f"the state is of dataset {own}, but of another selection of its samples"
+            f"expected a state of dataset {dataset}, got one of another selection of "
+            "its samples"
         )
     _require(checked["position"] <= size, state, "position")
     _require((checked.get("worker") or {"start": 0})["start"] <= size, state, "worker")
     shuffling = None
     if checked["seed"] is not None:
         shuffling = Shuffling(checked["seed"], checked["epoch"], checked["block"])
-    mine = plan.shuffling
-    if mine is not None and (
-        shuffling is None or mine._replace(epoch=shuffling.epoch) != shuffling
+    current = plan.shuffling
+    if current is not None and (
+        shuffling is None or current._replace(epoch=shuffling.epoch) != shuffling
     ):
         raise StateError(
-            f"expected a state of dataset {own} shuffled by {_describe(mine)}, "
+            f"expected a state of dataset {dataset} shuffled by {_describe(current)}, "
             f"got one shuffled by {_describe(shuffling)}"
         )
     return plan._replace(
@@ -109,15 +110,15 @@ def resume_plan(
 def check_worker(state: Mapping[str, Any]) -> None:
     """Raise StateError for a worker's state with skipped samples.
 
-    Such a state is for the same worker only: its batches are not in step with those of
-    the other workers.
+    Only the same worker can resume such a state: its batches are not in step with
+    those of the other workers.
     """
     worker = state.get("worker")
     if worker is not None and worker.get("skipped"):
         raise StateError(
             f"the state is of a worker that skipped {worker['skipped']:,} samples: "
-            "resume it in the same worker, with as many workers; state_dict(done) of "
-            "the dataset is for any process"
+            "resume it in the same worker, with as many workers, or use a state of "
+            "the dataset's state_dict(done), which any process can resume"
         )
 
 
@@ -127,8 +128,8 @@ def resume_worker(state: Mapping[str, Any], plan: Plan, identity: Identity) -> P
     Raises
     ------
     StateError
-        The plan is of another worker, rank or batch size: the state does not say what
-        the other workers have done.
+        The plan is of another worker, rank or batch size: the state does not record the
+        progress of other workers.
     """
     saved, worker = state["worker"], plan.worker
     assert worker is not None
@@ -137,18 +138,18 @@ def resume_worker(state: Mapping[str, Any], plan: Plan, identity: Identity) -> P
         names = "rank, ranks, worker, workers, samples of a batch"
         raise StateError(
             f"expected a state of the worker ({names}) {key}, got one of "
-            f"{saved['where']}; the state of another process, or state_dict(done) of "
-            "the dataset, is for any"
+            f"{saved['where']}; use a state from outside the workers, or of the "
+            "dataset's state_dict(done), which any worker can resume"
         )
-    own = plan._replace(
+    resumed = plan._replace(
         start=saved["start"],
         worker=worker._replace(taken=saved["taken"], skipped=saved.get("skipped", 0)),
     )
     total = identity.samples
-    _require(own.start <= own.size(total), state, "worker")
-    _require(saved["taken"] <= own.worker_size(total), state, "worker")
-    _require(own.done(total, 0) == state["position"], state, "position")
-    return own
+    _require(resumed.start <= resumed.size(total), state, "worker")
+    _require(saved["taken"] <= resumed.worker_size(total), state, "worker")
+    _require(resumed.done(total, 0) == state["position"], state, "position")
+    return resumed
 
 
 def _worker_key(plan: Plan) -> list[int]:
@@ -178,8 +179,8 @@ def _validate(state: Mapping[str, Any]) -> Mapping[str, Any]:
         _require(_is_count(state.get(name)), state, name)
     for name in ("seed", "epoch"):
         number = state.get(name)
-        good = number is None if state.get("seed") is None else type(number) is int
-        _require(good and (number is None or number.bit_length() <= 128), state, name)
+        valid = number is None if state.get("seed") is None else type(number) is int
+        _require(valid and (number is None or number.bit_length() <= 128), state, name)
     _require(_is_count(state.get("skipped", 0)), state, "skipped")
     block = state.get("block")
     _require(block is None or (_is_count(block) and block > 0), state, "block")
@@ -187,14 +188,12 @@ def _validate(state: Mapping[str, Any]) -> Mapping[str, Any]:
     if worker is not None:
         _require(isinstance(worker, Mapping), state, "worker")
         where = worker.get("where")
-        good = isinstance(where, list) and len(where) == 5
-        good = good and all(map(_is_count, where))
-        good = (
-            good and _is_count(worker.get("start")) and _is_count(worker.get("taken"))
-        )
-        own = worker.get("skipped", 0)
-        good = good and _is_count(own) and own <= worker["taken"]
-        _require(good, state, "worker")
+        valid = isinstance(where, list) and len(where) == 5
+        valid = valid and all(map(_is_count, where))
+        valid = valid and all(_is_count(worker.get(k)) for k in ("start", "taken"))
+        skipped = worker.get("skipped", 0)
+        valid = valid and _is_count(skipped) and skipped <= worker["taken"]
+        _require(valid, state, "worker")
     return state
 
 
@@ -202,8 +201,8 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= MAX_COUNT
 
 
-def _require(good: bool, state: Mapping[str, Any], name: str) -> None:
-    if not good:
+def _require(valid: bool, state: Mapping[str, Any], name: str) -> None:
+    if not valid:
         raise StateError(f"the state has an invalid {name!r}: {_clip(state.get(name))}")
 
 
