@@ -49,14 +49,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for suffix, data in ((".bin", data_of(i)), (".cls", b"%d" % (i % 10))):
                     member = tarfile.TarInfo(f"{i:08d}{suffix}")
                     member.size = len(data)
-                    with_data(tar, member, data)
+                    add_member(tar, member, data)
     fastshard.build_index(folder)
     fastshard.build_index(folder, format="json")
     fastshard.build_index(folder, format="wids")
     return folder
 
 
-def with_data(tar: tarfile.TarFile, member: tarfile.TarInfo, data: bytes) -> None:
+def add_member(tar: tarfile.TarFile, member: tarfile.TarInfo, data: bytes) -> None:
     import io
 
     tar.addfile(member, io.BytesIO(data))
@@ -121,7 +121,7 @@ def bench_samples(
 ) -> None:
     reader = read(folder)
     if read is samples_wids:
-        order = sorted(order[: READS // 20])  # it opens a shard for each read
+        order = sorted(order[: READS // 20])  # wids opens a shard for each read
     assert reader(order) == f"{order[-1]:08d}"
     benchmark.group = f"ds[i], {SHARDS * EACH:,} samples of {SIZE:,} bytes"
     benchmark.extra_info["operations"] = len(order)
@@ -140,7 +140,7 @@ def views_fastshard(folder: Path) -> Callable[[list[int]], bytes]:
     return read
 
 
-def many_fastshard(folder: Path) -> Callable[[list[int]], bytes]:
+def get_many_fastshard(folder: Path) -> Callable[[list[int]], bytes]:
     ds = fastshard.open(folder)
 
     def read(order: list[int]) -> bytes:
@@ -154,7 +154,7 @@ def many_fastshard(folder: Path) -> Callable[[list[int]], bytes]:
 @contenders(
     "samples with views, and batches",
     two_views_taken=views_fastshard,
-    get_many=many_fastshard,
+    get_many=get_many_fastshard,
 )
 def bench_views(
     benchmark: Any, folder: Path, order: list[int], read: Any, turn: int
@@ -166,7 +166,7 @@ def bench_views(
     benchmark.pedantic(reader, (order,), rounds=5)
 
 
-def batches(module: Any, folder: Path) -> Read:
+def read_batches(module: Any, folder: Path) -> Read:
     ds = module.discover_dataset(str(folder))
 
     def read(order: list[int]) -> list[bytes]:
@@ -179,13 +179,13 @@ def batches(module: Any, folder: Path) -> Read:
 
 
 def batch_fastshard(folder: Path) -> Read:
-    return batches(fastshard, folder)
+    return read_batches(fastshard, folder)
 
 
 def batch_webshart(folder: Path) -> Read:
     import webshart
 
-    return batches(webshart, folder)
+    return read_batches(webshart, folder)
 
 
 @contenders("read_files_batch", fastshard=batch_fastshard, webshart=batch_webshart)
@@ -261,24 +261,24 @@ def bench_many_shards(benchmark: Any, thousands: Path, read: Any, turn: int) -> 
 
 WORKERS = """
 import os, sys, fastshard
-def own():
+def private_kib():
     with open("/proc/self/smaps_rollup") as file:
         kinds = ("Private_Dirty:", "Private_Clean:")
         return sum(int(line.split()[1]) for line in file if line.startswith(kinds))
 ds = fastshard.open(sys.argv[1])
 len(ds)
-done, read_all, looked = os.pipe(), os.pipe(), os.pipe()
+done, read_all, measured = os.pipe(), os.pipe(), os.pipe()
 for _ in range(8):
     if os.fork() == 0:
-        before = own()
+        before = private_kib()
         count = sum(1 for sample in ds if sample["a"] is not None)
         os.write(done[1], b".")
         os.read(read_all[0], 1)  # until all eight have mapped everything
-        os.write(1, b"%d %d\\n" % (count, own() - before))
+        os.write(1, b"%d %d\\n" % (count, private_kib() - before))
         os.write(done[1], b".")
-        os.read(looked[0], 1)  # until each of the eight has measured
+        os.read(measured[0], 1)  # until each of the eight has measured
         os._exit(0)
-for gate in (read_all, looked):
+for gate in (read_all, measured):
     for _ in range(8):
         os.read(done[0], 1)
     os.write(gate[1], b"." * 8)
@@ -287,7 +287,7 @@ for _ in range(8):
 """
 
 
-def workers(folder: Path) -> list[tuple[int, int]]:
+def run_workers(folder: Path) -> list[tuple[int, int]]:
     """Return the samples that each worker read, and its private KiB."""
     command = [sys.executable, "-c", WORKERS, str(folder)]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
@@ -295,11 +295,11 @@ def workers(folder: Path) -> list[tuple[int, int]]:
     return [(int(count), int(taken)) for count, taken in lines]
 
 
-@contenders("workers", fastshard=workers)
+@contenders("workers", fastshard=run_workers)
 def bench_workers(benchmark: Any, hundred: Path, read: Any, turn: int) -> None:
     """Measure memory; the time is of whole processes."""
     found = benchmark.pedantic(read, (hundred,), rounds=1)
     assert len(found) == 8
     assert {count for count, _ in found} == {open_and_count(hundred)}
-    benchmark.group = "8 forked workers that read all samples: memory of one's own"
+    benchmark.group = "8 forked workers that read all samples: private memory"
     benchmark.extra_info["MB the largest"] = round(max(n for _, n in found) / 1024, 1)

@@ -1,4 +1,4 @@
-"""Indexes: parse JSON, open the binary index, look up names, build.
+"""JSON and binary indexes: parsing, opening, look-ups by name, building.
 
 pytest bench/bench_index.py
 """
@@ -30,7 +30,7 @@ BLOCK = 512  # bytes
 
 
 class Extent(msgspec.Struct):
-    """Typed struct of an extent, msgspec's fast path."""
+    """Typed struct of an extent: the fast path of msgspec."""
 
     offset: int
     length: int
@@ -176,14 +176,14 @@ def hash_dict(shard: fastshard.TarShard) -> bool:
 def bench_hash(benchmark: Any, million: Path, read: Any, turn: int) -> None:
     benchmark.group = f"{MILLION:,} names of a binary index hashed"
 
-    def fresh() -> tuple[tuple[fastshard.TarShard], dict[str, Any]]:
+    def open_fresh() -> tuple[tuple[fastshard.TarShard], dict[str, Any]]:
         shard = fastshard.open_shard(million)
-        assert shard.names[0]  # pages in the names for both contenders
+        assert shard.names[0]  # page in the names for both contenders
         sum(map(len, shard.names[:: max(1, MILLION // 5000)]))
         return (shard,), {}
 
-    assert read(*fresh()[0])
-    benchmark.pedantic(read, setup=fresh, rounds=5)
+    assert read(*open_fresh()[0])
+    benchmark.pedantic(read, setup=open_fresh, rounds=5)
 
 
 def look_up_fastshard(path: Path) -> Callable[[list[str]], int]:

@@ -1,9 +1,9 @@
-"""Training: shuffling, batches, torch's loader and Ray, on warm data.
+"""Training on warm data: shuffling, batches, torch's loader and Ray.
 
 pytest bench/bench_train.py
 
-Rivals that are not installed are skipped. mosaicml-streaming imports torchvision but
-uses nothing of it here: an empty module replaces it if it is not installed.
+Missing rivals are skipped. mosaicml-streaming imports torchvision but uses nothing of
+it here; an empty module replaces it where it is missing.
 """
 
 from __future__ import annotations
@@ -72,56 +72,56 @@ def order() -> list[int]:
 # One sample.
 
 
-def plain(folder: Path) -> Any:
+def open_plain(folder: Path) -> Any:
     return fastshard.open(folder)
 
 
-def shuffled(folder: Path) -> Any:
+def open_shuffled(folder: Path) -> Any:
     return fastshard.open(folder).shuffle(7, 3)
 
 
-def shuffled_in_blocks(folder: Path) -> Any:
+def open_shuffled_in_blocks(folder: Path) -> Any:
     return fastshard.open(folder).shuffle(7, 3, block=256)
 
 
 @contenders(
     "ds[i], random",
-    fastshard=plain,
-    shuffled=shuffled,
-    shuffled_in_blocks_of_256=shuffled_in_blocks,
+    fastshard=open_plain,
+    shuffled=open_shuffled,
+    shuffled_in_blocks_of_256=open_shuffled_in_blocks,
 )
 def bench_one_sample(
     benchmark: Any, folder: Path, order: list[int], read: Any, turn: int
 ) -> None:
     ds = read(folder)
-    assert sorted(ds.keys()) == list(plain(folder).keys())
+    assert sorted(ds.keys()) == list(open_plain(folder).keys())
 
-    def every() -> None:
+    def read_all() -> None:
         for i in order:
             ds[i]
 
-    every()
+    read_all()
     benchmark.extra_info["operations"] = len(order)
-    benchmark(every)
+    benchmark(read_all)
 
 
-def of_a_trillion() -> Any:
+def shuffle_a_trillion() -> Any:
     return Shuffle(10**12, permutation_keys(7, 3))
 
 
-def of_a_million() -> Any:
+def shuffle_a_million() -> Any:
     return Shuffle(10**6, permutation_keys(7, 3))
 
 
-def numpy_of_a_million() -> Any:
+def permute_a_million() -> Any:
     return np.random.default_rng(7).permutation(10**6)
 
 
 @contenders(
     "a shuffle begins",
-    of_10_to_the_12=of_a_trillion,
-    of_10_to_the_6=of_a_million,
-    numpy_of_10_to_the_6=numpy_of_a_million,
+    of_10_to_the_12=shuffle_a_trillion,
+    of_10_to_the_6=shuffle_a_million,
+    numpy_of_10_to_the_6=permute_a_million,
 )
 def bench_shuffle(benchmark: Any, read: Any, turn: int) -> None:
     order = read()
@@ -130,21 +130,21 @@ def bench_shuffle(benchmark: Any, read: Any, turn: int) -> None:
     benchmark(read)
 
 
-def resumed(ds: fastshard.Dataset[fastshard.Sample], state: dict[str, Any]) -> str:
+def resume(ds: fastshard.Dataset[fastshard.Sample], state: dict[str, Any]) -> str:
     return str(next(iter(ds.iter(state))).key)
 
 
-def opened_and_resumed(
+def open_and_resume(
     ds: fastshard.Dataset[fastshard.Sample], state: dict[str, Any]
 ) -> str:
     with fastshard.open(ds.shards.paths[0].rpartition("/")[0]) as again:
-        return resumed(again, state)
+        return resume(again, state)
 
 
 @contenders(
     "resumed, to the first sample",
-    open=resumed,
-    with_opening=opened_and_resumed,
+    open=resume,
+    with_opening=open_and_resume,
 )
 def bench_resume(benchmark: Any, folder: Path, read: Any, turn: int) -> None:
     ds = fastshard.open(folder)
@@ -217,7 +217,7 @@ def bench_batches(
 # torch's loader with workers.
 
 
-def through(loader: Any, pick: Callable[[Any], Any]) -> Epoch:
+def epoch_through(loader: Any, pick: Callable[[Any], Any]) -> Epoch:
     def epoch() -> tuple[int, float]:
         count, total = 0, 0.0
         for batch in loader:
@@ -229,7 +229,7 @@ def through(loader: Any, pick: Callable[[Any], Any]) -> Epoch:
     return epoch
 
 
-def stacked(arrays: list[Any]) -> Any:
+def stack_vectors(arrays: list[Any]) -> Any:
     """Stack vectors, the collation that the rivals use."""
     import torch
 
@@ -245,7 +245,7 @@ def loader_fastshard(folder: Path) -> Epoch:
     options: Any = {"num_workers": WORKERS, "persistent_workers": True}
     data: Any = ds  # not a subclass of torch's Dataset
     loader: Any = DataLoader(data, BATCH, collate_fn=collate, **options)
-    return through(loader, lambda batch: batch["npy"])
+    return epoch_through(loader, lambda batch: batch["npy"])
 
 
 def loader_shuffled(folder: Path) -> Epoch:
@@ -256,7 +256,7 @@ def loader_shuffled(folder: Path) -> Epoch:
     data = IterableDataset(fastshard.open(folder).shuffle(7), BATCH)
     options: Any = {"num_workers": WORKERS, "persistent_workers": True}
     loader: Any = DataLoader(data, batch_size=None, **options)
-    return through(loader, lambda batch: batch["npy"])
+    return epoch_through(loader, lambda batch: batch["npy"])
 
 
 def loader_webdataset(folder: Path) -> Epoch:
@@ -267,11 +267,13 @@ def loader_webdataset(folder: Path) -> Epoch:
     data = wds.WebDataset(urls, shardshuffle=False).decode().to_tuple("npy")
 
     def collate(samples: list[tuple[Any]]) -> Any:
-        return stacked([sample[0] for sample in samples])
+        return stack_vectors([sample[0] for sample in samples])
 
     data = data.batched(BATCH, collation_fn=collate)
     options: Any = {"num_workers": WORKERS, "persistent_workers": True}
-    return through(DataLoader(data, batch_size=None, **options), lambda batch: batch)
+    return epoch_through(
+        DataLoader(data, batch_size=None, **options), lambda batch: batch
+    )
 
 
 def loader_mosaicml(folder: Path) -> Epoch:
@@ -293,11 +295,11 @@ def loader_mosaicml(folder: Path) -> Epoch:
     data = StreamingDataset(local=str(mds), batch_size=BATCH, shuffle=False)
 
     def collate(samples: list[dict[str, Any]]) -> Any:
-        return stacked([sample["npy"] for sample in samples])
+        return stack_vectors([sample["npy"] for sample in samples])
 
     options: Any = {"num_workers": WORKERS, "persistent_workers": True}
     loader = DataLoader(data, BATCH, collate_fn=collate, **options)
-    return through(loader, lambda batch: batch)
+    return epoch_through(loader, lambda batch: batch)
 
 
 def loader_hf_datasets(folder: Path) -> Epoch:
@@ -316,14 +318,14 @@ def loader_hf_datasets(folder: Path) -> Epoch:
     data = datasets.load_from_disk(str(arrow)).with_format("numpy")
 
     def collate(samples: list[dict[str, Any]]) -> Any:
-        return stacked([sample["npy"] for sample in samples])
+        return stack_vectors([sample["npy"] for sample in samples])
 
     options: Any = {"num_workers": WORKERS, "persistent_workers": True}
     loader = DataLoader(data, BATCH, collate_fn=collate, **options)
-    return through(loader, lambda batch: batch)
+    return epoch_through(loader, lambda batch: batch)
 
 
-def installed(**reads: tuple[str, Any]) -> dict[str, Any]:
+def select_installed(**reads: tuple[str, Any]) -> dict[str, Any]:
     """Return the contenders whose libraries are installed."""
     found = {}
     for name, (modules, read) in reads.items():
@@ -334,7 +336,7 @@ def installed(**reads: tuple[str, Any]) -> dict[str, Any]:
 
 @contenders(
     "an epoch through torch's DataLoader with 4 workers, the same batches",
-    **installed(
+    **select_installed(
         fastshard=("torch", loader_fastshard),
         fastshard_shuffled=("torch", loader_shuffled),
         webdataset=("torch webdataset", loader_webdataset),
@@ -391,7 +393,7 @@ def ray_webdataset(folder: Path) -> Any:
 
 @contenders(
     "rows of 100 KB through Ray Data",
-    **installed(
+    **select_installed(
         fastshard=("ray", ray_fastshard),
         read_webdataset=("ray webdataset", ray_webdataset),
     ),

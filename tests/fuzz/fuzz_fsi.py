@@ -1,13 +1,13 @@
-"""Fuzz the reader of binary indexes: whatever one says, reads stay in the shard.
+"""Fuzzer of the reader of binary indexes: no read may leave the shard.
 
 Not part of the suite. With atheris (``pip install atheris``), from the root::
 
     python tests/fuzz/fuzz_fsi.py [-max_total_time=3600]
 
-What it makes are edits of a sound index, ten bytes each: where, and eight bytes
-to put there. The compiled core tells it nothing of the paths that are taken, so
-that it tries at random. Without it, or with ``--seeds FIRST LAST``, damaged
-indexes are tried instead::
+The input is a list of edits of a valid index, ten bytes each: a position of two
+bytes, then eight bytes to write there. The compiled core reports no coverage, so the
+edits are random. Without atheris, or with ``--seeds FIRST LAST``, indexes damaged by
+seeded generators are read instead::
 
     python tests/fuzz/fuzz_fsi.py --seeds 0 1000
 
@@ -31,24 +31,25 @@ from support.tars import write_tar
 
 
 class Target:
-    """A shard, and the bytes of a sound index of it."""
+    """Shard under test and the bytes of its valid index."""
 
     def __init__(self, folder: Path) -> None:
         self.tar = write_tar(folder / "t.tar", MEMBERS)
         self.index = self.tar.with_suffix(".fsi")
         with fastshard.open_shard(self.tar) as shard:
             shard.save_index(hashes=True)
-        self.sound = self.index.read_bytes()
+        self.valid = self.index.read_bytes()
 
     def try_edits(self, edits: bytes) -> None:
-        raw = bytearray(self.sound)
+        """Apply edits to the valid index and read by the result."""
+        raw = bytearray(self.valid)
         for i in range(0, len(edits) - 9, 10):
             at = int.from_bytes(edits[i : i + 2], "little") % (len(raw) - 8)
             raw[at : at + 8] = edits[i + 2 : i + 10]
         self.try_one(bytes(raw))
 
     def try_one(self, raw: bytes) -> None:
-        """Read by an index as it is, and with all its checksums made right."""
+        """Read by an index as given, and again with valid checksums."""
         for text in (raw, mended(raw, FSI_HEADER)):
             self.index.write_bytes(text)
             use_shard(self.tar)
@@ -61,7 +62,7 @@ def main() -> None:
         if "--seeds" in sys.argv or importlib.util.find_spec("atheris") is None:
             numbers = [int(text) for text in sys.argv[2:4]] or [0, 10]
             for seed in range(*numbers):
-                for raw in damaged(target.sound, FSI_HEADER, seed, 500):
+                for raw in damaged(target.valid, FSI_HEADER, seed, 500):
                     target.try_one(raw)
             print("no read outside the shard")
             return

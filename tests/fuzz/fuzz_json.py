@@ -1,16 +1,16 @@
-"""Fuzz the parser of JSON indexes against the oracle of its tests.
+"""Fuzzer of the parser of JSON indexes, compared with the oracle of its tests.
 
 Not part of the suite. With atheris (``pip install atheris``), from the root::
 
     python tests/fuzz/fuzz_json.py [FOLDER OF EXAMPLES] [-max_total_time=3600]
 
-Without it, or with ``--seeds FIRST LAST``, made and damaged indexes are tried
-instead, all of whose answers a seed repeats::
+Without atheris, or with ``--seeds FIRST LAST``, generated and damaged indexes are
+parsed instead; a seed reproduces its indexes::
 
     python tests/fuzz/fuzz_json.py --seeds 0 100000
 
-A build with sanitizers (see ``tests/sanitize.sh``) finds more. It ends with the
-first text that is answered wrongly, and writes it to ``wrong.json``.
+A build with sanitizers (see ``tests/sanitize.sh``) finds more. It stops at
+the first difference and writes that text to ``wrong.json``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fastshard import FormatError
 from fastshard._core.parse.json import parse_index
 from fastshard.index.jsonfile import parse_info
-from support.index.json_oracle import Maker, told
+from support.index.json_oracle import Maker, parse_by_oracle
 
 SIZES = (None, 1 << 22)  # of the shard, bytes
 
 
-def answer(text: bytes, nbytes: int | None) -> object:
-    """Parse, and return what the oracle would."""
+def answer_of_parser(text: bytes, nbytes: int | None) -> object:
+    """Return the parser's answer in the form of the oracle's."""
     try:
         table, filesize = parse_index(text, "fuzz.json", nbytes)
     except FormatError as error:
@@ -44,7 +44,7 @@ def answer(text: bytes, nbytes: int | None) -> object:
 
 
 def has_long_number(text: bytes) -> bool:
-    """Whether `parse_info` may meet an integer that Python does not convert."""
+    """Return whether `parse_info` may meet an integer too long for Python."""
     digits = 0
     for byte in text:
         digits = digits + 1 if 0x30 <= byte <= 0x39 else 0
@@ -57,7 +57,7 @@ def try_one(text: bytes) -> None:
     if has_long_number(text):
         return
     for nbytes in SIZES:
-        if answer(text, nbytes) != told(text, nbytes):
+        if answer_of_parser(text, nbytes) != parse_by_oracle(text, nbytes):
             Path("wrong.json").write_bytes(text)
             raise AssertionError(f"wrong with {nbytes=}: {text!r}")
 
@@ -80,7 +80,7 @@ def main() -> None:
     else:
         import atheris
 
-        atheris.instrument_all()  # the oracle's paths are what it goes by
+        atheris.instrument_all()  # coverage comes from the oracle
         atheris.Setup(sys.argv, try_one)
         atheris.Fuzz()
 

@@ -10,7 +10,7 @@ import pytest
 from fastshard._core.io.prefetch import Counters
 
 
-def test_counters_count_in_threads_and_processes():
+def test_counters_add_up_over_threads_and_processes():
     memory = mmap.mmap(-1, 4096)
     counters = Counters(memory, 3)
     assert len(counters) == 3
@@ -32,7 +32,7 @@ def test_counters_count_in_threads_and_processes():
     assert [counters[i] for i in range(3)] == [0, 40_000, 1]
 
 
-def test_counters_stay_inside():
+def test_counters_check_bounds_and_alignment():
     counters = Counters(bytearray(16), 2)
     for i in (-1, 2, 2**40):
         with pytest.raises(IndexError):

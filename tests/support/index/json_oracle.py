@@ -28,8 +28,8 @@ class Pairs(list):
     """An object, with all its keys."""
 
 
-class Told(NamedTuple):
-    """What an index tells: of each member name, offset, size and info."""
+class OracleIndex(NamedTuple):
+    """Index as the oracle reads it: name, offset, size and info of each member."""
 
     members: list[tuple[str, int, int, dict[str, Any]]]
     filesize: int | None
@@ -104,7 +104,7 @@ def told_of(entry: object, name: str | None, nbytes: int | None):
     return raw.decode("utf-8", "surrogateescape"), offset, size, info
 
 
-def told(text: bytes, nbytes: int | None = None) -> Told | None:
+def parse_by_oracle(text: bytes, nbytes: int | None = None) -> OracleIndex | None:
     """Return what an index tells, or None where it is to be refused."""
     try:
         top = parsed(text)
@@ -120,7 +120,7 @@ def told(text: bytes, nbytes: int | None = None) -> Told | None:
         recorded = unsigned(known["filesize"]) if "filesize" in known else None
     except RefusedError:
         return None
-    return Told(members, recorded)
+    return OracleIndex(members, recorded)
 
 
 class Maker:
