@@ -30,7 +30,7 @@ from harness import SCALE, contenders, evict, write
 
 SHARDS, EACH, SIZE = 4, 10_000, 102_400  # members of a shard, bytes of each
 RANDOM = 2000  # samples read in random order
-WORK = 50e-6  # seconds that a consumer takes for a sample
+WORK = 50e-6  # seconds of a consumer's work on a sample
 PAGE = mmap.PAGESIZE
 
 
@@ -61,7 +61,7 @@ class Data:
         """Check that a sample begins with its number in the shard."""
         assert view[:16] == b"%016d" % (i % self.each)
 
-    def device(self) -> str:
+    def describe_readahead(self) -> str:
         """Return the readahead of the device of the shards."""
         number = os.stat(self.folder).st_dev
         name = f"{os.major(number)}:{os.minor(number)}"
@@ -82,7 +82,7 @@ def touch(view: Any) -> int:
     return len(bytes(view[::PAGE]))
 
 
-def in_order(data: Data, **options: Any) -> int:
+def scan_in_order(data: Data, **options: Any) -> int:
     ds = fastshard.open(data.folder, **options)
     total = 0
     for i, sample in enumerate(ds):
@@ -93,7 +93,7 @@ def in_order(data: Data, **options: Any) -> int:
     return total
 
 
-def direct(data: Data) -> int:
+def read_direct(data: Data) -> int:
     """Read by O_DIRECT, past the page cache: one thread, 1 MiB at a time."""
     buffer = mmap.mmap(-1, 1 << 20)
     total = 0
@@ -119,23 +119,25 @@ def read_in_order(data: Data) -> int:
 
 @contenders(
     "in order",
-    fastshard=in_order,
-    fastshard_in_256_MB=lambda data: in_order(data, max_memory="256MB"),
-    fastshard_nothing_left_in_the_cache=lambda data: in_order(
+    fastshard=scan_in_order,
+    fastshard_in_256_MB=lambda data: scan_in_order(data, max_memory="256MB"),
+    fastshard_nothing_left_in_the_cache=lambda data: scan_in_order(
         data, max_memory="256MB", keep_cache=False
     ),
-    the_mapping_touched=lambda data: in_order(data, prefetch=False),
+    the_mapping_touched=lambda data: scan_in_order(data, prefetch=False),
     read_of_1_MB=read_in_order,
-    O_DIRECT=direct,
+    O_DIRECT=read_direct,
 )
 def bench_in_order(benchmark: Any, data: Data, read: Any, turn: int) -> None:
-    benchmark.group = f"cold, in order, {data.nbytes >> 20:,} MiB ({data.device()})"
+    benchmark.group = (
+        f"cold, in order, {data.nbytes >> 20:,} MiB ({data.describe_readahead()})"
+    )
     benchmark.extra_info["operations"] = data.nbytes / 1e9
     assert read(data) >= data.nbytes
     benchmark.pedantic(read, (data,), setup=data.evict, rounds=1)
 
 
-def at_random(data: Data, work: float = 0, **options: Any) -> int:
+def read_at_random(data: Data, work: float = 0, **options: Any) -> int:
     ds = fastshard.open(data.folder, **options)
     done = 0
     for i, sample in zip(data.order, ds.iter(order=data.order), strict=True):
@@ -149,7 +151,7 @@ def at_random(data: Data, work: float = 0, **options: Any) -> int:
     return done
 
 
-def in_batches(data: Data) -> int:
+def read_batches(data: Data) -> int:
     ds = fastshard.open(data.folder)
     done = 0
     for at in range(0, len(data.order), 256):
@@ -162,17 +164,19 @@ def in_batches(data: Data) -> int:
     return done
 
 
-def preads(data: Data, threads: int) -> int:
+def pread_in_threads(data: Data, threads: int) -> int:
     fds = {path: os.open(path, os.O_RDONLY) for path in data.paths}
 
-    def some(order: list[int]) -> int:
+    def read_some(order: list[int]) -> int:
         for i in order:
             path, offset = data.extents[i]
             data.check(i, os.pread(fds[path], SIZE, offset))
         return len(order)
 
     with ThreadPoolExecutor(threads) as pool:
-        done = sum(pool.map(some, [data.order[k::threads] for k in range(threads)]))
+        done = sum(
+            pool.map(read_some, [data.order[k::threads] for k in range(threads)])
+        )
     for fd in fds.values():
         os.close(fd)
     return done
@@ -180,14 +184,16 @@ def preads(data: Data, threads: int) -> int:
 
 @contenders(
     "at random",
-    eight_threads_of_pread=lambda data: preads(data, 8),
-    fastshard=at_random,
-    fastshard_batches_of_256=in_batches,
-    the_mapping_touched=lambda data: at_random(data, prefetch=False),
-    pread=lambda data: preads(data, 1),
+    eight_threads_of_pread=lambda data: pread_in_threads(data, 8),
+    fastshard=read_at_random,
+    fastshard_batches_of_256=read_batches,
+    the_mapping_touched=lambda data: read_at_random(data, prefetch=False),
+    pread=lambda data: pread_in_threads(data, 1),
 )
 def bench_at_random(benchmark: Any, data: Data, read: Any, turn: int) -> None:
-    benchmark.group = f"cold, at random, members of 100 KiB ({data.device()})"
+    benchmark.group = (
+        f"cold, at random, members of 100 KiB ({data.describe_readahead()})"
+    )
     benchmark.extra_info["operations"] = len(data.order)
     assert read(data) == len(data.order)
     benchmark.pedantic(read, (data,), setup=data.evict, rounds=1)
@@ -195,17 +201,21 @@ def bench_at_random(benchmark: Any, data: Data, read: Any, turn: int) -> None:
 
 @contenders(
     "at random, a busy consumer",
-    fastshard=lambda data: at_random(data, WORK),
-    the_mapping_touched=lambda data: at_random(data, WORK, prefetch=False),
+    fastshard=lambda data: read_at_random(data, WORK),
+    the_mapping_touched=lambda data: read_at_random(data, WORK, prefetch=False),
 )
 def bench_busy(benchmark: Any, data: Data, read: Any, turn: int) -> None:
-    benchmark.group = f"the same, and 50 us of work a sample ({data.device()})"
+    benchmark.group = (
+        f"cold, at random, 50 us of work a sample ({data.describe_readahead()})"
+    )
     benchmark.extra_info["operations"] = len(data.order)
     assert read(data) == len(data.order)
     benchmark.pedantic(read, (data,), setup=data.evict, rounds=1)
 
 
-def held(data: Data, prefetch: bool, order: Callable[[Data], Any]) -> list[float]:
+def time_touches(
+    data: Data, prefetch: bool, order: Callable[[Data], Any]
+) -> list[float]:
     """Return the seconds of touching a byte of each sample, which holds the GIL."""
     ds = fastshard.open(data.folder, prefetch=prefetch)
     found = []
@@ -218,7 +228,7 @@ def held(data: Data, prefetch: bool, order: Callable[[Data], Any]) -> list[float
     return found
 
 
-def held_singly(data: Data, prefetch: bool) -> list[float]:
+def time_single_touches(data: Data, prefetch: bool) -> list[float]:
     """Return the seconds of touching a byte of each ``ds[i]``."""
     ds = fastshard.open(data.folder, prefetch=prefetch)
     found = []
@@ -233,12 +243,14 @@ def held_singly(data: Data, prefetch: bool) -> list[float]:
 
 @contenders(
     "the GIL held",
-    fastshard_at_random=lambda data: held(data, True, lambda d: d.order),
-    fastshard_single_reads=lambda data: held_singly(data, True),
-    the_mapping_touched_at_random=lambda data: held(data, False, lambda d: d.order),
+    fastshard_at_random=lambda data: time_touches(data, True, lambda d: d.order),
+    fastshard_single_reads=lambda data: time_single_touches(data, True),
+    the_mapping_touched_at_random=lambda data: time_touches(
+        data, False, lambda d: d.order
+    ),
 )
-def bench_held(benchmark: Any, data: Data, read: Any, turn: int) -> None:
-    benchmark.group = "the GIL held by the first touch of a cold sample, mean"
+def bench_gil_held(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = "GIL held by the first touch of a cold sample, mean"
     data.evict()
     found = read(data)
     benchmark.extra_info["us at the 99.9th percentile"] = round(
@@ -247,19 +259,19 @@ def bench_held(benchmark: Any, data: Data, read: Any, turn: int) -> None:
     benchmark.extra_info["us at worst"] = round(max(found) * 1e6, 1)
     benchmark.extra_info["operations"] = len(found)
     waits = sum(found)
-    benchmark.pedantic(time.sleep, (waits,), rounds=1)  # the sum, slept
+    benchmark.pedantic(time.sleep, (waits,), rounds=1)  # reports the sum as the time
 
 
-def lateness(data: Data, prefetch: bool) -> list[float]:
+def measure_delays(data: Data, prefetch: bool) -> list[float]:
     """Return the delays, in seconds, of a sleeping thread during a cold scan."""
-    late: list[float] = []
+    delays: list[float] = []
     done = threading.Event()
 
     def sleeper() -> None:
         while not done.is_set():
             begun = time.perf_counter()
             time.sleep(0.0005)
-            late.append(time.perf_counter() - begun - 0.0005)
+            delays.append(time.perf_counter() - begun - 0.0005)
 
     thread = threading.Thread(target=sleeper)
     thread.start()
@@ -267,24 +279,24 @@ def lateness(data: Data, prefetch: bool) -> list[float]:
         touch(sample["bin"])
     done.set()
     thread.join()
-    return late
+    return delays
 
 
 @contenders(
     "lateness",
-    fastshard=lambda data: lateness(data, True),
-    the_mapping_touched=lambda data: lateness(data, False),
+    fastshard=lambda data: measure_delays(data, True),
+    the_mapping_touched=lambda data: measure_delays(data, False),
 )
-def bench_late(benchmark: Any, data: Data, read: Any, turn: int) -> None:
-    benchmark.group = "how late a thread that sleeps 0.5 ms is during a cold scan, p99"
+def bench_delays(benchmark: Any, data: Data, read: Any, turn: int) -> None:
+    benchmark.group = "delay of a thread that sleeps 0.5 ms, during a cold scan, p99"
     data.evict()
-    late = sorted(read(data))
-    benchmark.extra_info["ms at worst"] = round(late[-1] * 1e3, 2)
-    benchmark.pedantic(time.sleep, (late[int(len(late) * 0.99)],), rounds=1)
+    delays = sorted(read(data))
+    benchmark.extra_info["ms at worst"] = round(delays[-1] * 1e3, 2)
+    benchmark.pedantic(time.sleep, (delays[int(len(delays) * 0.99)],), rounds=1)
 
 
-def warm_scan(data: Data, prefetch: bool) -> int:
-    """Read all bytes, as a consumer would."""
+def scan_warm(data: Data, prefetch: bool) -> int:
+    """Return the crc32 of each sample, combined by xor."""
     found = 0
     for sample in fastshard.open(data.folder, prefetch=prefetch):
         found ^= zlib.crc32(sample["bin"])
@@ -293,19 +305,19 @@ def warm_scan(data: Data, prefetch: bool) -> int:
 
 @contenders(
     "warm",
-    fastshard_without_prefetch=lambda data: warm_scan(data, False),
-    fastshard=lambda data: warm_scan(data, True),
+    fastshard_without_prefetch=lambda data: scan_warm(data, False),
+    fastshard=lambda data: scan_warm(data, True),
 )
 def bench_warm(benchmark: Any, data: Data, read: Any, turn: int) -> None:
     benchmark.group = "warm, in order, crc32 of each sample of 100 KiB"
     benchmark.extra_info["operations"] = data.count
-    expected = warm_scan(data, False)
+    expected = scan_warm(data, False)
     read_in_order(data)  # into the page cache
     assert read(data) == expected
     benchmark.pedantic(read, (data,), rounds=3)
 
 
-def visits(shard: fastshard.TarShard, order: list[int]) -> int:
+def visit_members(shard: fastshard.TarShard, order: list[int]) -> int:
     for i in order:
         shard[i]
     return len(order)
@@ -313,17 +325,19 @@ def visits(shard: fastshard.TarShard, order: list[int]) -> int:
 
 @contenders(
     "visits",
-    first=lambda shard, order: visits(shard, order),
-    first_unwatched=lambda shard, order: visits(shard, order),
-    first_while_some_of_the_file_is_missing=lambda shard, order: visits(shard, order),
-    later=lambda shard, order: visits(shard, order),
+    first=lambda shard, order: visit_members(shard, order),
+    first_unwatched=lambda shard, order: visit_members(shard, order),
+    first_while_some_of_the_file_is_missing=lambda shard, order: visit_members(
+        shard, order
+    ),
+    later=lambda shard, order: visit_members(shard, order),
 )
 def bench_visits(
     benchmark: Any, data: Data, read: Any, turn: int, request: pytest.FixtureRequest
 ) -> None:
     who = benchmark.extra_info["who"]
     benchmark.group = "visits of warm members of 100 KiB by shard[i], random"
-    count = data.each - 20  # the last stay untouched, and may be missing
+    count = data.each - 20  # the last 20 stay untouched and may be uncached
     order = random.Random(turn).sample(range(count), count)  # an epoch
     benchmark.extra_info["operations"] = len(order)
     path = data.paths[0]
@@ -337,7 +351,7 @@ def bench_visits(
             os.close(fd)
         shard = fastshard.open_shard(path, prefetch="unwatched" not in who)
         if who == "later":
-            visits(shard, order)
+            visit_members(shard, order)
         return (shard, order), {}
 
     benchmark.pedantic(read, setup=opened, rounds=5)
@@ -353,7 +367,7 @@ def resident(data: Data) -> int:
         )
 
 
-def scan_watching(data: Data, **options: Any) -> float:
+def scan_for_peak(data: Data, **options: Any) -> float:
     """Scan; return the peak MB of resident files above those before the scan."""
     before = resident(data)
     most = 0
@@ -366,11 +380,11 @@ def scan_watching(data: Data, **options: Any) -> float:
 
 @contenders(
     "memory",
-    fastshard_in_256_MB=lambda data: scan_watching(data, max_memory="256MB"),
-    fastshard_in_256_MB_nothing_left_in_the_cache=lambda data: scan_watching(
+    fastshard_in_256_MB=lambda data: scan_for_peak(data, max_memory="256MB"),
+    fastshard_in_256_MB_nothing_left_in_the_cache=lambda data: scan_for_peak(
         data, max_memory="256MB", keep_cache=False
     ),
-    fastshard_without_a_bound=scan_watching,
+    fastshard_without_a_bound=scan_for_peak,
 )
 def bench_memory(benchmark: Any, data: Data, read: Any, turn: int) -> None:
     benchmark.group = f"cold scan of {data.nbytes >> 20:,} MiB, time a GB, and memory"

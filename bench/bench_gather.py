@@ -1,4 +1,4 @@
-"""Gather: many members copied into one reused buffer.
+"""Gathers of many members into one reused buffer.
 
 pytest bench/bench_gather.py
 
@@ -91,8 +91,8 @@ def bench_gather(
     benchmark.pedantic(read, (rows,), rounds=7)
 
 
-class Others:
-    """Return the same samples in the formats of other readers."""
+class Rivals:
+    """Readers of the same samples, each in a format of its own."""
 
     def __init__(self, rows: Rows, folder: Path) -> None:
         self.rows = rows
@@ -103,7 +103,7 @@ class Others:
         self._webshart: Any = None
         self._wids: Any = None
 
-    def into(self, k: int, data: Any) -> None:
+    def copy_row(self, k: int, data: Any) -> None:
         self.out[k] = np.frombuffer(data, np.uint8)
 
     def lmdb(self) -> None:
@@ -117,7 +117,7 @@ class Others:
         for order in self.rows.orders:
             with self._lmdb.begin(buffers=True) as found:
                 for k, i in enumerate(order.tolist()):
-                    self.into(k, found.get(b"%08d" % i))
+                    self.copy_row(k, found.get(b"%08d" % i))
 
     def bagz(self) -> None:
         import bagz
@@ -131,7 +131,7 @@ class Others:
             self._bagz = bagz.Reader(str(path))
         for order in self.rows.orders:
             for k, data in enumerate(self._bagz.read_indices(order.tolist())):
-                self.into(k, data)
+                self.copy_row(k, data)
 
     def webshart(self) -> None:
         import webshart
@@ -144,7 +144,7 @@ class Others:
             requests = [(0, i) for i in order.tolist()]
             found = webshart.read_files_batch(self._webshart, requests)
             for k, data in enumerate(found):
-                self.into(k, data)
+                self.copy_row(k, data)
 
     def wids(self) -> None:
         import wids
@@ -156,7 +156,7 @@ class Others:
             )
         for order in self.rows.orders:
             for k, i in enumerate(order.tolist()):
-                self.into(k, self._wids[i][".bin"].getvalue())
+                self.copy_row(k, self._wids[i][".bin"].getvalue())
 
     def fastshard(self) -> None:
         by_fastshard(self.rows, 1)
@@ -170,21 +170,21 @@ class Others:
 
 @contenders(
     "samples moved",
-    fastshard_1_thread=Others.fastshard,
-    fastshard=Others.fastshard_threads,
-    memcpy=Others.memcpy,
-    LMDB=Others.lmdb,
-    bagz=Others.bagz,
-    webshart=Others.webshart,
-    wids=Others.wids,
+    fastshard_1_thread=Rivals.fastshard,
+    fastshard=Rivals.fastshard_threads,
+    memcpy=Rivals.memcpy,
+    LMDB=Rivals.lmdb,
+    bagz=Rivals.bagz,
+    webshart=Rivals.webshart,
+    wids=Rivals.wids,
 )
 def bench_samples_moved(
     benchmark: Any,
     tmp_path: Path,
-    read: Callable[[Others], None],
+    read: Callable[[Rivals], None],
     turn: int,
 ) -> None:
-    if read is Others.wids:
+    if read is Rivals.wids:
         pytest.importorskip("torch", reason="wids needs it")
     from harness import SCALE, write
 
@@ -194,9 +194,9 @@ def bench_samples_moved(
         tmp_path / "shard" / "s.tar", "ustar", max(int(count * SCALE), 300), size
     )
     rows = Rows(tar, batch)
-    others = Others(rows, tmp_path)
-    read(others)
+    rivals = Rivals(rows, tmp_path)
+    read(rivals)
     rows.check()
     benchmark.group = "samples of 105,000 bytes moved into one buffer of 256"
     benchmark.extra_info["operations"] = rows.count
-    benchmark.pedantic(read, (others,), rounds=7)
+    benchmark.pedantic(read, (rivals,), rounds=7)

@@ -1,4 +1,4 @@
-"""Opening shards: header scans, warm and cold, in threads; grouping; memory.
+"""Header scans, warm, cold and in threads; grouping; memory of open shards.
 
 pytest bench/bench_scan.py
 """
@@ -186,19 +186,19 @@ def bench_grouping(benchmark: Any, million: Any, read: Any, turn: int) -> None:
 
 MEMORY = """
 import sys, tarfile, fastshard
-def anonymous():
+def anonymous_bytes():
     with open("/proc/self/smaps_rollup") as file:
         return next(int(l.split()[1]) for l in file if l.startswith("Anonymous")) * 1024
-def opened(path):
+def open_shard(path):
     if sys.argv[1] == "fastshard":
         return fastshard.open_shard(path)
     tar = tarfile.open(path, "r:")
     tar.getmembers()
     return tar
-small = opened(sys.argv[2])
-before = anonymous()
-large = opened(sys.argv[3])
-print(anonymous() - before)
+small = open_shard(sys.argv[2])
+before = anonymous_bytes()
+large = open_shard(sys.argv[3])
+print(anonymous_bytes() - before)
 """
 
 

@@ -1,4 +1,4 @@
-"""Threads that read one shard, with a handle each.
+"""Reads of one shard by several threads, each with its own handle.
 
 pytest bench/bench_threads.py
 
@@ -27,20 +27,20 @@ LARGE = 2500, 102_400
 Work = Callable[[fastshard.TarShard, Sequence[int]], object]
 
 
-def views(shard: fastshard.TarShard, order: Sequence[int]) -> int:
+def read_views(shard: fastshard.TarShard, order: Sequence[int]) -> int:
     for i in order:
         shard[i]
     return len(order)
 
 
-def names(shard: fastshard.TarShard, order: Sequence[int]) -> int:
+def read_by_name(shard: fastshard.TarShard, order: Sequence[int]) -> int:
     listed = shard.names[:200]
     for i in order:
         shard[listed[i % 200]]
     return len(order)
 
 
-def arrays(shard: fastshard.TarShard, order: Sequence[int]) -> int:
+def read_arrays(shard: fastshard.TarShard, order: Sequence[int]) -> int:
     bound = shard.array  # a look-up counts references to a shared object
     for i in order:
         bound(i)
@@ -63,15 +63,15 @@ def scan(shard: fastshard.TarShard, order: Sequence[int]) -> int:
 
 
 KINDS: dict[str, tuple[Work, tuple[int, int], bool]] = {
-    "shard[i]": (views, SMALL, False),
-    "shard[name]": (names, SMALL, False),
-    "shard.array(i)": (arrays, SMALL, True),
+    "shard[i]": (read_views, SMALL, False),
+    "shard[name]": (read_by_name, SMALL, False),
+    "shard.array(i)": (read_arrays, SMALL, True),
     "read_into, 64 members of 100 KiB": (gather, LARGE, False),
     "scan and crc32, members of 100 KiB": (scan, LARGE, False),
 }
 
 
-def run(
+def run_threads(
     shard: fastshard.TarShard, work: Work, order: Sequence[int], threads: int
 ) -> None:
     def one(_: int) -> None:
@@ -85,8 +85,8 @@ def run(
 
 @contenders(
     "threads",
-    one_thread=lambda shard, work, order: run(shard, work, order, 1),
-    four_threads=lambda shard, work, order: run(shard, work, order, 4),
+    one_thread=lambda shard, work, order: run_threads(shard, work, order, 1),
+    four_threads=lambda shard, work, order: run_threads(shard, work, order, 4),
 )
 @pytest.mark.parametrize("kind", KINDS)
 def bench_threads(

@@ -53,7 +53,7 @@ def expect_error(read):
         print(type(error).__name__, error)
     else:
         raise SystemExit("no error")
-def ways(ds, i):
+def reads(ds, i):
     yield lambda: ds[i]["bin"]
     yield lambda: bytes(ds[i]["bin"])
     yield lambda: [bytes(s["bin"]) for s in ds]
@@ -138,7 +138,7 @@ def test_pread_detects_every_write(path, is_cold, touched_before, change):
     code = (
         f"if {touched_before}: expect_old(ds)\n"
         f"{change}\n"
-        "for read in ways(ds, 30): expect_error(read)\n"
+        "for read in reads(ds, 30): expect_error(read)\n"
     )
     out = run(path, "pread", code)
     assert out.count("FormatError") == 10
@@ -151,7 +151,7 @@ def test_a_truncated_mapped_file_gives_errors(path, mode, size):
     out = run(
         path,
         mode,
-        f"os.truncate(path, {size})\nfor read in ways(ds, 30): expect_error(read)\n",
+        f"os.truncate(path, {size})\nfor read in reads(ds, 30): expect_error(read)\n",
     )
     assert out.count("FormatError") == 10
     assert out.count("was truncated") == 10
@@ -161,7 +161,7 @@ def test_a_truncated_mapped_file_gives_errors(path, mode, size):
 def test_check_size_detects_a_truncation_at_every_read(path, mode):
     code = (
         "expect_old(ds)\nos.truncate(path, 60_000)\n"
-        "for read in ways(ds, 30): expect_error(read)\n"
+        "for read in reads(ds, 30): expect_error(read)\n"
     )
     out = run(path, mode, code, check_size=True)
     assert out.count("was truncated") == 10
@@ -218,6 +218,6 @@ def test_errors_of_scans_can_be_skipped(path):
     assert found + skipped == COUNT
 
 
-def test_touching_a_file_is_writing_to_it(path):
-    code = "os.utime(path)\nfor read in ways(ds, 1): expect_error(read)\n"
+def test_a_changed_mtime_counts_as_a_write(path):
+    code = "os.utime(path)\nfor read in reads(ds, 1): expect_error(read)\n"
     assert "written to after it was opened" in run(path, "pread", code)

@@ -1,4 +1,4 @@
-"""Views keep the file mapped, and nothing else does."""
+"""Lifetimes of shards, views and mappings."""
 
 import copy
 import gc
@@ -24,7 +24,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @linux
 @pytest.mark.parametrize("mode", ["mmap", "private"])
 def test_the_last_view_unmaps(shard_path, members, mode):
-    gc.disable()  # reference counts alone must do it
+    gc.disable()  # reference counts alone must unmap
     try:
         shard = fastshard.open_shard(shard_path, mode=mode)
         views = [shard[0], shard.array("000.jpg", "u1"), np.frombuffer(shard[5], "u1")]
@@ -138,7 +138,7 @@ def test_an_exception_in_a_with_block_closes(shard_path):
     assert shard.closed
 
 
-def test_views_and_mappings_are_made_by_shards_alone():
+def test_views_and_mappings_have_no_constructor():
     with pytest.raises(TypeError):
         View()
     with pytest.raises(BufferError):
@@ -155,7 +155,7 @@ def resident():
 
 @linux
 @not_sanitized
-def test_memory_does_not_grow(shard_path):
+def test_repeated_opens_and_views_leak_no_memory(shard_path):
     """100,000 opens, closes and views, after some that fill the allocators' pools."""
 
     def churn(rounds):
@@ -180,7 +180,7 @@ def test_memory_does_not_grow(shard_path):
 
 
 @linux
-def test_faults_leak_nothing(shard_path):
+def test_failed_opens_leak_nothing(shard_path):
     data = shard_path.read_bytes()
     shard_path.write_bytes(data[:700])
 
@@ -204,7 +204,7 @@ from fastshard._core.io.source import MappedFile
 
 shard = fastshard.open_shard(sys.argv[1], prefetch=False)
 for _ in range(int(sys.argv[2])):
-    bytes(shard[0])  # 0: the first view of a handle is made by the collection's caller
+    bytes(shard[0])  # without a round, the first view runs the collection
 kept = []
 
 
@@ -230,7 +230,7 @@ print(bytes(view).decode())
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_shard_that_a_collection_closes_while_a_view_is_made(tmp_path, before):
+def test_a_collection_may_close_the_shard_while_a_view_is_made(tmp_path, before):
     path = write_tar(tmp_path / "a.tar", {"a.txt": b"right"})
     command = [sys.executable, "-c", CLOSES, str(path), str(before)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -238,7 +238,7 @@ def test_a_shard_that_a_collection_closes_while_a_view_is_made(tmp_path, before)
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_whatever_holds_a_views_memory_is_alive(tmp_path, before):
+def test_every_object_over_a_view_blocks_a_strict_close(tmp_path, before):
     path = write_tar(tmp_path / "a.tar", {"a.bin": bytes(range(100))})
     holds = [
         lambda view: np.ndarray(10, "u1", view),

@@ -26,17 +26,17 @@ def run(code, *arguments, before=()):
     return done.stdout
 
 
-def test_more_shards_than_descriptors_and_mappings(tmp_path):
-    """20,000 shards with 1,024 descriptors; the files are links to a few."""
-    few = [
+def test_more_shards_than_descriptors_are_read(tmp_path):
+    """20,000 shards with 1,024 descriptors; the files are links to a sources."""
+    sources = [
         write_tar(tmp_path / f"source-{k}", {f"{k}.x": b"%d" % k * 600})
         for k in range(10)
     ]
     folder = tmp_path / "many"
     folder.mkdir()
     for k in range(SHARDS):
-        os.link(few[k % 10], folder / f"{k:05d}.tar")
-    evict(*few)
+        os.link(sources[k % 10], folder / f"{k:05d}.tar")
+    evict(*sources)
     code = (
         "import random, resource, sys, fastshard\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))\n"
@@ -56,7 +56,7 @@ def test_more_shards_than_descriptors_and_mappings(tmp_path):
     run(code, folder)
 
 
-def test_a_sparse_file_of_more_than_4_gib(tmp_path):
+def test_a_sparse_file_of_more_than_4_gib_is_read(tmp_path):
     small = write_tar(tmp_path / "small.tar", {"a.x": b"", "b.y": b"second"}, form=1)
     first, second = small.read_bytes()[:512], small.read_bytes()[512:1536]
     path = tmp_path / "sparse.tar"
@@ -107,25 +107,25 @@ READS = (
 )
 
 
-def shards(folder):
+def write_shard(folder):
     data = {f"{i:03d}.x": bytes([i]) * (i * 999) for i in range(60)}
     path = write_tar(folder / "s.tar", data)
     fastshard.build_index(folder)
     return path
 
 
-def test_tmpfs():
+def test_shards_on_tmpfs():
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        shards(Path(name))
+        write_shard(Path(name))
         assert run(READS, name) == "all right\n"
 
 
 @pytest.mark.parametrize("kind", ["overlay", "read-only"])
-def test_mounts(tmp_path, kind):
+def test_shards_on_overlay_and_read_only_mounts(tmp_path, kind):
     folders = {name: tmp_path / name for name in ("lower", "upper", "work", "merged")}
     for folder in folders.values():
         folder.mkdir()
-    evict(shards(folders["lower"]))
+    evict(write_shard(folders["lower"]))
     options = ",".join(
         f"{name}dir={folders[name]}" for name in ("lower", "upper", "work")
     )
@@ -140,8 +140,8 @@ def test_mounts(tmp_path, kind):
     script = tmp_path / "reads.py"
     script.write_text(READS)
     command = f"{mount} && {sys.executable} {script} {folders['merged']}"
-    where = os.environ | {"PYTHONPATH": str(Path(fastshard.__file__).parents[1])}
+    env = os.environ | {"PYTHONPATH": str(Path(fastshard.__file__).parents[1])}
     done = subprocess.run(
-        [unshare, "-m", "sh", "-c", command], capture_output=True, text=True, env=where
+        [unshare, "-m", "sh", "-c", command], capture_output=True, text=True, env=env
     )
     assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr

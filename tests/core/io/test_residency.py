@@ -25,8 +25,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def total(folder, of):
-    return sum(of(path) for path in folder.glob("*.tar"))
+def total(folder, measure):
+    return sum(measure(path) for path in folder.glob("*.tar"))
 
 
 def peaks(folder, order=None, **options):
@@ -64,7 +64,7 @@ def test_keep_cache_false_bounds_the_page_cache(folder, shuffled):
     evict(*folder.glob("*.tar"))
     most, most_cached = peaks(folder, order, max_memory="16MiB", keep_cache=False)
     assert most <= 16 * MB
-    assert most_cached <= 45 * MB  # of 60: read-ahead around the pieces of 16
+    assert most_cached <= 45 * MB  # of 60 MB: pieces of 16 MB and their readahead
     gc.collect()
     assert total(folder, cached) <= 8 * MB
 
@@ -121,7 +121,7 @@ def test_memory_info_counts_mapped_resident_and_buffered_bytes(folder):
     assert pread.memory_info()["mapped"] == 0
 
 
-def test_bad_bounds_are_refused(folder):
+def test_bad_memory_bounds_are_refused(folder):
     for bound in (0, -1, "much"):
         with pytest.raises(ValueError, match="size"):
             fastshard.open(folder, max_memory=bound)

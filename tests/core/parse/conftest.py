@@ -1,4 +1,4 @@
-"""Tars made of blocks."""
+"""Fixture of tars made of raw blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress and interrupts inside one large shard, in processes of their own."""
+"""Progress and interrupts within one large shard, in child processes."""
 
 import fcntl
 import os
@@ -91,7 +91,7 @@ WORK = {
 
 @not_sanitized
 @pytest.mark.parametrize("work", WORK)
-def test_an_interrupt_ends_the_work_inside_a_shard(slow_to_scan, slow_to_hash, work):
+def test_an_interrupt_ends_work_within_a_shard(slow_to_scan, slow_to_hash, work):
     code, slow, arguments = WORK[work]
     path = slow_to_hash if slow == "hash" else slow_to_scan
     files = set(os.listdir(path.parent))
@@ -111,28 +111,28 @@ def test_an_interrupt_ends_the_work_inside_a_shard(slow_to_scan, slow_to_hash, w
 
 
 @not_sanitized
-def test_progress_is_shown_by_bytes_inside_a_shard(slow_to_hash):
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))
+def test_progress_counts_bytes_within_a_shard(slow_to_hash):
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))
     child = subprocess.Popen(
         [sys.executable, "-c", COMMAND, slow_to_hash, "--hash"],
         stdout=subprocess.DEVNULL,
-        stderr=theirs,
+        stderr=terminal,
     )
-    os.close(theirs)
-    shown = b""
-    with child, os.fdopen(ours, "rb", 0) as screen:
+    os.close(terminal)
+    output = b""
+    with child, os.fdopen(controller, "rb", 0) as screen:
         reader = threading.Timer(30, child.send_signal, [signal.SIGINT])
         reader.start()
         try:
-            while shown.count(b"B/s") < 5:
-                shown += screen.read(4096)
+            while output.count(b"B/s") < 5:
+                output += screen.read(4096)
         finally:
             reader.cancel()
             child.send_signal(signal.SIGINT)
         child.wait(60)
-    assert b"indexing" in shown
-    assert b"/42.9G" in shown
+    assert b"indexing" in output
+    assert b"/42.9G" in output
 
 
 def test_hashing_reports_its_progress(tmp_path):
@@ -146,15 +146,15 @@ def test_hashing_reports_its_progress(tmp_path):
     assert len(seen) > 6
     assert path.stat().st_size // 2 < seen[-1] <= path.stat().st_size
 
-    def enough(done):
+    def stop_after_a_mebibyte(done):
         if done > 1 << 20:
-            raise KeyError("enough")
+            raise KeyError("stopped")
 
-    with LocalFile(str(path)) as file, pytest.raises(KeyError, match="enough"):
-        compute_hashes(file, shard.parts()[1], enough)
+    with LocalFile(str(path)) as file, pytest.raises(KeyError, match="stopped"):
+        compute_hashes(file, shard.parts()[1], stop_after_a_mebibyte)
 
 
-def test_a_broken_shard_ends_the_work_on_others(tmp_path, slow_to_scan):
+def test_a_broken_shard_stops_work_on_the_others(tmp_path, slow_to_scan):
     (tmp_path / "0.tar").write_bytes(b"junk" * 1000)
     os.link(slow_to_scan, tmp_path / "1.tar")
     started = time.monotonic()
@@ -164,7 +164,7 @@ def test_a_broken_shard_ends_the_work_on_others(tmp_path, slow_to_scan):
     assert sorted(os.listdir(tmp_path)) == ["0.tar", "1.tar"]
 
 
-def test_many_shards_are_all_counted(tmp_path):
+def test_every_shard_gets_an_index(tmp_path):
     for i in range(40):
         write_tar(tmp_path / f"{i}.tar", {f"{i}.x": padded(b"x")})
     made = fastshard.build_index(tmp_path, threads=3)

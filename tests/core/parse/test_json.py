@@ -11,7 +11,7 @@ import pytest
 from fastshard import FormatError
 from fastshard._core.parse.json import parse_index
 from fastshard.index.jsonfile import parse_info
-from support.index.json_oracle import Maker, told
+from support.index.json_oracle import Maker, parse_by_oracle
 from support.marks import SANITIZED, not_sanitized
 
 NAMED = '{"filesize":4096,"files":{"a.jpg":{"offset":512,"length":4}}}'
@@ -30,31 +30,31 @@ def read_members(table):
     ]
 
 
-def parsed(text, nbytes=None):
+def parse(text, nbytes=None):
     table, filesize = parse_index(text, "s.json", nbytes)
     return read_members(table), filesize
 
 
-def agrees(text, nbytes=None):
+def agrees_with_oracle(text, nbytes=None):
     """Compare with the oracle; return whether the text is an index."""
-    expected = told(text, nbytes)
+    expected = parse_by_oracle(text, nbytes)
     if expected is None:
         with pytest.raises(FormatError) as caught:
             parse_index(text, "s.json", nbytes)
         assert 0 <= caught.value.offset <= len(text)
         return False
-    assert parsed(text, nbytes) == tuple(expected)
+    assert parse(text, nbytes) == tuple(expected)
     return True
 
 
-def one(entry):
+def index_of_one(entry):
     return f'{{"files":{{"a":{entry}}}}}'.encode()
 
 
-def skipped(value):
+def indexes_with(value):
     """Return indexes with a value that is skipped, at the top and in a member."""
     top = f'{{"x":{value},"files":{{}}}}'
-    return [top.encode(), one(f'{{"offset":0,"length":0,"x":{value}}}')]
+    return [top.encode(), index_of_one(f'{{"offset":0,"length":0,"x":{value}}}')]
 
 
 @pytest.mark.parametrize("seed", range(60 if SANITIZED else 150))
@@ -63,15 +63,15 @@ def test_same_answer_as_the_oracle(seed):
     good = 0
     for _ in range(40):
         text = maker.index()
-        good += agrees(text)
-        agrees(text, 1 << 22)
-        agrees(maker.damaged(text))
+        good += agrees_with_oracle(text)
+        agrees_with_oracle(text, 1 << 22)
+        agrees_with_oracle(maker.damaged(text))
     assert good > 10
 
 
 def test_every_truncation_is_refused():
     text = SMALL.encode()
-    assert agrees(text)
+    assert agrees_with_oracle(text)
     for n in range(len(text)):
         with pytest.raises(FormatError) as caught:
             parse_index(text[:n], "s.json")
@@ -81,7 +81,7 @@ def test_every_truncation_is_refused():
 @pytest.mark.parametrize(
     "text", [NAMED, LISTED, SMALL], ids=["named", "listed", "small"]
 )
-def test_every_byte_flipped(text):
+def test_every_changed_byte_gets_the_oracle_s_answer(text):
     values = (
         range(256) if not SANITIZED else b'"\\{}[],:0-. eu\x00\x1f\x7f\x80\xc3\xed\xff'
     )
@@ -90,18 +90,18 @@ def test_every_byte_flipped(text):
         changed = bytearray(text.encode())
         for value in values:
             changed[at] = value
-            good += agrees(bytes(changed))
+            good += agrees_with_oracle(bytes(changed))
     assert good
 
 
 @pytest.mark.parametrize("size", ["size", "length"])
 @pytest.mark.parametrize("name", ["path", "fname", "filename"])
-def test_every_alias_in_any_order(size, name):
+def test_aliases_of_keys_come_in_any_order(size, name):
     pairs = {"offset": "512", size: "4", name: '"n"'}
     for order in itertools.permutations(pairs):
         entry = "{" + ",".join(f'"{key}":{pairs[key]}' for key in order) + "}"
-        assert parsed(one(entry)) == ([("n", 512, 4, {})], None)
-        assert parsed(f'{{"files":[{entry}]}}'.encode())[0] == [("n", 512, 4, {})]
+        assert parse(index_of_one(entry)) == ([("n", 512, 4, {})], None)
+        assert parse(f'{{"files":[{entry}]}}'.encode())[0] == [("n", 512, 4, {})]
 
 
 def test_keys_may_be_escaped():
@@ -116,7 +116,9 @@ def test_keys_may_be_escaped():
 
 
 def test_a_member_s_own_path_overrides_its_key():
-    assert parsed(one('{"offset":1,"size":2,"path":"b"}'))[0] == [("b", 1, 2, {})]
+    assert parse(index_of_one('{"offset":1,"size":2,"path":"b"}'))[0] == [
+        ("b", 1, 2, {})
+    ]
 
 
 def test_members_are_sorted_by_offset_and_equal_offsets_keep_their_order():
@@ -129,14 +131,14 @@ def test_members_are_sorted_by_offset_and_equal_offsets_keep_their_order():
         for i, offset in enumerate(offsets)
     ]
 
-    members, _ = parsed(json.dumps({"files": files}).encode())
+    members, _ = parse(json.dumps({"files": files}).encode())
 
     assert [(m[1], m[2]) for m in members] == sorted(zip(offsets, itertools.count()))
     assert all(m[0] == f"é{m[2]}" for m in members)
     assert all(m[3] == ({"x": m[2]} if m[2] % 3 else {}) for m in members)
 
 
-def test_a_repeated_name_stays_by_position():
+def test_members_of_one_name_are_all_kept():
     text = b'{"files":{"a":{"offset":9,"size":1},"a":{"offset":2,"size":2}}}'
 
     table, _ = parse_index(text, "s.json")
@@ -161,13 +163,13 @@ def test_infos_are_slices_of_the_text():
 @pytest.mark.parametrize(
     "text", [b"[1]", b"{", b'{"a":NaN}', b"\xff", b"[" * 9999, b"{}\0"]
 )
-def test_info_that_is_no_object_is_refused(text):
+def test_info_other_than_an_object_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         parse_info(text)
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1023, 1024, 1025, 5000])
-def test_tables_of_any_size(count):
+def test_indexes_of_any_size_are_parsed(count):
     files = {
         f"{i}": {"offset": i, "size": 1, "x": "é" * (i % 70)} for i in range(count)
     }
@@ -186,11 +188,11 @@ def test_tables_of_any_size(count):
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_bytes(kind):
-    assert parsed(kind(NAMED.encode())) == ([("a.jpg", 512, 4, {})], 4096)
+def test_any_bytes_like_object_is_parsed(kind):
+    assert parse(kind(NAMED.encode())) == ([("a.jpg", 512, 4, {})], 4096)
 
 
-def test_wrong_arguments():
+def test_wrong_arguments_are_refused():
     with pytest.raises(TypeError):
         parse_index(NAMED, "s.json")
     with pytest.raises(TypeError):
@@ -240,13 +242,13 @@ def test_wrong_arguments():
     ],
 )
 def test_errors_have_the_byte_and_the_reason(text, at, reason):
-    assert told(text.encode()) is None
+    assert parse_by_oracle(text.encode()) is None
     with pytest.raises(FormatError, match=reason) as caught:
         parse_index(text.encode(), "s.json")
     assert (caught.value.path, caught.value.offset) == ("s.json", at)
 
 
-def test_an_extent_outside_the_shard_names_its_member():
+def test_the_error_of_an_extent_outside_the_shard_names_the_member():
     text = (
         b'{"files":{"a":{"offset":512,"size":8}, "\\udc80b":{"offset":1000,"size":25}}}'
     )
@@ -257,7 +259,7 @@ def test_an_extent_outside_the_shard_names_its_member():
 
     assert caught.value.member == "\udc80b"
     assert caught.value.offset == text.index(b'{"offset":1000')
-    huge = one('{"offset":1,"size":18446744073709551615}')
+    huge = index_of_one('{"offset":1,"size":18446744073709551615}')
     with pytest.raises(FormatError, match="beyond"):
         parse_index(huge, "s.json", 4096)
 
@@ -273,22 +275,22 @@ BAD = r"""01 - -01 1. .1 1e 1e+ +1 0x1 1_0 NaN Infinity -Infinity True 'a' [1,] 
 @pytest.mark.parametrize(
     "value", [*GOOD.split(), '"\x7f"', "9" * 9999, "0." + "0" * 9999]
 )
-def test_values_that_may_be_skipped(value):
-    for text in skipped(value):
-        assert told(text) is not None
+def test_valid_values_are_skipped(value):
+    for text in indexes_with(value):
+        assert parse_by_oracle(text) is not None
         assert parse_index(text, "s.json")
 
 
 @pytest.mark.parametrize("value", [*BAD.split(), "", "1 1", "\x0b1", "\u00a01", '"\t"'])
-def test_values_that_are_refused(value):
-    for text in skipped(value):
-        assert told(text) is None
+def test_invalid_values_are_refused(value):
+    for text in indexes_with(value):
+        assert parse_by_oracle(text) is None
         with pytest.raises(FormatError):
             parse_index(text, "s.json")
 
 
-@pytest.mark.parametrize("place", ["name", "value"])
-def test_utf8_is_checked_whole(place):
+@pytest.mark.parametrize("kind", ["name", "value"])
+def test_utf8_is_validated(kind):
     """All sequences of one and two bytes, and the limits of longer ones."""
     bad = [bytes(b) for b in itertools.product(range(0x80, 256), repeat=1)]
     bad += [
@@ -305,17 +307,17 @@ def test_utf8_is_checked_whole(place):
         b"\xed\x9f\xbf",
         b"\xe2\x82",
     ]
-    template = one(
+    template = index_of_one(
         '{"offset":0,"size":0,"x":"?"}'
-        if place == "value"
+        if kind == "value"
         else '{"offset":0,"size":0,"path":"?"}'
     )
     for padding in (b"", b"x" * 15):
         for part in bad:
-            agrees(template.replace(b"?", padding + part))
+            agrees_with_oracle(template.replace(b"?", padding + part))
 
 
-def nested(levels):
+def nested_texts(levels):
     inside = levels - 1
     yield '{"files":{},"x":' + "[" * inside + "]" * inside + "}"
     yield '{"files":{},"x":' + '{"a":' * inside + "1" + "}" * inside + "}"
@@ -332,14 +334,14 @@ def nested(levels):
 
 def test_depth_is_bounded():
     for levels in (4, 5, 63, 64):
-        assert all(agrees(text.encode()) for text in nested(levels))
+        assert all(agrees_with_oracle(text.encode()) for text in nested_texts(levels))
     for levels in (65, 66, 129, 130, 100_001):
-        for text in nested(levels):
+        for text in nested_texts(levels):
             with pytest.raises(FormatError, match="more than 64"):
                 parse_index(text.encode(), "s.json")
 
 
-def test_the_number_of_keys_at_the_top_is_bounded():
+def test_the_number_of_top_level_keys_is_bounded():
     keys = ",".join(f'"{i}":0' for i in range(255))
     assert parse_index(f'{{{keys},"files":{{}}}}'.encode(), "s.json")
     with pytest.raises(FormatError, match="more than 256 keys"):
@@ -347,7 +349,7 @@ def test_the_number_of_keys_at_the_top_is_bounded():
 
 
 @not_sanitized
-def test_any_order_takes_little_time():
+def test_sorting_takes_little_time_in_any_order():
     orders = {"random": random.Random(0).shuffle, "reversed": list.reverse}
     for order in orders.values():
         files = [{"path": f"{i}", "offset": i * 512, "size": 9} for i in range(100_000)]
@@ -355,11 +357,11 @@ def test_any_order_takes_little_time():
         text = json.dumps({"files": files}).encode()
         started = time.perf_counter()
         table, _ = parse_index(text, "s.json")
-        assert time.perf_counter() - started < 1  # about 5 ms; squares would be minutes
+        assert time.perf_counter() - started < 1  # 5 ms; quadratic: minutes
         assert table.name_of(77) == "77"
 
 
-def test_other_threads_run_while_it_parses():
+def test_other_threads_run_during_a_parse():
     text = f'{{"files":[],"x":[{"1," * 20_000_000}1]}}'.encode()
     ticks = []
     done = threading.Event()
@@ -375,4 +377,4 @@ def test_other_threads_run_while_it_parses():
     gained = len(ticks) - before
     done.set()
     worker.join()
-    assert gained >= 3  # of some hundred milliseconds
+    assert gained >= 3  # in some hundred milliseconds

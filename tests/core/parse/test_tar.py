@@ -41,7 +41,7 @@ def test_same_members_as_tarfile(tmp_path, form, mtime):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_webdataset_gives_every_member_a_pax_header(tmp_path):
+def test_a_shard_of_webdataset_reads_as_by_webdataset(tmp_path):
     wds = pytest.importorskip("webdataset")
     path = tmp_path / "s.tar"
     with wds.TarWriter(str(path)) as writer:
@@ -54,7 +54,7 @@ def test_webdataset_gives_every_member_a_pax_header(tmp_path):
         assert [s.text("cls") for s in shard.samples] == list(map(str, range(300)))
     theirs = wds.WebDataset(str(path), shardshuffle=False, empty_check=False)
     theirs = list(theirs)
-    gc.collect()  # it leaves its file open: not our warning
+    gc.collect()  # webdataset leaves its file open
     with fastshard.open_shard(path) as shard:
         ours = [
             {"__key__": s.key, **{f: bytes(s[f]) for f in s}} for s in shard.samples
@@ -110,7 +110,7 @@ def test_same_members_as_tarfile_in_tars_of_gnu_tar(tree, tmp_path, form):
         ".",
     ]
     done = subprocess.run(command, capture_output=True, text=True)
-    if form not in ("v7", "ustar"):  # those two leave out what they cannot name
+    if form not in ("v7", "ustar"):  # v7 and ustar omit names that do not fit
         assert done.returncode == 0
     assert listed(path) == listed_by_tarfile(path)
     with fastshard.open_shard(path) as shard:
@@ -167,7 +167,7 @@ member_names = st.lists(name_parts, min_size=1, max_size=6).map("/".join)
     extra=st.dictionaries(member_names, st.integers(0, 3000), max_size=8),
     mtime=st.sampled_from([0, 0.25]),
 )
-def test_any_names_and_sizes(tmp_path_factory, form, extra, mtime):
+def test_members_of_any_name_and_size_are_read(tmp_path_factory, form, extra, mtime):
     path = tmp_path_factory.mktemp("h") / "s.tar"
     data = {name: name.encode()[:1] * size for name, size in extra.items()}
     write_tar(path, data, form=FORMATS[form], mtime=mtime)
@@ -178,7 +178,7 @@ def test_any_names_and_sizes(tmp_path_factory, form, extra, mtime):
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
-def test_names_that_are_not_utf8(tmp_path, form):
+def test_names_other_than_utf8_are_surrogate_escaped(tmp_path, form):
     path = tmp_path / "s.tar"
     name = os.fsdecode(b"\xff\xfe-\xe4.bin")
     with tarfile.open(path, "w", format=form, errors="surrogateescape") as tar:
@@ -191,7 +191,7 @@ def test_names_that_are_not_utf8(tmp_path, form):
 
 
 @pytest.mark.parametrize("padding", [0, 512, 1024, 1536, 10_240, 20_000])
-def test_any_padding_at_the_end(make_tar, padding):
+def test_any_padding_at_the_end_is_accepted(make_tar, padding):
     path = make_tar({"a": b"1" * 700, "b": b"2"})
     body = path.read_bytes()[: 512 + 1024 + 1024]
     path.write_bytes(body + bytes(padding))
@@ -265,7 +265,7 @@ def test_multi_volume_members_are_refused_by_name(tmp_path):
         with pytest.raises(FormatError, match="multi-volume") as caught:
             fastshard.open_shard(parts[1])
         assert "big" in caught.value.member
-        with pytest.raises(FormatError):  # the first ends inside its member
+        with pytest.raises(FormatError):  # the first volume ends inside its member
             fastshard.open_shard(parts[0])
 
 
@@ -280,7 +280,7 @@ def test_an_archive_behind_the_end_is_not_read(make_tar, tmp_path):
 
 @pytest.mark.parametrize("form", ["gnu", "pax"])
 @pytest.mark.parametrize("size", [2**31, 5 * 2**30, 9 * 2**30])
-def test_members_of_many_gigabytes(tmp_path, form, size):
+def test_members_of_many_gigabytes_are_read(tmp_path, form, size):
     """Sparse files: 5 GiB in octal, 9 GiB in base 256 or a pax record."""
     path = tmp_path / "large.tar"
     member = tarfile.TarInfo("large.bin")

@@ -44,7 +44,7 @@ def test_every_truncation_is_refused_or_ends_on_a_member(small_tar):
             found = listed(small_tar)
         except FormatError as error:
             assert 0 <= error.offset <= n
-            assert n < last + 512  # less than a block is no header
+            assert n < last + 512  # a header is a whole block
             assert n not in ends or n == 0
         else:
             assert n in ends or n >= last + 512
@@ -52,12 +52,12 @@ def test_every_truncation_is_refused_or_ends_on_a_member(small_tar):
             assert all(offset + size <= n for _, offset, size in found)
 
 
-def flips(block):
+def other_values(byte):
     """Return a few other values for a byte."""
-    return {block ^ 1, block ^ 0x80, 0, 0x20, 0x37, 0x39, 0xFF} - {block}
+    return {byte ^ 1, byte ^ 0x80, 0, 0x20, 0x37, 0x39, 0xFF} - {byte}
 
 
-def test_every_byte_of_a_header_flipped(small_tar):
+def test_every_changed_header_byte_is_refused_or_harmless(small_tar):
     whole = small_tar.read_bytes()
     members = listed(small_tar)
     end = max(offset + -(-size // 512) * 512 for _, offset, size in members)
@@ -66,7 +66,7 @@ def test_every_byte_of_a_header_flipped(small_tar):
     for at in range(end):
         if at in payload:
             continue
-        for value in flips(whole[at]):
+        for value in other_values(whole[at]):
             changed = bytearray(whole)
             changed[at] = value
             small_tar.write_bytes(changed)
@@ -76,14 +76,14 @@ def test_every_byte_of_a_header_flipped(small_tar):
                 assert error.path == str(small_tar)
                 assert 0 <= error.offset <= len(whole)
                 refused += 1
-            else:  # a checksum's padding, or a payload's
+            else:  # padding of a checksum or of data
                 assert len(found) == len(members)
                 assert [extent[1:] for extent in found] == [m[1:] for m in members]
     assert refused > 4000
 
 
 @pytest.mark.parametrize("seed", range(20 if SANITIZED else 60))
-def test_random_damage(small_tar, seed):
+def test_random_damage_is_refused_or_read(small_tar, seed):
     rng = random.Random(seed)
     whole = small_tar.read_bytes()[: 512 * 14]
     for _ in range(40):
@@ -210,14 +210,14 @@ def test_faults_have_the_reason_and_the_byte(opened, blocks, reason, offset):
         (record(b"size", b"0x1"), 0),
     ],
 )
-def test_malformed_pax_records(opened, text, at):
+def test_malformed_pax_records_are_refused(opened, text, at):
     for kind in (b"x", b"g"):
         with pytest.raises(FormatError, match=r"pax|size|NUL") as caught:
             opened(extension(kind, text), header(), padded(b"abc"), END)
         assert caught.value.offset == 512 + at
 
 
-def test_a_name_with_a_size_beyond_the_file_is_named(opened):
+def test_the_error_of_a_truncated_member_names_it(opened):
     with pytest.raises(FormatError) as caught:
         opened(header(b"first"), padded(b"abc"), header(b"second"))
     assert caught.value.member == "second"
@@ -282,7 +282,7 @@ def test_files_are_closed_after_a_refusal(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_pread_reports_a_file_that_became_shorter(shard_path, members):
+def test_pread_reports_a_truncated_file(shard_path, members):
     with fastshard.open_shard(shard_path, mode="pread") as shard:
         kept = shard["000.jpg"]
         os.truncate(shard_path, 600)
@@ -301,7 +301,7 @@ def test_a_long_chain_of_extension_headers_is_walked_without_recursion(opened):
     assert shard[0] == b"abc"
 
 
-def test_headers_of_many_megabytes_before_small_ones(opened):
+def test_headers_of_many_megabytes_are_walked(opened):
     """The size of a member's headers, up to a limit, is the guess for the next."""
     chain = extension(b"x", record(b"comment", b"c" * 900_000)) * 5
     large = header(b"large", size=b"%011o\0" % (3 << 20)) + bytes(3 << 20)
@@ -336,13 +336,13 @@ def test_the_extension_headers_of_one_member_have_a_limit(opened, kind):
     assert caught.value.offset == 67 * len(one)
 
 
-def test_many_members_of_no_bytes(opened):
+def test_many_empty_members_are_read(opened):
     shard = opened(header(b"same", size=b"") * 50_000, END)
     assert len(shard) == 50_000
     assert shard.position("same") == 49_999
 
 
-def test_random_bytes_behind_a_good_checksum(tmp_path):
+def test_random_fields_with_a_valid_checksum_are_refused_or_read(tmp_path):
     path = tmp_path / "s.tar"
     rng = random.Random(5)
     for _ in range(500):

@@ -1,4 +1,4 @@
-"""Members grouped into samples."""
+"""Grouping of members into samples."""
 
 import collections.abc
 import json
@@ -23,13 +23,13 @@ from fastshard import (
 from support.tars import write_tar
 
 
-def grouped(path, **options):
+def read_groups(path, **options):
     """Return the keys and fields as fastshard groups them."""
     with fastshard.open_shard(path, **options) as shard:
         return [(sample.key, sample.keys()) for sample in shard.samples]
 
 
-def test_members_of_a_key_make_a_sample(shard_path, members):
+def test_members_that_share_a_key_make_a_sample(shard_path, members):
     with fastshard.open_shard(shard_path) as shard:
         samples = shard.samples
         assert len(samples) == 3
@@ -66,7 +66,7 @@ def test_samples_are_a_sequence(shard_path):
         assert "3 samples" in repr(samples)
 
 
-def test_a_sample_is_no_mapping(shard_path):
+def test_a_sample_is_not_a_mapping(shard_path):
     """default_collate of torch treats the views of a mapping as lists of numbers."""
     with fastshard.open_shard(shard_path) as shard:
         assert not isinstance(shard.samples[0], collections.abc.Mapping)
@@ -96,24 +96,27 @@ def test_a_sample_is_no_mapping(shard_path):
         (["/.a.b/c.d"], [("/.a.b/c", ["d"])]),
     ],
 )
-def test_the_rule_of_keys(make_tar, names, expected):
+def test_names_split_into_keys_and_fields(make_tar, names, expected):
     if expected is None:
         expected = [("__a__", ["b"]), ("__", ["a"]), ("_a__/b", ["c"]), ("___", ["a"])]
     path = make_tar(dict.fromkeys(names, b"x"))
-    assert grouped(path) == expected
+    assert read_groups(path) == expected
 
 
-def test_keys_that_end_at_the_last_dot(make_tar):
+def test_options_set_the_end_of_keys_and_the_case_of_fields(make_tar):
     path = make_tar({"a.seg.PNG": b"1", "a.PNG": b"2", "d.e/f.g": b"3"})
-    assert grouped(path, key="last") == [
+    assert read_groups(path, key="last") == [
         ("a.seg", ["png"]),
         ("a", ["png"]),
         ("d.e/f", ["g"]),
     ]
-    assert grouped(path, lower=False) == [("a", ["seg.PNG", "PNG"]), ("d.e/f", ["g"])]
+    assert read_groups(path, lower=False) == [
+        ("a", ["seg.PNG", "PNG"]),
+        ("d.e/f", ["g"]),
+    ]
 
 
-def test_fields_that_differ_by_case_alone(make_tar):
+def test_fields_that_differ_in_case_clash_when_lowered(make_tar):
     path = make_tar({"a.JPG": b"1", "a.jpg": b"2", "b.jpg": b"3"})
     with fastshard.open_shard(path, lower=False) as shard:
         assert shard.samples["a"]["JPG"] == b"1"
@@ -125,10 +128,10 @@ def test_fields_that_differ_by_case_alone(make_tar):
         assert caught.value.member == "a.jpg"
         with pytest.raises(FormatError):
             list(shard.samples)
-        assert shard.samples["b"]["jpg"] == b"3"  # the others are untouched
+        assert shard.samples["b"]["jpg"] == b"3"  # other samples stay readable
 
 
-def test_repeated_fields_that_are_not_ascii(make_tar):
+def test_non_ascii_fields_that_differ_in_case_clash(make_tar):
     path = make_tar({"a.É": b"1", "a.é": b"2", "b.é": b"3", "b.É2": b"4"})
     with fastshard.open_shard(path) as shard:
         with pytest.raises(FormatError, match="twice"):
@@ -139,7 +142,7 @@ def test_repeated_fields_that_are_not_ascii(make_tar):
 
 
 @pytest.mark.parametrize("count", [2, 63, 64, 65, 66, 500])
-def test_a_sample_of_many_fields(make_tar, count):
+def test_a_sample_of_many_fields_is_read_and_checked(make_tar, count):
     names = [f"a.f{i}" for i in range(count)]
     with fastshard.open_shard(make_tar(dict.fromkeys(names, b"x"))) as shard:
         assert shard.samples["a"].keys() == [f"f{i}" for i in range(count)]
@@ -171,7 +174,7 @@ def test_a_missing_key_is_a_key_error(shard_path, key):
             shard.samples[key]
 
 
-def test_other_keys_of_samples(shard_path):
+def test_positions_out_of_range_and_keys_of_other_types_are_refused(shard_path):
     with fastshard.open_shard(shard_path) as shard:
         for i in (3, -4, 2**70):
             with pytest.raises(IndexError):
@@ -183,7 +186,7 @@ def test_other_keys_of_samples(shard_path):
                 _ = key in shard.samples
 
 
-def test_values_of_fields(make_tar):
+def test_fields_decode_to_text_json_and_arrays(make_tar):
     vector = np.arange(6, dtype="<f4").reshape(2, 3)
     path = make_tar({"a.txt": "größe".encode(), "a.json": b'{"n": [1, 2]}'})
     with fastshard.open_shard(path) as shard:
@@ -229,7 +232,7 @@ def test_a_field_opens_as_a_file(make_tar, tmp_path):
     path = make_tar({"a.zip": inner.read_bytes()})
     with fastshard.open_shard(path) as shard:
         file = shard.samples["a"].open("zip")
-    with zipfile.ZipFile(file) as archive:  # it seeks, and outlives the shard
+    with zipfile.ZipFile(file) as archive:  # it is seekable and outlives the shard
         assert archive.read("x.txt") == b"hello " * 100
 
 
@@ -254,14 +257,15 @@ def test_a_pickled_sample_has_its_own_bytes(make_tar, members):
     assert dict(pickle.loads(pickle.dumps(copied))) == dict(copied)
 
 
-def test_a_sample_made_by_hand_is_an_error_and_no_crash():
+def test_an_uninitialized_sample_raises_attribute_error():
     with pytest.raises(AttributeError):
         _ = Sample().key
     with pytest.raises(AttributeError):
         Sample()["a"]
 
 
-RULE = re.compile(r"^((?:.*/|)[^./][^./]*)[.]([^/]*)$", re.S)  # rule 8 of keys
+# A key ends at the first dot of the last path component; the rest is the field.
+RULE = re.compile(r"^((?:.*/|)[^./][^./]*)[.]([^/]*)$", re.S)
 META = re.compile(r"__[^/]*__($|/)", re.S)
 
 names = st.lists(
@@ -294,7 +298,7 @@ def test_same_samples_as_a_plain_grouping(tmp_path_factory, names):
                 assert sample[field] == name.encode()
 
 
-def test_the_fields_of_a_shard_are_counted(shard_path):
+def test_a_grouping_counts_fields(shard_path):
     with fastshard.open_shard(shard_path) as shard:
         counts = shard.samples.grouping.field_counts()
     assert json.dumps(counts) == '{"jpg": 3, "json": 3}'

@@ -25,25 +25,25 @@ from fastshard.dataset.order.plan import compose, order_digest, permutation_keys
 MASK = (1 << 64) - 1
 GOLDEN_10 = [0, 1, 8, 2, 7, 5, 4, 9, 3, 6]
 GOLDEN_LARGE = [815224605143, 549200196346, 870588244642, 413988117552]
-# Names of orders in the states of version 0.1.
-GOLDEN_NAMES = ["87abb6125e0b9501", "af705560e505e58c", "9a12deb721e418e4"]
+# Digests of orders in states saved by version 0.1.
+GOLDEN_DIGESTS = ["87abb6125e0b9501", "af705560e505e58c", "9a12deb721e418e4"]
 GOLDEN_BLOCKS = [450209, 450261, 993141]
 
 
-def shuffled(count, seed, epoch=0, block=0):
+def make_shuffle(count, seed, epoch=0, block=0):
     return Shuffle(count, permutation_keys(seed, epoch), block)
 
 
-# The permutation once more, written from its description.
+# Independent implementation of the permutation, from its description.
 
 
-def mixed(x):
+def mix(x):
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
     return x ^ (x >> 31)
 
 
-def encrypted(count, keys, tweak, value):
+def encrypt(count, keys, tweak, value):
     root = max(1, math.isqrt(count - 1) + 1)
     height = root + root % 2
     width = max(1, -(-count // height))
@@ -52,9 +52,9 @@ def encrypted(count, keys, tweak, value):
         for k in range(24 if count < 512 else 8):
             key = (keys[k % 8] ^ tweak) + k // 8 * 0x9E3779B97F4A7C15 & MASK
             if k % 2 == 0:
-                left = (left + (mixed(right + key & MASK) * width >> 64)) % width
+                left = (left + (mix(right + key & MASK) * width >> 64)) % width
             else:
-                right = (right + (mixed(left + key & MASK) * height >> 64)) % height
+                right = (right + (mix(left + key & MASK) * height >> 64)) % height
         value = left * height + right
         if value < count:
             return value
@@ -67,21 +67,21 @@ def permutation(count, seed, epoch, block=None):
         for person in (b"whole", b"inside")
     )
     if block is None:
-        return [encrypted(count, whole, 0, i) for i in range(count)]
+        return [encrypt(count, whole, 0, i) for i in range(count)]
     blocks = -(-count // block)
     found = []
     for rank in range(blocks):
-        k = encrypted(blocks, whole, 0, rank)
+        k = encrypt(blocks, whole, 0, rank)
         size = min(block, count - k * block)
-        tweak = mixed(k + 1)
-        found += [k * block + encrypted(size, inside, tweak, i) for i in range(size)]
+        tweak = mix(k + 1)
+        found += [k * block + encrypt(size, inside, tweak, i) for i in range(size)]
     return found
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 511, 512, 1000, 4097])
 @pytest.mark.parametrize("block", [None, 1, 3, 64, 10_000])
 def test_the_permutation_equals_the_reference_in_python(count, block):
-    order = shuffled(count, -5, 9, block or 0)
+    order = make_shuffle(count, -5, 9, block or 0)
     expected = permutation(count, -5, 9, block and min(block, count))
     assert np.asarray(order).tolist() == expected
     assert sorted(expected) == list(range(count))
@@ -89,9 +89,9 @@ def test_the_permutation_equals_the_reference_in_python(count, block):
 
 def test_the_permutation_never_changes():
     """Saved states must keep their meaning in later versions."""
-    assert np.asarray(shuffled(10, 7)).tolist() == GOLDEN_10
-    assert [shuffled(10**12, 7, 3)[i] for i in range(4)] == GOLDEN_LARGE
-    assert [shuffled(10**6, 2**70, 1, 1000)[i] for i in (0, 999, 10**6 - 1)] == (
+    assert np.asarray(make_shuffle(10, 7)).tolist() == GOLDEN_10
+    assert [make_shuffle(10**12, 7, 3)[i] for i in range(4)] == GOLDEN_LARGE
+    assert [make_shuffle(10**6, 2**70, 1, 1000)[i] for i in (0, 999, 10**6 - 1)] == (
         GOLDEN_BLOCKS
     )
 
@@ -99,7 +99,7 @@ def test_the_permutation_never_changes():
 @pytest.mark.parametrize("count", [1, 2, 5, 37, 600, 10**6 + 1, 2**40, 2**63 - 1])
 @pytest.mark.parametrize("block", [0, 1, 100, 4096])
 def test_find_inverts_the_permutation(count, block):
-    order = shuffled(count, 3, 0, block)
+    order = make_shuffle(count, 3, 0, block)
     rng = random.Random(count)
     for _ in range(200):
         i = rng.randrange(count)
@@ -121,7 +121,7 @@ def test_all_permutations_of_few_positions_are_equally_likely(count):
     found = dict.fromkeys(itertools.permutations(range(count)), 0)
     rounds = 200 * len(found)
     for seed in range(rounds):
-        found[tuple(np.asarray(shuffled(count, seed)).tolist())] += 1
+        found[tuple(np.asarray(make_shuffle(count, seed)).tolist())] += 1
     assert chi_square(list(found.values()), 200) < 5
 
 
@@ -131,7 +131,7 @@ def test_positions_and_their_distances_are_uniformly_distributed(count):
     counts = np.zeros((count, count))
     steps = np.zeros(count)
     for seed in range(seeds):
-        order = np.asarray(shuffled(count, seed))
+        order = np.asarray(make_shuffle(count, seed))
         counts[np.arange(count), order] += 1
         steps += np.bincount(np.diff(order) % count, minlength=count)
     assert chi_square(counts, seeds / count) < 5
@@ -140,7 +140,7 @@ def test_positions_and_their_distances_are_uniformly_distributed(count):
 
 def test_epochs_and_seeds_are_uncorrelated():
     orders = [
-        np.asarray(shuffled(10_000, seed, epoch))
+        np.asarray(make_shuffle(10_000, seed, epoch))
         for seed, epoch in itertools.product(range(5), range(5))
     ]
     for one, other in itertools.combinations(orders, 2):
@@ -149,14 +149,14 @@ def test_epochs_and_seeds_are_uncorrelated():
 
 
 def test_blocks_stay_together_and_are_shuffled():
-    order = np.asarray(shuffled(1003, 1, 0, 10))
+    order = np.asarray(make_shuffle(1003, 1, 0, 10))
     ends = np.flatnonzero(np.diff(order // 10)) + 1
     blocks = np.split(order, ends)
-    assert len(blocks) == 101  # the last one has three
+    assert len(blocks) == 101  # the last block has three positions
     assert [len(set(block // 10)) for block in blocks] == [1] * 101
     assert [int(block[0]) // 10 for block in blocks] != list(range(101))
     insides = {tuple(block % 10) for block in blocks}
-    assert len(insides) > 95  # each its own order
+    assert len(insides) > 95  # each block has an order of its own
 
 
 def test_local_blocks_stay_where_they_are():
@@ -182,7 +182,9 @@ def orders(draw, most=40):
             positions = draw(st.lists(st.integers(0, size - 1), max_size=most))
             first = PositionList(positions, size)
         elif kind == "shuffle":
-            first = shuffled(size, draw(st.integers(0, 9)), 0, draw(st.integers(0, 5)))
+            first = make_shuffle(
+                size, draw(st.integers(0, 9)), 0, draw(st.integers(0, 5))
+            )
             positions = np.asarray(first).tolist()
         elif kind == "chunks":
             chunk, workers = draw(st.integers(1, 5)), draw(st.integers(1, 4))
@@ -230,7 +232,7 @@ def test_find_solves_wrapping_strides():
     assert Stride(0, 2**62, 0, 5, wraps=True).find(3) == -1
 
 
-def test_a_list_is_copied():
+def test_a_position_list_copies_its_positions():
     numbers = np.arange(5)
     order = PositionList(numbers, 5)
     numbers[0] = 10**9
@@ -240,10 +242,10 @@ def test_a_list_is_copied():
 
 
 def test_slices_of_slices_are_merged():
-    order = shuffled(10**9, 1)
+    order = make_shuffle(10**9, 1)
     for _ in range(100_000):
         order = compose(order, Stride(1, 1, len(order) - 1, len(order)))
-    assert order[0] == shuffled(10**9, 1)[100_000]
+    assert order[0] == make_shuffle(10**9, 1)[100_000]
     assert len(pickle.dumps(order)) < 1000
 
 
@@ -272,18 +274,18 @@ def test_impossible_orders_are_refused(make):
 
 
 def test_a_shuffle_of_a_trillion_takes_no_memory():
-    order = shuffled(10**12, 1)
+    order = make_shuffle(10**12, 1)
     assert isinstance(order, Order)
     assert len({order[i] for i in range(10_000)}) == 10_000
     assert order.__sizeof__() < 1024
     assert len(pickle.dumps(order)) < 1024
 
 
-def test_names_of_orders_are_those_in_earlier_states():
+def test_digests_of_orders_match_saved_states():
     orders = [
         PositionList([3, 1, 2], 5),
         Chain(Chunks(2, 0, 2, 5), Shuffle(5, tuple(range(16)))),
         Chain(PositionList([3, 1], 5), PositionList([0, 1, 2, 3, 4], 9)),
     ]
 
-    assert [order_digest(order) for order in orders] == GOLDEN_NAMES
+    assert [order_digest(order) for order in orders] == GOLDEN_DIGESTS
