@@ -1,4 +1,4 @@
-"""Errors for unknown arguments and values propose the nearest valid one."""
+"""Errors for unknown arguments and values suggest the nearest valid one."""
 
 import inspect
 

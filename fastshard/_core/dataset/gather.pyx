@@ -363,7 +363,7 @@ cdef class Pieces:
         return 0
 
     cdef bint is_moved(self, size_t i) noexcept:
-        """Say whether piece `i` was surely moved; otherwise ask `failure`."""
+        """Return whether piece `i` was surely moved; otherwise ask `failure`."""
         cdef piece_t *piece = &self.at[i]
         if piece.mismatched:
             return False

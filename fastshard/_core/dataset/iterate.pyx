@@ -355,7 +355,7 @@ cdef class PrefetchIterator(IteratorBase):
         return extent
 
     cdef bint has_long_readahead(self, Source source) except -1:
-        """Say whether the kernel reads far ahead of a sequential reader by itself."""
+        """Return whether the kernel reads far ahead of a sequential reader."""
         cdef uint64_t device
         if not isinstance(source, MappedSource):
             return False

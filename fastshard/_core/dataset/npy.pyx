@@ -109,7 +109,7 @@ cdef class LayoutCache:
 
 
 cdef bint has_header(Layout layout, const uint8_t *at, uint64_t size):
-    """Say whether a member begins with the header of a layout."""
+    """Return whether a member begins with the header of a layout."""
     return (
         layout is not None and size >= layout.header_size
         and memcmp(at, layout.header, layout.header_size) == 0
@@ -492,7 +492,7 @@ cdef cnp.ndarray make_npy_array(
 # Members to stack into one array
 
 cdef bint has_same_header(Layout first, Layout layout):
-    """Say whether two layouts have the same header."""
+    """Return whether two layouts have the same header."""
     return layout is first or (
         layout.header_size == first.header_size <= CACHED_HEADER
         and memcmp(layout.header, first.header, first.header_size) == 0
@@ -590,7 +590,7 @@ cdef inline void write_octal(uint8_t *to, int digits, uint64_t value) noexcept n
 
 
 cdef inline bint fits_ustar(const uint8_t *name, size_t size) noexcept nogil:
-    """Say whether a name is ASCII and short, so that it needs no pax header."""
+    """Return whether a name is ASCII and short, so that it needs no pax header."""
     cdef size_t i
     cdef uint8_t bits = 0
     if size > NAME_WIDTH:

@@ -592,7 +592,7 @@ cdef class SamplesBase:
         return self.shard
 
     cdef bint is_resident(self, SampleBase sample) except -1:
-        """Say whether reading the visible fields does not block."""
+        """Return whether reading the visible fields does not block."""
         raise NotImplementedError
 
     cdef list visible_members(self, SampleBase sample):
@@ -730,7 +730,7 @@ cdef class SampleBase:
 
 @cython.nonecheck(True)
 cdef inline bint is_whole(Grouping grouping, Py_ssize_t i) noexcept:
-    """Say whether a sample is checked: its members exist and no field occurs twice.
+    """Return whether a sample is checked: its members exist and no field occurs twice.
 
     Prefetches the extent of its first member, which the caller is likely to read next.
     """

@@ -69,7 +69,7 @@ cdef class ItemStream:
         raise NotImplementedError
 
     cdef bint is_resident(self, object item) except -1:
-        """Say whether reading an item does not block."""
+        """Return whether reading an item does not block."""
         raise NotImplementedError
 
 
@@ -144,7 +144,7 @@ cdef class SampleStream(ItemStream):
         raise StopIteration
 
     cdef bint has_resident(self, object samples):
-        """Say whether the bytes of some samples are surely resident."""
+        """Return whether the bytes of some samples are known to be resident."""
         return (
             isinstance(samples, SamplesBase)
             and (<SamplesBase> samples).shard is not None

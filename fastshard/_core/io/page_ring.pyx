@@ -94,7 +94,7 @@ cdef class MappedChunks:
             fs_unpin(self.views + k)
 
     cdef void detach(self) noexcept:
-        """Leave the ring: the mapping is about to go."""
+        """Leave the ring, before the mapping is unmapped."""
         self.ring.remove(self)
 
     def __dealloc__(self):

@@ -1,12 +1,12 @@
 """Native thread that populates pages ahead of their reader, and shared counters.
 
 The consumer pushes tasks into a ring and waits, without the GIL, for the one it needs.
-The thread advises the kernel of all queued tasks, then does them in order. It starts
-with the first task and ends with the iteration.
+The thread advises the kernel of all queued tasks, then performs them in order. It
+starts with the first task and ends with the iteration.
 
-A child of fork has no thread. It notices by the fork generation, copies the tasks that
-are left into a queue of its own, and starts a thread when it next needs one; it never
-waits for the parent's.
+A child of fork has no thread. It notices by the fork generation, copies the remaining
+tasks into a queue of its own, and starts a thread when it next needs one. It never
+waits for the parent's thread.
 
 `Counters` are shared between processes; each operation is atomic.
 """
@@ -158,7 +158,7 @@ cdef class Prefetcher:
         queue.failed = fs_atomic_load(&old.failed)
         self.queue = queue
         self.running = False
-        free(old.tasks)            # not `queue_free`: the lock may be held
+        free(old.tasks)            # not `queue_free`: the parent may have held the lock
         free(old)
         return queue
 
@@ -196,7 +196,7 @@ cdef class Prefetcher:
         return queue.pushed
 
     cdef bint wait(self, uint64_t task) except -1:
-        """Wait without the GIL for the end of a task; return False if it had ended."""
+        """Wait without the GIL for the end of a task; return False if it has ended."""
         cdef queue_t *queue = self.queue
         if fs_atomic_load(&queue.finished) >= task:
             return False
@@ -231,7 +231,7 @@ cdef class Prefetcher:
         return 0
 
     cdef int stop(self) except -1:
-        """Stop the thread; waits for its current task."""
+        """Stop the thread after its current task, and join it."""
         cdef queue_t *queue = self.current_queue()
         if not self.running:
             return 0
