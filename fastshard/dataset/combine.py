@@ -82,7 +82,7 @@ class CombinedDataset(BaseDataset[T_co]):
 
     @abstractmethod
     def _read(self, base_positions: Iterable[int]) -> list[Any]:
-        """Return items, not mapped, by base position."""
+        """Return unmapped items by base position."""
 
     def _with_plan(self, plan: Plan) -> Self:
         return cast(Self, self._copy(plan, self._stages))
@@ -215,14 +215,14 @@ class CombinedIterator(Iterator[T_co]):
 
 
 def combine_identities(
-    join: str, datasets: Sequence[BaseDataset[Any]], samples: int, *options: object
+    separator: str, datasets: Sequence[BaseDataset[Any]], samples: int, *options: object
 ) -> Identity:
     """Return the identity of a combination of datasets.
 
     Parameters
     ----------
-    join : str
-        Stands between the names.
+    separator : str
+        Text between the names in the combined name.
     datasets : sequence of BaseDataset
     samples : int
         The number of items of the combination.
@@ -235,7 +235,7 @@ def combine_identities(
         order = order_digest(part._order())
         parts.append((identity.samples, identity.digest, order))
     digest = blake2b(repr((options, parts)).encode(), digest_size=8).hexdigest()
-    name = join.join(part._identity().name for part in datasets)
+    name = separator.join(part._identity().name for part in datasets)
     return Identity(name, samples, digest)
 
 
@@ -265,8 +265,8 @@ def mix(
         up to about one sample a dataset. By default the sizes: every sample comes once.
     seed : int
     stop : {"first", "all"}
-        End of the mix: when the first dataset is exhausted; or when all are, with
-        exhausted ones repeated.
+        End of the mix: when the first dataset is exhausted, or when all are, repeating
+        exhausted ones.
 
     Returns
     -------

@@ -121,11 +121,13 @@ def open(  # noqa: A001
     check_index(index)
     limit = None if max_memory is None else parse_size(max_memory)
     reading = ReadOptions(prefetch, limit, keep_cache)
-    own = {"index": index, "key": key, "lower": lower, "check_size": check_size}
+    tar_options = {"index": index, "key": key, "lower": lower, "check_size": check_size}
     location = parse_source(source)
     found = _find_format(location, remote)
     if found is not None:
-        shards = _open_format(found, location, own, remote, mode, max_mapped, reading)
+        shards = _open_format(
+            found, location, tar_options, remote, mode, max_mapped, reading
+        )
         return Dataset(shards, decoders=decoders)
     check_names("open", remote, _option_names())
     settings: Settings | None = location.settings(remote)
@@ -170,7 +172,11 @@ def _find_format(location: Location, options: RemoteOptions) -> Format | None:
     (first, *others) = location.parts
     if location.kind == "folder":
         return find_format(LocalFolder(str(first)))
-    if location.kind == "url" and not others and any(it.is_remote for it in formats()):
+    if (
+        location.kind == "url"
+        and not others
+        and any(each.is_remote for each in formats())
+    ):
         assert isinstance(first, Url)
         settings = location.settings(_select_remote(options))
         return find_format(RemoteFolder(first.text, settings))
@@ -187,7 +193,7 @@ def _select_remote(options: Mapping[str, Any]) -> RemoteOptions:
 def _open_format(
     found: Format,
     location: Location,
-    own: dict[str, Any],
+    tar_options: dict[str, Any],
     options: Mapping[str, Any],
     mode: Mode,
     limit: int | None,
@@ -197,26 +203,26 @@ def _open_format(
 
     Parameters
     ----------
-    own : dict
-        Values of the arguments of `open` that only some formats take.
+    tar_options : dict
+        Arguments of `open` that tars take, and only some other formats.
     options : Mapping
         The remaining keyword arguments of `open`.
     """
     check_names("open", options, (*_option_names(), *found.options))
     defaults = {"index": "auto", "key": "first", "lower": True, "check_size": False}
-    changed = {name for name in defaults if own[name] != defaults[name]}
+    changed = {name for name in defaults if tar_options[name] != defaults[name]}
     if changed - found.options:
         lacking = ", ".join(name for name in defaults if name not in found.options)
         raise ValueError(f"a {found.name} dataset does not take {lacking}")
     settings = location.settings(_select_remote(options))
-    taken = {name: value for name, value in options.items() if name in found.options}
-    taken |= {name: own[name] for name in changed}
+    accepted = {name: value for name, value in options.items() if name in found.options}
+    accepted |= {name: tar_options[name] for name in changed}
     if found.is_remote:
-        taken["remote"] = settings if location.kind == "url" else None
+        accepted["remote"] = settings if location.kind == "url" else None
     (part,) = location.parts
     root = part.text if isinstance(part, Url) else part
     shards: ShardSet = found.open_set(
-        root, mode=mode, limit=limit, reading=reading, **taken
+        root, mode=mode, limit=limit, reading=reading, **accepted
     )
     return shards
 

@@ -120,14 +120,14 @@ def decoder_for(
     TypeError
         One of `decoders` is not callable.
     """
-    own = {}
+    overrides = {}
     for extension, decoder in (decoders or {}).items():
         if not callable(decoder):
             raise TypeError(f"the decoder of {extension!r} is not callable")
-        own[extension.lower().removeprefix(".")] = decoder
+        overrides[extension.lower().removeprefix(".")] = decoder
     rest = field.lower()
     while rest:
-        found = own.get(rest) or DECODERS.get(rest)
+        found = overrides.get(rest) or DECODERS.get(rest)
         if found is not None:
             return found
         rest = rest.partition(".")[2]

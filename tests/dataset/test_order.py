@@ -319,7 +319,7 @@ def test_nested_selections_have_a_limit(ds):
     for epoch in range(990):
         ds = ds.shuffle(1, epoch)
     assert sorted(numbers(ds)) == list(range(103))
-    with pytest.raises(ValueError, match="1000 selections"):
+    with pytest.raises(ValueError, match="1000 chained selections"):
         functools.reduce(lambda part, epoch: part.shuffle(1, epoch), range(20), ds)
 
 
