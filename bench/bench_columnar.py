@@ -34,8 +34,8 @@ from rivals.columnar_by_id import (
 )
 from rivals.columnar_data import (
     BATCH,
-    EACH,
     FIELDS,
+    PER_SHARD,
     Columns,
     Data,
     Order,
@@ -49,9 +49,9 @@ from rivals.columnar_data import (
 )
 from rivals.columnar_stores import Arrow, Npz, Zarr, write_arrow, write_npz, write_zarr
 
-COUNT = max(int(200_000 * SCALE), 2 * EACH)
+COUNT = max(int(200_000 * SCALE), 2 * PER_SHARD)
 READS = 20_480
-FIRST = 20_000  # samples that slow rivals store and read
+SLOW_COUNT = 20_000  # samples that slow rivals store and read
 BUFFER = 1 << 20  # bytes of a plain read
 
 # The rivals leave files open.
@@ -67,7 +67,7 @@ SLOW: set[Read] = set()
 
 
 def slow(read: Read) -> Read:
-    """Mark a contender that reads a tenth of the samples, all of the first `FIRST`."""
+    """Mark a contender that reads a tenth as often, of the first `SLOW_COUNT` only."""
     SLOW.add(read)
     return read
 
@@ -84,8 +84,8 @@ def plain_read(data: Data) -> Iterator[int]:
     buffer = bytearray(BUFFER)
     for path in shards(data.store(write_fastshard)):
         with open(path, "rb", buffering=0) as file:
-            while got := file.readinto(buffer):
-                yield got
+            while nbytes := file.readinto(buffer):
+                yield nbytes
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def order(data: Data, read: Read) -> Order:
     numbers = np.random.default_rng(1)
     chosen = numbers.integers(0, COUNT, READS)
     return Order(
-        data, (chosen[: READS // 10] % FIRST if read in SLOW else chosen).tolist()
+        data, (chosen[: READS // 10] % SLOW_COUNT if read in SLOW else chosen).tolist()
     )
 
 
@@ -125,7 +125,7 @@ def zarr(data: Data) -> Zarr:
 
 
 def npz(data: Data) -> Npz:
-    return Npz(data.store(write_npz, FIRST))
+    return Npz(data.store(write_npz, SLOW_COUNT))
 
 
 @contenders(
@@ -199,7 +199,7 @@ class Opening:
 @pytest.mark.parametrize("cache", ["warm", "cold"])
 def bench_first(benchmark: Any, data: Data, read: Any, cache: str, turn: int) -> None:
     root = data.store(write_fastshard)
-    positions = itertools.cycle(range(EACH // 2, COUNT, EACH))
+    positions = itertools.cycle(range(PER_SHARD // 2, COUNT, PER_SHARD))
     for i in itertools.islice(positions, 2):
         data.check(i, *read(root).get_sample(data.ids[i]))
 
@@ -349,11 +349,11 @@ def taken():
 root, batch, bound = sys.argv[1:]
 with ShardedDatasetReader(root, max_memory=bound or None) as reader:
     len(reader)
-    before = most = taken()
+    before = peak = taken()
     for k, found in enumerate(reader.scan(batch_size=int(batch) or None)):
         if k % 64 == 0:
-            most = list(map(max, most, taken()))
-print(*(b - a for a, b in zip(before, most)))
+            peak = list(map(max, peak, taken()))
+print(*(b - a for a, b in zip(before, peak)))
 """
 
 

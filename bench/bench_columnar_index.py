@@ -28,11 +28,11 @@ from rivals.columnar_by_id import (
     write_lmdb,
     write_original,
 )
-from rivals.columnar_data import EACH, FIELDS, Data, Write
+from rivals.columnar_data import FIELDS, PER_SHARD, Data, Write
 
-COUNT = max(int(200_000 * SCALE), 2 * EACH)
-FIRST = 20_000  # samples that the original writes
-MILLION = max(int(1_000_000 * SCALE), 2 * EACH)
+COUNT = max(int(200_000 * SCALE), 2 * PER_SHARD)
+ORIGINAL_COUNT = 20_000  # samples that the original writes
+MILLION = max(int(1_000_000 * SCALE), 2 * PER_SHARD)
 
 # The rivals leave files open.
 pytestmark = [
@@ -61,7 +61,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     the_original_nothing_synced=write_original,
 )
 def bench_add_sample(benchmark: Any, data: Data, read: Write, turn: int) -> None:
-    rows = data.rows[:FIRST] if read is write_original else data.rows
+    rows = data.rows[:ORIGINAL_COUNT] if read is write_original else data.rows
     folder = data.folder / "new"
 
     def fresh() -> None:
@@ -93,7 +93,7 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("million")
     database = sqlite3.connect(root / "index.sqlite")
     create_index(database, root)
-    database.execute(INSERT, {"count": MILLION, "each": EACH})
+    database.execute(INSERT, {"count": MILLION, "each": PER_SHARD})
     database.commit()
     database.close()
     with ShardedDatasetWriter(root) as writer:

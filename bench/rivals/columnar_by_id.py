@@ -22,8 +22,8 @@ import pytest
 from fastshard.columnar import ShardedDatasetWriter
 from rivals.columnar_data import (
     BATCH,
-    EACH,
     FIELDS,
+    PER_SHARD,
     Columns,
     Floats,
     Found,
@@ -37,7 +37,7 @@ MAP_SIZE = 1 << 36  # bytes of address space for LMDB
 
 
 def write_fastshard(folder: Path, rows: Iterable[Row]) -> None:
-    with ShardedDatasetWriter(folder, samples_per_shard=EACH) as writer:
+    with ShardedDatasetWriter(folder, samples_per_shard=PER_SHARD) as writer:
         writer.add_fields(list(FIELDS))
         add = writer.add_sample
         for key, arrays, metadata in rows:
@@ -54,7 +54,7 @@ def write_original(folder: Path, rows: Iterable[Row]) -> None:
             new = key, text_of(metadata)
             database.execute("INSERT INTO samples (id, meta_json) VALUES (?, ?)", new)
             for field, array in arrays.items():
-                where = tars.add(field, i // EACH, key, array), i // EACH, key
+                where = tars.add(field, i // PER_SHARD, key, array), i // PER_SHARD, key
                 database.execute(UPDATE.format(field), where)
             if i % SAMPLES_PER_COMMIT == SAMPLES_PER_COMMIT - 1:
                 database.commit()

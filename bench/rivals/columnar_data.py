@@ -15,7 +15,7 @@ import numpy.typing as npt
 from harness import evict
 
 FIELDS = {"history": 100, "target": 50, "forecast": 50}  # float32s of a sample
-EACH = 1000  # samples a shard, or a chunk
+PER_SHARD = 1000  # samples of a shard, or of a chunk
 BATCH = 256
 
 Floats = npt.NDArray[np.float32]
@@ -51,12 +51,12 @@ class Data:
             for i, key in enumerate(self.ids)
         ]
 
-    def store(self, write: Write, most: int | None = None) -> Path:
-        """Return the folder that `write` has filled with at most `most` samples."""
+    def store(self, write: Write, max_samples: int | None = None) -> Path:
+        """Return the folder that `write` fills with `max_samples` samples at most."""
         folder = self.folder / write.__name__
         if not folder.exists():
             folder.mkdir()
-            write(folder, self.rows[:most])
+            write(folder, self.rows[:max_samples])
         return folder
 
     def check(self, i: int, columns: Any, metadata: dict[str, Any]) -> None:

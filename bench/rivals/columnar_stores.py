@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rivals.columnar_data import BATCH, EACH, FIELDS, Columns, Found, Row, text_of
+from rivals.columnar_data import BATCH, FIELDS, PER_SHARD, Columns, Found, Row, text_of
 
 
 def collect(rows: Iterable[Row]) -> tuple[list[str], list[str], Columns]:
@@ -68,13 +68,13 @@ class Arrow:
 
 
 def write_zarr(folder: Path, rows: Iterable[Row]) -> None:
-    """Write uncompressed chunks of `EACH` samples."""
+    """Write uncompressed chunks of `PER_SHARD` samples."""
     zarr: Any = pytest.importorskip("zarr")
     ids, texts, columns = collect(rows)
     (folder / "ids.json").write_text(json.dumps([ids, texts]))
     group = zarr.open_group(folder / "z", mode="w")
     for field, column in columns.items():
-        chunks = EACH, FIELDS[field]
+        chunks = PER_SHARD, FIELDS[field]
         array = group.create_array(
             field, shape=column.shape, dtype="f4", chunks=chunks, compressors=None
         )
@@ -103,8 +103,11 @@ class Zarr:
 
     def batches(self) -> Iterator[Columns]:
         """Iterate over whole chunks, the fastest way."""
-        for at in range(0, len(self.texts), EACH):
-            yield {field: array[at : at + EACH] for field, array in self.fields.items()}
+        for at in range(0, len(self.texts), PER_SHARD):
+            yield {
+                field: array[at : at + PER_SHARD]
+                for field, array in self.fields.items()
+            }
 
 
 def write_npz(folder: Path, rows: Iterable[Row]) -> None:
