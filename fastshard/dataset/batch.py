@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from fastshard._core.dataset.shard import Shard
-    from fastshard.formats.sample import Sample
 
 __all__ = [
     "Collation",
@@ -52,7 +51,7 @@ RAW = FieldLayout("raw", "u1")
 KEYS, LENGTHS = "__key__", "__lengths__"
 DECODED = {DECODERS[name] for name in ("txt", "json", "cls", "npy", "npz")}
 MAX_POSITION = 1 << 62  # no limit here: `gather` checks positions against each shard
-SHAPES_SHOWN = 4
+MAX_SHAPES = 4  # in an error
 
 
 def gather_samples(
@@ -77,7 +76,7 @@ def gather_samples(
 def parse_field_types(
     fields: str | Iterable[str] | Mapping[str, DTypeLike | tuple[DTypeLike, Any]],
 ) -> FieldTypes:
-    """Return the dtype and shape of raw values by field; None where not given."""
+    """Return the dtype and shape of raw values by field, each None if not given."""
     if isinstance(fields, str):
         fields = (fields,)
     if not isinstance(fields, Mapping):
@@ -119,7 +118,7 @@ def stack_field(
     Parameters
     ----------
     layout : FieldLayout
-        Of the field; not ``"value"``.
+        Layout of the field, of a kind other than ``"value"``.
     allocate : callable, optional
         ``allocate(shape, dtype)`` returns the array to fill.
     threads : int, optional
@@ -144,33 +143,33 @@ def stack_field(
     )
     if odd is not None:
         raise UnequalError(odd[0], f"{dtype} {shape}", odd[1])
-    given = None if allocate is None else allocate((len(members), *shape), dtype)
-    is_direct = given is not None and given.flags.c_contiguous and not fortran
+    out = None if allocate is None else allocate((len(members), *shape), dtype)
+    is_direct = out is not None and out.flags.c_contiguous and not fortran
     stored = shape[::-1] if fortran else shape  # the axes in the order of the bytes
-    stack = given if is_direct else np.empty((len(members), *stored), dtype)
+    stack = out if is_direct else np.empty((len(members), *stored), dtype)
     assert stack is not None
     if stack.nbytes:
         rows = stack.reshape(len(members), -1).view("u1")
         gather(shards, members, rows, skips=skips, threads=threads)
     if fortran:
         stack = stack.transpose(0, *range(stack.ndim - 1, 0, -1))
-    if given is None or is_direct:
+    if out is None or is_direct:
         return stack
-    given[...] = stack
-    return given
+    out[...] = stack
+    return out
 
 
 def _stack_arrays(
     arrays: list[NDArray[Any]], allocate: Allocator | None
 ) -> NDArray[Any]:
-    """Stack arrays that exist already."""
+    """Stack arrays into one, in memory of `allocate` if given."""
     import numpy as np
 
     _check_equal(arrays)
     if allocate is None or not arrays:
         return np.stack(arrays) if arrays else np.empty((0,))
-    given = allocate((len(arrays), *arrays[0].shape), arrays[0].dtype)
-    return np.stack(arrays, out=given)
+    out = allocate((len(arrays), *arrays[0].shape), arrays[0].dtype)
+    return np.stack(arrays, out=out)
 
 
 def _check_equal(arrays: Iterable[NDArray[Any]]) -> None:
@@ -266,7 +265,7 @@ class Collation:
         return self._collate(samples, "")
 
     def check(self, sample: Any) -> None:
-        """Read all that a batch takes of a sample; raise its errors."""
+        """Read and decode a sample as a batch would, to raise its errors."""
         if isinstance(sample, tuple):
             for part in sample:
                 self.check(part)
@@ -293,7 +292,7 @@ class Collation:
         return arrays
 
     def _collate(self, samples: list[Any], prefix: str) -> Any:
-        """Collate samples or values; `prefix` is of their fields' names in `out`."""
+        """Collate samples or values; `prefix` precedes the fields' names in `out`."""
         lengths: Lengths = {}
         kinds = set(map(type, samples))
         kind = type(samples[0])
@@ -390,8 +389,8 @@ class Collation:
         Parameters
         ----------
         lengths : dict or None
-            Receives the true shapes of padded arrays; None: there is no place for
-            them in the batch, so that padding is an error.
+            Receives the true shapes of padded arrays; None if the batch cannot hold
+            them, so that padding is an error.
         """
         import numpy as np
 
@@ -431,7 +430,7 @@ class Collation:
     def _stack_or_pad(
         self, arrays: list[Any], field: str, lengths: Lengths | None
     ) -> Any:
-        """Stack arrays; treat ragged ones as `ragged` says."""
+        """Stack arrays; list, pad or refuse ragged ones, by `self.ragged`."""
         import numpy as np
 
         first = arrays[0]
@@ -450,7 +449,7 @@ class Collation:
             found = sorted(set(map(_describe, arrays)))
             raise RaggedError(
                 f"field {field!r} differs among samples: "
-                f"{', '.join(found[:SHAPES_SHOWN])}; make the arrays equal in map, "
+                f"{', '.join(found[:MAX_SHAPES])}; make the arrays equal in map, "
                 "for instance resize images"
             )
         if lengths is None:
@@ -517,7 +516,7 @@ def read_column(
     Parameters
     ----------
     given : (dtype, shape)
-        Of the raw value; None where not given.
+        dtype and shape of the raw value, each None if not given.
     """
     dtype, shape = given
     if dtype is None:

@@ -1,4 +1,4 @@
-"""Function `build_index`: an index for each shard, and one for the dataset."""
+"""Builder of indexes: one for each shard, and one for the dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastshard.formats.tar import IndexFormat, KeyRule, Progress, TarOptions, op
 from fastshard.index.binary import read_header
 from fastshard.index.contents import NO_IDENTITY
 from fastshard.index.dataset_file import (
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     NAME,
     ShardRecord,
     derive_seed,
@@ -33,7 +33,7 @@ __all__ = ["DatasetFormat", "Part", "build_index", "merge_indexes", "parse_part"
 
 DatasetFormat = IndexFormat | Literal["wids"]
 WIDS_NAME = "shardindex.json"
-POLL = 0.1  # seconds between updates of the progress bar
+POLL_INTERVAL = 0.1  # seconds between updates of the progress bar
 
 
 class Part(NamedTuple):
@@ -220,10 +220,10 @@ def _build_all(job: Job, paths: Sequence[str], threads: int | None) -> list[str]
                 for k, path in enumerate(paths)
             ]
             for future in futures:
-                while not wait([future], POLL).done:
+                while not wait([future], POLL_INTERVAL).done:
                     bar.update(sum(progress.done) - bar.n)
                 future.result()
-                if time.monotonic() - updated > POLL:
+                if time.monotonic() - updated > POLL_INTERVAL:
                     bar.update(sum(progress.done) - bar.n)
                     updated = time.monotonic()
             return [future.result() for future in futures]
@@ -350,7 +350,7 @@ def merge_indexes(
     )
     seed = derive_seed(b"".join(record.fingerprint for record in records))
     rows = None
-    if sum(record.samples for record in records) <= MOST_SAMPLES:
+    if sum(record.samples for record in records) <= MAX_SAMPLES:
         rows = build_key_table(shards, seed)
     write_dataset_index(path, records, last_dot=key == "last", seed=seed, rows=rows)
     return path

@@ -97,7 +97,7 @@ CHECKED = HEADER.size - 4  # bytes that the header's checksum covers
 TABLE_BOUND = 72  # bytes of the header that the columns' checksum covers
 ROWS_BOUND = 76  # bytes of the header that the rows' checksum covers
 ALIGNMENT = 64  # bytes
-MOST_SAMPLES = 2**32 - 1  # positions that fit a row
+MAX_SAMPLES = 2**32 - 1  # positions that fit a row
 WIDTHS = {  # bytes per shard of the columns before the names
     "shard_bytes": 8,
     "devices": 8,

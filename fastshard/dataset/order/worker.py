@@ -21,7 +21,7 @@ ADVICE = (
     "fastshard.adapters.torch, for tensors){}"
 )
 COLLATED = tuple(DECODERS[name] for name in ("npy", "cls", "txt", "jpg"))
-FIELDS_SHOWN = 4
+MAX_FIELDS = 4  # in a hint
 
 
 class _ImageType(type):
@@ -97,7 +97,7 @@ def decode_hint(sample: Any) -> str:
     fields = [field for field in sample if sample.decoder_of(field) in COLLATED]
     if not fields:
         return ""
-    names = ", ".join(map(json.dumps, fields[:FIELDS_SHOWN]))
+    names = ", ".join(map(json.dumps, fields[:MAX_FIELDS]))
     return f", or decode the samples first: ds.decode({names})"
 
 
