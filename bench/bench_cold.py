@@ -3,9 +3,9 @@
 pytest bench/bench_cold.py
 
 Files are evicted before each round by `posix_fadvise(DONTNEED)`; no process maps them.
-The limits are the device's own, in the same run: O_DIRECT by one thread for reads in
-order, eight threads of `pread` for others. `/sys/class/bdi/*/read_ahead_kb` of the
-device goes into the table: much depends on it.
+The limits are those of the device, measured in the same run: O_DIRECT by one thread for
+sequential reads, eight threads of `pread` for random ones. The results depend on
+`/sys/class/bdi/*/read_ahead_kb` of the device, so the table shows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 /* CRC-32C (Castagnoli), as iSCSI (RFC 3720) defines it.
  *
- * By the processor's own instruction where it has one: SSE 4.2 is asked for at run
- * time, that of ARMv8 when this is compiled; else by tables, eight bytes at a time.
+ * Uses the processor's CRC-32C instruction where it has one: SSE 4.2 is detected at run
+ * time, the CRC32 extension of ARMv8 at compile time. The fallback is a lookup in
+ * tables, eight bytes at a time.
  */
 #ifndef FASTSHARD_CRC32C_H
 #define FASTSHARD_CRC32C_H
@@ -10,10 +11,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#define FS_CRC32C_POLYNOMIAL 0x82f63b78u /* bits reversed */
+#define FS_CRC32C_POLYNOMIAL 0x82f63b78u /* reflected */
 
 static uint32_t fs_crc32c_tables[8][256];
-static int fs_crc32c_hardware; /* whether the instruction is used */
+static int fs_crc32c_hardware; /* 1 if the instruction is used */
 
 static inline uint32_t fs_crc32c_by_table(uint32_t crc, const uint8_t *at, size_t size)
 {
@@ -93,7 +94,7 @@ static uint32_t fs_crc32c_by_hardware(uint32_t crc, const uint8_t *at, size_t si
 }
 #endif
 
-/* Make the tables, and see what the processor can do. Once, before the first use. */
+/* Fill the tables and detect the instruction. Call once, before the first use. */
 static inline void fs_crc32c_begin(void)
 {
     uint32_t i, k, crc;
@@ -114,7 +115,7 @@ static inline void fs_crc32c_begin(void)
 #endif
 }
 
-/* The checksum of bytes, behind those whose checksum is `crc`; 0: there are none. */
+/* Continue the checksum `crc` of the preceding bytes; start with 0. */
 static inline uint32_t fs_crc32c(uint32_t crc, const uint8_t *at, size_t size)
 {
 #if defined(FS_CRC32C_HARDWARE)
@@ -124,7 +125,7 @@ static inline uint32_t fs_crc32c(uint32_t crc, const uint8_t *at, size_t size)
     return ~fs_crc32c_by_table(~crc, at, size);
 }
 
-/* The same by tables, whatever the processor can do: for tests. */
+/* fs_crc32c by tables on every processor, for tests. */
 static inline uint32_t fs_crc32c_portable(uint32_t crc, const uint8_t *at, size_t size)
 {
     return ~fs_crc32c_by_table(~crc, at, size);

@@ -1,7 +1,7 @@
-/* Pages of mapped files: are they in memory, bring them, let them go.
+/* Pages of mapped files: residency, prefetch and release; clocks.
  *
- * Addresses need not be rounded. Nothing here takes or needs the GIL, and nothing
- * changes a mapping for good: advice that lasts would hold for all who use it.
+ * Addresses need not be page-aligned. No function takes or needs the GIL. No function
+ * sets lasting advice (MADV_RANDOM and such) on a mapping: its users share it.
  */
 #ifndef FASTSHARD_PAGES_H
 #define FASTSHARD_PAGES_H
@@ -10,12 +10,13 @@
 
 #include <time.h>
 
-/* FS_PORTABLE builds on Linux what other systems have. */
+/* FS_PORTABLE builds the code of other systems on Linux, for tests. */
 #if defined(__linux__) && !defined(FS_PORTABLE)
 #define FS_ASKS_LINUX
 #endif
 
-/* The kernel may cut a longer request to the device's readahead, and say nothing. */
+/* Bytes of one request. The kernel may cut a longer one to the device's readahead
+ * without an error. */
 #define FS_ADVICE ((uint64_t)128 << 10)
 
 #if !defined(_WIN32)
@@ -35,7 +36,7 @@ static inline uint8_t *fs_whole_pages(const uint8_t *at, uint64_t *size)
     return (uint8_t *)(uintptr_t)at - over;
 }
 
-/* Ask for pages that will be touched; they are not waited for. */
+/* Start to read pages; do not wait for the device. */
 static inline void fs_advise_pages(const uint8_t *at, uint64_t size)
 {
     uint8_t *start = fs_whole_pages(at, &size);
@@ -47,8 +48,8 @@ static inline void fs_advise_pages(const uint8_t *at, uint64_t size)
     }
 }
 
-/* Take pages out of this process's address space; they stay in the page cache.
- * Never of a private mapping: see fs_drop_clean_pages. */
+/* Unmap pages from this process's page tables; they stay in the page cache.
+ * Shared mappings only; fs_drop_clean_pages is for private ones. */
 static inline void fs_drop_pages(const uint8_t *at, uint64_t size)
 {
     uint8_t *start = fs_whole_pages(at, &size);
@@ -79,7 +80,7 @@ static inline void fs_drop_pages(const uint8_t *at, uint64_t size)
 
 #endif
 
-/* Touch a byte of each page: the way where the kernel has no better one. */
+/* Read a byte of each page, the fallback of fs_populate_pages. */
 static inline void fs_touch_pages(const uint8_t *at, uint64_t size)
 {
     uint64_t page = fs_page_size();
@@ -91,8 +92,8 @@ static inline void fs_touch_pages(const uint8_t *at, uint64_t size)
         (void)*(const volatile uint8_t *)(at + size - 1);
 }
 
-/* Bring pages and map them, waiting for the device. Returns 0; or EFAULT: the file
- * no longer reaches so far, or the device failed. */
+/* Read and map pages; wait for the device. Returns 0 or an errno: EFAULT if the file
+ * now ends before one of them or the device failed. */
 #if defined(FS_ASKS_LINUX)
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -121,8 +122,8 @@ static inline int fs_populate_pages(const uint8_t *at, uint64_t size)
 }
 #endif
 
-/* Map the page of a byte, waiting for the device. What fails is left to whoever
- * touches it. */
+/* Map the page of a byte; wait for the device. Ignores failures: the later access to
+ * the byte meets them. */
 static inline void fs_map_page(const uint8_t *at)
 {
 #if defined(FS_ASKS_LINUX)
@@ -135,9 +136,9 @@ static inline void fs_map_page(const uint8_t *at)
 #endif
 }
 
-/* Pages of a private mapping that were written to exist nowhere else: they must never
- * be dropped. /proc/self/pagemap tells them apart; -1: there is none. A descriptor of it
- * is of the process that opened it: in a child of fork it is not to be used. */
+/* Open /proc/self/pagemap, which identifies the modified pages of a private mapping.
+ * Those exist nowhere else and must never be dropped. Returns -1 without a pagemap. The
+ * descriptor shows the process that opened it: do not use it in a child of fork. */
 #if defined(FS_ASKS_LINUX)
 static inline int fs_open_pagemap(void)
 {
@@ -149,12 +150,12 @@ static inline void fs_close_pagemap(int pagemap)
     (void)close(pagemap);
 }
 
-/* Drop those pages of an extent that the file has, too. The caller sees to it that
- * nobody can write there meanwhile. */
+/* Drop the unmodified pages of an extent. The caller must prevent writes to the extent
+ * during the call. */
 static inline void fs_drop_clean_pages(int pagemap, const uint8_t *at, uint64_t size)
 {
     const uint64_t present = (uint64_t)1 << 63, swapped = (uint64_t)1 << 62;
-    const uint64_t of_file = (uint64_t)1 << 61; /* else it is this process's own copy */
+    const uint64_t of_file = (uint64_t)1 << 61; /* clear for a private copy */
     uint64_t entries[256];
     uint64_t page = fs_page_size();
     uint8_t *start = fs_whole_pages(at, &size);
@@ -188,8 +189,8 @@ static inline void fs_drop_clean_pages(int pagemap, const uint8_t *at, uint64_t 
 }
 #endif
 
-/* Are all pages of an extent in the page cache? 1, 0, or -1: nobody knows. For
- * files of others the kernel says yes, whatever is true. */
+/* Return 1 if all pages of an extent are in the page cache, 0 if not, -1 if unknown.
+ * For files that the caller neither owns nor can write, the kernel always says yes. */
 #if defined(FS_ASKS_LINUX)
 static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
 {
@@ -216,11 +217,11 @@ static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
 }
 #endif
 
-/* Is a part of a file in the page cache, or on its way there? 1, 0, or -1: nobody
- * knows. */
+/* Return 1 if a range of a file is in the page cache or being read into it, 0 if not,
+ * -1 if unknown. */
 #if defined(FS_ASKS_LINUX) && defined(__LP64__)
 #ifndef SYS_cachestat
-#define SYS_cachestat 451 /* of every architecture; since Linux 6.5 */
+#define SYS_cachestat 451 /* the same on all architectures; Linux 6.5 */
 #endif
 static inline int fs_file_cached(int fd, uint64_t offset, uint64_t size)
 {
@@ -240,7 +241,7 @@ static inline int fs_file_cached(int fd, uint64_t offset, uint64_t size)
 }
 #endif
 
-/* Let the page cache forget part of a file. Takes pages that are mapped nowhere. */
+/* Evict a range of a file from the page cache, except pages that a process maps. */
 static inline void fs_evict_cached(int fd, uint64_t offset, uint64_t size)
 {
 #if defined(POSIX_FADV_DONTNEED)
@@ -250,7 +251,7 @@ static inline void fs_evict_cached(int fd, uint64_t offset, uint64_t size)
 #endif
 }
 
-/* A clock that only goes forward, in nanoseconds; good to some milliseconds. */
+/* Monotonic clock in nanoseconds, with a resolution of some milliseconds. */
 static inline uint64_t fs_now(void)
 {
 #if defined(_WIN32)
@@ -266,7 +267,7 @@ static inline uint64_t fs_now(void)
 #endif
 }
 
-/* The same to the nanosecond, at five times the price. */
+/* Monotonic clock in nanoseconds, of full resolution: five times the cost of fs_now. */
 static inline uint64_t fs_exact_now(void)
 {
 #if defined(_WIN32)
@@ -285,7 +286,7 @@ static inline uint64_t fs_exact_now(void)
 #endif
 }
 
-/* Sleep for as short as the system can: long enough for another thread to wake up. */
+/* Sleep for the shortest time of the system, so that another thread may wake up. */
 static inline void fs_pause(void)
 {
 #if defined(_WIN32)

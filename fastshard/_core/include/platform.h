@@ -1,7 +1,7 @@
-/* Everything that differs between operating systems and builds of CPython.
+/* Differences between operating systems, compilers and builds of CPython.
  *
- * Include after Python.h. File functions set errno on failure and never take
- * or need the GIL.
+ * Include after Python.h. File functions set errno on failure; they never take or
+ * need the GIL.
  */
 #ifndef FASTSHARD_PLATFORM_H
 #define FASTSHARD_PLATFORM_H
@@ -36,11 +36,11 @@ static inline void fs_unmap(void *base, size_t nbytes)
     (void)base; (void)nbytes;
 }
 
-/* A positioned read: an OVERLAPPED offset leaves no shared file position. */
+/* Read at an offset. The OVERLAPPED offset leaves the shared file position alone. */
 static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 {
     HANDLE file = (HANDLE)_get_osfhandle(fd);
-    OVERLAPPED place = {0};
+    OVERLAPPED position = {0};
     DWORD got = 0;
     DWORD want = size > 0x40000000u ? 0x40000000u : (DWORD)size;
 
@@ -48,9 +48,9 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
         errno = EBADF;
         return -1;
     }
-    place.Offset = (DWORD)(offset & 0xffffffffu);
-    place.OffsetHigh = (DWORD)(offset >> 32);
-    if (!ReadFile(file, to, want, &got, &place)) {
+    position.Offset = (DWORD)(offset & 0xffffffffu);
+    position.OffsetHigh = (DWORD)(offset >> 32);
+    if (!ReadFile(file, to, want, &got, &position)) {
         if (GetLastError() == ERROR_HANDLE_EOF)
             return 0;
         errno = EIO;
@@ -69,7 +69,7 @@ static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 
 #define FS_HAVE_MMAP 1
 
-#ifndef MAP_NORESERVE /* FreeBSD took it away; there it was the default */
+#ifndef MAP_NORESERVE /* removed from FreeBSD, where it was the default */
 #define MAP_NORESERVE 0
 #endif
 
@@ -83,8 +83,8 @@ static inline void *fs_map(int fd, size_t nbytes, int writable)
     return base == MAP_FAILED ? NULL : base;
 }
 
-/* Map a whole file where no huge page fits: its address and its offsets differ modulo
- * their size. A touch then maps 64 KiB at most, and not 2 MiB. */
+/* Map a whole file at an address that differs from its offsets modulo the size of a
+ * huge page, so that none fits. A first access then maps 64 KiB at most, not 2 MiB. */
 static inline void *fs_map_small_pages(int fd, size_t nbytes, int writable)
 {
 #if defined(__linux__)
@@ -127,7 +127,8 @@ static inline void fs_unmap(void *base, size_t nbytes)
     munmap(base, nbytes);
 }
 
-/* At most 1 GiB a call: Linux cuts reads at 2 GiB, macOS refuses them. */
+/* Read at an offset, at most 1 GiB a call: from 2 GiB on Linux cuts reads short and
+ * macOS refuses them. */
 static inline int64_t fs_pread(int fd, void *to, size_t size, uint64_t offset)
 {
     int64_t got;
@@ -148,10 +149,10 @@ typedef struct {
     uint32_t mode;
 } fs_file_t;
 
-/* fs_stat: what os.fstat says of a file; 0 or -1. On Windows it has no answer:
- * its numbers of devices and files are for Python to find.
- * fs_stat_size: the size and the time of the last write alone.
- * fs_effective_user: whom this process acts for; -1: nobody knows. */
+/* fs_stat: os.fstat of a descriptor; returns 0 or -1. Always fails on Windows, where
+ * Python finds the numbers of the device and the file.
+ * fs_stat_size: only the size and the time of the last write.
+ * fs_effective_user: the effective user id, or -1 if unknown. */
 #if defined(_WIN32)
 static inline int fs_stat(int fd, fs_file_t *file)
 {
@@ -232,8 +233,8 @@ static inline void fs_close(int fd)
 #endif
 }
 
-/* Read only what the page cache holds. Returns the bytes read, or -1 with
- * errno EAGAIN (nothing cached) or EOPNOTSUPP (the answer cannot be had). */
+/* Read from the page cache only. Returns the number of bytes, or -1 with errno EAGAIN
+ * (not cached) or EOPNOTSUPP (not supported by the file system or the kernel). */
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -244,11 +245,11 @@ static inline void fs_close(int fd)
 #endif
 static inline int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t offset)
 {
-    struct iovec place;
+    struct iovec target;
 
-    place.iov_base = to;
-    place.iov_len = size;
-    return (int64_t)syscall(SYS_preadv2, fd, &place, 1L, (long)offset, 0L, RWF_NOWAIT);
+    target.iov_base = to;
+    target.iov_len = size;
+    return (int64_t)syscall(SYS_preadv2, fd, &target, 1L, (long)offset, 0L, RWF_NOWAIT);
 }
 #else
 static inline int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t offset)
@@ -259,7 +260,7 @@ static inline int64_t fs_pread_cached(int fd, void *to, size_t size, uint64_t of
 }
 #endif
 
-/* Ask for pages that will be read soon; a hint, so failures do not matter. */
+/* Start to read a range of a file into the page cache: a hint, failures are ignored. */
 static inline void fs_advise_file(int fd, uint64_t offset, uint64_t size)
 {
 #if defined(POSIX_FADV_WILLNEED)
@@ -269,7 +270,7 @@ static inline void fs_advise_file(int fd, uint64_t offset, uint64_t size)
 #endif
 }
 
-/* Say that the line of memory around an address will be read. Never faults. */
+/* Prefetch the cache line of an address. Never faults. */
 static inline void fs_prefetch_line(const void *at)
 {
 #if defined(__GNUC__)
@@ -279,7 +280,7 @@ static inline void fs_prefetch_line(const void *at)
 #endif
 }
 
-/* Say that memory will be read: the first KB of it. Never faults. */
+/* Prefetch the cache lines of 1 KiB from an address. Never faults. */
 static inline void fs_prefetch(const uint8_t *at)
 {
 #if defined(__GNUC__)
@@ -292,7 +293,7 @@ static inline void fs_prefetch(const uint8_t *at)
 #endif
 }
 
-/* A number that threads may race for, where any of the values does. */
+/* A number that threads may race on, where any of the values is valid. */
 static inline Py_ssize_t fs_load_relaxed(Py_ssize_t *at)
 {
 #if defined(Py_GIL_DISABLED) && !defined(_MSC_VER)
@@ -311,7 +312,7 @@ static inline void fs_store_relaxed(Py_ssize_t *at, Py_ssize_t value)
 #endif
 }
 
-/* A flag that is set once, after what it stands for was written. */
+/* A flag that is set once, after the data that it guards is written. */
 static inline int fs_is_set(const int *flag)
 {
 #if defined(_MSC_VER)
@@ -330,7 +331,7 @@ static inline void fs_set(int *flag)
 #endif
 }
 
-/* Set a byte that is 0 or 1; whether it was this call that did. */
+/* Set a byte of 0 or 1 to 1. Returns 1 if this call changed it. */
 static inline int fs_claim(uint8_t *at)
 {
 #if defined(_MSC_VER)
@@ -340,7 +341,7 @@ static inline int fs_claim(uint8_t *at)
 #endif
 }
 
-/* Bits that threads set, each for itself, and never clear. */
+/* Bits that threads set, each independently, and never clear. */
 static inline int fs_has_bit(const uint8_t *bits, size_t i)
 {
     return *(const volatile uint8_t *)(bits + i / 8) >> (i % 8) & 1;
@@ -355,13 +356,13 @@ static inline void fs_set_bit(uint8_t *bits, size_t i)
 #endif
 }
 
-/* Load a pointer that others may set to NULL: once, whatever the compiler thinks. */
+/* Load a pointer that another thread may set to NULL. The compiler loads it once. */
 static inline void *fs_load_pointer(void *const *at)
 {
     return *(void *const volatile *)at;
 }
 
-/* Load a number that others may change: once, whatever the compiler thinks. */
+/* Load a number that another thread may change. The compiler loads it once. */
 static inline uint64_t fs_load(const uint64_t *at)
 {
     return *(const volatile uint64_t *)at;
@@ -372,8 +373,8 @@ static inline uint32_t fs_load32(const uint32_t *at)
     return *(const volatile uint32_t *)at;
 }
 
-/* How many bytes at the start are printable ASCII other than '"' and '\\': what a
- * JSON string may hold as it stands, and nothing else need be looked at. */
+/* Count the leading bytes that are ASCII from the space on, except '"' and '\\': the
+ * bytes of a JSON string that need no further check. */
 #if (defined(__SSE2__) || defined(_M_X64)) && !defined(FS_NO_SIMD)
 #include <emmintrin.h>
 #if defined(_MSC_VER)
@@ -389,7 +390,7 @@ static inline size_t fs_count_plain(const uint8_t *at, size_t left)
 
     for (; left - done >= 16; done += 16) {
         __m128i block = _mm_loadu_si128((const __m128i *)(const void *)(at + done));
-        /* Signed: bytes from 0x80 on are negative, so below a space too. */
+        /* Signed comparison: bytes from 0x80 on are negative, thus below a space. */
         __m128i special = _mm_or_si128(
             _mm_cmplt_epi8(block, space),
             _mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, backslash)));
@@ -421,7 +422,7 @@ static inline size_t fs_count_plain(const uint8_t *at, size_t left)
         memcpy(&block, at + done, 8);
         quote = block ^ ones * '"';
         backslash = block ^ ones * '\\';
-        /* A byte below n (up to 0x80) borrows from its top bit. */
+        /* Subtracting n (up to 0x80) from a smaller byte sets its top bit. */
         if (((block | (block - ones * ' ') | (quote - ones) | (backslash - ones)) &
              tops) != 0)
             break;
@@ -433,7 +434,7 @@ static inline size_t fs_count_plain(const uint8_t *at, size_t left)
 }
 #endif
 
-/* How many bytes at the start are decimal digits, of at most 16, and their value. */
+/* Count the leading decimal digits, at most 16, and set their value. */
 static inline size_t fs_parse_digits_slowly(const uint8_t *at, size_t left, uint64_t *value)
 {
     size_t count = 0;
@@ -448,8 +449,9 @@ static inline size_t fs_parse_digits_slowly(const uint8_t *at, size_t left, uint
 
 #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && \
     !defined(FS_NO_SIMD)
-/* The same of at most 8, all of which can be read: in one word, the first digit
- * lowest; pairs of digits are joined, then pairs of pairs, then those. */
+/* Count and parse at most 8 leading digits of 8 readable bytes. They are one word with
+ * the first digit in the lowest byte; digits are combined to pairs, then to fours, then
+ * to eights. */
 static inline size_t fs_parse_digits8(const uint8_t *at, uint64_t *value)
 {
     const uint64_t pairs = 0x000000ff000000ffu;
@@ -457,13 +459,13 @@ static inline size_t fs_parse_digits8(const uint8_t *at, uint64_t *value)
     size_t count;
 
     memcpy(&word, at, 8);
-    word ^= 0x3030303030303030u; /* a digit's byte becomes its value */
+    word ^= 0x3030303030303030u; /* ASCII digits to values */
     others = ((word + 0x7676767676767676u) | word) & 0x8080808080808080u;
     count = others == 0 ? 8 : (size_t)__builtin_ctzll(others) / 8;
     *value = 0;
     if (count == 0)
         return 0;
-    word <<= 64 - 8 * count; /* zeros in front */
+    word <<= 64 - 8 * count; /* leading zeros */
     word = word * 10 + (word >> 8);
     *value = ((word & pairs) * (100 + (1000000ull << 32)) +
               (word >> 16 & pairs) * (1 + (10000ull << 32))) >> 32;
@@ -490,7 +492,7 @@ static inline size_t fs_parse_digits(const uint8_t *at, size_t left, uint64_t *v
 #define fs_parse_digits fs_parse_digits_slowly
 #endif
 
-/* A counter that threads share: plain under the GIL, atomic without one. */
+/* Add to a counter that threads share: plain under the GIL, atomic without it. */
 static inline void fs_add(Py_ssize_t *counter, Py_ssize_t change)
 {
 #if defined(Py_GIL_DISABLED) && defined(_MSC_VER)

@@ -1,4 +1,4 @@
-/* Receiving from a socket into several buffers at once. */
+/* Sockets: sends, and receives into several buffers at once. */
 #ifndef FASTSHARD_RECEIVE_H
 #define FASTSHARD_RECEIVE_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 typedef struct {
-    uint8_t *to; /* NULL: bytes that are passed over */
+    uint8_t *to; /* NULL: discard the bytes */
     size_t size;
 } fs_slice_t;
 
@@ -46,11 +46,12 @@ static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
 
 #define FS_CAN_RECEIVE 1
 #define FS_MOST_SLICES 64
-#ifndef MSG_NOSIGNAL /* macOS: the socket has SO_NOSIGPIPE, by Python */
+#ifndef MSG_NOSIGNAL /* macOS: Python sets SO_NOSIGPIPE on the socket */
 #define MSG_NOSIGNAL 0
 #endif
 
-/* Send once: bytes; -1, with EAGAIN if nothing could be sent for `wait_ms`. */
+/* Send once; wait at most `wait_ms`. Returns the number of bytes, or -1 with errno,
+ * EAGAIN after the wait. */
 static inline int64_t fs_send(int fd, const uint8_t *from, size_t size, int wait_ms)
 {
     struct pollfd asked = {.fd = fd, .events = POLLOUT, .revents = 0};
@@ -66,7 +67,7 @@ static inline int64_t fs_send(int fd, const uint8_t *from, size_t size, int wait
     return sent;
 }
 
-/* Whether nothing came on a socket that nobody waits for, not even its end. */
+/* Return 1 if an idle socket has nothing to receive, not even the end of the stream. */
 static inline int fs_is_silent(int fd)
 {
     char byte;
@@ -75,8 +76,9 @@ static inline int fs_is_silent(int fd)
            (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-/* Receive once, into slices in their order. Bytes; 0 at the end of the stream; -1,
-   with EAGAIN if nothing came for `wait_ms`. */
+/* Receive once into slices, in order; wait at most `wait_ms`. Discarded bytes go to
+ * `scratch`, of `room` bytes. Returns the number of bytes, 0 at the end of the stream,
+ * or -1 with errno, EAGAIN after the wait. */
 static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
                                  uint8_t *scratch, size_t room, int wait_ms)
 {
@@ -92,7 +94,7 @@ static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
         parts[i].iov_base = passed ? scratch : slices[i].to;
         parts[i].iov_len = passed && slices[i].size > room ? room : slices[i].size;
         if (parts[i].iov_len < slices[i].size) {
-            i++; /* what follows comes after the rest of it */
+            i++; /* the rest of this slice comes before the next */
             break;
         }
     }
@@ -104,7 +106,7 @@ static inline int64_t fs_receive(int fd, const fs_slice_t *slices, size_t count,
         if (poll(&asked, 1, wait_ms) > 0)
             got = (int64_t)recvmsg(fd, &message, MSG_DONTWAIT);
         if (got < 0 && (errno == EWOULDBLOCK || errno == EINTR))
-            errno = EAGAIN; /* after a signal Python has a look */
+            errno = EAGAIN; /* after a signal, return to Python to handle it */
     }
     return got;
 }

@@ -1,7 +1,7 @@
-/* Native threads, which never take the GIL, and what they share.
+/* Native threads that never take the GIL, locks and atomic numbers.
  *
- * A child of fork has none of its parent's threads: `fs_generation` tells them from
- * its own, and nobody waits for a thread of another generation.
+ * A child of fork has none of its parent's threads. `fs_generation` counts forks: a
+ * thread of an earlier generation must not be joined or waited for.
  */
 #ifndef FASTSHARD_THREADS_H
 #define FASTSHARD_THREADS_H
@@ -79,7 +79,7 @@ typedef pthread_t fs_thread_t;
 typedef pthread_mutex_t fs_lock_t;
 typedef pthread_cond_t fs_cond_t;
 
-/* Signals are for Python's own threads. */
+/* Start a thread with all signals blocked: Python's threads handle signals. */
 static inline int fs_thread_start(fs_thread_t *thread, fs_work_t work, void *with)
 {
     sigset_t all, before;
@@ -117,7 +117,7 @@ static void fs_forked(void)
     __atomic_add_fetch(&fs_forks, 1, __ATOMIC_RELAXED);
 }
 
-/* Once, by the one module that starts threads that outlive a call. */
+/* Count forks from now on. Called once, by the module whose threads outlive a call. */
 static inline int fs_watch_forks(void)
 {
     return pthread_atfork(NULL, NULL, fs_forked);
@@ -125,9 +125,9 @@ static inline int fs_watch_forks(void)
 
 #endif
 
-/* Numbers that threads share; each is written by one of them, or counted up.
- * fs_atomic_publish: whoever sees it sees what was written before. It waits for nothing,
- * and does not keep what is read after it from being read before. */
+/* Numbers that threads share; each has one writer, or is only incremented.
+ * fs_atomic_publish is a release store without a fence: a reader of the value sees all
+ * earlier writes; later reads may be reordered before it. */
 #if defined(_MSC_VER)
 static inline uint64_t fs_atomic_load(uint64_t *at)
 {
@@ -169,7 +169,7 @@ static inline uint64_t fs_atomic_next(uint64_t *at)
     return __atomic_fetch_add(at, 1, __ATOMIC_SEQ_CST);
 }
 
-/* A count of users: whoever finds none finds all that they wrote. */
+/* A count of users. A thread that reads 0 sees all writes of past users. */
 static inline void fs_pin(uint32_t *count)
 {
     __atomic_fetch_add(count, 1, __ATOMIC_SEQ_CST);
