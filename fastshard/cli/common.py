@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn, TextIO, TypeAlias
+from typing import Any, NoReturn, TextIO, TypeAlias
 
 from fastshard._util.progress import bar_type
 from fastshard._util.sizes import parse_size
@@ -38,8 +38,7 @@ __all__ = [
     "show_progress",
 ]
 
-# The type that `ArgumentParser.add_subparsers` returns, which argparse keeps private.
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+Commands: TypeAlias = Any  # argparse's own type is private, and no generic at run time
 
 BAR_DELAY = 1  # seconds before a progress bar shows
 SOURCE_HELP = "tar file, directory, DIR/**, glob, brace list, or URL"
