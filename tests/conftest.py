@@ -79,7 +79,7 @@ def shard_path(make_tar: MakeTar, members: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def loopback(monkeypatch, tmp_path):
-    """Connect to this machine only, and know no token of whoever runs the tests."""
+    """Allow connections to this machine only; hide the user's tokens."""
     constants = pytest.importorskip("huggingface_hub.constants")
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)

@@ -26,7 +26,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fastshard
 from fastshard.index.binary import HEADER as FSI_HEADER
-from support.index.binary import MEMBERS, damaged, mended, use_shard
+from support.index.binary import (
+    MEMBERS,
+    iterate_damaged,
+    use_shard,
+    with_right_checksums,
+)
 from support.tars import write_tar
 
 
@@ -50,7 +55,7 @@ class Target:
 
     def try_one(self, raw: bytes) -> None:
         """Read by an index as given, and again with valid checksums."""
-        for text in (raw, mended(raw, FSI_HEADER)):
+        for text in (raw, with_right_checksums(raw, FSI_HEADER)):
             self.index.write_bytes(text)
             use_shard(self.tar)
 
@@ -62,7 +67,7 @@ def main() -> None:
         if "--seeds" in sys.argv or importlib.util.find_spec("atheris") is None:
             numbers = [int(text) for text in sys.argv[2:4]] or [0, 10]
             for seed in range(*numbers):
-                for raw in damaged(target.valid, FSI_HEADER, seed, 500):
+                for raw in iterate_damaged(target.valid, FSI_HEADER, seed, 500):
                     target.try_one(raw)
             print("no read outside the shard")
             return

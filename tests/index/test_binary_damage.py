@@ -14,7 +14,12 @@ from fastshard.dataset.verify import verify_shard
 from fastshard.index.binary import HEADER as FSI_HEADER
 from fastshard.index.dataset_file import HEADER as DATASET_HEADER
 from fastshard.index.dataset_file import DatasetIndex
-from support.index.binary import MEMBERS, damaged, mended, use_shard
+from support.index.binary import (
+    MEMBERS,
+    iterate_damaged,
+    use_shard,
+    with_right_checksums,
+)
 from support.tars import write_tar
 
 
@@ -30,7 +35,7 @@ def tar(tmp_path):
 def test_a_damaged_index_reads_nothing_outside_the_shard(tar):
     index = tar.with_suffix(".fsi")
     raw = index.read_bytes()
-    for changed in damaged(raw, FSI_HEADER, 1, 2000):
+    for changed in iterate_damaged(raw, FSI_HEADER, 1, 2000):
         index.write_bytes(changed)
         use_shard(tar)
 
@@ -54,7 +59,7 @@ def test_absurd_counts_allocate_nothing(tmp_path, tar):
     for at in range(16, 104, 8):
         for value in (2**32, 2**40, 2**61, 2**64 - 1):
             changed = raw[:at] + struct.pack("<Q", value) + raw[at + 8 :]
-            index.write_bytes(mended(changed, FSI_HEADER))
+            index.write_bytes(with_right_checksums(changed, FSI_HEADER))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", fastshard.StaleIndexWarning)
                 use_shard(tar)
@@ -157,7 +162,7 @@ def test_a_damaged_dataset_index_gives_right_samples_or_errors(folder):
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
     keys = [f"{shard}{k}" for shard in range(3) for k in "abc"]
-    for changed in damaged(raw, DATASET_HEADER, 2, 1000):
+    for changed in iterate_damaged(raw, DATASET_HEADER, 2, 1000):
         index.write_bytes(changed)
         ds = fastshard.open(folder)
         try:

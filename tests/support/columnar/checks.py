@@ -68,7 +68,7 @@ def assert_same_array(found: Any, put: Any) -> None:
     assert (found.dtype, found.shape) == (put.dtype, put.shape)
     if put.dtype.hasobject:
         assert found.tolist() == put.tolist()
-    elif put.dtype.names:  # what lies between fields is no one's
+    elif put.dtype.names:  # padding between fields is undefined
         assert np.array_equal(found, put)
     else:
         assert found.tobytes() == put.tobytes()

@@ -1,9 +1,9 @@
 """Files after a simulated power loss, from a journal that watched.so wrote.
 
-A disk here keeps what was synced: bytes of a file by fsync of the file, names by fsync
-of their directory. What came after may be there, or not, or in part, each change for
-itself; names of one directory come and go in order. After an fsync that failed, a
-later one does not bring back what the first had let go.
+The simulated disk keeps synced changes: bytes of a file by fsync of the file, names by
+fsync of their directory. Each later change may be lost, kept, or kept in part; the
+names of one directory change in order. Changes dropped by a failed fsync are not
+restored by a later one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECTOR = 512
 
 OPEN, DROPPED, SURE = range(3)  # not synced, synced in vain, on the disk
 
-# What becomes of changes that were not synced.
+# Outcomes of changes that were not synced.
 STYLES = ("lost", "kept", "cut", "torn", "zeros", "mixed")
 
 

@@ -1,1 +1,1 @@
-"""Indexes: damage of every kind, and an oracle of JSON."""
+"""Damaged indexes, and an oracle of JSON indexes."""

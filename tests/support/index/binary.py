@@ -1,4 +1,4 @@
-"""Binary indexes: damage of every kind, and use that stays in the shard."""
+"""Damaged binary indexes, and reads through them that must stay inside the shard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEMBERS = {
 
 
 def crc32c_by_bits(data):
-    """CRC-32C from its definition alone."""
+    """Compute CRC-32C from its definition, bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -32,8 +32,8 @@ def crc32c_by_bits(data):
     return crc ^ 0xFFFFFFFF
 
 
-def mended(raw, header):
-    """The same bytes with all checksums made right again, as an attacker would."""
+def with_right_checksums(raw, header):
+    """Return the bytes with all checksums recomputed, as an attacker would."""
     if len(raw) < header.size:
         return raw
     fields = header.unpack(raw[: header.size])
@@ -48,8 +48,8 @@ def mended(raw, header):
     return seal_header(raw[: header.size], sums) + rest[:at] + sums
 
 
-def damaged(raw, header, seed, count):
-    """Truncations, flips of every byte, numbers of every size; some mended."""
+def iterate_damaged(raw, header, seed, count):
+    """Yield truncated, flipped and extreme values, some with right checksums."""
     for n in range(0, len(raw), 5):
         yield raw[:n]
     for i in range(len(raw)):
@@ -57,7 +57,7 @@ def damaged(raw, header, seed, count):
             changed = raw[:i] + bytes([raw[i] ^ flip]) + raw[i + 1 :]
             yield changed
             if i < header.size:
-                yield mended(changed, header)
+                yield with_right_checksums(changed, header)
     numbers = random.Random(seed)
     absurd = (0, 1, 2**31, 2**32 - 1, 2**32, 2**61, 2**63, 2**64 - 1, 2**64 - 512)
     for _ in range(count):
@@ -66,7 +66,7 @@ def damaged(raw, header, seed, count):
             at = numbers.randrange(len(raw) - 8) // 8 * 8
             value = numbers.choice([*absurd, numbers.getrandbits(64), len(raw)])
             changed[at : at + 8] = struct.pack("<Q", value)
-        yield mended(bytes(changed), header)
+        yield with_right_checksums(bytes(changed), header)
 
 
 def use_shard(path):

@@ -1,6 +1,6 @@
-"""What a JSON index says, by the standard library and rules that are written out.
+"""Oracle of JSON indexes: the standard library's parser and the rules of the format.
 
-Slow, and made of other parts than the parser that it is compared with.
+Slow, and independent of the parser under test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Integer(str):
 
 
 class Pairs(list):
-    """An object, with all its keys."""
+    """A JSON object with all its pairs, repeated keys included."""
 
 
 class OracleIndex(NamedTuple):
@@ -60,10 +60,10 @@ def check(value: object, depth: int = 0) -> None:
                 check(item, depth + 1)
 
 
-def parsed(text: bytes) -> object:
+def parse_json(text: bytes) -> object:
     try:
         value = json.loads(
-            text.decode(),  # a mark of byte order is refused by `loads`
+            text.decode(),  # `loads` refuses a byte-order mark
             object_pairs_hook=Pairs,
             parse_int=Integer,
             parse_constant=refuse,
@@ -88,7 +88,7 @@ def unsigned(value: object) -> int:
     return int(value)
 
 
-def told_of(entry: object, name: str | None, nbytes: int | None):
+def parse_entry(entry: object, name: str | None, nbytes: int | None):
     """Read one object of `files`."""
     need(isinstance(entry, Pairs))
     kinds = [KINDS[key] for key, _ in entry if key in KINDS]
@@ -105,9 +105,9 @@ def told_of(entry: object, name: str | None, nbytes: int | None):
 
 
 def parse_by_oracle(text: bytes, nbytes: int | None = None) -> OracleIndex | None:
-    """Return what an index tells, or None where it is to be refused."""
+    """Parse an index by the rules; return None if they refuse it."""
     try:
-        top = parsed(text)
+        top = parse_json(text)
         need(isinstance(top, Pairs))
         keys = [key.encode("utf-8", "surrogateescape") for key, _ in top]
         need(len(keys) == len(set(keys)) <= KEYS)
@@ -115,7 +115,7 @@ def parse_by_oracle(text: bytes, nbytes: int | None = None) -> OracleIndex | Non
         files = known.get("files")
         need(isinstance(files, list))
         named = files if isinstance(files, Pairs) else [(None, e) for e in files]
-        members = [told_of(entry, name, nbytes) for name, entry in named]
+        members = [parse_entry(entry, name, nbytes) for name, entry in named]
         members.sort(key=lambda member: member[1])
         recorded = unsigned(known["filesize"]) if "filesize" in known else None
     except RefusedError:

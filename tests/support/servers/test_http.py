@@ -279,7 +279,7 @@ def test_bytes_after_an_answer(server):
     assert len(body) > 1024
 
 
-def test_redirects_go_where_told(server):
+def test_redirects_go_to_the_given_url(server):
     server.behave(None, redirect_to("http://x.invalid/é", 307), 1)
     server.behave(None, "redirect_nowhere", 1)
 
