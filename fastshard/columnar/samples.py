@@ -10,7 +10,8 @@ from fastshard._core.dataset.shard import describe_item
 from fastshard.columnar.shard_files import ColumnFiles
 from fastshard.errors import FastshardError, FormatError
 from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
-from fastshard.formats.sample import CopiedSample, Infos, Sample
+from fastshard.formats.info import Infos
+from fastshard.formats.sample import CopiedSample, Sample
 
 __all__ = [
     "ColumnSample",

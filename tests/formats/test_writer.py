@@ -294,7 +294,7 @@ def test_a_shard_modified_by_others_is_an_error(tmp_path):
     whole = Path(new.temporary).read_bytes()
     header = HeaderEncoder(0o644, 0).member(b"000009.txt", 1)
     Path(new.temporary).write_bytes(header + whole[512:])
-    with pytest.raises(fastshard.FormatError, match="other names than were written"):
+    with pytest.raises(fastshard.FormatError, match="names differ from those written"):
         writer.close()
     assert names_in(tmp_path) == []
 
