@@ -12,6 +12,7 @@ from support.paths import TESTS, TREE
 ROOT = TREE / "fastshard"  # the sources, not what was installed
 SOURCES = sorted(p for p in ROOT.rglob("*") if p.suffix in (".py", ".pyx", ".pxd"))
 STUBS = sorted(ROOT.rglob("*.pyi"))
+COMPILED = sorted(p for p in ROOT.rglob("*") if p.suffix in (".pyx", ".pxd", ".h"))
 pytestmark = pytest.mark.skipif(not SOURCES, reason="no source tree")
 
 # From the ground up. A folder may import those of lower floors; the modules at the
@@ -32,6 +33,7 @@ MOST_FILES = 15  # in a folder, stubs and declarations not counted
 MOST_FLOORS = 9
 FACE_LINES = 60
 FILE_LINES = 1000  # above, the docstring says why it is one extension module
+LINE_COLUMNS = 88  # of compiled sources; `ruff` checks those of Python files
 # Classes with one subclass that are no halves of it.
 SINGLE_SUBCLASS = {
     "FormatError": "raised by itself",
@@ -183,6 +185,17 @@ def test_long_files_say_why():
         if text.count("\n") > FILE_LINES:
             docstring = text.split('"""')[1]
             assert "extension module" in " ".join(docstring.split()), path
+
+
+def test_lines_of_compiled_sources_are_of_a_width_to_read():
+    assert COMPILED
+    wide = [
+        f"{path.relative_to(TREE)}:{number}"
+        for path in COMPILED
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if len(line) > LINE_COLUMNS
+    ]
+    assert not wide, f"lines of more than {LINE_COLUMNS} columns: {wide}"
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if is_face(p)], ids=module_of)

@@ -143,6 +143,7 @@ cdef struct check_t:               # rows of one shard whose headers are checked
 cdef void prefetch_checked(const check_t *check, size_t k) noexcept nogil:
     """Prefetch the headers of a row ahead of row `k`."""
     cdef const column_t *column = &check.column
+    cdef uint64_t nbytes = check.mapping.nbytes
     cdef int64_t i
     cdef uint64_t offset
     cdef const uint8_t *data
@@ -150,16 +151,14 @@ cdef void prefetch_checked(const check_t *check, size_t k) noexcept nogil:
         return
     i = check.positions[k + CHECKED_AHEAD]
     offset = fs_load(column.offsets + i)
-    if column.marks[i].slot != check.slot or not (
-        BLOCK <= offset < check.mapping.nbytes
-    ):
+    if column.marks[i].slot != check.slot or not BLOCK <= offset < nbytes:
         return
     data = check.mapping.base + offset
     if fs_load(column.sizes + i) == UNKNOWN:
         prefetch_header(data)
     if column.tag != 0 and not has_layout(column, i):
         fs_prefetch_line(data)
-        fs_prefetch_line(check.mapping.base + min(offset + LINE, check.mapping.nbytes - 1))
+        fs_prefetch_line(check.mapping.base + min(offset + LINE, nbytes - 1))
 
 
 cdef void check_rows(const void *at) noexcept nogil:
@@ -302,7 +301,7 @@ cdef bint are_resident(ShardMappings mappings) except -1:
 
 
 cdef size_t copy_rows(const fill_t *fill, size_t r) noexcept nogil:
-    """Copy rows from index `r` on; return the index of the first that does not match."""
+    """Copy rows from index `r` on; return the index of the first mismatch."""
     cdef int64_t i
     cdef uint64_t offset
     cdef size_t k
@@ -332,8 +331,8 @@ cdef size_t copy_rows(const fill_t *fill, size_t r) noexcept nogil:
         else:
             return r
         memcpy(
-            fill.to + r * fill.row_size, mapping.base + offset + fill.column.header_size,
-            fill.row_size,
+            fill.to + r * fill.row_size,
+            mapping.base + offset + fill.column.header_size, fill.row_size,
         )
         r += 1
     return r
@@ -360,7 +359,7 @@ cdef class RowCopy:
         self.fill.to = bytes_of(out, &self.out, True)
         if header_size > size:
             raise ValueError(
-                f"the header of {header_size:,} bytes is larger than its member of {size:,}"
+                f"the header of {header_size:,} bytes exceeds its member of {size:,}"
             )
         self.fill.count = self.positions.len // 8
         self.fill.rows = <Py_ssize_t> rows.cells.count
@@ -393,7 +392,7 @@ cdef class RowCopy:
             r += 1
 
     cdef size_t touch_rows(self, size_t r, size_t count) except? 0:
-        """Mark rows from index `r` on as touched; return the end of the part to copy."""
+        """Mark rows from index `r` as touched; return the end of the part to copy."""
         cdef uint64_t nbytes = 0
         cdef uint64_t offset, size, start
         cdef Source source
@@ -484,7 +483,7 @@ cdef class RowCopy:
         return 0
 
     cdef bint copy_row(self, size_t r) except -1:
-        """Copy one row as a single member, which raises all errors; False: other layout."""
+        """Copy a row as one member, which raises all errors; False: other layout."""
         cdef Py_ssize_t i = self.fill.positions[r]
         cdef ColumnShard shard
         cdef uint8_t *at
@@ -535,8 +534,9 @@ def read_row_layout(Rows rows not None, Py_ssize_t i):
     cdef uint64_t size
     cdef Layout layout
     cdef ColumnShard shard
-    if not 0 <= i < <Py_ssize_t> rows.cells.count:
-        raise IndexError(f"position {i} is out of range for {rows.cells.count:,} samples")
+    cdef Py_ssize_t count = rows.cells.count
+    if not 0 <= i < count:
+        raise IndexError(f"position {i} is out of range for {count:,} samples")
     if not rows.has(i):
         raise FieldNotFoundError(rows.field, f"sample {decode_key(rows.table, i)!r}")
     shard = rows.shard_of(i)

@@ -10,7 +10,9 @@ cdef enum:
 
 
 cdef int64_t parse_offset(object offset) except? -1
-cdef bint is_plain_header(const uint8_t *block, span_t name, uint64_t *size) noexcept nogil
+cdef bint is_plain_header(
+    const uint8_t *block, span_t name, uint64_t *size
+) noexcept nogil
 
 
 cdef class ColumnFile:

@@ -60,7 +60,9 @@ cdef bint parse_octal(const uint8_t *digits, uint64_t *value) noexcept nogil:
     return digits[SIZE_DIGITS] == 0 or digits[SIZE_DIGITS] == c' '
 
 
-cdef bint is_plain_header(const uint8_t *block, span_t name, uint64_t *size) noexcept nogil:
+cdef bint is_plain_header(
+    const uint8_t *block, span_t name, uint64_t *size
+) noexcept nogil:
     """Match a block with a plain tar header of this name; set the size.
 
     Reads the first 160 bytes only: plain headers have no name prefix.
@@ -204,11 +206,15 @@ cdef class ColumnFile:
         cdef span_t name
         cdef object keeper = encode_text(member, &name)
         if keeper is None:
-            raise FormatError("the name is not valid Unicode", self.path, offset, member)
+            raise FormatError(
+                "the name is not valid Unicode", self.path, offset, member
+            )
         self.find(offset, name, &found, &size)
         return found, size
 
-    cdef bint check_header(self, uint64_t offset, span_t name, uint64_t *size) except -1:
+    cdef bint check_header(
+        self, uint64_t offset, span_t name, uint64_t *size
+    ) except -1:
         """Say whether a member of this name begins at `offset`; set its size."""
         cdef Source source = self.source
         cdef uint64_t nbytes = source.nbytes
@@ -288,7 +294,9 @@ cdef class ColumnFile:
         cdef object owner = None
         cdef object keeper = encode_text(member, &name)
         if keeper is None:
-            raise FormatError("the name is not valid Unicode", self.path, offset, member)
+            raise FormatError(
+                "the name is not valid Unicode", self.path, offset, member
+            )
         try:
             if self.is_exact and isinstance(source, MappedSource):
                 owner = self.resident_view(<MappedSource> source, offset, name, &size)
@@ -425,7 +433,8 @@ cdef class RowReader:
         cdef str member = sample_id + ".npy"
         if len(row) < 2 * width:
             raise ValueError(
-                f"the row must have {2 * width} values for {width} fields, got {len(row)}"
+                f"the row must have {2 * width} values for {width} fields, "
+                f"got {len(row)}"
             )
         for k in range(width):
             if row[2 * k] is None and row[2 * k + 1] is None:
@@ -459,8 +468,8 @@ cdef class RowReader:
             at = parse_offset(offset)
         if at < 0:
             raise FormatError(
-                f"the index has offset {offset!r:.80} and shard {shard!r:.80} for field "
-                f"{self.fields[k]!r}, expected two integers of at least 0",
+                f"the index has offset {offset!r:.80} and shard {shard!r:.80} for "
+                f"field {self.fields[k]!r}, expected two integers of at least 0",
                 self.path, 0, member,
             )
         file = (<dict> self.files[k]).get(shard)

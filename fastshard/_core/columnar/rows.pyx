@@ -24,15 +24,15 @@ from fastshard._core.dataset.shard cimport (
 )
 from fastshard._core.io.source cimport Source
 from fastshard._core.parse.sqlite cimport (
-    KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_UNSUPPORTED, TREE_ROW,
-    tree_free, tree_next, tree_open, tree_t, value_t,
+    KIND_NULL, KIND_NUMBER, KIND_TEXT, TREE_END, TREE_NO_MEMORY, TREE_ROW,
+    TREE_UNSUPPORTED, tree_free, tree_next, tree_open, tree_t, value_t,
 )
 from fastshard._core.platform cimport fs_load, fs_prefetch_line
 from fastshard._core.span cimport span_of, span_t
 from fastshard._core.table.extents cimport (
     ExtentTable, columns_add, columns_add_info, columns_free, columns_t,
-    decode_text_before, encode_text, info_at, make_table, grown_capacity, name_at, resize,
-    resolve_position,
+    decode_text_before, encode_text, grown_capacity, info_at, make_table, name_at,
+    resize, resolve_position,
 )
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
@@ -384,7 +384,7 @@ cdef class ColumnShard(Shard):
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1:
         cdef uint64_t found
-        size[0] = fs_atomic_load(self.cells.sizes + i)  # first: the size is written last
+        size[0] = fs_atomic_load(self.cells.sizes + i)  # first: it is written last
         offset[0] = fs_atomic_load(self.cells.offsets + i)
         if size[0] == UNKNOWN:
             self.file.find(offset[0], name_at(&self.table.columns, i), &found, size)
@@ -396,7 +396,7 @@ cdef class ColumnShard(Shard):
     cdef bint estimate_extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) noexcept:
-        """Set the likely extent of a member with its header: up to the next sample's."""
+        """Set a member's likely extent with its header: up to the next sample's."""
         cdef uint64_t end
         cdef uint64_t at = fs_load(self.cells.offsets + i)
         if at < BLOCK or at >= source.nbytes:
@@ -644,7 +644,7 @@ cdef class ColumnSamples(SamplesBase):
         return found
 
     cpdef metadata_text(self, Py_ssize_t i):
-        """Return the text of a sample's metadata, maybe empty; None if it is not UTF-8."""
+        """Return the text of a sample's metadata, maybe empty; None if not UTF-8."""
         cdef span_t text
         if not 0 <= i < <Py_ssize_t> self.names.columns.count:
             raise IndexError(
@@ -712,7 +712,8 @@ def read_rows(chunks, list fields not None, opener, str path not None):
                     )
                 if type(row[0]) is not str:
                     raise FormatError(
-                        f"the id of row {columns.count + 1:,} is {row[0]!r}, expected text",
+                        f"the id of row {columns.count + 1:,} is {row[0]!r}, "
+                        "expected text",
                         path, 0,
                     )
                 member = (<str> row[0]) + ".npy"
@@ -857,8 +858,8 @@ cdef int select_columns(reading_t *reading, list numbers, size_t width) except -
     cdef size_t k
     if len(numbers) != <Py_ssize_t> (FIRST_FIELD + 2 * width) or min(numbers) < 0:
         raise ValueError(
-            f"expected {FIRST_FIELD + 2 * width} column numbers of at least 0 for {width} "
-            f"fields, got {numbers}"
+            f"expected {FIRST_FIELD + 2 * width} column numbers of at least 0 for "
+            f"{width} fields, got {numbers}"
         )
     reading.width = width
     reading.row_width = max(numbers) + 1
@@ -926,7 +927,9 @@ def read_image(
         names = make_table(&reading.columns)
         for k in range(reading.width):
             column = Rows(fields[k], opener(fields[k]), path)
-            column.take_columns(&reading.fields[k].offsets, reading.fields[k].shards, names)
+            column.take_columns(
+                &reading.fields[k].offsets, reading.fields[k].shards, names
+            )
             found.append(column)
         return found, names
     finally:

@@ -132,7 +132,9 @@ cdef void move_pieces(
     memset(&work, 0, sizeof(work))
     work.pieces = pieces
     work.count = count
-    work.batch = min(max(BATCH_BYTES * count // (nbytes + 1), <uint64_t> 1), <uint64_t> 64)
+    work.batch = min(
+        max(BATCH_BYTES * count // (nbytes + 1), <uint64_t> 1), <uint64_t> 64
+    )
     while started < threads - 1:
         if fs_thread_start(&others[started], move_batches, &work) != 0:
             break                  # fewer threads do it
@@ -180,7 +182,9 @@ cdef class Pieces:
         if self.remote is not None:
             self.use_staged(piece)
         else:
-            piece.cold = not self.resident and not self.source.has_resident(offset, size)
+            piece.cold = (
+                not self.resident and not self.source.has_resident(offset, size)
+            )
         return piece
 
     cdef piece_t *append(
@@ -438,7 +442,7 @@ def resolve_positions(positions, Py_ssize_t count):
     kind = getattr(getattr(positions, "dtype", None), "kind", "")
     if kind == "u" and len(positions) and int(positions.max()) >= count:
         raise IndexError(
-            f"position {int(positions.max())} is out of range: there are {count:,}"
+            f"position {int(positions.max())} is out of range for length {count:,}"
         )
     if kind in ("i", "u"):
         whole = array("q", positions.astype("q").tobytes())
@@ -447,14 +451,14 @@ def resolve_positions(positions, Py_ssize_t count):
             whole = array("q", positions)
         except OverflowError:
             raise IndexError(
-                f"a position is out of range: there are {count:,}"
+                f"a position is out of range for length {count:,}"
             ) from None
     numbers = int64s_of(whole, &buffer, writable=True)
     try:
         for k in range(buffer.len // 8):
             i = numbers[k]
             if not -count <= i < count:
-                raise IndexError(f"position {i} is out of range: there are {count:,}")
+                raise IndexError(f"position {i} is out of range for length {count:,}")
             if i < 0:
                 numbers[k] = i + count
     finally:
@@ -463,12 +467,14 @@ def resolve_positions(positions, Py_ssize_t count):
 
 
 cdef int assign_targets(Pieces pieces, Target target, int64_t *offsets) except -1:
-    """Set the destination of each piece; write their offsets, and the end of the last."""
+    """Set the destination of each piece; write their offsets and the last one's end."""
     cdef uint64_t at = 0
     cdef size_t i
     cdef piece_t *piece
     if target.row > 0 and pieces.count > target.rows:
-        raise ValueError(f"{pieces.count:,} members do not fit into {target.rows:,} rows")
+        raise ValueError(
+            f"{pieces.count:,} members do not fit into {target.rows:,} rows"
+        )
     for i in range(pieces.count):
         piece = &pieces.at[i]
         if target.row > 0 and piece.size != target.row:
@@ -604,7 +610,9 @@ cdef object move(Pieces pieces, Target target, threads):
 
 def read_members(Shard shard not None, positions, out, threads):
     """Copy members of one shard into a buffer; see `Shard.read_into`."""
-    return gather([shard], resolve_positions(positions, len(shard)), out, threads=threads)
+    return gather(
+        [shard], resolve_positions(positions, len(shard)), out, threads=threads
+    )
 
 
 # Copies

@@ -29,7 +29,7 @@ from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError, FormatError
 
 cdef enum:
-    MAX_GAP = 64 << 10             # bytes between members that are merged: headers, others
+    MAX_GAP = 64 << 10             # bytes between merged members: headers, others
     MAX_EXTENT = 1 << 20           # bytes of a merged extent
     ORDERED_AHEAD = 32 << 20       # bytes ahead if the members are in file order
     MAX_ITEMS = 32768              # in the queue, however small they are
@@ -235,7 +235,9 @@ cdef class PrefetchIterator(IteratorBase):
         if WITHOUT_GIL or now - self.gil_taken < MAX_GIL_HELD:
             return 0
         self.gil_taken = now
-        if PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL:
+        if PyThreadState_Next(
+            PyInterpreterState_ThreadHead(PyInterpreterState_Get())
+        ) == NULL:
             return 0               # the only thread
         with nogil:
             fs_pause()
@@ -408,7 +410,7 @@ cdef class PrefetchIterator(IteratorBase):
         return 0
 
     cdef int open_sources(self, object item) except -1:
-        """Raise in its turn the error that kept an item's members from being located."""
+        """Raise in its turn the error from locating an item's members."""
         cdef Shard shard
         for shard, _ in self.stream.members_of(item):
             shard.open_source()

@@ -40,9 +40,11 @@ cdef class SampleLocator:
         cdef Py_buffer buffer
         self.starts_array = array("q", starts)
         self.starts = int64s_of(self.starts_array, &buffer)
-        PyBuffer_Release(&buffer)  # the array is private: it is never resize
+        PyBuffer_Release(&buffer)  # the array is private: it is never resized
         self.shards = len(starts) - 1
-        if self.shards != len(samples) or (used is not None and len(used) != len(samples)):
+        if self.shards != len(samples) or (
+            used is not None and len(used) != len(samples)
+        ):
             raise ValueError(
                 f"starts of {self.shards:,} shards, samples of {len(samples):,}: "
                 "expected one of each a shard, and of used"
@@ -94,7 +96,9 @@ cdef class SampleLocator:
         """Return a position in range; a negative one counts from the end."""
         cdef Py_ssize_t at = i + self.count if i < 0 else i
         if not 0 <= at < self.count:
-            raise IndexError(f"position {i} is out of range: there are {self.count:,}")
+            raise IndexError(
+                f"position {i} is out of range: there are {self.count:,} samples"
+            )
         return at
 
     cdef Py_ssize_t find_shard(self, Py_ssize_t i) noexcept:

@@ -63,7 +63,7 @@ cdef enum:
     CHECKSUM_WIDTH = 8
     MAX_KEPT_ROOM = 4 << 20            # bytes; more is freed by `begin`
 
-cdef uint64_t MAX_OCTAL = 1 << 33  # bytes; the first size of more than eleven octal digits
+cdef uint64_t MAX_OCTAL = 1 << 33  # bytes; the first size of twelve octal digits
 cdef uint64_t MAX_FILE = 1 << 62   # bytes; offsets must be int64 in SQLite
 cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
@@ -127,7 +127,8 @@ cdef object make_fault(uint64_t at, str reason):
 cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache layouts):
     """Return the layout of a member, from the caches or by parsing its header."""
     cdef Layout layout = layouts.find(at, size)
-    if layout is None and layouts is not shared_layouts:  # another shard may have had it
+    if layout is None and layouts is not shared_layouts:
+        # Another shard may have had it.
         layout = shared_layouts.find(at, size)
         if layout is not None:
             layout = layout.copy()
@@ -208,7 +209,9 @@ cdef Layout parse_header(bytes text, int version):
     try:
         header = ast.literal_eval(source.strip())
     except SyntaxError:            # Python 2 writes lengths as 10L
-        header = ast.literal_eval(re.sub(r"(?<=[\s(,]\d)(\d*)L\b", r"\1", source.strip()))
+        header = ast.literal_eval(
+            re.sub(r"(?<=[\s(,]\d)(\d*)L\b", r"\1", source.strip())
+        )
     if not isinstance(header, dict) or set(header) != {
         "descr", "fortran_order", "shape"
     }:
@@ -301,7 +304,9 @@ cdef object make_member_array(
     """Return member `i` as an array on bytes from `Shard.pin`."""
     cdef bint writable = type(owner) is View and (<View> owner).owner.writable
     try:
-        return make_array(at, size, dtype, shape, writable, owner, get_layout_cache(shard))
+        return make_array(
+            at, size, dtype, shape, writable, owner, get_layout_cache(shard)
+        )
     except FormatError as error:   # its offset is relative to the member
         offset = shard.table.columns.offsets[i] + error.offset
         raise FormatError(
@@ -383,7 +388,9 @@ def array_from_buffer(view, dtype=None, shape=None):
         The size does not fit `dtype` and `shape`, or the buffer is not contiguous.
     """
     # A memoryview can be released, so it is never the owner of an array.
-    cdef object own = view if type(view) is memoryview else PyMemoryView_FromObject(view)
+    cdef object own = (
+        view if type(view) is memoryview else PyMemoryView_FromObject(view)
+    )
     cdef object owner = own.obj    # raises if it is released
     cdef Py_buffer *buffer = PyMemoryView_GET_BUFFER(own)
     if not PyBuffer_IsContiguous(buffer, b"C"):
@@ -395,8 +402,8 @@ def array_from_buffer(view, dtype=None, shape=None):
         owner = HeldBuffer(PyMemoryView_FromObject(own))
     try:
         return make_array(
-            <uint8_t *> buffer.buf, buffer.len, dtype, shape, not buffer.readonly, owner,
-            shared_layouts,
+            <uint8_t *> buffer.buf, buffer.len, dtype, shape, not buffer.readonly,
+            owner, shared_layouts,
         )
     except FormatError as error:
         raise FormatError(
@@ -459,7 +466,9 @@ cdef bint fit_shape(shape_t *lengths, object shape, uint64_t items) except -1:
         if length == -1 and open_at < 0:
             open_at = k
         elif length < 0:
-            raise ValueError(f"shape must have no negative length but one -1, got {shape}")
+            raise ValueError(
+                f"shape must have no negative length but one -1, got {shape}"
+            )
         elif length > 0 and product > (<uint64_t> PY_SSIZE_T_MAX) // <uint64_t> length:
             return False
         else:
@@ -536,7 +545,9 @@ def read_layouts(list shards not None, members not None, dtype, shape):
         PyBuffer_Release(&buffer)
 
 
-cdef tuple read_layouts_at(list shards, const int64_t *numbers, object dtype, object shape):
+cdef tuple read_layouts_at(
+    list shards, const int64_t *numbers, object dtype, object shape
+):
     cdef cnp.ndarray skips = numpy.zeros(len(shards), numpy.int64)
     cdef int64_t *skipped = <int64_t *> cnp.PyArray_DATA(skips)
     cdef Layout layout = None
@@ -718,7 +729,10 @@ cdef class MemberBuffer:
         finally:
             PyBuffer_Release(&data)
         # Not of a structured dtype, which is mutable.
-        if payload is array and cnp.PyArray_CheckExact(array) and array.dtype.names is None:
+        if (
+            payload is array and cnp.PyArray_CheckExact(array)
+            and array.dtype.names is None
+        ):
             self.dtype, self.shape, self.header = array.dtype, array.shape, header
         return offset
 
@@ -733,7 +747,7 @@ cdef class MemberBuffer:
             PyBuffer_Release(&view)
 
     cdef object add_member(self, bytes name, bytes header, Py_buffer *data):
-        """Append a member of `header` and `data`; return its data's offset in the file."""
+        """Append a member of `header` and `data`; return its data's file offset."""
         cdef uint64_t size = PyBytes_GET_SIZE(header) + <uint64_t> data.len
         cdef size_t before = BLOCK
         cdef size_t padding = compute_padding(size)

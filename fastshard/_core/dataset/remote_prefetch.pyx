@@ -48,8 +48,8 @@ cdef class RemotePrefetchIterator(IteratorBase):
         As for `IteratorBase`. If the window is 0, each item is requested in its turn.
     """
 
-    cdef object overflow           # a RequestedItem that did not fit into the last group
-    cdef object pending            # an item of the stream that is not requested yet
+    cdef object overflow           # RequestedItem that did not fit into the last group
+    cdef object pending            # item of the stream that is not requested yet
     cdef list unsent               # requests of queued items that are not sent
     cdef uint64_t group            # bytes of the next group
     cdef bint blocked              # the next item failed ahead of its turn

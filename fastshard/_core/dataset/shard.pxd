@@ -33,7 +33,9 @@ cdef class Shard:
     cdef object __weakref__
     cdef Source open_source(self)
     cdef Py_ssize_t find(self, object key) except -1
-    cdef int extent(self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size) except -1
+    cdef int extent(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except -1
     cdef int check_extent(
         self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
     ) except -1
@@ -104,7 +106,8 @@ cdef inline object resident_view(Shard shard, Py_ssize_t i):
     ring, and the member's extent and header are checked. `Shard.pin` is the slow path.
     """
     cdef MappedSource held
-    cdef PyObject *direct          # borrowed: `MappedFile.view` uses it before any release
+    # Borrowed: `MappedFile.view` uses it before any release.
+    cdef PyObject *direct
     cdef uint64_t offset, size
     cdef Py_ssize_t trusted
     if FREE_THREADED:              # another thread may close it

@@ -4,7 +4,8 @@
 `SampleBase`: they define the samples, and the members that hold the fields.
 `GroupedSamples` are the members of one shard, grouped by key; `fastshard.Samples` and
 `fastshard.Sample` are Python subclasses, because an extension type cannot inherit from
-`collections.abc.Sequence`. One module, so that the calls from sample to view are direct.
+`collections.abc.Sequence`. They share one module, so that the calls from sample to view
+are direct.
 """
 
 cimport cython
@@ -61,7 +62,7 @@ def register_functions(load not None):
 
 
 cdef object respell(object name):
-    """Return a name with its leading ``./`` removed or added: the same file in a tar."""
+    """Return a name without its leading ``./``, or with one: the same file in a tar."""
     return name[2:] if name.startswith("./") else "./" + name
 
 
@@ -211,7 +212,9 @@ cdef class Shard:
         iterator of memoryview
             With ``close()``, which ends its prefetching thread.
         """
-        return load_function("scan_members")(self, order, window, max_memory, keep_cache)
+        return load_function("scan_members")(
+            self, order, window, max_memory, keep_cache
+        )
 
     def position(self, name):
         """Return the position of the last member of this name.
@@ -313,11 +316,13 @@ cdef class Shard:
         """Return a member's offset and size; check that they lie in the file."""
         cdef uint64_t offset, size
         cdef Source source = self.open_source()
-        self.extent(source, resolve_position(i, self.table.columns.count), &offset, &size)
+        self.extent(
+            source, resolve_position(i, self.table.columns.count), &offset, &size
+        )
         return offset, size
 
     def parts(self):
-        """Return a new handle on the source, and the table: the parts of another Shard."""
+        """Return a new handle on the source, and the table, for another Shard."""
         return self.open_source().handle(), self.table
 
     def close(self, bint strict=False):
@@ -394,7 +399,10 @@ cdef class Shard:
     cdef int check_extent(
         self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
     ) except -1:
-        """Raise FormatError if an extent reaches beyond the file. No other code checks it."""
+        """Raise FormatError if an extent reaches beyond the file.
+
+        No other code checks it.
+        """
         if offset > source.nbytes or size > source.nbytes - offset:
             raise FormatError(
                 f"an extent of {size:,} bytes reaches beyond the file",
@@ -405,7 +413,7 @@ cdef class Shard:
     cdef bint estimate_extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) noexcept:
-        """Set the likely extent of a member, for prefetching; False: not in the file."""
+        """Set the likely extent of a member, to prefetch it; False: not in the file."""
         offset[0] = fs_load(self.table.columns.offsets + i)
         size[0] = fs_load(self.table.columns.sizes + i)
         return offset[0] <= source.nbytes and size[0] <= source.nbytes - offset[0]
@@ -461,7 +469,7 @@ cdef class Shard:
         return 0
 
     cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
-        """Set the address and size of a member's bytes; return the object that owns them."""
+        """Set the address and size of a member's bytes; return their owner."""
         cdef uint64_t offset
         cdef Source source = self.open_source()
         cdef object owner
@@ -599,14 +607,15 @@ cdef class SamplesBase:
         """Return the members of the visible fields as (shard, member)."""
         cdef Py_ssize_t member
         found = []
-        for field in self.fields(sample.position) if sample.only is None else sample.only:
+        fields = self.fields(sample.position) if sample.only is None else sample.only
+        for field in fields:
             member = self.member(sample.position, field)
             if member >= 0:
                 found.append((self.holder(sample.position, field), member))
         return found
 
     cdef void prefetch(self, Py_ssize_t i, int stage) noexcept:
-        """Prefetch the memory of one stage of a sample's look-up into the CPU's cache."""
+        """Prefetch the memory of one stage of a sample's look-up into the CPU cache."""
 
 
 @cython.nonecheck(True)
@@ -886,7 +895,7 @@ cdef void prefetch_bytes(
 
 @cython.nonecheck(True)
 def stage_bytes(SampleBase sample not None, dict staged not None):
-    """Give a sample of a remote shard its own handle on the shard, with bytes read ahead.
+    """Give a remote shard's sample its own handle on the shard, with bytes read ahead.
 
     Parameters
     ----------
@@ -937,7 +946,10 @@ def find_members(list samples not None, field):
 
 @cython.nonecheck(True)
 def find_odd_width(list samples not None):
-    """Return the index of the first sample with more or fewer fields than the first, or -1."""
+    """Return the index of the first sample of another width than the first, or -1.
+
+    The width is the number of fields.
+    """
     cdef Py_ssize_t i
     cdef Py_ssize_t width = (<SampleBase?> samples[0]).width() if samples else 0
     for i in range(len(samples)):

@@ -32,7 +32,8 @@ static inline uint32_t fs_crc32c_by_table(uint32_t crc, const uint8_t *at, size_
     return crc;
 }
 
-#if (defined(__GNUC__) && defined(__x86_64__) || defined(_M_X64)) && !defined(FS_NO_SIMD)
+#if (defined(__GNUC__) && defined(__x86_64__) || defined(_M_X64)) && \
+    !defined(FS_NO_SIMD)
 #include <nmmintrin.h>
 #define FS_CRC32C_HARDWARE 1
 

@@ -197,10 +197,11 @@ static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
     unsigned char present[256];
     uint64_t page = fs_page_size();
     uint8_t *start = fs_whole_pages(at, &size);
+    uint64_t most = sizeof present * page;
     uint64_t done, piece, i;
 
     for (done = 0; done < size; done += piece) {
-        piece = size - done < sizeof present * page ? size - done : sizeof present * page;
+        piece = size - done < most ? size - done : most;
         if (mincore(start + done, (size_t)piece, present) != 0)
             return -1;
         for (i = 0; i < piece / page; i++)
@@ -226,7 +227,9 @@ static inline int fs_pages_cached(const uint8_t *at, uint64_t size)
 static inline int fs_file_cached(int fd, uint64_t offset, uint64_t size)
 {
     struct { uint64_t offset, size; } range = {offset, size};
-    struct { uint64_t cached, dirty, writeback, evicted, recently; } found = {0, 0, 0, 0, 0};
+    struct {
+        uint64_t cached, dirty, writeback, evicted, recently;
+    } found = {0, 0, 0, 0, 0};
     uint64_t page = fs_page_size();
 
     if (syscall(SYS_cachestat, fd, &range, &found, 0) != 0)

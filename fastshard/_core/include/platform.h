@@ -100,7 +100,8 @@ static inline void *fs_map_small_pages(int fd, size_t nbytes, int writable)
         return fs_map(fd, nbytes, writable);
     nbytes = (nbytes + page - 1) / page * page;
     whole = nbytes + huge;
-    room = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    room = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
     if (room == MAP_FAILED)
         return fs_map(fd, nbytes, writable);
     head = (huge + skew - (uintptr_t)room % huge) % huge;
@@ -393,7 +394,8 @@ static inline size_t fs_count_plain(const uint8_t *at, size_t left)
         /* Signed comparison: bytes from 0x80 on are negative, thus below a space. */
         __m128i special = _mm_or_si128(
             _mm_cmplt_epi8(block, space),
-            _mm_or_si128(_mm_cmpeq_epi8(block, quote), _mm_cmpeq_epi8(block, backslash)));
+            _mm_or_si128(_mm_cmpeq_epi8(block, quote),
+                         _mm_cmpeq_epi8(block, backslash)));
         unsigned mask = (unsigned)_mm_movemask_epi8(special);
         if (mask != 0) {
 #if defined(_MSC_VER)
@@ -435,7 +437,8 @@ static inline size_t fs_count_plain(const uint8_t *at, size_t left)
 #endif
 
 /* Count the leading decimal digits, at most 16, and set their value. */
-static inline size_t fs_parse_digits_slowly(const uint8_t *at, size_t left, uint64_t *value)
+static inline size_t fs_parse_digits_slowly(const uint8_t *at, size_t left,
+                                            uint64_t *value)
 {
     size_t count = 0;
 

@@ -59,8 +59,15 @@ static inline int fs_lock_init(fs_lock_t *lock) { InitializeSRWLock(lock); retur
 static inline void fs_lock(fs_lock_t *lock) { AcquireSRWLockExclusive(lock); }
 static inline void fs_unlock(fs_lock_t *lock) { ReleaseSRWLockExclusive(lock); }
 static inline void fs_lock_free(fs_lock_t *lock) { (void)lock; }
-static inline int fs_cond_init(fs_cond_t *bell) { InitializeConditionVariable(bell); return 0; }
-static inline void fs_cond_broadcast(fs_cond_t *bell) { WakeAllConditionVariable(bell); }
+static inline int fs_cond_init(fs_cond_t *bell)
+{
+    InitializeConditionVariable(bell);
+    return 0;
+}
+static inline void fs_cond_broadcast(fs_cond_t *bell)
+{
+    WakeAllConditionVariable(bell);
+}
 static inline void fs_cond_free(fs_cond_t *bell) { (void)bell; }
 static inline void fs_cond_wait(fs_cond_t *bell, fs_lock_t *lock)
 {
@@ -93,11 +100,17 @@ static inline int fs_thread_start(fs_thread_t *thread, fs_work_t work, void *wit
 }
 
 static inline void fs_thread_join(fs_thread_t thread) { pthread_join(thread, NULL); }
-static inline int fs_lock_init(fs_lock_t *lock) { return pthread_mutex_init(lock, NULL); }
+static inline int fs_lock_init(fs_lock_t *lock)
+{
+    return pthread_mutex_init(lock, NULL);
+}
 static inline void fs_lock(fs_lock_t *lock) { pthread_mutex_lock(lock); }
 static inline void fs_unlock(fs_lock_t *lock) { pthread_mutex_unlock(lock); }
 static inline void fs_lock_free(fs_lock_t *lock) { pthread_mutex_destroy(lock); }
-static inline int fs_cond_init(fs_cond_t *bell) { return pthread_cond_init(bell, NULL); }
+static inline int fs_cond_init(fs_cond_t *bell)
+{
+    return pthread_cond_init(bell, NULL);
+}
 static inline void fs_cond_broadcast(fs_cond_t *bell) { pthread_cond_broadcast(bell); }
 static inline void fs_cond_free(fs_cond_t *bell) { pthread_cond_destroy(bell); }
 static inline void fs_cond_wait(fs_cond_t *bell, fs_lock_t *lock)
@@ -145,8 +158,14 @@ static inline uint64_t fs_atomic_next(uint64_t *at)
 {
     return (uint64_t)_InterlockedExchangeAdd64((volatile __int64 *)at, 1);
 }
-static inline void fs_pin(uint32_t *count) { _InterlockedIncrement((volatile long *)count); }
-static inline void fs_unpin(uint32_t *count) { _InterlockedDecrement((volatile long *)count); }
+static inline void fs_pin(uint32_t *count)
+{
+    _InterlockedIncrement((volatile long *)count);
+}
+static inline void fs_unpin(uint32_t *count)
+{
+    _InterlockedDecrement((volatile long *)count);
+}
 static inline int fs_is_pinned(uint32_t *count)
 {
     return _InterlockedCompareExchange((volatile long *)count, 0, 0) != 0;

@@ -37,9 +37,11 @@ cdef enum:
     LISTED = 1                     # in the ring
     CONFINED = 2                   # listed, and its neighbours were released
     FOLIO_CHUNKS = 16              # chunks that one fault maps at most: 1 MiB
-    PINNED_BOUND = 2               # times `max_chunks`, which is half of the user's bound
+    PINNED_BOUND = 2               # times `max_chunks`, half of the user's bound
 
-cdef int FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+cdef int FLAGS = (
+    os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+)
 
 
 cdef int open_same_file(object path, uint64_t device, uint64_t inode) except? -1:

@@ -292,7 +292,9 @@ cdef class Counters:
 
     cdef uint64_t *address_of(self, Py_ssize_t i) except NULL:
         if not 0 <= i < self.count:
-            raise IndexError(f"counter {i} is out of range: there are {self.count}")
+            raise IndexError(
+                f"counter {i} is out of range: there are {self.count} counters"
+            )
         return self.at + i
 
     def __dealloc__(self):

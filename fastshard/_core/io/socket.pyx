@@ -341,7 +341,9 @@ cdef class Scatter:
         while at < self.head_end and self.head[at] == c' ':
             at += 1
         stop = at
-        while stop < self.head_end and c'0' <= self.head[stop] <= c'9' and stop - at < 18:
+        while (
+            stop < self.head_end and c'0' <= self.head[stop] <= c'9' and stop - at < 18
+        ):
             length = 10 * length + (self.head[stop] - c'0')
             stop += 1
         if stop == at or (stop < self.head_end and self.head[stop] != c'\r'):

@@ -1208,7 +1208,9 @@ def find_mismatches(file not None, ExtentTable table not None, positions):
     reads = []
     for i in positions:
         if not 0 <= i < len(table):
-            raise IndexError(f"position {i} is out of range: there are {len(table):,}")
+            raise IndexError(
+                f"position {i} is out of range: there are {len(table):,} members"
+            )
         if has_unchecked_blocks(table):
             table.check_extent(i)
             table.check_extent(max(i - 1, 0))

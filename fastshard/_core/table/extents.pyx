@@ -537,7 +537,7 @@ cdef Py_ssize_t resolve_position(object key, Py_ssize_t count) except -1:
     if i < 0:
         i += count
     if not 0 <= i < count:
-        raise IndexError(f"position {key} is out of range: there are {count:,}")
+        raise IndexError(f"position {key} is out of range for length {count:,}")
     return i
 
 

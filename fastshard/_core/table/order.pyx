@@ -248,7 +248,9 @@ cdef class Order:
         """Return the position at an ordinal; negative ones count from the end."""
         cdef int64_t i = PyNumber_Index(ordinal)
         if not -self.count <= i < self.count:
-            raise IndexError(f"position {i} is out of range: there are {self.count:,}")
+            raise IndexError(
+                f"ordinal {i} is out of range: there are {self.count:,} positions"
+            )
         return self.at(i + self.count if i < 0 else i)
 
     def find(self, position):

@@ -276,7 +276,7 @@ class DiscoveredDataset:
         starts = list(accumulate(counts, initial=0))
         if not 0 <= file_index < starts[-1]:
             raise IndexError(
-                f"File index {file_index} out of range: there are {starts[-1]:,}"
+                f"File index {file_index} out of range: there are {starts[-1]:,} files"
             )
         k = bisect_right(starts, file_index) - 1
         return k, file_index - starts[k]

@@ -35,9 +35,9 @@ def test_counters_add_up_over_threads_and_processes():
 def test_counters_check_bounds_and_alignment():
     counters = Counters(bytearray(16), 2)
     for i in (-1, 2, 2**40):
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match="there are 2 counters"):
             counters.add(i)
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match="there are 2 counters"):
             counters[i]
     for count in (3, -1, 2**60):
         with pytest.raises(ValueError, match="counters need an aligned buffer of"):

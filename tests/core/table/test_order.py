@@ -215,9 +215,9 @@ def test_orders_equal_lists(pair):
     again = pickle.loads(pickle.dumps(order))
     assert list(again) == plain
     assert order_digest(again) == order_digest(order)
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=f"there are {len(plain):,} positions"):
         order[len(plain)]
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=f"there are {len(plain):,} positions"):
         order[-len(plain) - 1]
 
 
