@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-__all__ = ["AtomicFile", "replace_file", "sync_directory"]
+__all__ = ["AtomicFile", "make_directory", "replace_file", "sync_directory"]
 
 
 class AtomicFile:
@@ -184,6 +184,24 @@ def _rename_with_claim(temporary: str, path: str) -> None:
         os.rename(temporary, path)
     finally:
         os.unlink(claim)
+
+
+def make_directory(path: str) -> None:
+    """Create a directory and its missing parents, and sync them.
+
+    Parameters
+    ----------
+    path : str
+        Absolute.
+    """
+    missing = []
+    folder = path
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    os.makedirs(path, exist_ok=True)
+    for created in missing:
+        sync_directory(os.path.dirname(created))
 
 
 def sync_directory(folder: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
+from fastshard._util.files import make_directory
 from fastshard._util.options import check_option_names
 from fastshard._util.sizes import parse_size
 from fastshard.errors import ClosedError
@@ -171,7 +172,8 @@ class ShardWriter:
     ----------
     pattern : str or path-like
         Path of the shards with a slot for the number: ``"train-{:06d}.tar"`` or
-        ``"train-%06d.tar"``. Without a slot there can be one shard only.
+        ``"train-%06d.tar"``. Without a slot there can be one shard only. Missing
+        directories are created with the first shard.
     max_size : int, str or None
         Size of a shard's file, at most: bytes, ``"500MB"``, ``"1GiB"``. A sample that
         exceeds it gets a shard of its own.
@@ -407,7 +409,10 @@ class ShardWriter:
 
     def _begin(self) -> TarBuilder:
         if self._append:
-            last = max(self._pattern.numbers(), default=-1)
+            try:
+                last = max(self._pattern.numbers(), default=-1)
+            except FileNotFoundError:  # the directory, which is created below
+                last = -1
             self._number = max(self._number, last + 1)
             path = next(self._free_paths())
         else:
@@ -425,6 +430,7 @@ class ShardWriter:
                     "overwrite=True replaces shards"
                 )
                 raise FileExistsError(errno.EEXIST, reason, name)
+        make_directory(os.path.dirname(path))
         self._builder = TarBuilder(path, overwrite=self._overwrite)
         self._number += 1
         return self._builder

@@ -354,10 +354,21 @@ def test_overwriting(tmp_path):
     assert names_in(tmp_path) == ["s.tar"]  # the old shard's index is removed
 
 
-def test_a_directory_that_is_missing(tmp_path):
-    writer = ShardWriter(tmp_path / "no" / "{}.tar")
-    with pytest.raises(FileNotFoundError):
+@pytest.mark.parametrize("append", [False, True])
+def test_a_directory_that_is_missing_is_created_with_the_first_shard(tmp_path, append):
+    pattern = tmp_path / "new" / "below" / "{}.tar"
+    ShardWriter(pattern, append=append).close()
+    assert not os.path.exists(tmp_path / "new")
+    write(pattern, numbered(0), append=append)
+    assert names_in(tmp_path / "new" / "below") == ["0.tar"]
+
+
+def test_a_directory_whose_path_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    writer = ShardWriter(tmp_path / "file" / "{}.tar")
+    with pytest.raises(FileExistsError) as caught:
         writer.write(numbered(0))
+    assert caught.value.filename == str(tmp_path / "file")
 
 
 # ---------------------------------------------------------------- indexes

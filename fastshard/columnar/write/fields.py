@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Collection, Sequence
 
-from fastshard._util.files import sync_directory
 from fastshard.columnar.schema import (
     check_column_name,
     check_field_name,
@@ -20,7 +19,6 @@ __all__ = [
     "insert_metadata_column",
     "list_columns",
     "make_folder",
-    "make_root",
     "select_new_fields",
 ]
 
@@ -160,18 +158,6 @@ def has_shards(folder: str) -> bool:
         return any(shard_number(name) is not None for name in os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def make_root(root: str) -> None:
-    """Create a directory and its missing parents, and sync them."""
-    folder = root
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    os.makedirs(root, exist_ok=True)
-    for created in missing:
-        sync_directory(os.path.dirname(created))
 
 
 def make_folder(folder: str) -> bool:

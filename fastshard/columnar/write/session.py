@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from fastshard._util.files import sync_directory
+from fastshard._util.files import make_directory, sync_directory
 from fastshard.columnar.connection import file_size
 from fastshard.columnar.read.leases import create_lease_file
 from fastshard.columnar.schema import INDEX_NAME, create, has_tables, read_fields
@@ -25,7 +25,7 @@ from fastshard.columnar.write.connection import (
     translate_writer_error,
 )
 from fastshard.columnar.write.creation import create_index, remove_unfinished
-from fastshard.columnar.write.fields import has_shards, make_root
+from fastshard.columnar.write.fields import has_shards
 from fastshard.columnar.write.lock import (
     WriterLock,
     find_writer,
@@ -102,7 +102,7 @@ class WriterSession:
         self.busy = False
         self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self.allow_pickle = allow_pickle
-        make_root(self.home)
+        make_directory(self.home)
         with hold_registry():
             other = find_writer(self.home)
             if other is not None:
