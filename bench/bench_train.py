@@ -2,8 +2,7 @@
 
 pytest bench/bench_train.py
 
-Missing rivals are skipped. mosaicml-streaming imports torchvision but uses nothing of
-it here; an empty module replaces it where it is missing.
+Missing rivals are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import json
 import os
 import random
 import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +24,9 @@ import fastshard
 from fastshard._core.table.order import Shuffle
 from fastshard.dataset.order.plan import permutation_keys
 from harness import SCALE, contenders, write
+from rivals import epochs
+from rivals.epochs import BATCH, SAMPLES, TOTAL, Epoch, write_vectors
 
-SAMPLES = max(int(200_000 * SCALE), 2560)  # of float32[512]
-PER_SHARD = max(SAMPLES // 10, 100)
-BATCH = 256
-WORKERS = 4
 READS = 20_480
 LARGE = max(int(20_000 * SCALE), 100)  # members of 100 KB, for Ray
 
@@ -39,28 +35,21 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-Epoch = Callable[[], tuple[int, float]]  # samples, sum of their first numbers
 
-
-def vectors() -> Iterator[tuple[str, Any]]:
-    rng = np.random.default_rng(0)
-    for i in range(SAMPLES):
-        vector = rng.random(512, dtype=np.float32)
-        vector[0] = i % 1000
-        yield f"{i:08d}", vector
-
-
-TOTAL = float(sum(i % 1000 for i in range(SAMPLES)))
+def select_installed(**reads: tuple[str, Any]) -> dict[str, Any]:
+    """Return the contenders whose libraries are installed."""
+    found = {}
+    for name, (modules, read) in reads.items():
+        if all(importlib.util.find_spec(module) for module in modules.split()):
+            found[name] = read
+    return found
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset of vectors, npy members of tars."""
     folder = tmp_path_factory.mktemp("vectors")
-    with fastshard.ShardWriter(folder / "v-{:04d}.tar", max_count=PER_SHARD) as writer:
-        for key, vector in vectors():
-            writer.write({"__key__": key, "npy": vector})
-    fastshard.build_index(folder)
+    write_vectors(folder)
     return folder
 
 
@@ -158,52 +147,19 @@ def bench_resume(benchmark: Any, folder: Path, read: Any, turn: int) -> None:
 # Batches in this process.
 
 
-def epoch_of(ds: Any) -> Epoch:
-    out: dict[str, Any] = {}
-
-    def epoch() -> tuple[int, float]:
-        count, total = 0, 0.0
-        for batch in ds.batches(BATCH, out=out):
-            count += len(batch["npy"])
-            total += float(batch["npy"][:, 0].sum())
-        return count, total
-
-    return epoch
-
-
-def batches(folder: Path) -> Epoch:
-    return epoch_of(fastshard.open(folder))
-
-
-def batches_shuffled(folder: Path) -> Epoch:
-    return epoch_of(fastshard.open(folder).shuffle(7))
-
-
-def batches_in_blocks(folder: Path) -> Epoch:
-    return epoch_of(fastshard.open(folder).shuffle(7, block=1024))
-
-
-def np_stack(folder: Path) -> Epoch:
-    ds = fastshard.open(folder)
-
-    def epoch() -> tuple[int, float]:
-        count, total = 0, 0.0
-        for start in range(0, len(ds), BATCH):
-            samples = ds.get_many(range(start, min(start + BATCH, len(ds))))
-            stack = np.stack([sample.array("npy") for sample in samples])
-            count += len(stack)
-            total += float(stack[:, 0].sum())
-        return count, total
-
-    return epoch
-
-
 @contenders(
-    "an epoch of batches of 256 x float32[512]",
-    fastshard=batches,
-    shuffled=batches_shuffled,
-    shuffled_in_blocks_of_1024=batches_in_blocks,
-    get_many_and_np_stack=np_stack,
+    f"batches of {BATCH} x float32[512], one process, warm",
+    **select_installed(
+        fastshard=("", epochs.batches_fastshard),
+        fastshard_shuffled=("", epochs.batches_shuffled),
+        in_blocks_of_1024=("", epochs.batches_in_blocks),
+        get_many_and_np_stack=("", epochs.batches_np_stack),
+        HF_datasets=("datasets", epochs.batches_hf_datasets),
+        HF_datasets_shuffled=("datasets", epochs.batches_hf_datasets_shuffled),
+        webshart=("webshart", epochs.batches_webshart),
+        mosaicml_streaming=("streaming", epochs.batches_mosaicml),
+        webdataset=("webdataset", epochs.batches_webdataset),
+    ),
 )
 def bench_batches(
     benchmark: Any, folder: Path, read: Callable[[Path], Epoch], turn: int
@@ -211,137 +167,20 @@ def bench_batches(
     epoch = read(folder)
     assert epoch() == (SAMPLES, TOTAL)
     benchmark.extra_info["operations"] = SAMPLES
-    benchmark.pedantic(epoch, rounds=5)
+    benchmark.pedantic(epoch, rounds=3)
 
 
 # torch's loader with workers.
 
 
-def epoch_through(loader: Any, pick: Callable[[Any], Any]) -> Epoch:
-    def epoch() -> tuple[int, float]:
-        count, total = 0, 0.0
-        for batch in loader:
-            stack = pick(batch)
-            count += len(stack)
-            total += float(stack[:, 0].sum())
-        return count, total
-
-    return epoch
-
-
-def stack_vectors(arrays: list[Any]) -> Any:
-    """Stack vectors, the collation that the rivals use."""
-    import torch
-
-    return torch.from_numpy(np.stack(arrays))
-
-
-def loader_fastshard(folder: Path) -> Epoch:
-    from torch.utils.data import DataLoader
-
-    from fastshard.adapters.torch import collate
-
-    ds = fastshard.open(folder)
-    options: Any = {"num_workers": WORKERS, "persistent_workers": True}
-    data: Any = ds  # not a subclass of torch's Dataset
-    loader: Any = DataLoader(data, BATCH, collate_fn=collate, **options)
-    return epoch_through(loader, lambda batch: batch["npy"])
-
-
-def loader_shuffled(folder: Path) -> Epoch:
-    from torch.utils.data import DataLoader
-
-    from fastshard.adapters.torch import IterableDataset
-
-    data = IterableDataset(fastshard.open(folder).shuffle(7), BATCH)
-    options: Any = {"num_workers": WORKERS, "persistent_workers": True}
-    loader: Any = DataLoader(data, batch_size=None, **options)
-    return epoch_through(loader, lambda batch: batch["npy"])
-
-
-def loader_webdataset(folder: Path) -> Epoch:
-    import webdataset as wds
-    from torch.utils.data import DataLoader
-
-    urls = sorted(str(path) for path in folder.glob("*.tar"))
-    data = wds.WebDataset(urls, shardshuffle=False).decode().to_tuple("npy")
-
-    def collate(samples: list[tuple[Any]]) -> Any:
-        return stack_vectors([sample[0] for sample in samples])
-
-    data = data.batched(BATCH, collation_fn=collate)
-    options: Any = {"num_workers": WORKERS, "persistent_workers": True}
-    return epoch_through(
-        DataLoader(data, batch_size=None, **options), lambda batch: batch
-    )
-
-
-def loader_mosaicml(folder: Path) -> Epoch:
-    if importlib.util.find_spec("torchvision") is None:
-        for name in ("", ".datasets", ".transforms", ".transforms.functional"):
-            module = types.ModuleType(f"torchvision{name}")
-            module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
-            module.VisionDataset = module.to_tensor = object  # type: ignore[attr-defined]
-            sys.modules[module.__name__] = module
-    from streaming import MDSWriter, StreamingDataset
-    from torch.utils.data import DataLoader
-
-    mds = folder / "mds"
-    if not mds.exists():
-        columns = {"npy": "ndarray:float32:512"}
-        with MDSWriter(out=str(mds), columns=columns) as writer:
-            for _, vector in vectors():
-                writer.write({"npy": vector})
-    data = StreamingDataset(local=str(mds), batch_size=BATCH, shuffle=False)
-
-    def collate(samples: list[dict[str, Any]]) -> Any:
-        return stack_vectors([sample["npy"] for sample in samples])
-
-    options: Any = {"num_workers": WORKERS, "persistent_workers": True}
-    loader = DataLoader(data, BATCH, collate_fn=collate, **options)
-    return epoch_through(loader, lambda batch: batch)
-
-
-def loader_hf_datasets(folder: Path) -> Epoch:
-    import datasets
-    from torch.utils.data import DataLoader
-
-    arrow = folder / "arrow"
-    if not arrow.exists():
-        datasets.disable_progress_bars()
-        kinds = datasets.Features(
-            {"npy": datasets.Sequence(datasets.Value("float32"), length=512)}
-        )
-        whole = np.stack([vector for _, vector in vectors()])
-        made = datasets.Dataset.from_dict({"npy": whole}, features=kinds)
-        made.save_to_disk(str(arrow), num_shards=10)
-    data = datasets.load_from_disk(str(arrow)).with_format("numpy")
-
-    def collate(samples: list[dict[str, Any]]) -> Any:
-        return stack_vectors([sample["npy"] for sample in samples])
-
-    options: Any = {"num_workers": WORKERS, "persistent_workers": True}
-    loader = DataLoader(data, BATCH, collate_fn=collate, **options)
-    return epoch_through(loader, lambda batch: batch)
-
-
-def select_installed(**reads: tuple[str, Any]) -> dict[str, Any]:
-    """Return the contenders whose libraries are installed."""
-    found = {}
-    for name, (modules, read) in reads.items():
-        if all(importlib.util.find_spec(module) for module in modules.split()):
-            found[name] = read
-    return found
-
-
 @contenders(
     "an epoch through torch's DataLoader with 4 workers, the same batches",
     **select_installed(
-        fastshard=("torch", loader_fastshard),
-        fastshard_shuffled=("torch", loader_shuffled),
-        webdataset=("torch webdataset", loader_webdataset),
-        mosaicml_streaming=("torch streaming", loader_mosaicml),
-        hf_datasets=("torch datasets", loader_hf_datasets),
+        fastshard=("torch", epochs.loader_fastshard),
+        fastshard_shuffled=("torch", epochs.loader_shuffled),
+        webdataset=("torch webdataset", epochs.loader_webdataset),
+        mosaicml_streaming=("torch streaming", epochs.loader_mosaicml),
+        hf_datasets=("torch datasets", epochs.loader_hf_datasets),
     ),
 )
 def bench_loader(

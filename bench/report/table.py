@@ -1,7 +1,4 @@
-"""Report of benchmarks: the README's table from the JSON of pytest-benchmark.
-
-    pytest bench --benchmark-json=bench.json
-    python -m bench.report bench.json
+"""Table of benchmarks in Markdown.
 
 The turns of a contender count once, by their median, as do their other figures.
 Ratios are relative to the first contender of the group.
@@ -9,10 +6,7 @@ Ratios are relative to the first contender of the group.
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median, median_low
 from typing import Any
 
@@ -66,20 +60,10 @@ def rows(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
     return lines
 
 
-def main(paths: Sequence[str]) -> int:
-    """Print a table of the benchmarks in some JSON files."""
-    if not paths:
-        print("usage: python -m bench.report BENCH.json...", file=sys.stderr)
-        return 2
-    runs = [json.loads(Path(path).read_text()) for path in paths]
-    machine = runs[0]["machine_info"]
-    print(
-        f"{machine['cpu'].get('brand_raw', machine['machine'])}, {machine['system']} "
-        f"{machine['release']}, Python {machine['python_version']}\n"
+def machine(run: Mapping[str, Any]) -> str:
+    """Return the processor, the system and the Python of a run."""
+    info = run["machine_info"]
+    return (
+        f"{info['cpu'].get('brand_raw', info['machine'])}, {info['system']} "
+        f"{info['release']}, Python {info['python_version']}"
     )
-    print("\n".join(rows(merge_turns(b for run in runs for b in run["benchmarks"]))))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

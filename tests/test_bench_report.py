@@ -1,0 +1,78 @@
+"""The report of the benches, and the chart of the README."""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from statistics import median
+
+import pytest
+
+from support.paths import TREE
+
+RESULTS = TREE / "bench" / "results" / "batches.json"
+CHART = TREE / "docs" / "batches.svg"
+SHOWN = (
+    "fastshard",
+    "fastshard shuffled",
+    "HF datasets",
+    "HF datasets shuffled",
+    "webshart",
+    "webdataset",
+    "mosaicml streaming",
+)
+pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="no source tree")
+
+
+def run(*args):
+    return subprocess.run(
+        [sys.executable, "-m", *args],
+        cwd=TREE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_chart_is_drawn_from_the_figures_that_are_kept():
+    drawn = run("bench.report.chart", str(RESULTS), "batches of", *SHOWN)
+
+    assert drawn.returncode == 0, drawn.stderr
+    assert drawn.stdout == CHART.read_text()
+    for name in SHOWN:
+        assert f">{name}</text>" in drawn.stdout
+
+
+def test_the_longest_bar_is_the_fastest():
+    turns = defaultdict(list)
+    for bench in json.loads(RESULTS.read_text())["benchmarks"]:
+        turns[bench["extra_info"]["who"]].append(bench["stats"]["median"])
+
+    drawn = run("bench.report.chart", str(RESULTS), "batches of", *SHOWN).stdout
+
+    names = [name for name in drawn.split(">") if name.endswith("</text")]
+    bars = [name.removesuffix("</text") for name in names[1:-1:2]]
+    assert bars == sorted(SHOWN, key=lambda name: median(turns[name]))
+
+
+def test_an_unknown_contender_or_group_is_refused():
+    assert (
+        "no contenders"
+        in run("bench.report.chart", str(RESULTS), "batches of", "nobody").stderr
+    )
+    assert (
+        "is part of 0 of"
+        in run("bench.report.chart", str(RESULTS), "no such group").stderr
+    )
+
+
+def test_trimmed_figures_give_the_same_table(tmp_path):
+    trimmed = run("bench.report.trim", str(RESULTS))
+    again = tmp_path / "again.json"
+    again.write_text(trimmed.stdout)
+
+    table = run("bench.report", str(again))
+
+    assert table.returncode == 0, table.stderr
+    assert table.stdout == run("bench.report", str(RESULTS)).stdout
+    assert "| fastshard |" in table.stdout
