@@ -29,6 +29,13 @@ ALLOWED_SKIPS = (
     "no ray for this Python",
     "no source tree",
     "no trio for this Python",
+    "no mkdocs for this Python",
+    "no torch for this Python",
+    "no torchvision for this Python",
+    "no webdataset for this Python",
+    "no wids for this Python",
+    "no webshart for this Python",
+    "no datasets for this Python",
     "needs openssl",
     "pyright does not run",  # it could not be downloaded
 )

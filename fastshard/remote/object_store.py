@@ -331,6 +331,10 @@ def _open_store(name: str, settings: Settings) -> Any:
         ) from None
     options = dict(settings.store)
     endpoint = str(options.get("endpoint") or options.get("aws_endpoint") or "")
+    if not endpoint and scheme_of(name) in ("s3", "s3a"):
+        endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get(
+            "AWS_ENDPOINT", ""
+        )
     if not settings.private_hosts:
         _refuse_private(options, scheme_of(name))
     client = {

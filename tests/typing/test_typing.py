@@ -1,24 +1,18 @@
 """Public types as mypy and pyright read them, with torch and without it."""
 
-import functools
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 import fastshard
 from support.marks import not_sanitized
-
-try:
-    import fcntl
-except ImportError:
-    fcntl = None
+from support.pyright import pyright_problem
 
 HERE = Path(__file__).parent
 PACKAGES = Path(fastshard.__file__).parents[1]  # the folder with the package
@@ -34,18 +28,6 @@ def run(*command, **env):
         text=True,
         env=os.environ | env,
     )
-
-
-@functools.cache
-def pyright_problem():
-    """Return why pyright cannot be had, or None; the first run may download it."""
-    if importlib.util.find_spec("pyright") is None:
-        return "pyright is not installed"
-    with (Path(tempfile.gettempdir()) / "fastshard-pyright.lock").open("w") as lock:
-        if fcntl is not None:  # one download, whatever the number of test processes
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        done = run("pyright", "--version")
-    return f"pyright does not run: {done.stderr}" if done.returncode else None
 
 
 def mypy_errors(folder, files, paths):

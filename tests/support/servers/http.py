@@ -349,14 +349,15 @@ class Server:
 
 
 @functools.cache
-def make_certificate() -> tuple[str, ssl.SSLContext]:
-    """Make a certificate for localhost; return its PEM and a server's SSL context."""
+def make_certificate(*hosts: str) -> tuple[str, ssl.SSLContext]:
+    """Make a certificate for localhost, and other hosts; return its PEM and context."""
     with tempfile.TemporaryDirectory() as folder:
         key, pem = Path(folder, "key.pem"), Path(folder, "cert.pem")
         command = (
             "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
         )
-        names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+        others = "".join(f",DNS:{host}" for host in hosts)
+        names = f"subjectAltName=DNS:localhost,IP:127.0.0.1{others}"
         subprocess.run(
             [*command.split(), "-addext", names, "-keyout", key, "-out", pem],
             check=True,

@@ -1,0 +1,130 @@
+"""The site that ``mkdocs build --strict`` makes, and the links in it."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from support.marks import not_sanitized
+from support.paths import TREE
+
+CONFIG = TREE / "mkdocs.yml"
+SITE = "https://fastshard.github.io/fastshard/"
+
+pytestmark = [
+    not_sanitized,
+    pytest.mark.skipif(not CONFIG.exists(), reason="no source tree"),
+]
+
+
+class Links(HTMLParser):
+    """The ids of an HTML page, and what it refers to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids = set()
+        self.targets = set()
+        self.images_without_text = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        for name in ("id", "name"):
+            if attrs.get(name) is not None:
+                self.ids.add(attrs[name])
+        for name in ("href", "src"):
+            if attrs.get(name) is not None:
+                self.targets.add(attrs[name])
+        if tag == "img" and not attrs.get("alt"):
+            self.images_without_text.append(attrs.get("src"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the built site, and its pages by their paths in it."""
+    pytest.importorskip("mkdocs", reason="no mkdocs for this Python")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mkdocs", "build", "--strict", "-q"),
+            *("-f", CONFIG, "-d", folder),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {
+        path.relative_to(folder).as_posix(): Links(path.read_text())
+        for path in folder.rglob("*.html")
+    }
+    return folder, pages
+
+
+def is_elsewhere(target):
+    """Say whether a link leaves the site; raise ValueError for a broken URL."""
+    parts = urlsplit(target)
+    if parts.scheme in ("mailto", "data"):
+        return True
+    if not parts.scheme and not parts.netloc:
+        return False
+    if parts.scheme not in ("http", "https") or "." not in (parts.hostname or ""):
+        raise ValueError(f"{target} is no address")
+    return True
+
+
+def resolve(folder, page, target):
+    """Return the path in the site that a link of a page leads to, and the id."""
+    parts = urlsplit(target)
+    path = unquote(parts.path)
+    place = folder / page if not path else (folder / page).parent / path
+    if path.startswith("/"):
+        place = folder / path.removeprefix("/fastshard/")
+    if place.is_dir():
+        place /= "index.html"
+    return os.path.relpath(place, folder), unquote(parts.fragment)
+
+
+def test_every_link_of_the_site_leads_to_a_file_and_an_id(site):
+    folder, pages = site
+    broken = defaultdict(set)
+    for page, links in pages.items():
+        for target in links.targets:
+            if is_elsewhere(target):
+                if not target.startswith(SITE):
+                    continue
+                target = "/fastshard/" + target.removeprefix(SITE)
+            path, fragment = resolve(folder, page, target)
+            has_id = path not in pages or not fragment or fragment in pages[path].ids
+            if not (has_id and (folder / path).is_file()):
+                broken[page].add(target)
+    assert not broken
+
+
+def test_every_image_of_the_site_has_a_text(site):
+    _, pages = site
+    assert [page for page, links in pages.items() if links.images_without_text] == []
+
+
+def test_the_site_loads_nothing_from_elsewhere(site):
+    folder, _ = site
+    for path in folder.rglob("*.html"):
+        text = path.read_text()
+        loaded = re.findall("<(?:script|img|link rel=.stylesheet)[^>]*", text)
+        assert not [tag for tag in loaded if re.search("(src|href)=.?https?:", tag)]
+
+
+def test_a_broken_link_is_found(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "index.html").write_text("<p id=one>")
+    assert resolve(tmp_path, "a/index.html", "../b/") == ("b", "")
+    assert resolve(tmp_path, "b.html", "a/#two") == (str(Path("a/index.html")), "two")
+    assert "two" not in Links((tmp_path / "a" / "index.html").read_text()).ids
+    with pytest.raises(ValueError, match="no address"):
+        is_elsewhere("https://nowhere")

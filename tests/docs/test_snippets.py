@@ -1,0 +1,178 @@
+"""The code in README.md and docs/ runs as it is printed.
+
+A page of ``docs/`` is one program. Its blocks run in order, in a process of its own
+and in an empty directory: ``python`` blocks in one namespace, ``pycon`` blocks with the
+output that stands there, ``bash`` blocks with ``fastshard`` and ``python`` on
+the PATH, ``console`` blocks (``$ command``) with their output; ``...`` stands for any
+text in outputs. Each block of README.md is a program of its own. ``text``, ``json``,
+``toml``, ``yaml``, ``html``, ``sql`` and ``csv`` are shown only; another fence is an
+error.
+
+``<!-- needs: torch -->`` above a block names libraries: where one is not installed, the
+page is skipped. Hosts that a page names are on this machine: see `support.docs.hosts`.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.docs import run_page
+from support.docs.hosts import serve
+from support.docs.pages import Page, UnknownFenceError, find_pages, read_page
+from support.marks import needs, not_sanitized
+from support.paths import TREE
+
+HAS_DOCS = (TREE / "docs").is_dir()
+PAGES = find_pages() if HAS_DOCS else []
+SECONDS = 300
+
+pytestmark = [
+    not_sanitized,
+    pytest.mark.skipif(not HAS_DOCS, reason="no source tree"),
+]
+
+
+def run(page: Page, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page in a new directory below `folder`."""
+    work, private = folder / "work", folder / "private"
+    work.mkdir()
+    private.mkdir()
+    task = private / "page.json"
+    task.write_text(json.dumps({"path": str(page.path), "steps": page.steps}))
+    text = "\n".join(str(step["code"]) for step in page.steps)
+    if "https://" in text or "s3://" in text:
+        needs("openssl")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with serve(text, work, private) as env:
+        return subprocess.run(
+            [sys.executable, run_page.__file__, task],
+            cwd=work,
+            env={**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "88", **env},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_a_page_runs_as_it_is_printed(page, tmp_path):
+    for library in page.needs:
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"no {library} for this Python")
+    done = run(page, tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def page_of(folder, text):
+    path = folder / "page.md"
+    path.write_text(text)
+    return read_page(path, folder)
+
+
+def fenced(language, code):
+    return f"```{language}\n{code}\n```\n"
+
+
+WRONG = {
+    "python": ("python", "1 / 0", "ZeroDivisionError"),
+    "assert": ("python", "\n\nassert 1 == 2", "line 9"),
+    "exit": ("python", "import sys; sys.exit('no')", "the block fails"),
+    "output": ("pycon", ">>> 1 + 1\n3", "Expected"),
+    "no example": ("pycon", "1 + 1", "no >>> line"),
+    "bash": ("bash", "false\ntrue", "exit status 1"),
+    "unset": ("bash", "echo $NOTHING_IS_THIS | cat", "exit status 1"),
+    "console": ("console", "$ echo one\ntwo", "expected"),
+    "no prompt": ("console", "echo one", "does not begin"),
+    "network": (
+        "python",
+        "import socket; socket.create_connection(('192.0.2.1', 80), 9)",
+        "not this machine",
+    ),
+}
+
+
+@pytest.mark.parametrize(("language", "code", "said"), WRONG.values(), ids=WRONG)
+def test_a_block_that_fails_fails_its_page(tmp_path, language, code, said):
+    text = fenced("python", "x = 1\n") + "\n" + fenced(language, code)
+    done = run(page_of(tmp_path, text), tmp_path)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("language", ["", "pyton", "sh", "Python"])
+def test_an_unknown_fence_is_an_error(tmp_path, language):
+    with pytest.raises(UnknownFenceError, match=r"page\.md:3"):
+        page_of(tmp_path, "\n\n" + fenced(language, "x"))
+
+
+def test_a_fence_that_stays_open_is_an_error(tmp_path):
+    with pytest.raises(UnknownFenceError, match="not closed"):
+        page_of(tmp_path, "```python\nx = 1\n")
+
+
+def test_blocks_of_a_page_are_one_program(tmp_path):
+    text = (
+        fenced("python", "x = 1")
+        + fenced("pycon", ">>> x += 1\n>>> x\n2")
+        + fenced("bash", "echo some > file")
+        + fenced("text", "x = 0")
+        + '=== "A tab"\n\n    ```python title="t.py"\n'
+        + "    if x == 2:\n        x = 3\n    ```\n"
+        + fenced("console", "$ cat file\nsome\n$ python -c 'print(*range(9))'\n0 ... 8")
+        + fenced("python", "assert x == 3 and open('file').read() == 'some\\n'")
+    )
+    done = run(page_of(tmp_path, text), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_comment_names_the_libraries_of_the_block_below(tmp_path):
+    text = "<!-- needs: torch, jax -->\n\n" + fenced("python", "1") + "text\n"
+    text += fenced("python", "2") + "<!-- needs: ray -->\ntext\n" + fenced("bash", "3")
+    page = page_of(tmp_path, text)
+    assert page.needs == ["jax", "torch"]
+
+
+def test_python_blocks_keep_their_lines_in_the_module_that_is_type_checked(tmp_path):
+    text = "# Page\n\n" + fenced("python", "x = 1") + "\n" + fenced("python", "y = 2")
+    lines = page_of(tmp_path, text).program.splitlines()
+    assert lines == ["", "", "", "x = 1", "", "", "", "y = 2"]
+
+
+MAKE = """
+import fastshard
+
+with fastshard.ShardWriter("data/t-{:04d}.tar", max_count=2) as writer:
+    for i in range(4):
+        writer.write({"__key__": f"{i}", "txt": f"text {i}"})
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "https://some.host/data/t-{0000..0001}.tar",
+        "http://some.host/data/",
+        "hf://datasets/someone/some-set/data",
+        "hf://datasets/someone/some-set@v2/data",
+        "s3://bucket/data/t-*.tar",
+        "s3://bucket/data",
+    ],
+)
+def test_hosts_that_a_page_names_hold_the_files_that_it_made(tmp_path, source):
+    if "hf:" in source:
+        pytest.importorskip("huggingface_hub")
+    if "s3:" in source:
+        pytest.importorskip("obstore")
+    text = (
+        fenced("python", f"import os\nos.makedirs('data')\n{MAKE}")
+        + fenced("bash", "fastshard index data/")
+        + fenced("pycon", f">>> ds = fastshard.open({source!r})\n>>> len(ds)\n4")
+        + fenced("pycon", ">>> ds[3].text('txt')\n'text 3'")
+    )
+    done = run(page_of(tmp_path, text), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,1 @@
+"""Pages of the documentation as programs, and the hosts that they name."""

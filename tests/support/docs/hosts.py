@@ -1,0 +1,189 @@
+"""Hosts that pages name, on this machine.
+
+A page may write ``https://any.host/data/train-{0000..0003}.tar``, ``http://...``,
+``hf://datasets/owner/name/data``, ``s3://bucket/data`` in the blocks that run: each of
+these is the directory in which the page runs. So a page first writes ``data/`` with
+a `fastshard.ShardWriter`, and then opens it by any of the four. Files that are written
+later are there at once. A revision (``@v1``, ``revision="v1"``) of a repository of the
+hub has the same files as ``main``.
+
+`serve` starts the servers that a text needs, and returns the environment variables by
+which clients come here: a proxy for HTTP with a certificate of its own, HF_ENDPOINT,
+AWS_ENDPOINT_URL with keys. Pages need nothing special; a block that must not run (a
+store that is not served here, such as ``gs://``) is fenced as ``text``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+from xml.sax.saxutils import escape
+
+from support.servers.http import Server, make_certificate
+from support.servers.hub import FakeHub
+from support.servers.messages import Answer, Request, plain
+
+HOST = re.compile(r"https://([\w.-]+)")
+REPOSITORY = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)")
+REVISION = re.compile(r"""hf://[^\s"']*@([\w.-]+)|revision=["']([\w.-]+)""")
+
+
+class FolderFiles(Mapping[str, bytes]):
+    """The files of a directory by their paths, as they are now."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[Path, tuple[tuple[int, int], bytes]] = {}
+
+    def __getitem__(self, name: str) -> bytes:
+        path = self.folder / name.lstrip("/")
+        if not path.is_file():
+            raise KeyError(name)
+        stat = path.stat()
+        stamp = stat.st_mtime_ns, stat.st_size
+        if self.known.get(path, (None,))[0] != stamp:
+            self.known[path] = stamp, path.read_bytes()
+        return self.known[path][1]
+
+    def __iter__(self) -> Iterator[str]:
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        return (path.relative_to(self.folder).as_posix() for path in sorted(files))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Bucket(Server):
+    """The part of S3 that reads: objects, and lists of them. Any bucket is served."""
+
+    def answer(self, request: Request) -> Answer:
+        bucket, _, key = request.path[1:].partition("/")
+        query = {name: values[0] for name, values in parse_qs(request.query).items()}
+        if "list-type" in query:
+            return self.list(bucket, query.get("prefix", ""), query.get("delimiter"))
+        return super().answer(replace(request, target=f"/{key}"))
+
+    def list(self, bucket: str, prefix: str, delimiter: str | None) -> Answer:
+        found, folders = [], {}
+        for key in self.files:
+            if not key.startswith(prefix):
+                continue
+            end = key.find(delimiter, len(prefix)) if delimiter else -1
+            if end >= 0:
+                folders[key[: end + 1]] = True
+                continue
+            etag = escape(self.etag(f"/{key}", self.files[key]))
+            found.append(
+                f"<Contents><Key>{escape(key)}</Key><ETag>{etag}</ETag>"
+                f"<Size>{len(self.files[key])}</Size>"
+                "<LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents>"
+            )
+        found += [
+            f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
+            for folder in folders
+        ]
+        text = (
+            f"<ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>"
+            f"<KeyCount>{len(found)}</KeyCount>{''.join(found)}</ListBucketResult>"
+        )
+        return plain(200, text).set("Content-Type", "application/xml")
+
+
+class Proxy(Server):
+    """Proxy that takes every host for the server of `target`."""
+
+    def __init__(self, target: Server) -> None:
+        super().__init__({})
+        self.target = target
+
+    def exchange(self, request: Request, sock: socket.socket) -> bool:
+        if request.method == "CONNECT":
+            self.tunnel(sock)
+            return False
+        return super().exchange(request, sock)
+
+    def answer(self, request: Request) -> Answer:
+        parts = urlsplit(request.target)
+        target = parts._replace(scheme="", netloc="").geturl()
+        return self.target.answer(replace(request, target=target))
+
+    def tunnel(self, client: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", self.target.port)) as server:
+            client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            up = threading.Thread(target=pump, args=(client, server), daemon=True)
+            up.start()
+            pump(server, client)
+            up.join()
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    """Send what comes from one socket to the other until it ends."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    for end in (source, sink):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def serve(text: str, folder: Path, private: Path) -> Iterator[dict[str, str]]:
+    """Serve `folder` at the hosts that `text` names, inside a ``with``.
+
+    Parameters
+    ----------
+    text : str
+        The code of a page.
+    folder : Path
+        What the hosts hold.
+    private : Path
+        A directory for certificates and caches.
+
+    Yields
+    ------
+    dict of str to str
+        Environment variables that lead clients to the servers.
+    """
+    files = FolderFiles(folder)
+    env = {
+        "NO_PROXY": "127.0.0.1,localhost",
+        "FASTSHARD_CACHE": str(private / "cache"),
+        "HF_HOME": str(private / "hf"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_XET": "1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with contextlib.ExitStack() as stack:
+        if hosts := sorted(set(HOST.findall(text))):
+            web = Server(files, tls=True)
+            web.certificate, web.context = make_certificate(*hosts)
+            proxy = stack.enter_context(Proxy(stack.enter_context(web)))
+            env["HTTPS_PROXY"] = env["https_proxy"] = proxy.url
+            pem = private / "hosts.pem"
+            pem.write_text(web.certificate)
+            env["SSL_CERT_FILE"] = str(pem)
+        if "http://" in text:
+            web = stack.enter_context(Server(files))
+            env["HTTP_PROXY"] = stack.enter_context(Proxy(web)).url
+            env["http_proxy"] = env["HTTP_PROXY"]
+        names = {"owner/name", *REPOSITORY.findall(text)}
+        revisions = {"v1", *(one or two for one, two in REVISION.findall(text))}
+        if "hf" in text or "discover_dataset" in text:
+            hub = FakeHub(
+                {name.partition("@")[0]: files for name in names},
+                revisions={name: dict.fromkeys(revisions, files) for name in names},
+                page=1000,
+            )
+            env["HF_ENDPOINT"] = stack.enter_context(hub).url
+        if "s3://" in text:
+            bucket = stack.enter_context(Bucket(files))
+            env["AWS_ENDPOINT_URL"] = bucket.url
+            env["AWS_ACCESS_KEY_ID"] = env["AWS_SECRET_ACCESS_KEY"] = "anyone"
+            env["AWS_REGION"] = "us-east-1"
+        yield env
