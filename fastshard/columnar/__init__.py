@@ -1,6 +1,30 @@
 """Columnar datasets: arrays by field in tar shards, under one SQLite index.
 
+Examples
+--------
+A writer makes the dataset, or adds to it:
+
+>>> import numpy as np
 >>> from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+>>> with ShardedDatasetWriter("series") as writer:
+...     writer.add_fields(["history", "target"])
+...     for day in range(3):
+...         arrays = {"history": np.full(4, day), "target": np.ones(2)}
+...         sample_id = writer.add_sample(arrays, metadata={"day": day})
+
+A reader finds samples by id, by position and by SQL:
+
+>>> reader = ShardedDatasetReader("series")
+>>> arrays, metadata = reader.get_sample("sample_000000000003")
+>>> arrays["history"], metadata
+(array([2, 2, 2, 2]), {'day': 2})
+
+`fastshard.open` makes a `fastshard.Dataset` of it, to shuffle, split and batch:
+
+>>> import fastshard
+>>> ds = fastshard.open("series")
+>>> next(iter(ds.batches(3)))["history"].shape
+(3, 4)
 """
 
 from __future__ import annotations

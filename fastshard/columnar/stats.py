@@ -28,6 +28,8 @@ MAX_ARRAY_TYPES = 20  # listed for each field
 def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
     """Count the samples, shards and bytes of a columnar dataset.
 
+    On the command line: ``fastshard stat ROOT``.
+
     Parameters
     ----------
     root : str or path-like
@@ -39,8 +41,8 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
     -------
     dict
         ``dataset``, ``samples``, ``index_bytes``, ``bytes`` (of all shard files),
-        ``columns`` (metadata columns: declared type by name), and ``fields``: by name
-        a dict of
+        ``columns`` (metadata columns: declared type by name), and ``fields``: by name a
+        dict of
 
         - ``samples``, ``shards``, ``bytes``;
         - ``missing``: numbers of shards whose file is absent or empty;
@@ -58,6 +60,20 @@ def stat(root: str | os.PathLike[str], *, deep: bool = False) -> dict[str, Any]:
         The index, or with `deep` a shard, is damaged.
     OSError
         The index or a shard cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fastshard.columnar import ShardedDatasetWriter, stat
+    >>> with ShardedDatasetWriter("weather") as writer:
+    ...     writer.add_field("history")
+    ...     sample_id = writer.add_sample({"history": np.zeros(100, "f4")})
+    >>> figures = stat("weather", deep=True)
+    >>> history = figures["fields"]["history"]
+    >>> history["samples"], history["shards"], history["live_bytes"]
+    (1, 1, 528)
+    >>> history["arrays"]
+    [{'dtype': 'float32', 'shape': [100], 'count': 1}]
     """
     name = os.fsdecode(root)
     with Lease(name):  # keeps the shards from removal by a compaction

@@ -45,7 +45,7 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
     """Check a columnar dataset: its index, and every row against its members.
 
     The headers of each shard are read, and the beginning of each member that a row
-    refers to; arrays are not.
+    refers to; arrays are not. On the command line: ``fastshard verify ROOT``.
 
     Parameters
     ----------
@@ -57,19 +57,32 @@ def verify(root: str | os.PathLike[str], *, allow_pickle: bool = False) -> list[
     Returns
     -------
     list of Fault
-        Empty for a sound dataset. Faults are, among others: shards that are missing
-        or shorter than recorded; rows without their member, or with a wrong offset
-        in a shard that only fastshard wrote; members that are not arrays, or are
-        arrays of Python objects; metadata that is not a JSON object; triggers; an
-        invalid counter of ids; files that a stopped writer left.
-        Not reported are members that no row refers to, shards that `compact` has
-        replaced and readers may still open, and offsets written by
-        synthefy-dataset-utils.
+        Empty for a sound dataset. Faults are, among others: shards that are missing or
+        shorter than recorded; rows without their member, or with a wrong offset in a
+        shard that only fastshard wrote; members that are not arrays, or are arrays of
+        Python objects; metadata that is not a JSON object; triggers; an invalid counter
+        of ids; files that a stopped writer left. Not reported are members that no row
+        refers to, shards that `compact` has replaced and readers may still open, and
+        offsets written by synthefy-dataset-utils.
 
     Raises
     ------
     OSError
         The index cannot be read.
+
+    Examples
+    --------
+    >>> import os
+    >>> import numpy as np
+    >>> from fastshard.columnar import ShardedDatasetWriter, verify
+    >>> with ShardedDatasetWriter("weather") as writer:
+    ...     writer.add_field("history")
+    ...     sample_id = writer.add_sample({"history": np.zeros(100)})
+    >>> verify("weather")
+    []
+    >>> os.remove("weather/history_shards/shard_0000.tar")
+    >>> verify("weather")[0].reason
+    'the shard is missing; samples in it: 1'
     """
     name = os.fsdecode(root)
     with Lease(name):  # so that no compaction removes shards meanwhile

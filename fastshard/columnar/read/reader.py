@@ -30,42 +30,63 @@ TIMEOUT = 30.0  # seconds of a query
 
 
 class ShardedDatasetReader:
-    """Reader of a columnar dataset: a snapshot of it, until `refresh`.
+    """Read a columnar dataset: samples by id, by position, by a query, or all of them.
 
-    >>> reader = ShardedDatasetReader("my_dataset")
-    >>> arrays, metadata = reader.get_sample("sample_000000000001")
+    A reader sees the dataset as it was when the reader was made, until `refresh`.
 
-    Arrays are read-only views of mapped shards, not copies, valid for as long as they
-    are referenced. A reader may be used by any thread; it survives fork and pickles by
-    its path. Datasets made by other writers of the format are read without touching a
-    file.
+    Arrays are views of the shards' memory, not copies. They are read-only unless `mode`
+    is ``"private"``, and valid for as long as they are referenced, also after `close`.
+    Threads may share a reader. It survives fork and pickles by its path and options.
 
-    Once one id in 32 has been looked up, all rows of the index are kept in memory with
-    their metadata: about 200 bytes a sample. `samples` and `scan` keep them at once.
+    Samples are looked up in the index one by one at first. Once many have been looked
+    up (one in 32 of all, 1,000 at least), all rows of the index are loaded, with their
+    metadata: about 200 bytes of memory a sample. `samples` and `scan` load them at
+    once.
 
     Parameters
     ----------
     root : str or path-like
-        The directory that holds ``index.sqlite``.
+        The dataset's directory, which holds ``index.sqlite``.
     cache_tars : bool
         Keep shards open between calls.
     mode : {"mmap", "private", "pread"}
-        As for `fastshard.open_shard`: ``"private"`` makes arrays writable, in memory
-        only; ``"pread"`` copies.
+        How shards are read. ``"mmap"`` maps them, and arrays are read-only.
+        ``"private"`` makes arrays writable, in memory only: the files never change.
+        ``"pread"`` copies each array.
     max_memory : int or str, optional
-        Maximum resident bytes of the shards, by any way of reading.
+        Maximum resident bytes of mapped shards, as a number or as ``"1GiB"``.
     allow_pickle : bool
         Read arrays of Python objects too. That runs code from the data: use it only
         for data from a trusted source.
 
+    Attributes
+    ----------
+    root : str
+        The directory, as it was given.
+
     Raises
     ------
     FileNotFoundError
-        The directory has no index.
+        The directory has no ``index.sqlite``.
     FormatError
         The index is not that of a columnar dataset.
     OSError
         The index cannot be read.
+    TypeError, ValueError
+        An option is misspelt, or has an invalid value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+    >>> with ShardedDatasetWriter("weather") as writer:
+    ...     writer.add_fields(["history", "target"])
+    ...     arrays = {"history": np.arange(4), "target": np.ones(2)}
+    ...     sample_id = writer.add_sample(arrays, metadata={"city": "Bonn"})
+    >>> reader = ShardedDatasetReader("weather")
+    >>> arrays, metadata = reader.get_sample("sample_000000000001")
+    >>> arrays["history"], metadata
+    (array([0, 1, 2, 3]), {'city': 'Bonn'})
     """
 
     @check_option_names("ShardedDatasetReader")
@@ -100,7 +121,13 @@ class ShardedDatasetReader:
 
     @property
     def cache_tars(self) -> bool:
-        """Whether shards stay open between calls."""
+        """Whether shards stay open between calls; may be set.
+
+        Examples
+        --------
+        >>> reader.cache_tars
+        True
+        """
         return self._snapshot.keep_shards
 
     @cache_tars.setter
@@ -109,11 +136,35 @@ class ShardedDatasetReader:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether `close` was called.
+
+        Examples
+        --------
+        >>> reader.closed
+        False
+        """
         return self._snapshot.closed
 
     def __len__(self) -> int:
-        """Return the number of samples."""
+        """Return the number of samples.
+
+        Returns
+        -------
+        int
+            Samples of the snapshot, with or without arrays.
+
+        Raises
+        ------
+        ClosedError
+            The reader is closed.
+        FormatError, OSError
+            The index cannot be read.
+
+        Examples
+        --------
+        >>> len(reader)
+        3
+        """
         return self._current().count()
 
     def get_sample(
@@ -124,17 +175,19 @@ class ShardedDatasetReader:
         Parameters
         ----------
         sample_id : str
+            The sample's id.
         fields : iterable of str, optional
             Fields to read; by default all that the sample has.
         copy : bool
-            Return writable copies.
+            Return writable copies instead of views of the shards.
 
         Returns
         -------
         arrays : dict of str to ndarray
-            By field, in the stored shape and dtype, without fields that the sample
-            lacks.
+            By field, in the stored shape and dtype. Fields that the sample lacks are
+            left out.
         metadata : dict
+            As the writer stored it; ``{}`` if there is none.
 
         Raises
         ------
@@ -143,9 +196,18 @@ class ShardedDatasetReader:
         FieldNotFoundError
             The dataset has no such field (a `KeyError`).
         FormatError
-            The index or a shard is damaged.
+            The index or a shard is damaged, or an array holds Python objects and
+            `allow_pickle` is not set.
+        ClosedError
+            The reader is closed.
         OSError
             A shard cannot be read.
+
+        Examples
+        --------
+        >>> arrays, metadata = reader.get_sample("sample_000000000001", ["target"])
+        >>> arrays, metadata
+        ({'target': array([1., 1.])}, {'day': 0})
         """
         lookup = self._lookup
         if lookup.generation != self._snapshot.generation:
@@ -159,7 +221,35 @@ class ShardedDatasetReader:
         *,
         copy: bool = False,
     ) -> list[tuple[Arrays, Metadata]]:
-        """Return the result of `get_sample` for many samples, in the order given."""
+        """Return the arrays and the metadata of many samples.
+
+        Parameters
+        ----------
+        sample_ids : iterable of str
+            Ids; one may occur several times.
+        fields : iterable of str, optional
+            Fields to read; by default all that each sample has.
+        copy : bool
+            Return writable copies instead of views of the shards.
+
+        Returns
+        -------
+        list of (dict, dict)
+            Arrays and metadata as `get_sample` returns them, in the order of the ids.
+
+        Raises
+        ------
+        SampleNotFoundError, FieldNotFoundError, FormatError, ClosedError, OSError
+            As for `get_sample`.
+        TypeError
+            `sample_ids` is a str, or has an item that is no str.
+
+        Examples
+        --------
+        >>> ids = ["sample_000000000003", "sample_000000000001"]
+        >>> [metadata for arrays, metadata in reader.get_many(ids)]
+        [{'day': 2}, {'day': 0}]
+        """
         return self._current().get_many(sample_ids, fields, copy)
 
     @overload
@@ -192,15 +282,15 @@ class ShardedDatasetReader:
         ids : iterable of str or of int
             Ids, or positions in insertion order.
         fields : str or iterable of str, optional
-            By default all fields of the dataset.
+            Fields to read; by default all fields of the dataset.
         ragged : {"error", "list"}
             For a field whose shape or dtype differs among the samples: raise
-            RaggedError, or return a list of arrays, views of the shards.
+            `RaggedError`, or return a list of arrays, views of the shards.
 
         Returns
         -------
         dict of str to ndarray [ids, *shape]
-            Copies, writable.
+            Writable copies, in the order of `ids`.
 
         Raises
         ------
@@ -210,8 +300,18 @@ class ShardedDatasetReader:
             The dataset, or one of the samples, lacks a field.
         SampleNotFoundError, IndexError
             An id does not exist, or a position is out of range.
-        FormatError, OSError
+        TypeError, ValueError
+            `ids` are not ids or positions in one dimension, or are a mask.
+        FormatError, ClosedError, OSError
             As for `get_sample`.
+
+        Examples
+        --------
+        >>> reader.columns(["sample_000000000002", "sample_000000000003"], "history")
+        {'history': array([[1, 1, 1, 1],
+               [2, 2, 2, 2]])}
+        >>> reader.columns([-1, 0], "history")["history"].shape
+        (2, 4)
         """
         if ragged not in ("error", "list"):
             raise ValueError(f'ragged must be "error" or "list", got {ragged!r}')
@@ -234,17 +334,24 @@ class ShardedDatasetReader:
     ) -> Iterator[dict[str, Any]]:
         """Iterate over samples in file order, prefetching their bytes.
 
+        The order is that of the first field's bytes; samples without that field come
+        last.
+
         Parameters
         ----------
         fields : str or iterable of str, optional
-            By default all fields of the dataset.
-        where, params, timeout
+            Fields to read; by default all fields of the dataset.
+        where : str, optional
             Condition for the samples; as for `query_ids`.
         batch_size : int, optional
-            Samples to stack into each batch; the last batch may be smaller. By
-            default samples are not stacked.
+            Samples to stack into each batch; the last batch may be smaller. By default
+            samples are not stacked.
+        params : sequence or mapping
+            Values for the placeholders of `where`.
         ragged : {"error", "list"}
             As for `columns`, for each batch.
+        timeout : float, optional
+            Seconds that the query of `where` may take; None: no limit.
 
         Returns
         -------
@@ -255,9 +362,32 @@ class ShardedDatasetReader:
 
         Raises
         ------
+        FieldNotFoundError
+            The dataset has no such field; during the iteration, a sample of a batch
+            lacks it.
+        QueryError, QueryTimeoutError
+            As for `query_ids`.
         FormatError, OSError, RaggedError
-            As for `columns`, when the iteration reaches the sample or batch, which
-            ends it.
+            As for `columns`, when the iteration reaches the sample or batch, which ends
+            it.
+        FastshardError
+            A field is named ``"__key__"``: name the others in `fields`.
+        ClosedError
+            The reader is closed.
+        ValueError
+            `batch_size` is below 1.
+
+        Examples
+        --------
+        >>> for sample in reader.scan("history"):
+        ...     print(sample["__key__"], sample["history"].sum())
+        sample_000000000001 0
+        sample_000000000002 4
+        sample_000000000003 8
+        >>> for batch in reader.scan("target", batch_size=2):
+        ...     print(len(batch["__key__"]), batch["target"].shape)
+        2 (2, 2)
+        1 (1, 2)
         """
         lookup = self._current()
         names = self._snapshot.resolve_fields(fields)
@@ -281,9 +411,28 @@ class ShardedDatasetReader:
 
     @property
     def samples(self) -> ArraySequence:
-        """All samples as a `Sequence` of dicts from field to array, in insertion order.
+        """All samples as a sequence of dicts from field to array, in insertion order.
 
-        The first use loads all rows of the index.
+        The first use loads all rows of the index. `torch.utils.data.DataLoader` takes
+        the sequence as a map-style dataset.
+
+        Returns
+        -------
+        ArraySequence
+            Its arrays are views of the shards. It stays valid, in its state, after
+            `refresh`.
+
+        Raises
+        ------
+        ClosedError
+            The reader is closed.
+        FormatError, OSError
+            The index cannot be read.
+
+        Examples
+        --------
+        >>> len(reader.samples), reader.samples[-1]["history"]
+        (3, array([2, 2, 2, 2]))
         """
         lookup = self._lookup
         sequence = lookup.sequence
@@ -296,17 +445,52 @@ class ShardedDatasetReader:
         return lookup.sequence
 
     def list_fields(self) -> list[str]:
-        """Return the names of all fields, in the order they were added."""
+        """Return the names of all fields, in the order they were added.
+
+        Returns
+        -------
+        list of str
+            Names of fields.
+
+        Raises
+        ------
+        ClosedError
+            The reader is closed.
+
+        Examples
+        --------
+        >>> reader.list_fields()
+        ['history', 'target']
+        """
         self._current()
         return list(self._snapshot.folders)
 
     def shard_counts(self, field_name: str) -> dict[int, int]:
-        """Return the number of samples in each shard of a field, by shard number.
+        """Return the number of samples in each shard of a field.
+
+        Parameters
+        ----------
+        field_name : str
+            The field's name.
+
+        Returns
+        -------
+        dict of int to int
+            Number of samples by shard number, in the order of the numbers.
 
         Raises
         ------
         FieldNotFoundError
             The dataset has no such field.
+        ClosedError
+            The reader is closed.
+        FormatError, OSError
+            The index cannot be read.
+
+        Examples
+        --------
+        >>> reader.shard_counts("history")
+        {0: 3}
         """
         self._current()
         self._snapshot.resolve_fields([field_name])
@@ -331,22 +515,39 @@ class ShardedDatasetReader:
         Parameters
         ----------
         where : str, optional
-            An SQL expression over the columns of ``samples``: ``"forecast_offset IS
-            NOT NULL"``, ``"json_extract(meta_json, '$.length') > ?"``. It can read
-            this index alone, and change nothing.
+            An SQL expression over the columns of ``samples``: ``"target_offset IS NOT
+            NULL"`` for samples that have the field ``target``,
+            ``"json_extract(meta_json, '$.day') > ?"`` for metadata. It can read this
+            index alone, and change nothing. By default all samples are selected.
         params : sequence or mapping
             Values of its ``?``, or ``:name``.
         limit : int, optional
             Maximum number of ids.
         timeout : float, optional
-            Seconds; None: no limit.
+            Seconds that the query may take; None: no limit.
+
+        Returns
+        -------
+        list of str
+            Ids, for `get_many` and `columns`.
 
         Raises
         ------
         QueryError
-            `where` is not one valid expression, or not an allowed one.
+            `where` is not one valid expression, or not an allowed one (a `ValueError`).
         QueryTimeoutError
             The query took longer than `timeout`.
+        ClosedError
+            The reader is closed.
+        FormatError, OSError
+            The index is damaged, or cannot be read.
+        TypeError, ValueError
+            `limit` is not an int of at least 0, or `timeout` is negative.
+
+        Examples
+        --------
+        >>> reader.query_ids("json_extract(meta_json, '$.day') > ?", (0,), limit=1)
+        ['sample_000000000002']
         """
         connection = self._snapshot.connect_query()
         return query_ids(connection, where, params, limit, timeout=timeout)
@@ -360,33 +561,98 @@ class ShardedDatasetReader:
         *,
         timeout: float | None = TIMEOUT,
     ) -> list[dict[str, Any]]:
-        """Return columns of the index for some samples, in insertion order.
+        """Return columns of the index for the samples that satisfy a condition.
 
         Parameters
         ----------
-        where, params, limit, timeout
+        where : str, optional
             As for `query_ids`.
+        params : sequence or mapping
+            Values of the placeholders: first those in `columns`, then those in `where`.
         columns : sequence of str
             Columns of ``samples``, among them those made by
             `ShardedDatasetWriter.add_metadata_column`, or SQL expressions.
+        limit : int, optional
+            Maximum number of samples.
+        timeout : float, optional
+            Seconds that the query may take; None: no limit.
 
         Returns
         -------
         list of dict
-            Of each sample, by column: None, int, float, str or bytes.
+            Of each sample, by column: None, int, float, str or bytes. In insertion
+            order.
+
+        Raises
+        ------
+        QueryError, QueryTimeoutError, ClosedError, FormatError, OSError
+            As for `query_ids`.
+        TypeError, ValueError
+            As for `query_ids`.
+
+        Examples
+        --------
+        >>> day = "json_extract(meta_json, '$.day')"
+        >>> reader.query(f"{day} = 1", columns=("id", day))
+        [{'id': 'sample_000000000002', "json_extract(meta_json, '$.day')": 1}]
         """
         connection = self._snapshot.connect_query()
         return query(connection, where, params, columns, limit, timeout=timeout)
 
     def stat(self, *, deep: bool = False) -> dict[str, Any]:
-        """Count the dataset's samples and bytes; see `fastshard.columnar.stat`."""
+        """Count the dataset's samples, shards and bytes.
+
+        Parameters
+        ----------
+        deep : bool
+            Read the headers of all shards too, for the dtypes and shapes of the arrays
+            and the bytes that updates left behind.
+
+        Returns
+        -------
+        dict
+            As for `fastshard.columnar.stat`.
+
+        Raises
+        ------
+        FormatError
+            The index, or with `deep` a shard, is damaged.
+        ClosedError
+            The reader is closed.
+        OSError
+            The index or a shard cannot be read.
+
+        Examples
+        --------
+        >>> figures = reader.stat(deep=True)
+        >>> figures["samples"], figures["fields"]["history"]["arrays"]
+        (3, [{'dtype': 'int64', 'shape': [4], 'count': 3}])
+        """
         from fastshard.columnar.stats import stat
 
         self._current()
         return stat(self._snapshot.home, deep=deep)
 
     def verify(self) -> list[Fault]:
-        """Return the faults of the dataset; see `fastshard.columnar.verify`."""
+        """Check the index, and every row against its members.
+
+        Returns
+        -------
+        list of Fault
+            As for `fastshard.columnar.verify`: empty for a sound dataset.
+
+        Raises
+        ------
+        ClosedError
+            The reader is closed.
+        OSError
+            The index cannot be read.
+
+        Examples
+        --------
+        >>> reader.verify()
+        []
+        """
         from fastshard.columnar.verification import verify
 
         self._current()
@@ -395,14 +661,45 @@ class ShardedDatasetReader:
         )
 
     def refresh(self) -> None:
-        """Move to the present state of the dataset."""
+        """Move to the present state of the dataset.
+
+        Arrays and `samples` that were returned before stay as they are.
+
+        Raises
+        ------
+        ClosedError
+            The reader is closed.
+        FormatError, OSError
+            The index cannot be read. It is opened again at the next use.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     sample_id = writer.add_sample({"history": np.zeros(4)})
+        >>> len(reader)
+        3
+        >>> reader.refresh()
+        >>> len(reader)
+        4
+        """
         try:
             self._snapshot.refresh()
         finally:
             self._lookup = RowLookup(self._snapshot)
 
     def close(self) -> None:
-        """Close the index and the shards. Arrays stay valid."""
+        """Close the index and the shards. Arrays stay valid.
+
+        May be called twice. A reader in a ``with`` block is closed at its end.
+
+        Examples
+        --------
+        >>> reader.close()
+        >>> reader.get_sample("sample_000000000001")
+        Traceback (most recent call last):
+            ...
+        fastshard.errors.ClosedError: the reader of series is closed: open another
+        """
         if not self._snapshot.closed:
             self._snapshot.close()
 

@@ -23,16 +23,29 @@ Arrays: TypeAlias = dict[str, "NDArray[Any]"]  # by field
 class ArraySequence(Sequence[Arrays], TorchDataset[Arrays]):
     """All samples of a dataset, each a dict from field to array, in insertion order.
 
-    The arrays are views of the shards. `torch.utils.data.DataLoader` takes the
-    sequence as a map-style dataset; its default collation stacks the arrays, which
-    copies them.
+    Made by `ShardedDatasetReader.samples`. The arrays are views of the shards.
+    `torch.utils.data.DataLoader` takes the sequence as a map-style dataset; its default
+    collation stacks the arrays, which copies them.
 
     Parameters
     ----------
     samples : ColumnSamples
+        The table of rows.
     reduction : tuple
         The result of `__reduce__`: a function and arguments that open the dataset
         again, by its path.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+    >>> with ShardedDatasetWriter("weather") as writer:
+    ...     writer.add_field("history")
+    ...     for day in range(3):
+    ...         sample_id = writer.add_sample({"history": np.full(4, day)})
+    >>> samples = ShardedDatasetReader("weather").samples
+    >>> samples[-1]
+    {'history': array([2, 2, 2, 2])}
     """
 
     def __init__(
@@ -52,7 +65,19 @@ class ArraySequence(Sequence[Arrays], TorchDataset[Arrays]):
     @overload
     def __getitem__(self, i: slice) -> list[Arrays]: ...
     def __getitem__(self, i: SupportsIndex | slice) -> Arrays | list[Arrays]:
-        """Return the arrays of a sample; fields that it lacks are left out.
+        """Return the arrays of a sample, or of a slice of samples.
+
+        Fields that a sample lacks are left out.
+
+        Parameters
+        ----------
+        i : int or slice
+            Position in insertion order; negative ones count from the end.
+
+        Returns
+        -------
+        dict of str to ndarray, or list of them
+            Views of the shards, valid for as long as they are referenced.
 
         Raises
         ------
@@ -60,6 +85,13 @@ class ArraySequence(Sequence[Arrays], TorchDataset[Arrays]):
             The position is out of range.
         FormatError, OSError, ClosedError
             An array cannot be read.
+
+        Examples
+        --------
+        >>> reader.samples[1]
+        {'history': array([1, 1, 1, 1]), 'target': array([1., 1.])}
+        >>> len(reader.samples[1:])
+        2
         """
         if type(i) is not int and isinstance(i, slice):
             return [self._read(k) for k in range(*i.indices(len(self)))]

@@ -36,7 +36,15 @@ OPEN_SHARDS = 64  # old shards that are kept open, with a table of their members
 
 
 class Compaction(NamedTuple):
-    """Result of a compaction: bytes and numbers of shard files."""
+    """Result of a compaction: bytes and numbers of shard files.
+
+    Attributes
+    ----------
+    bytes_before, bytes_after : int
+        Bytes of all shard files.
+    shards_before, shards_after : int
+        Number of shard files.
+    """
 
     bytes_before: int
     bytes_after: int

@@ -27,16 +27,29 @@ __all__ = ["ShardHandle"]
 
 
 class ShardHandle:
-    """Open shard of a field.
+    """Write one shard of a field; made by `ShardedDatasetWriter.open_shard`.
 
-    Made by `ShardedDatasetWriter.open_shard`. Rows refer to its members when it is
-    closed.
+    Rows refer to the shard's members when it is closed, which the end of a ``with``
+    block does. An exception in the block discards the shard.
 
     Attributes
     ----------
     field_name : str
+        The field.
     shard_id : int
         The shard's number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+    >>> with ShardedDatasetWriter("weather") as writer:
+    ...     writer.add_field("history")
+    ...     with writer.open_shard("history") as shard:
+    ...         shard.add_sample("bonn", np.arange(4))
+    ...         shard.add_sample("ulm", np.arange(4))
+    >>> shard.shard_id, len(ShardedDatasetReader("weather"))
+    (0, 2)
     """
 
     def __init__(
@@ -106,6 +119,13 @@ class ShardHandle:
 
         A sample that does not exist is registered when the shard is closed.
 
+        Parameters
+        ----------
+        sample_id : str
+            As for `ShardedDatasetWriter.add_sample`.
+        array : array_like
+            As for `ShardedDatasetWriter.add_sample`.
+
         Raises
         ------
         ValueError
@@ -116,6 +136,14 @@ class ShardHandle:
             The shard cannot be written. It is discarded.
         ClosedError
             The shard or its writer is closed.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     with writer.open_shard("history") as shard:
+        ...         shard.add_sample("bonn", np.arange(4))
+        >>> ShardedDatasetReader("series").shard_counts("history")
+        {0: 3, 1: 1}
         """
         session = self._session
         with session.mutex:
@@ -149,6 +177,17 @@ class ShardHandle:
         OSError
             The shard cannot be stored. If its file could not be written nothing has
             changed; otherwise the writer is closed, as after its own `flush`.
+        ClosedError
+            The writer was closed before the shard.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     shard = writer.open_shard("history")
+        ...     shard.add_sample("bonn", np.arange(4))
+        ...     shard.close()
+        >>> ShardedDatasetReader("series").shard_counts("history")
+        {0: 3, 1: 1}
         """
         with self._session.mutex:
             if self._closed and not self._cut_off:
@@ -202,6 +241,15 @@ class ShardHandle:
         ------
         RuntimeError
             It is called by an array that is being added.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     shard = writer.open_shard("history")
+        ...     shard.add_sample("bonn", np.arange(4))
+        ...     shard.discard()
+        >>> ShardedDatasetReader("series").shard_counts("history")
+        {0: 3}
         """
         with self._session.mutex:
             if self._closed:

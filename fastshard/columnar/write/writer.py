@@ -35,50 +35,59 @@ __all__ = ["ShardedDatasetWriter"]
 class ShardedDatasetWriter:
     """Write arrays by field, a sample at a time, durably.
 
-    >>> with ShardedDatasetWriter("data") as writer:
-    ...     writer.add_fields(["history", "target"])
-    ...     writer.add_sample({"history": x, "target": y}, metadata={"length": 100})
+    Each field has tar shards of its own. ``index.sqlite`` has a row for each sample,
+    with the shard and offset of each array and the metadata. `flush` and `close` return
+    when all samples added so far are on disk, where they survive a killed process and a
+    power loss. Samples added since the last flush are there completely or not at all.
+    The writer itself flushes when a shard buffer is full and the last flush is a minute
+    ago.
 
-    Each field has tar shards of its own; ``index.sqlite`` has a row for each sample,
-    with the shard and offset of each array and the metadata. `flush` and `close`
-    return when all samples added so far are on disk, where they survive a killed
-    process and a power loss. Samples added since the last flush are there completely
-    or not at all. The writer itself flushes when a shard buffer is full and the last
-    flush is a minute ago.
-
-    A dataset has one writer at a time and any number of readers. In one process, a
-    new writer closes the one before it. Threads may share a writer; forked processes
-    may not. A writer that is dropped is closed, with a `ResourceWarning`.
+    A dataset has one writer at a time and any number of readers. In one process, a new
+    writer closes the one before it. Threads may share a writer; forked processes may
+    not. A writer that is dropped is closed, with a `ResourceWarning`.
 
     Parameters
     ----------
     root : str or path-like
-        The dataset's directory. It is created if it does not exist; an existing
-        dataset is continued.
+        The dataset's directory. It is created if it does not exist; an existing dataset
+        is continued.
     samples_per_shard : int
         Maximum number of members in a shard.
     allow_pickle : bool
-        Whether arrays of Python objects are stored, pickled.
+        Store arrays of Python objects too, pickled.
 
     Attributes
     ----------
     root : Path
+        The directory.
     samples_per_shard : int
-    conn : sqlite3.Connection
-        The index's connection, to add columns and SQL indexes. Its `commit` flushes.
-    closed : bool
+        As given.
 
     Raises
     ------
     ValueError
         `samples_per_shard` is not positive.
     WriterLockedError
-        Another process writes to the dataset.
+        Another process writes to the dataset (a `BlockingIOError`).
     FormatError
-        The index is damaged or not of a columnar dataset; or it is missing, and
-        there are shards.
+        The index is damaged or not of a columnar dataset; or it is missing, and there
+        are shards.
     OSError
         The dataset cannot be opened.
+    TypeError
+        An option is misspelt, or has a wrong type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
+    >>> with ShardedDatasetWriter("weather", samples_per_shard=1000) as writer:
+    ...     writer.add_fields(["history", "target"])
+    ...     arrays = {"history": np.arange(4), "target": np.ones(2)}
+    ...     writer.add_sample(arrays, metadata={"length": 4})
+    'sample_000000000001'
+    >>> ShardedDatasetReader("weather").get_sample("sample_000000000001", ["history"])
+    ({'history': array([0, 1, 2, 3])}, {'length': 4})
     """
 
     @check_option_names("ShardedDatasetWriter")
@@ -100,27 +109,87 @@ class ShardedDatasetWriter:
 
     @property
     def conn(self) -> WriterConnection:
-        """The index's connection; its commits flush the arrays first."""
+        """The index's SQLite connection, to add columns and SQL indexes.
+
+        Its `commit` is the writer's `flush`: it stores the arrays first. Its `close`
+        closes the writer.
+
+        Returns
+        -------
+        sqlite3.Connection
+            Valid until the writer is closed.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.conn.execute("SELECT count(*) FROM samples").fetchone()
+        (3,)
+        """
         return self._session.conn
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether nothing more can be written.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.closed
+        False
+        >>> writer.closed
+        True
+        """
         return self._session.closed
 
     def add_field(self, name: str) -> None:
-        """Add a field; see `add_fields`."""
+        """Add one field, durably. An existing one is skipped.
+
+        Parameters
+        ----------
+        name : str
+            As for `add_fields`.
+
+        Raises
+        ------
+        ValueError, OSError, ClosedError, WriterLockedError
+            As for `add_fields`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.add_field("forecast")
+        """
         self.add_fields([name])
 
     def add_fields(self, names: Sequence[str]) -> None:
         """Add fields, durably. Existing ones are skipped.
 
+        Samples that exist already lack a new field, until `update_sample`,
+        `write_shard` or `open_shard` add it to them.
+
+        Parameters
+        ----------
+        names : sequence of str
+            ASCII letters, digits and ``_``, no digit first, at most 128 characters.
+            Names that differ in case alone collide.
+
         Raises
         ------
         ValueError
             A name is not an identifier, or a column of it exists. None is added.
+        TypeError
+            `names` is a str.
         OSError
             A directory cannot be created. None is added.
+        ClosedError, WriterLockedError
+            As for `flush`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.add_fields(["history", "forecast", "weights"])
+        >>> ShardedDatasetReader("series").list_fields()
+        ['history', 'target', 'forecast', 'weights']
         """
         if isinstance(names, str):
             raise TypeError(f"names must be a list of str, got the str {names!r:.80}")
@@ -177,16 +246,17 @@ class ShardedDatasetWriter:
         ----------
         arrays : Mapping of str to array_like
             By field; fields may be missing. Any shape, and any dtype without Python
-            objects; stored as `np.save` does.
+            objects; stored as `numpy.save` does.
         sample_id : str, optional
-            Any text but the empty one. By default ``sample_000000000001`` and so on.
+            Text of at most 64 KiB in UTF-8, not empty and without NUL. By default
+            ``sample_000000000001`` and so on.
         metadata : Mapping, optional
-            Values that JSON can represent.
+            Values that JSON can represent, without NaN.
 
         Returns
         -------
         str
-            The sample's id.
+            The sample's id. The sample is durable after the next `flush`.
 
         Raises
         ------
@@ -201,6 +271,14 @@ class ShardedDatasetWriter:
             The writer is closed.
         FormatError
             The counter of generated ids is exhausted.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.add_sample({"history": np.full(4, 3)}, metadata={"day": 3})
+        ...     writer.add_sample({"history": [4, 4]}, sample_id="bonn")
+        'sample_000000000004'
+        'bonn'
         """
         session = self._session
         with session.mutex:
@@ -247,8 +325,9 @@ class ShardedDatasetWriter:
         Parameters
         ----------
         sample_id : str
+            Id of an existing sample.
         arrays : Mapping of str to array_like
-            By field.
+            By field; may be empty.
         metadata : Mapping, optional
             Replaces the metadata as a whole; None keeps it.
 
@@ -258,6 +337,13 @@ class ShardedDatasetWriter:
             There is no such sample; or as for `add_sample`. Nothing is changed.
         TypeError, OSError, ClosedError
             As for `add_sample`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.update_sample("sample_000000000001", {"target": np.zeros(2)})
+        >>> ShardedDatasetReader("series").get_sample("sample_000000000001")
+        ({'history': array([0, 0, 0, 0]), 'target': array([0., 0.])}, {'day': 0})
         """
         session = self._session
         with session.mutex:
@@ -283,7 +369,8 @@ class ShardedDatasetWriter:
         Parameters
         ----------
         sample_ids : sequence of str
-        metadata : sequence of Mapping, optional
+            Their ids.
+        metadata : sequence of Mapping or None, optional
             One for each id.
 
         Raises
@@ -291,6 +378,17 @@ class ShardedDatasetWriter:
         ValueError
             An id or its metadata cannot be stored, their numbers differ, or an id
             occurs twice with different metadata. None is added.
+        TypeError
+            An argument has a wrong type. None is added.
+        OSError, ClosedError, WriterLockedError
+            As for `flush`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.register_samples(["bonn", "ulm"], [{"day": 9}, None])
+        >>> ShardedDatasetReader("series").get_sample("bonn")
+        ({}, {'day': 9})
         """
         if isinstance(sample_ids, str):
             raise TypeError(
@@ -339,11 +437,12 @@ class ShardedDatasetWriter:
         *,
         overwrite: bool = False,
     ) -> None:
-        """Write a whole new shard of a field, durably; see `open_shard`.
+        """Write a whole new shard of a field, durably.
 
         Parameters
         ----------
         field_name : str
+            A field of the dataset.
         shard_id : int
             The shard's number.
         samples : sequence of str
@@ -351,15 +450,28 @@ class ShardedDatasetWriter:
         arrays : sequence of array_like
             One for each id.
         overwrite : bool
-            Whether an existing shard is replaced.
+            Replace an existing shard. Its samples that are not among `samples` lose
+            this field.
 
         Raises
         ------
         ValueError
-            As for `open_shard`; or the numbers of ids and arrays differ, or an id
-            occurs twice.
+            As for `open_shard`; or the numbers of ids and arrays differ, an id occurs
+            twice, or an array cannot be stored. Nothing is changed.
+        TypeError
+            `samples` is a str, or an id is no str. Nothing is changed.
         FileExistsError
             The shard exists, and `overwrite` is not set.
+        OSError, ClosedError, WriterLockedError
+            As for `flush`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     arrays = [np.ones(2), np.zeros(2)]
+        ...     writer.write_shard("target", 7, ["bonn", "ulm"], arrays)
+        >>> ShardedDatasetReader("series").shard_counts("target")
+        {0: 3, 7: 2}
         """
         if isinstance(samples, (str, bytes)):
             raise TypeError(f"samples must be a list of ids, got {samples!r:.80}")
@@ -387,33 +499,43 @@ class ShardedDatasetWriter:
     ) -> ShardHandle:
         """Return a context manager that writes one shard of a field.
 
-        >>> with writer.open_shard("history", shard_id=7) as shard:
-        ...     shard.add_sample("sample_000000000001", array)
-
-        On exit the shard and all samples added so far are on disk; an exception
-        inside leaves everything as it was. An existing shard is appended to: its
-        samples keep their arrays, unless they are added again.
+        At the end of the ``with`` block the shard and all samples added so far are on
+        disk; an exception inside leaves everything as it was. An existing shard is
+        appended to: its samples keep their arrays, unless they are added again.
 
         Parameters
         ----------
         field_name : str
+            A field of the dataset.
         shard_id : int, optional
             The shard's number; the next one by default.
         overwrite : bool
-            Replace an existing shard. Its samples that are not added again lose
-            this field.
+            Replace an existing shard. Its samples that are not added again lose this
+            field.
 
         Returns
         -------
         ShardHandle
+            It has `add_sample`, `close` and `discard`.
 
         Raises
         ------
         ValueError
             The field is not registered, or the number is negative.
         FileExistsError
-            The existing shard cannot be appended to, and `overwrite` is not set; or
-            a compaction has replaced it and will remove it.
+            The shard is open in another handle; or it cannot be appended to, and
+            `overwrite` is not set; or a compaction has replaced it and will remove it.
+        OSError, ClosedError, WriterLockedError
+            As for `flush`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     with writer.open_shard("target", shard_id=7) as shard:
+        ...         shard.add_sample("bonn", np.ones(2))
+        ...         shard.add_sample("ulm", np.zeros(2))
+        >>> ShardedDatasetReader("series").shard_counts("target")
+        {0: 3, 7: 2}
         """
         session = self._session
         with session.mutex:
@@ -429,15 +551,12 @@ class ShardedDatasetWriter:
     ) -> None:
         """Add a column computed from the metadata, with an SQL index.
 
-        >>> writer.add_metadata_column("length", "$.length", "INTEGER")
-        >>> reader.query_ids("length > 128")
-
-        It applies to existing and to future samples.
+        Queries by the column are fast. It applies to existing and to future samples.
 
         Parameters
         ----------
         name : str
-            Letters, digits and ``_``.
+            ASCII letters, digits and ``_``, no digit first, at most 128 characters.
         path : str
             JSON path into the metadata, as SQLite's ``json_extract`` takes it.
         type : {"TEXT", "INTEGER", "REAL", "NUMERIC"}, or str, int, float, bool
@@ -446,8 +565,17 @@ class ShardedDatasetWriter:
         Raises
         ------
         ValueError
-            The name is taken or invalid, the path or the type is invalid, or a
-            sample's metadata is not JSON. Nothing is changed.
+            The name is taken or invalid, the path or the type is invalid, or a sample's
+            metadata is not JSON. Nothing is changed.
+        OSError, ClosedError, WriterLockedError
+            As for `flush`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     writer.add_metadata_column("day", "$.day", "INTEGER")
+        >>> ShardedDatasetReader("series").query_ids("day >= 1")
+        ['sample_000000000002', 'sample_000000000003']
         """
         session = self._session
         with session.mutex:
@@ -462,11 +590,11 @@ class ShardedDatasetWriter:
     def compact(self) -> Compaction:
         """Rewrite the shards of fields that have dead space, durably.
 
-        Members are copied into new shards, in the order of the samples; one commit
-        for each field switches to them. A crash leaves either state. Old files are
-        removed when no reader may open them any more: files that open readers still
-        see stay until these are refreshed or closed, and go with the next `compact`,
-        or when this writer is closed or another one opened.
+        Members are copied into new shards, in the order of the samples; one commit for
+        each field switches to them. A crash leaves either state. Old files are removed
+        when no reader may open them any more: files that open readers still see stay
+        until these are refreshed or closed, and go with the next `compact`, or when
+        this writer is closed or another one opened.
 
         Returns
         -------
@@ -475,11 +603,25 @@ class ShardedDatasetWriter:
 
         Raises
         ------
+        ValueError
+            A shard is open in a handle.
         FormatError
             A shard is damaged, or a row refers to a missing member. The field is
             unchanged.
         OSError
             There is no room for the new shards. The field is unchanged.
+        ClosedError, WriterLockedError
+            As for `flush`.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     arrays = {"target": np.zeros(1000)}
+        ...     for _ in range(9):  # each update leaves the replaced bytes behind
+        ...         writer.update_sample("sample_000000000001", arrays)
+        ...     result = writer.compact()
+        >>> result.bytes_after < result.bytes_before / 5
+        True
         """
         with self._session.mutex:
             self._session.flush()
@@ -487,6 +629,9 @@ class ShardedDatasetWriter:
 
     def flush(self) -> None:
         """Return when all samples added so far are on disk and visible to readers.
+
+        `close_tars` is the same method, under the name that it has in
+        synthefy-dataset-utils.
 
         Raises
         ------
@@ -497,6 +642,15 @@ class ShardedDatasetWriter:
             Another program writes to the index. Nothing is lost.
         ClosedError
             The writer is closed.
+
+        Examples
+        --------
+        >>> with ShardedDatasetWriter("series") as writer:
+        ...     sample_id = writer.add_sample({"history": np.ones(4)})
+        ...     writer.flush()
+        ...     reader.refresh()
+        ...     len(reader)
+        4
         """
         self._session.flush()
 
@@ -505,10 +659,20 @@ class ShardedDatasetWriter:
     def close(self) -> None:
         """Flush, and close the dataset. May be called twice.
 
+        A writer in a ``with`` block is closed at its end, also by an exception.
+
         Raises
         ------
         OSError, WriterLockedError
             As for `flush`.
+
+        Examples
+        --------
+        >>> writer = ShardedDatasetWriter("series")
+        >>> sample_id = writer.add_sample({"history": np.ones(4)})
+        >>> writer.close()
+        >>> len(ShardedDatasetReader("series"))
+        4
         """
         self._session.close()
 
