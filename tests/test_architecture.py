@@ -31,7 +31,7 @@ FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
 ABOVE_ALL = {"", "__main__", "_moved"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
 MOST_FLOORS = 9
-FACE_LINES = 60
+FACE_LINES = 60  # without the docstring, which `help` shows
 FILE_LINES = 1000  # above, the docstring says why it is one extension module
 LINE_COLUMNS = 88  # of compiled sources; `ruff` checks those of Python files
 # Classes with one subclass that are no halves of it.
@@ -200,7 +200,9 @@ def test_lines_of_compiled_sources_are_of_a_width_to_read():
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if is_face(p)], ids=module_of)
 def test_faces_are_short(path):
-    assert len(path.read_text().splitlines()) <= FACE_LINES
+    text = path.read_text()
+    code = text.replace(ast.get_docstring(ast.parse(text), clean=False) or "", "")
+    assert len(code.splitlines()) <= FACE_LINES
 
 
 def test_only_one_extension_uses_the_c_api_of_numpy():
