@@ -1,8 +1,35 @@
-"""fastshard reads sharded datasets at memory speed.
+"""Read sharded datasets at memory speed.
 
+Shards are tar files. The members that share a key are a sample, and their extensions
+are its fields. `ShardWriter` makes shards, `build_index` makes their indexes, `open`
+opens a dataset and `open_shard` one shard, `Dataset.batches` gives arrays:
+
+>>> import numpy as np
 >>> import fastshard
->>> with fastshard.open_shard("train-0000.tar") as shard:
-...     view = shard["000042.jpg"]
+>>> with fastshard.ShardWriter("train-{:04d}.tar", max_count=25) as writer:
+...     for i in range(100):
+...         fields = {"npy": np.full(4, i, "f4"), "cls": i % 10, "txt": f"text {i}"}
+...         writer.write({"__key__": f"{i:06d}", **fields, "json": {"size": 4}})
+>>> ds = fastshard.open("train-{0000..0003}.tar")
+>>> len(ds)
+100
+>>> sample = ds[7]
+>>> sample.key, sample.keys(), sample.text("txt")
+('000007', ['npy', 'cls', 'txt', 'json'], 'text 7')
+>>> sample["txt"]
+<memory at 0x...>
+>>> for batch in ds.shuffle(seed=1, epoch=0).batches(32, drop_last=True):
+...     batch["npy"].shape, batch["cls"].dtype
+((32, 4), dtype('int64'))
+((32, 4), dtype('int64'))
+((32, 4), dtype('int64'))
+>>> shard = fastshard.open_shard("train-0000.tar")
+>>> shard.names[0], shard.sizes[0]
+('000000.npy', np.uint64(144))
+
+The examples of methods go on from here, with `fastshard`, `np`, `ds`, `sample` and
+`shard`. Other packages: `fastshard.columnar` (arrays by field under one index),
+`fastshard.adapters` (torch, Ray), `fastshard.decoders`, `fastshard.errors`.
 """
 
 from importlib import import_module

@@ -1,0 +1,328 @@
+"""Docstrings in numpydoc form: what is public, what each lacks, and its examples.
+
+An example of a function or a class prints its imports. One of a method or a property
+goes on where the docstring of its package ends: `help(fastshard)`, or
+`help(fastshard.columnar)`. All run in a directory with the data written there.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import doctest
+import functools
+import importlib
+import inspect
+import io
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from fastshard import errors
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+SPECIAL = ("__getitem__", "__len__", "__add__")  # methods that a user calls by symbols
+SECTION = re.compile(r"^(\w+)\n-{3,}(?:\n|\Z)", re.MULTILINE)
+
+
+class Thing(NamedTuple):
+    """A public module, class, function, method or property.
+
+    Attributes
+    ----------
+    name : str
+        Dotted, as users find it: ``fastshard.Dataset.shuffle``.
+    value : object
+        The function, or the descriptor in its class.
+    owner : type or None
+        The class, for methods and properties.
+    """
+
+    name: str
+    value: Any
+    owner: type | None = None
+
+    @property
+    def doc(self) -> str:
+        """The docstring, for methods also one of a base class."""
+        if self.owner is not None:
+            attribute = self.name.rpartition(".")[2]
+            if not isinstance(self.value, property):
+                return inspect.getdoc(getattr(self.owner, attribute)) or ""
+        return inspect.getdoc(self.value) or ""
+
+    @property
+    def is_method(self) -> bool:
+        """Whether it is called on an object."""
+        value = getattr(self.value, "__func__", self.value)
+        return self.owner is not None and (
+            inspect.isroutine(value) and not inspect.isgetsetdescriptor(value)
+        )
+
+    @property
+    def face(self) -> str:
+        """The package whose docstring begins the example."""
+        inside = self.name.startswith("fastshard.columnar")
+        return "fastshard.columnar" if inside else "fastshard"
+
+
+def public_things(modules: tuple[str, ...]) -> dict[str, Thing]:
+    """Return the public names of modules that can be imported, and their members."""
+    things: dict[str, Thing] = {}
+    seen: set[int] = set()
+
+    def add(thing: Thing) -> bool:
+        if id(thing.value) in seen:
+            return False
+        seen.add(id(thing.value))
+        things[thing.name] = thing
+        return True
+
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        except ImportError:  # of a library that is not here
+            continue
+        add(Thing(name, module))
+        for each in module.__all__:
+            value = getattr(module, each)
+            if not isinstance(value, type) and not inspect.isroutine(value):
+                continue  # constants and aliases have no docstring of their own
+            if add(Thing(f"{name}.{each}", value)) and isinstance(value, type):
+                for member in members_of(f"{name}.{each}", value):
+                    add(member)
+    return things
+
+
+def members_of(name: str, owner: type) -> Iterator[Thing]:
+    """Yield the public methods and properties of a class, its own and inherited ones.
+
+    Not those that another package defines, nor attributes of instances.
+    """
+    for attribute in dir(owner):
+        if attribute.startswith("_") and attribute not in SPECIAL:
+            continue
+        home = next(base for base in owner.__mro__ if attribute in vars(base))
+        if home.__module__.partition(".")[0] != "fastshard":
+            continue
+        value = inspect.getattr_static(owner, attribute)
+        is_described = isinstance(value, property) or inspect.isgetsetdescriptor(value)
+        inner = getattr(value, "__func__", value)
+        if not is_described and not inspect.isroutine(inner):
+            continue
+        if attribute in SPECIAL and not is_documented(value):
+            continue
+        is_bare = inspect.isgetsetdescriptor(value) and not value.__doc__
+        if is_bare and is_listed(owner, attribute):
+            continue
+        yield Thing(f"{name}.{attribute}", value, owner)
+
+
+def is_documented(value: Any) -> bool:
+    """Return whether a special method has a docstring that is not the interpreter's."""
+    usual = getattr(list, value.__name__).__doc__
+    return value.__doc__ is not None and value.__doc__ != usual
+
+
+def is_listed(owner: type, attribute: str) -> bool:
+    """Return whether the section Attributes of a class or its base describes one.
+
+    Cython's ``cdef readonly`` attributes can have no docstring.
+    """
+    sections = (parse(inspect.getdoc(base) or "") for base in owner.__mro__)
+    return any(attribute in names_in(s.get("Attributes", "")) for s in sections)
+
+
+def parse(doc: str) -> dict[str, str]:
+    """Return the sections of a docstring by heading; what precedes them is ``""``."""
+    first, *rest = SECTION.split(doc)
+    return {"": first} | dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def names_in(section: str) -> list[str]:
+    """Return the names that a section Parameters or Raises describes, in order."""
+    found: list[str] = []
+    for line in section.splitlines():
+        if line and not line[0].isspace():
+            found += [name.strip() for name in line.partition(" : ")[0].split(",")]
+    return found
+
+
+class Call(NamedTuple):
+    """How a function is called: its parameters, and whether it returns a value."""
+
+    parameters: list[str]
+    returns: bool
+
+
+def call_of(thing: Thing) -> Call | None:
+    """Return the signature of a function or a method, None if it has none."""
+    value = getattr(thing.value, "__func__", thing.value)
+    value = inspect.unwrap(value) if isinstance(value, FunctionType) else value
+    if not isinstance(value, FunctionType):
+        return stub_call(thing)
+    signature = inspect.signature(value)
+    names = [
+        {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(each.kind.name, "") + name
+        for name, each in signature.parameters.items()
+    ]
+    if thing.owner is not None and not isinstance(thing.value, staticmethod):
+        names = names[1:]
+    return Call(names, str(signature.return_annotation) not in ("None", "NoReturn"))
+
+
+def stub_call(thing: Thing) -> Call | None:
+    """Return the signature of a compiled function as its stub declares it."""
+    if thing.owner is None:
+        return None
+    attribute = thing.name.rpartition(".")[2]
+    home = next(base for base in thing.owner.__mro__ if attribute in vars(base))
+    path = sys.modules[home.__module__].__file__
+    assert path is not None
+    stub = Path(path).parent / f"{home.__module__.rpartition('.')[2]}.pyi"
+    for node in stub_tree(stub).body:
+        if isinstance(node, ast.ClassDef) and node.name == home.__name__:
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and each.name == attribute:
+                    taken = each.args
+                    given = [*taken.posonlyargs, *taken.args][1:]
+                    names = [arg.arg for arg in (*given, *taken.kwonlyargs)]
+                    assert each.returns is not None
+                    return Call(names, ast.unparse(each.returns) != "None")
+    return None
+
+
+@functools.cache
+def stub_tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def raises_itself(value: object) -> bool:
+    """Return whether a Python function has a ``raise`` of an exception in its body."""
+    function = getattr(value, "__func__", value)
+    if not isinstance(function, FunctionType):
+        return False
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    return any(isinstance(node, ast.Raise) and node.exc for node in ast.walk(tree))
+
+
+def complaints(thing: Thing, *, full: bool) -> list[str]:
+    """Return what a docstring lacks.
+
+    Parameters
+    ----------
+    thing : Thing
+    full : bool
+        Require the sections and an example, too.
+    """
+    doc = thing.doc
+    if not doc:
+        return ["no docstring"]
+    found = []
+    first = doc.splitlines()[0]
+    if not re.match(r"[A-Z0-9`\"*]", first) or not re.search(r"[.:?]\)?$", first):
+        found.append(f"the first line is no sentence: {first!r}")
+    if (rest := doc.splitlines()[1:]) and rest[0].strip():
+        found.append("the first line must be followed by an empty one")
+    sections = parse(doc)
+    is_called = thing.is_method or inspect.isroutine(thing.value)
+    called = call_of(thing) if is_called else None
+    if isinstance(thing.value, type) and "Parameters" in sections:
+        called = constructor_call(thing.value)
+    is_deprecated = "deprecated" in first
+    full = full and not is_deprecated and not inspect.ismodule(thing.value)
+    if called is not None:
+        described = names_in(sections.get("Parameters", ""))
+        if (full or described) and described != called.parameters:
+            found.append(f"parameters {called.parameters}, described: {described}")
+        if not called.returns and "Returns" in sections:
+            found.append("a section Returns, and returns nothing")
+        if full and is_called and called.returns and not is_documented_result(sections):
+            found.append("no section Returns")
+        if full and raises_itself(thing.value) and "Raises" not in sections:
+            found.append("no section Raises")
+    for name in names_in(sections.get("Raises", "")):
+        if not is_exception(name):
+            found.append(f"no exception is named {name!r}")
+    needs_example = is_called or isinstance(thing.value, type)
+    if full and needs_example and ">>> " not in doc:
+        found.append("no example")
+    return found
+
+
+def constructor_call(kind: type) -> Call | None:
+    init = vars(kind).get("__init__")
+    if init is None:
+        return None
+    signature = inspect.signature(inspect.unwrap(init))
+    return Call(list(signature.parameters)[1:], False)
+
+
+def is_documented_result(sections: dict[str, str]) -> bool:
+    return "Returns" in sections or "Yields" in sections
+
+
+def is_exception(name: str) -> bool:
+    found = getattr(errors, name, None) or getattr(builtins, name, None)
+    return isinstance(found, type) and issubclass(found, BaseException)
+
+
+class ExampleError(Exception):
+    """An example gave something else than its docstring prints."""
+
+
+def run_example(doc: str, name: str, names: dict[str, Any]) -> None:
+    """Run the ``>>>`` lines of a docstring with a namespace, which they may change.
+
+    Raises
+    ------
+    ExampleError
+        A line gives something else, or raises.
+    ImportError
+        A library that a line needs is not installed.
+    """
+    test = doctest.DocTestParser().get_doctest(doc, names, name, None, None)
+    report = io.StringIO()
+    runner = Runner(optionflags=FLAGS, verbose=False)
+    result = runner.run(test, out=report.write, clear_globs=False)
+    names.update(test.globs)
+    if runner.missing is not None:
+        raise runner.missing
+    if result.failed:
+        raise ExampleError(report.getvalue())
+
+
+class Runner(doctest.DocTestRunner):
+    """Runner of examples that remembers which library was missing."""
+
+    missing: ImportError | None = None
+
+    def report_unexpected_exception(
+        self, out: Any, test: Any, example: Any, exc_info: Any
+    ) -> None:
+        error = exc_info[1]
+        if isinstance(error, ImportError) and missing_library(error):
+            self.missing = self.missing or error
+        super().report_unexpected_exception(out, test, example, exc_info)
+
+
+def missing_library(error: BaseException | None) -> str | None:
+    """Return the library whose absence an error tells, None for another error."""
+    while error is not None:
+        name = getattr(error, "name", None)
+        if isinstance(error, ModuleNotFoundError) and name is not None:
+            return str(name).partition(".")[0]
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def begin_example(thing: Thing) -> dict[str, Any]:
+    """Write the data of a package's docstring here; return the names to begin with."""
+    names: dict[str, Any] = {}
+    module = importlib.import_module(thing.face)
+    run_example(inspect.getdoc(module) or "", thing.face, names)
+    return names if thing.owner is not None else {}
