@@ -6,11 +6,11 @@ opens a dataset and `open_shard` one shard, `Dataset.batches` gives arrays:
 
 >>> import numpy as np
 >>> import fastshard
->>> with fastshard.ShardWriter("train-{:04d}.tar", max_count=25) as writer:
+>>> with fastshard.ShardWriter("data/train-{:04d}.tar", max_count=25) as writer:
 ...     for i in range(100):
 ...         fields = {"npy": np.full(4, i, "f4"), "cls": i % 10, "txt": f"text {i}"}
 ...         writer.write({"__key__": f"{i:06d}", **fields, "json": {"size": 4}})
->>> ds = fastshard.open("train-{0000..0003}.tar")
+>>> ds = fastshard.open("data/train-{0000..0003}.tar")
 >>> len(ds)
 100
 >>> sample = ds[7]
@@ -23,7 +23,7 @@ opens a dataset and `open_shard` one shard, `Dataset.batches` gives arrays:
 ((32, 4), dtype('int64'))
 ((32, 4), dtype('int64'))
 ((32, 4), dtype('int64'))
->>> shard = fastshard.open_shard("train-0000.tar")
+>>> shard = fastshard.open_shard("data/train-0000.tar")
 >>> shard.names[0], shard.sizes[0]
 ('000000.npy', np.uint64(144))
 
