@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness import SCALE, Tar, names_of_reads, write
+from harness import SCALE, TURNS, Tar, names_of_reads, write
+
+
+def pytest_benchmark_update_json(output_json: dict[str, Any]) -> None:
+    """Store the size of the data and the turns of each contender for the history."""
+    output_json |= {"scale": SCALE, "turns": TURNS}
 
 
 @pytest.fixture(autouse=True)
