@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["bar_type", "byte_bar", "iterate_with_bar"]
+from fastshard._util.terminal import escape_line, is_quiet
+
+__all__ = ["byte_bar", "iterate_with_bar", "make_bar"]
 
 BAR_DELAY = 1  # seconds before a bar shows
 
@@ -14,36 +16,39 @@ T = TypeVar("T")
 
 
 @cache
-def bar_type() -> Any:
+def _bar_type() -> Any:
     """Return a tqdm class without a monitor thread: a fork warns of threads."""
     from tqdm import tqdm
 
     return type("Bar", (tqdm,), {"monitor_interval": 0})
 
 
+def make_bar(total: float | None, doing: str, **options: Any) -> Any:
+    """Return a progress bar on stderr, a context manager; None is an unknown total.
+
+    It shows on a terminal only, after a second, unless the command is quiet, and
+    leaves nothing behind.
+    """
+    settings = {
+        "miniters": 1,  # otherwise a fast start delays later updates
+        "delay": BAR_DELAY,
+        "leave": False,
+        "disable": True if is_quiet() else None,  # None: unless on a terminal
+        "dynamic_ncols": True,
+    }
+    return _bar_type()(total=total, desc=escape_line(doing), **settings, **options)
+
+
 def byte_bar(total: int | None, doing: str) -> Any:
-    """Return a progress bar in bytes, a context manager; None is an unknown total."""
-    return bar_type()(
-        total=total,
-        desc=doing,
-        unit="B",
-        unit_scale=True,
-        miniters=1,  # otherwise a fast start delays later updates
-        delay=BAR_DELAY,
-        leave=False,
-        disable=None,  # on a terminal only
-    )
+    """Return a progress bar in bytes."""
+    return make_bar(total, doing, unit="B", unit_scale=True)
 
 
-def iterate_with_bar(items: Iterable[T], total: int, doing: str) -> Iterator[T]:
+def iterate_with_bar(
+    items: Iterable[T], total: int, doing: str, unit: str = " shards"
+) -> Iterator[T]:
     """Yield items, and show their number on a terminal."""
-    bar = bar_type()(
-        items,
-        total=total,
-        desc=doing,
-        unit=" shards",
-        delay=BAR_DELAY,
-        leave=False,
-        disable=None,  # on a terminal only
-    )
-    yield from bar
+    with make_bar(total, doing, unit=unit) as bar:
+        for item in items:
+            yield item
+            bar.update()

@@ -2,26 +2,102 @@
 
 Names, paths, keys and messages come from files and servers. Commands print by
 `write_line`, so that no such text moves the cursor, ends a line, reorders text or
-raises `UnicodeEncodeError`.
+raises `UnicodeEncodeError`. Colours are those of `paint` alone.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from typing import Protocol, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, Protocol, TextIO, TypeAlias
 
 __all__ = [
+    "Color",
+    "Painted",
     "UsageError",
     "escape_line",
     "escape_name",
     "escape_unencodable",
+    "has_color",
+    "is_quiet",
+    "output_options",
+    "paint",
     "write_fault",
     "write_line",
+    "write_note",
 ]
+
+Color: TypeAlias = Literal["auto", "always", "never"]
+
+NO_COLOR_TERMS = ("dumb",) if os.name == "posix" else ("dumb", "")
+STYLES = {  # SGR parameters, ECMA-48
+    "bold": "1",
+    "error": "1;31",  # red
+    "good": "32",  # green
+    "warning": "33",  # yellow
+    "shard": "35",  # magenta, grep's colour of file names
+}
 
 
 class UsageError(Exception):
     """Wrong arguments of a command."""
+
+
+class _Options:
+    """Options of the running command; a library call has the defaults."""
+
+    color: Color = "auto"
+    quiet = False
+
+
+@contextmanager
+def output_options(*, color: Color = "auto", quiet: bool = False) -> Iterator[None]:
+    """Set ``--color`` and ``--quiet`` for the commands of this process."""
+    before = _Options.color, _Options.quiet
+    _Options.color, _Options.quiet = color, quiet
+    try:
+        yield
+    finally:
+        _Options.color, _Options.quiet = before
+
+
+def is_quiet() -> bool:
+    """Return whether progress, notes and warnings are off."""
+    return _Options.quiet
+
+
+def has_color(file: TextIO | None) -> bool:
+    """Return whether text for a file is coloured, by ``--color`` and the environment.
+
+    ``NO_COLOR`` (https://no-color.org) and ``FORCE_COLOR`` count unless they are empty;
+    the former has precedence, as in Python's own messages.
+    """
+    if _Options.color != "auto":
+        return _Options.color == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    if file is None or os.environ.get("TERM", "") in NO_COLOR_TERMS:
+        return False
+    return file.isatty()
+
+
+class Painted(str):
+    """Text that `write_line` does not escape: it is escaped, and may have a colour."""
+
+    __slots__ = ()
+
+
+def paint(text: object, style: str, file: TextIO | None = None) -> Painted:
+    """Escape text, and colour it if its file shows colours; stdout by default."""
+    escaped = escape_line(str(text))
+    if escaped and has_color(sys.stdout if file is None else file):
+        return Painted(f"\x1b[{STYLES[style]}m{escaped}\x1b[0m")
+    return Painted(escaped)
 
 
 class PrintableFault(Protocol):
@@ -68,12 +144,28 @@ def escape_unencodable(text: str, encoding: str | None) -> str:
     return text
 
 
-def write_line(*columns: object, file: TextIO | None = None) -> None:
-    """Print one line, to stdout unless a file is given; tabs between columns."""
-    file = sys.stdout if file is None else file
-    if file is not None:  # None in a program without a console
-        line = "\t".join([escape_line(str(column)) for column in columns])
-        file.write(escape_unencodable(line, getattr(file, "encoding", None)) + "\n")
+def write_line(*columns: object, file: TextIO | None = None, sep: str = "\t") -> None:
+    """Print one line, to stdout unless a file is given.
+
+    Raises
+    ------
+    OSError
+        stdout is closed.
+    """
+    if file is None:
+        file = sys.stdout
+        if file is None:  # its descriptor was closed when the process began
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), "stdout")
+    line = sep.join(
+        [c if isinstance(c, Painted) else _escape_column(c) for c in columns]
+    )
+    file.write(escape_unencodable(line, getattr(file, "encoding", None)) + "\n")
+
+
+def write_note(*columns: object, sep: str = "") -> None:
+    """Print one line that is no data, unless the command is quiet."""
+    if not _Options.quiet:
+        write_line(*columns, sep=sep)
 
 
 def write_fault(fault: PrintableFault, as_json: bool) -> None:
@@ -84,7 +176,12 @@ def write_fault(fault: PrintableFault, as_json: bool) -> None:
         write_line(json.dumps(fault._asdict()))
         return
     member = "" if fault.member is None else f"{escape_name(fault.member)}: "
-    write_line(f"{fault.path}: byte {fault.offset:,}: {member}{fault.reason}")
+    where = paint(f"{fault.path}: byte {fault.offset:,}", "error")
+    write_line(where, f": {member}{fault.reason}", sep="")
+
+
+def _escape_column(column: object) -> str:
+    return escape_line(str(column))
 
 
 def _has(encoding: str, character: str) -> bool:

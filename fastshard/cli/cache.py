@@ -6,11 +6,13 @@ import argparse
 import json
 import time
 
-from fastshard._util.progress import bar_type
-from fastshard._util.terminal import UsageError, escape_line, write_line
+from fastshard._util.arguments import Parser
+from fastshard._util.progress import byte_bar
+from fastshard._util.terminal import UsageError, write_line, write_note
 from fastshard.cli.common import (
+    SOURCE_HELP,
     Commands,
-    add_sources,
+    add_remote,
     find_shards,
     get_settings,
     parse_sources,
@@ -19,7 +21,7 @@ from fastshard.cli.common import (
 from fastshard.errors import FastshardError
 from fastshard.remote.file import cache_key, default_cache_dir
 from fastshard.remote.options import Settings
-from fastshard.remote.urls import url_basename
+from fastshard.remote.urls import redact, url_basename
 
 __all__ = ["add_cache"]
 
@@ -56,7 +58,10 @@ def cmd_clear(args: argparse.Namespace) -> int:
         shards = find_shards(parse_sources(args.urls), Settings({}))
         urls = [cache_key(url) for url in shards]
     freed = clear(get_cache_dir(args), urls)
-    write_line(f"{freed:,} bytes freed")
+    if args.json:
+        write_line(json.dumps({"freed_bytes": freed}))
+    else:
+        write_note(f"{freed:,} bytes freed")
     return 0 if freed or urls is None else 1
 
 
@@ -68,18 +73,16 @@ def cmd_warm(args: argparse.Namespace) -> int:
     remote = get_settings(sources, args)
     if remote is None:
         raise UsageError("local shards need no cache: give URLs")
-    done = [warm(url, remote) for url in find_shards(sources, remote)]
+    done = [warm(url, remote, args.json) for url in find_shards(sources, remote)]
     return 0 if all(done) else 1
 
 
-def warm(url: str, remote: Settings) -> bool:
+def warm(url: str, remote: Settings, as_json: bool) -> bool:
     """Download one shard, and return whether that succeeded."""
     from fastshard.cli.download import download_shard
 
     name = url_basename(url)
-    with bar_type()(
-        unit="B", unit_scale=True, desc=escape_line(name), leave=False, disable=None
-    ) as bar:
+    with byte_bar(None, name) as bar:
 
         def show(done: int, nbytes: int) -> None:
             bar.total = nbytes
@@ -88,29 +91,96 @@ def warm(url: str, remote: Settings) -> bool:
         try:
             received = download_shard(url, remote, show)
         except (FastshardError, OSError) as error:
+            bar.close()
             print_error(error)
             return False
-    write_line(f"{received:>15,}  {name}")
+    if as_json:
+        write_line(json.dumps({"shard": redact(url), "received_bytes": received}))
+    else:
+        write_note(f"{received:>15,}  {name}")
     return True
 
 
 def add_cache(commands: Commands) -> None:
     parser = commands.add_parser(
-        "cache", help="Manage the local copies of remote shards."
+        "cache",
+        help="list, remove or download the local copies of remote shards",
+        usage="fastshard cache [--help] COMMAND ...",
+        description="List, remove or download the local copies of remote shards.",
     )
-    parts = parser.add_subparsers(required=True, metavar="COMMAND")
-    listed = parts.add_parser("ls", help=cmd_ls.__doc__)
-    listed.add_argument(
-        "--json", action="store_true", help="print one JSON object per line"
+    parts = parser.add_subparsers(metavar="COMMAND")
+    add_cache_ls(parts)
+    add_cache_clear(parts)
+    add_cache_warm(parts)
+
+
+def add_cache_ls(parts: Commands) -> None:
+    parser = parts.add_parser(
+        "ls",
+        help="list the copies, the last used first",
+        usage="fastshard cache ls [OPTION]...",
+        description="List the copies, the last used first: bytes on disk, whether the\n"
+        "object is whole or a part of it, the local time of its last use,\n"
+        "and its URL.",
+        examples=[
+            ("the user's cache", "fastshard cache ls"),
+            ("another cache", "fastshard cache ls --cache-dir kept"),
+        ],
     )
-    listed.set_defaults(run=cmd_ls)
-    cleared = parts.add_parser("clear", help=cmd_clear.__doc__)
-    cleared.add_argument("urls", nargs="*", metavar="URL")
-    cleared.set_defaults(run=cmd_clear)
-    for part in (listed, cleared):
-        part.add_argument(
-            "--cache-dir", metavar="DIR", help="default: the user's cache directory"
-        )
-    warmed = parts.add_parser("warm", help=cmd_warm.__doc__)
-    add_sources(warmed)
-    warmed.set_defaults(run=cmd_warm)
+    add_cache_dir(parser)
+    parser.add_output(json="print a JSON object for each copy")
+    parser.set_defaults(run=cmd_ls)
+
+
+def add_cache_clear(parts: Commands) -> None:
+    parser = parts.add_parser(
+        "clear",
+        help="remove the copies of some URLs, or all",
+        usage="fastshard cache clear [OPTION]... [URL]...",
+        description="Remove the copies of some URLs, or all.",
+        examples=[
+            (
+                "one shard",
+                "fastshard cache clear --cache-dir kept "
+                "https://host/data/train-0000.tar",
+            ),
+            ("everything", "fastshard cache clear --cache-dir kept"),
+        ],
+    )
+    parser.add_argument(
+        "urls", nargs="*", metavar="URL", help="shards to remove (default: all)"
+    )
+    add_cache_dir(parser)
+    parser.add_output(json="print a JSON object with the bytes freed")
+    parser.set_defaults(run=cmd_clear)
+
+
+def add_cache_dir(parser: Parser) -> None:
+    parser.add_argument(
+        "--cache-dir",
+        metavar="DIR",
+        help="directory of the copies (default: FASTSHARD_CACHE, then fastshard in "
+        "XDG_CACHE_HOME or ~/.cache)",
+    )
+
+
+def add_cache_warm(parts: Commands) -> None:
+    parser = parts.add_parser(
+        "warm",
+        help="download whole shards",
+        usage="fastshard cache warm --cache-dir DIR [OPTION]... URL...",
+        description="Download whole shards and their indexes into a cache, which then\n"
+        "reads without a network. Compares a shard with the sha256 in the\n"
+        "JSON index beside it. Prints the bytes read from the network.",
+        examples=[
+            (
+                "two shards",
+                "fastshard cache warm --cache-dir kept "
+                "'https://host/data/train-{0000..0001}.tar'",
+            ),
+        ],
+    )
+    parser.add_argument("sources", nargs="+", metavar="URL", help=SOURCE_HELP)
+    add_remote(parser)
+    parser.add_output(json="print a JSON object for each shard")
+    parser.set_defaults(run=cmd_warm)

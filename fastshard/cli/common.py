@@ -7,24 +7,30 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn, TextIO, TypeAlias
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, TypeAlias
 
-from fastshard._util.progress import bar_type
+from fastshard._util.arguments import Parser
+from fastshard._util.progress import BAR_DELAY, byte_bar, make_bar
 from fastshard._util.sizes import parse_size
-from fastshard._util.terminal import UsageError, escape_line, write_line
+from fastshard._util.terminal import (
+    UsageError,
+    escape_line,
+    is_quiet,
+    paint,
+    write_line,
+)
 from fastshard.dataset.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder
 from fastshard.formats.registry import Format, find_format
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
-from fastshard.index.sidecar import sidecar_path
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
 from fastshard.remote.urls import is_remote, url_basename
 
 __all__ = [
     "Commands",
-    "Parser",
+    "ShardProgress",
     "add_remote",
     "add_sources",
     "find_dataset",
@@ -35,20 +41,14 @@ __all__ = [
     "parse_sources",
     "print_error",
     "short_warnings",
-    "show_progress",
 ]
 
 Commands: TypeAlias = Any  # argparse's own type is private, and no generic at run time
 
-BAR_DELAY = 1  # seconds before a progress bar shows
-SOURCE_HELP = "tar file, directory, DIR/**, glob, brace list, or URL"
-
-
-class Parser(argparse.ArgumentParser):
-    """Argument parser whose errors take one line, whatever file names they contain."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(escape_line(message))
+SOURCE_HELP = (
+    "tar file; directory of tar files, or DIR/** with those below it; "
+    "'data/*.tar'; 'train-{0000..0099}.tar'; or a URL: https://, hf://, s3://, gs://"
+)
 
 
 def parse_size_argument(text: str) -> int:
@@ -59,17 +59,23 @@ def parse_size_argument(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def print_error(message: object) -> None:
-    """Print an error on stderr."""
-    write_line(f"fastshard: {message}", file=sys.stderr)
+def print_error(message: object, *, is_warning: bool = False) -> None:
+    """Print an error or a warning on stderr, if that can be written."""
+    with suppress(OSError):
+        if sys.stderr is None:
+            return
+        name = paint("fastshard:", "error", sys.stderr)
+        kind = paint(" warning:", "warning", sys.stderr) if is_warning else ""
+        write_line(name, kind, f" {message}", file=sys.stderr, sep="")
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
+def add_sources(parser: Parser) -> None:
+    """Add the sources of a command, and the options for URLs."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=SOURCE_HELP)
     add_remote(parser)
 
 
-def add_remote(parser: argparse.ArgumentParser) -> None:
+def add_remote(parser: Parser) -> None:
     """Add the options for URLs.
 
     A token is read from a file, because `ps` shows command lines.
@@ -78,19 +84,25 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
     remote.add_argument(
         "--token-file",
         metavar="FILE",
-        help="read the access token from FILE; hf:// also uses HF_TOKEN",
+        help="file with the access token; by default HF_TOKEN, for hf:// only",
     )
     remote.add_argument(
-        "--cache-dir", metavar="DIR", help="cache remote bytes in this directory"
+        "--cache-dir",
+        metavar="DIR",
+        help="keep what is read in DIR, and read it from there the next time "
+        "(default: keep nothing)",
     )
     remote.add_argument(
         "--cache-limit",
         metavar="SIZE",
         type=parse_size_argument,
-        help='maximum size of the cache, as "100GB"',
+        help="remove the least recently used bytes of the cache above SIZE, "
+        "such as 100GB (default: no limit)",
     )
     remote.add_argument(
-        "--offline", action="store_true", help="read from the cache only"
+        "--offline",
+        action="store_true",
+        help="read from --cache-dir only; connect to no server",
     )
 
 
@@ -177,7 +189,8 @@ def short_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        print_error(f"warning: {message}")
+        if not is_quiet():
+            print_error(message, is_warning=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -185,46 +198,74 @@ def short_warnings() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def show_progress(path: str) -> Iterator[Progress]:
-    """Show a progress bar on a terminal, after a second."""
-    with bar_type()(
-        total=None if is_remote(path) else os.path.getsize(path),
-        desc=escape_line(url_basename(path)),
-        unit="B",
-        unit_scale=True,
-        delay=BAR_DELAY,
-        leave=False,
-        disable=None,  # on a terminal only
-    ) as bar:
+class ShardProgress:
+    """Progress bar over shards: in bytes, or in shards if some are remote."""
 
-        def show(done: int) -> None:
-            bar.update(done - bar.n)
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.counts_shards = len(paths) > 1 and any(map(is_remote, paths))
+        self.is_remote = any(map(is_remote, paths))
+        self.start = 0  # of the current shard
+        self.paths = paths
+        total = None if self.is_remote else sum(map(_file_size, paths))
+        if self.counts_shards:
+            self.bar = make_bar(len(paths), "", unit=" shards")
+        else:
+            self.bar = byte_bar(total, "")
 
-        yield show
+    def __enter__(self) -> ShardProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.close()
+
+    def open(self, path: str) -> Progress:
+        """Begin a shard; return the function that takes its bytes done."""
+        self.start = self.bar.n
+        self.bar.set_description(escape_line(url_basename(path)), refresh=False)
+        if self.counts_shards:
+            return lambda done: None
+        return lambda done: self.bar.update(self.start + done - self.bar.n)
+
+    def end(self, path: str) -> None:
+        """End a shard."""
+        if self.counts_shards:
+            self.bar.update()
+        elif not self.is_remote:
+            self.bar.update(self.start + _file_size(path) - self.bar.n)
+
+    def clear(self) -> None:
+        """Remove the bar from the terminal until its next update."""
+        if not self.bar.disable and self.bar.format_dict["elapsed"] >= BAR_DELAY:
+            self.bar.clear()
 
 
-def open_with_progress(path: str, remote: Settings | None) -> TarShard:
-    """Open a shard, with a progress bar if it may be scanned."""
+def _file_size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0  # opening it reports the error
+
+
+def _open_shard(path: str, remote: Settings | None, progress: Progress) -> TarShard:
     if is_remote(path):
-        with show_progress(path) as progress:
-            return open_tar(path, TarOptions(remote=remote), progress=progress)
-    if os.path.exists(sidecar_path(path, "fsi")):
-        return open_tar(path)
-    with show_progress(path) as progress:
-        return open_tar(path, progress=progress)
+        return open_tar(path, TarOptions(remote=remote), progress=progress)
+    return open_tar(path, progress=progress)
 
 
 def open_each(
     paths: Sequence[str], remote: Settings | None = None
 ) -> Iterator[tuple[str, TarShard | None]]:
     """Open shards one by one; print an error and yield None for one that fails."""
-    for path in paths:
-        try:
-            shard = open_with_progress(path, remote)
-        except (FastshardError, OSError) as error:
-            print_error(error)
-            yield path, None
-        else:
-            with shard:
-                yield path, shard
+    with ShardProgress(paths) as bar:
+        for path in paths:
+            try:
+                shard = _open_shard(path, remote, bar.open(path))
+            except (FastshardError, OSError) as error:
+                bar.clear()
+                print_error(error)
+                yield path, None
+            else:
+                bar.clear()
+                with shard:
+                    yield path, shard
+            bar.end(path)

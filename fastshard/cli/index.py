@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 
-from fastshard._util.terminal import write_line
+from fastshard._util.arguments import parse_positive
+from fastshard._util.terminal import UsageError, write_line, write_note
 from fastshard.cli.common import Commands, add_sources, get_remote_options, print_error
 
 __all__ = ["add_index"]
@@ -18,11 +20,9 @@ def cmd_index(args: argparse.Namespace) -> int:
     try:
         part = None if args.part is None else parse_part(args.part)
     except ValueError as error:
-        print_error(error)
-        return 2
+        raise UsageError(f"--part: {error}") from None
     if args.merge and (part is not None or args.format != "fsi"):
-        print_error("--merge requires --format fsi, and no --part")
-        return 2
+        raise UsageError("--merge requires --format fsi, and no --part")
     remote = get_remote_options(args)
     try:
         if args.merge:
@@ -43,51 +43,80 @@ def cmd_index(args: argparse.Namespace) -> int:
         print_error(f"{error}; choose another directory for the indexes with --out")
         return 1
     for path in made:
-        write_line(path)
+        if args.json:
+            write_line(json.dumps({"index": path}))
+        else:
+            write_note(path)
     return 0
 
 
-def parse_positive(text: str) -> int:
-    """Parse an int of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be an int of at least 1, got {text!r}")
-    return number
-
-
 def add_index(commands: Commands) -> None:
-    parser = commands.add_parser("index", help=cmd_index.__doc__)
+    parser = commands.add_parser(
+        "index",
+        help="write indexes, so that shards open at once",
+        usage="fastshard index [OPTION]... SOURCE...",
+        description="Write an index beside each shard, and dataset.fsi for them all:\n"
+        "with these a dataset opens without reading its shards. Shards with\n"
+        "a fresh index are skipped, so that a stopped run can be resumed.\n"
+        "Prints the paths of the indexes.",
+        examples=[
+            ("all shards of a directory", "fastshard index data"),
+            ("into another directory", "fastshard index data --out indexes"),
+            (
+                "half of the work, on each of two machines",
+                "fastshard index data --part 0/2",
+            ),
+            ("the other half", "fastshard index data --part 1/2"),
+            ("join them when both are done", "fastshard index data --merge"),
+        ],
+    )
     add_sources(parser)
-    formats = ("fsi", "json", "idx", "tar.idx", "wids")
-    parser.add_argument("--format", choices=formats, default="fsi", help="default: fsi")
     parser.add_argument(
-        "--out", metavar="DIR", help="write the indexes to this directory"
+        "--format",
+        choices=("fsi", "json", "idx", "tar.idx", "wids"),
+        default="fsi",
+        help="fsi: fastshard's own, which also makes dataset.fsi (default); json: of "
+        "webshart and hfutils; idx: of NVIDIA DALI; tar.idx: of Megatron Energon; "
+        "wids: one shardindex.json for all shards",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="write the indexes to DIR, needed for URLs (default: beside the shards)",
     )
     parser.add_argument(
         "--threads",
         type=parse_positive,
         metavar="N",
-        help="number of threads; default: one per processor",
+        help="shards to read at a time (default: one for each processor)",
     )
-    parser.add_argument("--hash", action="store_true", help="record checksums")
     parser.add_argument(
-        "--part", metavar="i/n", help="index every n-th shard from i on, 0 <= i < n"
+        "--hash",
+        action="store_true",
+        help="record the sha256 of each member, for verify --hash; reads all bytes",
+    )
+    parser.add_argument(
+        "--part",
+        metavar="i/n",
+        help="index every n-th shard from the i-th on, counted from 0, to share the "
+        "work among n machines; then --merge",
     )
     parser.add_argument(
         "--merge",
         action="store_true",
-        help="build dataset.fsi from the indexes of all parts",
+        help="read no shards; make dataset.fsi from the indexes of all parts",
     )
     parser.add_argument(
         "--key",
         choices=("first", "last"),
         default="first",
-        help="dot of a name's last part that ends the key; default: first",
+        help="where a member's name is cut into the sample's key and the field, as "
+        "a.b.jpg: at the first dot of the file name (default), or at the last",
     )
     parser.add_argument(
-        "--again", action="store_true", help="rebuild fresh indexes too"
+        "--again",
+        action="store_true",
+        help="index shards whose index is fresh, too",
     )
+    parser.add_output(json="print a JSON object for each index")
     parser.set_defaults(run=cmd_index)

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from fastshard._util.terminal import escape_name, write_line
+from fastshard._util.terminal import Painted, escape_name, paint, write_line
 from fastshard.cli.common import (
     SOURCE_HELP,
     Commands,
@@ -27,8 +27,9 @@ __all__ = ["add_cat", "add_ls"]
 
 
 def format_members(
-    path: str, shard: TarShard, args: argparse.Namespace
+    path: str, shard: TarShard, args: argparse.Namespace, prefix: str
 ) -> Iterator[str]:
+    """Yield the output line of each member; a prefix is escaped already."""
     extents = zip(
         shard.names, shard.offsets.tolist(), shard.sizes.tolist(), strict=True
     )
@@ -37,9 +38,9 @@ def format_members(
             member = {"shard": path, "name": name, "offset": offset, "size": size}
             yield json.dumps(member)
         elif args.long:
-            yield f"{offset:>15} {size:>13}  {escape_name(name)}"
+            yield Painted(f"{prefix}{offset:>15} {size:>13}  {escape_name(name)}")
         else:
-            yield escape_name(name)
+            yield Painted(prefix + escape_name(name))
 
 
 def cmd_ls(args: argparse.Namespace) -> int:
@@ -53,24 +54,59 @@ def cmd_ls(args: argparse.Namespace) -> int:
         return 0
     status = 0
     remote = get_settings(sources, args)
-    for path, shard in open_each(find_shards(sources, remote), remote):
+    paths = find_shards(sources, remote)
+    has_prefix = len(paths) > 1 if args.with_filename is None else args.with_filename
+    for path, shard in open_each(paths, remote):
         if shard is None:
             status = 1
             continue
-        for line in format_members(path, shard, args):
+        shown = redact(path)
+        prefix = paint(shown, "shard") + ":" if has_prefix else ""
+        for line in format_members(shown, shard, args, prefix):
             write_line(line)
     return status
 
 
 def add_ls(commands: Commands) -> None:
-    parser = commands.add_parser("ls", help=cmd_ls.__doc__)
+    parser = commands.add_parser(
+        "ls",
+        help="list the files (members) stored in shards",
+        usage="fastshard ls [OPTION]... SOURCE...",
+        description="List the names of the files (members) stored in shards, a line\n"
+        "each; of several shards, behind the shard's path and a colon.\n"
+        "Of a columnar dataset: the ids of its samples.",
+        examples=[
+            ("names in a shard", "fastshard ls data/train-0000.tar"),
+            ("offsets and sizes too", "fastshard ls --long data/train-0000.tar"),
+            ("all shards of a directory", "fastshard ls data"),
+            ("JSON, for another program", "fastshard ls --json data"),
+        ],
+    )
     add_sources(parser)
     parser.add_argument(
-        "-l", "--long", action="store_true", help="show offset and size in bytes"
+        "-l",
+        "--long",
+        action="store_true",
+        help="show each member's offset in its shard and size, in bytes; of a "
+        "columnar dataset each sample's fields",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object per line"
+    names = parser.add_mutually_exclusive_group()
+    names.add_argument(
+        "-H",
+        "--with-filename",
+        action="store_true",
+        default=None,
+        help="show the shard's path on each line (default: if there are several)",
     )
+    names.add_argument(
+        "-I",
+        "--no-filename",
+        dest="with_filename",
+        action="store_false",
+        default=None,
+        help="never show the shard's path",
+    )
+    parser.add_output(json="print a JSON object for each member, on its own line")
     parser.set_defaults(run=cmd_ls)
 
 
@@ -92,7 +128,7 @@ def cmd_cat(args: argparse.Namespace) -> int:
     for name in args.names:
         found = views[name]
         if len(found) == 1:
-            sys.stdout.buffer.write(found[0])
+            write_bytes(found[0])
             continue
         status = 1
         if found:
@@ -102,9 +138,29 @@ def cmd_cat(args: argparse.Namespace) -> int:
     return status
 
 
+def write_bytes(data: memoryview) -> None:
+    """Write bytes to stdout."""
+    if sys.stdout is None:
+        write_line()  # raises
+    sys.stdout.buffer.write(data)
+
+
 def add_cat(commands: Commands) -> None:
-    parser = commands.add_parser("cat", help=cmd_cat.__doc__)
+    parser = commands.add_parser(
+        "cat",
+        help="write the bytes of members to stdout",
+        usage="fastshard cat [OPTION]... SOURCE NAME...",
+        description="Write the bytes of members to stdout, one after another.\n"
+        "A name must be in one shard of the source only.",
+        examples=[
+            ("show a label", "fastshard cat data/train-0000.tar 000000.cls"),
+            ("save a picture", "fastshard cat data 000001.png > picture.png"),
+        ],
+    )
     parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="member to write")
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="member to write, as ls shows it"
+    )
     add_remote(parser)
+    parser.add_output()
     parser.set_defaults(run=cmd_cat)

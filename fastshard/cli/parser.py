@@ -1,7 +1,6 @@
 """Parser and entry point of the command line.
 
-Data goes to stdout, messages to stderr. Exit status: 0 for success, 1 for a fault in
-the data, 2 for wrong usage.
+Data goes to stdout, messages to stderr. See `STATUS` for the exit status.
 """
 
 from __future__ import annotations
@@ -10,11 +9,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
-from fastshard._util.terminal import UsageError, write_line
+from fastshard._util.arguments import Parser
+from fastshard._util.terminal import Color, UsageError, output_options, write_line
 from fastshard.cli.cache import add_cache
-from fastshard.cli.common import Commands, Parser, print_error, short_warnings
+from fastshard.cli.common import Commands, print_error, short_warnings
+from fastshard.cli.completion import SHELLS, ShowCompletion
 from fastshard.cli.index import add_index
 from fastshard.cli.ls import add_cat, add_ls
 from fastshard.cli.stat import add_stat
@@ -23,6 +24,26 @@ from fastshard.errors import FastshardError
 from fastshard.formats.registry import formats
 
 __all__ = ["main", "make_parser"]
+
+INTERRUPTED = 128 + 2  # as shells report SIGINT
+OUTPUT_CLOSED = 128 + 13  # as shells report SIGPIPE
+EPILOG = """\
+start here:
+  fastshard demo
+  fastshard help ls
+
+exit status:
+    0  done
+    1  a fault in the data; or a file, server or output that failed
+    2  wrong usage: options, arguments, or a query that is refused
+  130  interrupted
+  141  the reader of the output, such as head, has ended
+
+environment:
+  NO_COLOR, FORCE_COLOR   no colours, or colours in pipes too
+  FASTSHARD_CACHE         directory of the indexes of remote shards
+  HF_TOKEN, HF_ENDPOINT   access token and server for hf://
+"""
 
 
 def cmd_demo(args: argparse.Namespace) -> int:
@@ -33,60 +54,136 @@ def cmd_demo(args: argparse.Namespace) -> int:
 
 
 def add_demo(commands: Commands) -> None:
-    parser = commands.add_parser("demo", help=cmd_demo.__doc__)
+    parser = commands.add_parser(
+        "demo",
+        help="write some shards, read them, and compare the speed with tarfile",
+        usage="fastshard demo [OPTION]...",
+        description="Write shards and a dataset into a temporary directory, read them\n"
+        "in every way, and compare the speed with Python's tarfile. Takes\n"
+        "some seconds and 30 MB.",
+        examples=[("see whether it works here", "fastshard demo")],
+    )
+    parser.add_output()
     parser.set_defaults(run=cmd_demo)
 
 
 class ShowVersion(argparse.Action):
-    """Action that prints the version of the installed package."""
+    """Action that prints the versions of the package, Python and NumPy."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *args: object) -> NoReturn:
+    def __call__(self, parser: Any, *args: object) -> NoReturn:
         from importlib.metadata import version
 
         write_line(f"fastshard {version('fastshard')}")
-        parser.exit()
+        raise SystemExit
 
 
-def make_parser() -> argparse.ArgumentParser:
+def add_help(commands: Commands, program: Parser) -> None:
+    def cmd_help(args: argparse.Namespace) -> int:
+        parse_quietly = [*args.command, "--help"]
+        program.parse_args(parse_quietly)
+        return 0
+
+    parser = commands.add_parser(
+        "help",
+        help="show the help of a command",
+        usage="fastshard help [COMMAND]...",
+        description="Show the help of a command.",
+        examples=[
+            ("of a command", "fastshard help index"),
+            ("of a command's command", "fastshard help cache warm"),
+        ],
+    )
+    parser.add_argument(
+        "command", nargs="*", metavar="COMMAND", help="as cache warm (default: all)"
+    )
+    parser.set_defaults(run=cmd_help)
+
+
+def make_parser() -> Parser:
     parser = Parser(
-        prog="fastshard", description="Read sharded datasets at memory speed."
+        prog="fastshard",
+        usage="fastshard [--help] COMMAND ...",
+        description="Read sharded datasets at memory speed.",
+        epilog=EPILOG,
     )
     parser.add_argument(
         "--version", action=ShowVersion, nargs=0, help="show the version and exit"
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (
-        add_ls,
-        add_cat,
-        add_stat,
-        add_verify,
-        add_index,
-        add_cache,
-        add_demo,
-    ):
-        add(commands)
+    parser.add_argument(
+        "--completion",
+        action=ShowCompletion,
+        choices=SHELLS,
+        help="print a script with which a shell completes commands, and exit",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND")
+    add_ls(commands)
+    add_cat(commands)
+    add_stat(commands)
+    add_verify(commands)
+    add_index(commands)
     for each in formats():
         each.add_commands(commands)
+    add_cache(commands)
+    add_demo(commands)
+    add_help(commands, parser)
     return parser
+
+
+def run_command(argv: Sequence[str] | None) -> int:
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if not hasattr(args, "run"):  # no command: help, but not success for a script
+        part = next((p for p in parser.walk() if p.given == [] and p.commands), parser)
+        part.print_help(sys.stderr)
+        return 2
+    color: Color = getattr(args, "color", "auto")
+    quiet: bool = getattr(args, "quiet", False)
+    with output_options(color=color, quiet=quiet), short_warnings():
+        status: int = args.run(args)
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
-    args = make_parser().parse_args(argv)
     try:
-        with short_warnings():
-            status: int = args.run(args)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (FastshardError, OSError) as error:
-        print_error(error)
-        return 1
+        try:
+            status = run_command(argv)
+        except SystemExit:  # of --help, --version, wrong usage
+            flush_output()
+            raise
+        flush_output()
+    except BrokenPipeError:
+        discard_output()
+        return OUTPUT_CLOSED
     except UsageError as error:
         print_error(error)
         return 2
+    except (FastshardError, OSError) as error:
+        discard_output()
+        print_error(error)
+        return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     return status
+
+
+def flush_output() -> None:
+    """Write what stdout buffers, so that an error of the disk is reported."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Let no later flush of a failed stdout or stderr raise."""
+    for file in (sys.stdout, sys.stderr):
+        _discard_if_failing(file)
+
+
+def _discard_if_failing(file: TextIO | None) -> None:
+    if file is None:
+        return
+    try:
+        file.flush()
+    except OSError:
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), file.fileno())

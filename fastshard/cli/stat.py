@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from fastshard._util.terminal import escape_name, write_line
+from fastshard._util.terminal import escape_name, paint, write_line
 from fastshard.cli.common import (
     Commands,
     add_sources,
@@ -17,6 +17,7 @@ from fastshard.cli.common import (
     open_each,
     parse_sources,
 )
+from fastshard.formats.registry import Format
 from fastshard.formats.tar import TarShard
 
 __all__ = ["add_stat"]
@@ -56,7 +57,7 @@ def format_counts(counts: dict[str, int]) -> str:
 
 def print_figures(figures: dict[str, Any]) -> None:
     percentiles = figures["size_percentiles"].items()
-    write_line(figures["shard"])
+    write_line(paint(figures["shard"], "bold"))
     write_line(f"  bytes    {figures['bytes']:,}")
     write_line(
         f"  members  {figures['members']:,} of {figures['member_bytes']:,} bytes"
@@ -109,7 +110,7 @@ class Totals:
 
     def print(self) -> None:
         sums = self.sums
-        write_line("all together")
+        write_line(paint("all together", "bold"))
         write_line(f"  shards   {sums['shards']:,}, {sums['indexed']:,} with an index")
         write_line(f"  bytes    {sums['bytes']:,}")
         write_line(f"  members  {sums['members']:,} of {sums['member_bytes']:,} bytes")
@@ -127,10 +128,7 @@ def cmd_stat(args: argparse.Namespace) -> int:
     found = find_dataset(sources)
     if found is not None:
         dataset, root = found
-        figures = dataset.stat(root, deep=args.deep)
-        lines = dataset.stat_lines(figures)
-        for line in [json.dumps(figures)] if args.json else lines:
-            write_line(line)
+        print_dataset(dataset, dataset.stat(root, deep=args.deep), args.json)
         return 0
     status = 0
     remote = get_settings(sources, args)
@@ -150,18 +148,44 @@ def cmd_stat(args: argparse.Namespace) -> int:
     return status
 
 
+def print_dataset(dataset: Format, figures: dict[str, Any], as_json: bool) -> None:
+    """Print the statistics of a dataset directory; the first line is a heading."""
+    if as_json:
+        write_line(json.dumps(figures))
+        return
+    heading, *lines = dataset.stat_lines(figures)
+    write_line(paint(heading, "bold"))
+    for line in lines:
+        write_line(line)
+
+
 def add_stat(commands: Commands) -> None:
-    parser = commands.add_parser("stat", help=cmd_stat.__doc__)
+    parser = commands.add_parser(
+        "stat",
+        help="count members, samples, fields and bytes",
+        usage="fastshard stat [OPTION]... SOURCE...",
+        description="Count the members, samples, fields and bytes of shards. Of one\n"
+        "shard: percentiles of the members' sizes in bytes, and entries\n"
+        "that are no files. Of several: a histogram of the sizes.",
+        examples=[
+            ("one shard", "fastshard stat data/train-0000.tar"),
+            ("a dataset in total", "fastshard stat data"),
+            ("each shard, as JSON", "fastshard stat --each --json data"),
+        ],
+    )
     add_sources(parser)
     parser.add_argument(
-        "--each", action="store_true", help="show each shard before the total"
+        "--each",
+        action="store_true",
+        help="show each of several shards before their total",
     )
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="read all headers of a dataset directory",
+        help="of a columnar dataset: read the headers of all shards, to show dtypes, "
+        "shapes and the bytes that compact would free",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object per line"
+    parser.add_output(
+        json="print a JSON object for each shard shown, and one for the total"
     )
     parser.set_defaults(run=cmd_stat)

@@ -7,16 +7,16 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastshard._util.terminal import write_fault, write_line
+from fastshard._util.terminal import paint, write_fault, write_note
 from fastshard.cli.common import (
     Commands,
+    ShardProgress,
     add_sources,
     find_dataset,
     find_shards,
     get_settings,
     parse_sources,
     print_error,
-    show_progress,
 )
 from fastshard.errors import FastshardError
 from fastshard.remote.file import try_open_remote
@@ -33,28 +33,33 @@ def write_faults(where: str, faults: Sequence[Fault], as_json: bool) -> int:
     for fault in faults:
         write_fault(fault, as_json)
     if not faults and not as_json:
-        write_line(f"{where}: ok")
+        write_ok(where)
     return 1 if faults else 0
 
 
+def write_ok(where: str, what: str = "") -> None:
+    write_note(f"{where}: ", paint("ok", "good"), what)
+
+
 def verify_one_shard(
-    path: str, args: argparse.Namespace, remote: Settings | None
+    path: str, args: argparse.Namespace, remote: Settings | None, bar: ShardProgress
 ) -> int:
     from fastshard.dataset.verify import verify_shard
 
     try:
-        with show_progress(path) as progress:
-            shard, faults = verify_shard(
-                path, progress, hashes=args.hash, remote=remote
-            )
+        shard, faults = verify_shard(
+            path, bar.open(path), hashes=args.hash, remote=remote
+        )
     except OSError as error:
+        bar.clear()
         print_error(error)
         return 1
+    bar.clear()
     for fault in faults:
         write_fault(fault, args.json)
     if shard is not None:
         if not faults and not args.json:
-            write_line(f"{redact(path)}: ok, {len(shard):,} members")
+            write_ok(redact(path), f", {len(shard):,} members")
         shard.close()
     return 1 if faults else 0
 
@@ -93,20 +98,37 @@ def cmd_verify(args: argparse.Namespace) -> int:
             "expected local or remote shards, got both: verify them separately"
         )
     status = 0
-    for path in paths:
-        status |= verify_one_shard(path, args, remote)
+    with ShardProgress(paths) as bar:
+        for path in paths:
+            status |= verify_one_shard(path, args, remote, bar)
+            bar.end(path)
     if paths:
         status |= check_dataset_index(paths, args.json, remote)
     return status
 
 
 def add_verify(commands: Commands) -> None:
-    parser = commands.add_parser("verify", help=cmd_verify.__doc__)
+    parser = commands.add_parser(
+        "verify",
+        help="look for damage in shards and their indexes",
+        usage="fastshard verify [OPTION]... SOURCE...",
+        description="Check the headers, bounds, names and end of each shard, and\n"
+        "compare it with its indexes. Prints a line for each fault, or\n"
+        "that a shard is ok.",
+        examples=[
+            ("all shards of a directory", "fastshard verify data"),
+            ("faults only", "fastshard verify --quiet data"),
+            (
+                "checksums too, if index --hash wrote them",
+                "fastshard verify --hash data",
+            ),
+        ],
+    )
     add_sources(parser)
     parser.add_argument(
-        "--hash", action="store_true", help="compare the sha256 recorded by an index"
+        "--hash",
+        action="store_true",
+        help="read all bytes and compare them with the sha256 that an index records",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object per fault"
-    )
+    parser.add_output(json="print a JSON object for each fault; nothing for what is ok")
     parser.set_defaults(run=cmd_verify)

@@ -18,6 +18,7 @@ from fastshard._util.terminal import (
     escape_name,
     escape_unencodable,
     write_line,
+    write_note,
 )
 from fastshard.columnar.schema import INDEX_NAME, is_columnar, read_fields
 from fastshard.errors import QueryError, QueryTimeoutError
@@ -29,7 +30,7 @@ __all__ = [
     "stat_lines",
 ]
 
-ROOT_HELP = "the directory of a columnar dataset"
+ROOT_HELP = "directory of a columnar dataset, which has an index.sqlite"
 LEFTOVERS = {
     "replaced": "replaced by compact, kept for open readers",
     "uncommitted": "never committed, removed by the next writer",
@@ -109,14 +110,23 @@ def cmd_compact(args: argparse.Namespace) -> int:
         return 0
     freed = result.bytes_before - result.bytes_after
     shards = f"{result.shards_before:,} shards, now {result.shards_after:,}"
-    write_line(f"{freed:,} bytes freed of {result.bytes_before:,}; {shards}")
+    write_note(f"{freed:,} bytes freed of {result.bytes_before:,}; {shards}")
     return 0
 
 
 def add_compact(commands: Any) -> None:
-    parser = commands.add_parser("compact", help=cmd_compact.__doc__)
+    parser = commands.add_parser(
+        "compact",
+        help="free the space of replaced samples in a columnar dataset",
+        usage="fastshard compact [OPTION]... ROOT",
+        description="Rewrite the shards of a columnar dataset without the members\n"
+        "that no sample refers to any more. Open readers go on reading.",
+        examples=[("free the space", "fastshard compact columns")],
+    )
     parser.add_argument("root", metavar="ROOT", help=ROOT_HELP)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_output(
+        json="print a JSON object with bytes and shards, before and after"
+    )
     parser.set_defaults(run=cmd_compact)
 
 
@@ -215,28 +225,58 @@ def parse_seconds(text: str) -> float:
 
 
 def add_query(commands: Any) -> None:
-    parser = commands.add_parser("query", help=cmd_query.__doc__)
+    parser = commands.add_parser(
+        "query",
+        help="find samples of a columnar dataset by their metadata, with SQL",
+        usage="fastshard query [OPTION]... ROOT [SQL]",
+        description="Print the samples of a columnar dataset for which an SQL\n"
+        "expression over their metadata is true. The query can only read,\n"
+        "and only this index.",
+        examples=[
+            (
+                "ids and metadata of samples",
+                "fastshard query columns \"json_extract(meta_json, '$.label') = 1\"",
+            ),
+            (
+                "a CSV file",
+                "fastshard query columns --csv "
+                "--columns \"id, json_extract(meta_json, '$.label')\" > labels.csv",
+            ),
+        ],
+    )
     parser.add_argument("root", metavar="ROOT", help=ROOT_HELP)
     parser.add_argument(
-        "where", nargs="?", metavar="SQL", help="an expression; all samples by default"
+        "where",
+        nargs="?",
+        metavar="SQL",
+        help="an SQLite expression over the columns id, meta_json and the dataset's "
+        "own (default: all samples)",
     )
     parser.add_argument(
         "--columns",
         default="id,meta_json",
         metavar="A,B",
-        help="columns, or SQL expressions (default: id,meta_json)",
+        help="columns or SQL expressions to print (default: id,meta_json)",
     )
     parser.add_argument(
-        "--limit", type=parse_count, metavar="N", help="at most N samples"
+        "--limit",
+        type=parse_count,
+        metavar="N",
+        help="print at most N samples (default: all)",
     )
     parser.add_argument(
         "--timeout",
         type=parse_seconds,
         default=TIMEOUT,
         metavar="S",
-        help="seconds (default: 30)",
+        help="stop a query that takes longer than S seconds (default: 30)",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object a line")
-    form.add_argument("--csv", action="store_true", help="CSV with a line of names")
+    form.add_argument(
+        "--json", action="store_true", help="print a JSON object for each sample"
+    )
+    form.add_argument(
+        "--csv", action="store_true", help="print CSV, the first line with the names"
+    )
+    parser.add_output()
     parser.set_defaults(run=cmd_query)
