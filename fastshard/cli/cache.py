@@ -142,7 +142,7 @@ def add_cache_clear(parts: Commands) -> None:
             (
                 "one shard",
                 "fastshard cache clear --cache-dir kept "
-                "https://host/data/train-0000.tar",
+                "hf://datasets/me/pictures/train-0000.tar",
             ),
             ("everything", "fastshard cache clear --cache-dir kept"),
         ],
@@ -176,7 +176,7 @@ def add_cache_warm(parts: Commands) -> None:
             (
                 "two shards",
                 "fastshard cache warm --cache-dir kept "
-                "'https://host/data/train-{0000..0001}.tar'",
+                "'hf://datasets/me/pictures/train-{0000..0001}.tar'",
             ),
         ],
     )

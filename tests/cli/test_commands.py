@@ -68,7 +68,7 @@ def test_ls_into_head_ends_quietly(tmp_path):
     done = subprocess.run(command, shell=True, capture_output=True)
     assert done.stdout == b"0" * 100 + b"\n"
     assert done.stderr == b""
-    command = f'set -o pipefail; {command}'
+    command = f"set -o pipefail; {command}"
     assert subprocess.run(["bash", "-c", command], stdout=-3).returncode == 141
 
 
