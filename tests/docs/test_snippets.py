@@ -137,10 +137,15 @@ def test_a_comment_names_the_libraries_of_the_block_below(tmp_path):
     assert page.needs == ["jax", "torch"]
 
 
-def test_python_blocks_keep_their_lines_in_the_module_that_is_type_checked(tmp_path):
-    text = "# Page\n\n" + fenced("python", "x = 1") + "\n" + fenced("python", "y = 2")
+def test_code_keeps_its_lines_in_the_module_that_is_type_checked(tmp_path):
+    text = "# Page\n\n" + fenced("python", "x = 1") + "\n"
+    text += fenced(
+        "pycon",
+        ">>> y = 2\n>>> 1 / 0\nTraceback (most recent call last):\n"
+        "ZeroDivisionError: division by zero\n>>> y",
+    )
     lines = page_of(tmp_path, text).program.splitlines()
-    assert lines == ["", "", "", "x = 1", "", "", "", "y = 2"]
+    assert lines == ["", "", "", "x = 1", *[""] * 3, "y = 2", *[""] * 3, "y"]
 
 
 MAKE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -52,13 +53,26 @@ class Page:
 
     @property
     def program(self) -> str:
-        """All Python blocks as one module, on the lines that they have in the page."""
+        """All Python of the page as one module, on the lines that it has in the page.
+
+        Examples (``>>>``) belong to it, but for those that show an exception.
+        """
         lines: list[str] = []
         for block in self.blocks:
-            if block.language == "python":
-                lines += [""] * (block.line - 1 - len(lines))
-                lines += block.code.splitlines()
+            for line, code in statements(block):
+                lines += [""] * (line - 1 - len(lines))
+                lines += code.splitlines()
         return "\n".join([*lines, ""])
+
+
+def statements(block: Block) -> Iterator[tuple[int, str]]:
+    """Yield the Python code of a block by its lines in the file."""
+    if block.language == "python":
+        yield block.line, block.code
+    elif block.language == "pycon":
+        for example in doctest.DocTestParser().get_examples(block.code):
+            if example.exc_msg is None:
+                yield block.line + example.lineno, example.source
 
 
 def read_blocks(path: Path) -> Iterator[Block]:
