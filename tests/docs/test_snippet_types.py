@@ -1,7 +1,8 @@
 """The Python code of README.md and docs/ under mypy and pyright.
 
 A page is one module, on whose lines each block stands where it stands in the page: the
-line of an error is the line in the Markdown file. All modules are checked in one run.
+line of an error is the line in the Markdown file. The right column of a migration page
+follows its blocks. All modules are checked in one run.
 Libraries without types are not followed.
 """
 
@@ -17,6 +18,7 @@ import pytest
 
 import fastshard
 from support.docs.pages import find_pages
+from support.docs.tables import right_program
 from support.marks import not_sanitized
 from support.paths import TREE
 from support.pyright import pyright_problem
@@ -51,7 +53,8 @@ def modules(tmp_path):
     (tmp_path / "code").mkdir()
     names = {}
     for page in find_pages():
-        program = page.program
+        is_migration = page.path.parent.name == "migration"
+        program = right_program(page) if is_migration else page.program
         if program.strip():
             module = re.sub(r"\W", "_", page.name) + ".py"
             (tmp_path / "code" / module).write_text(program)

@@ -1,0 +1,87 @@
+"""The two columns of the migration pages run, and give the same values."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support.docs import run_sides
+from support.docs.pages import read_blocks
+from support.docs.tables import read_rows
+from support.marks import not_sanitized
+from support.paths import TREE
+
+FOLDER = TREE / "docs" / "migration"
+
+pytestmark = [
+    not_sanitized,
+    pytest.mark.skipif(not FOLDER.is_dir(), reason="no source tree"),
+]
+
+
+def run(path, work):
+    """Run a page's columns in `work`; return how many values were compared."""
+    setup = [(block.line, block.code) for block in read_blocks(path)]
+    task = work / "page.json"
+    rows = [row._asdict() for row in read_rows(path)]
+    task.write_text(json.dumps({"path": str(path), "setup": setup, "rows": rows}))
+    quiet = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(work / "hf")}
+    return subprocess.run(
+        [sys.executable, run_sides.__file__, task],
+        cwd=work,
+        env=os.environ | quiet,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "values"),
+    [
+        ("webdataset", "webdataset", 20),
+        ("wids", "wids", 5),
+        ("webshart", "webshart", 5),
+    ],
+)
+def test_both_columns_of_a_page_give_the_same_values(name, library, values, tmp_path):
+    pytest.importorskip("torch", reason="torch has no wheel for this Python")
+    pytest.importorskip(library)
+    done = run(FOLDER / f"{name}.md", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.splitlines()[-1]) >= values
+
+
+PAGE = """
+```python
+x = 1
+```
+
+| you write | you write now |
+|---|---|
+| `import os` | `import sys` |
+| LEFT | RIGHT |
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "said"),
+    [
+        ("`y = [x, 2]`", "`y = x`<br>`y = (x, 2)`", "1\n"),
+        ("`seen = [1, 2]`", "`seen = [x + x, x]`", "1\n"),
+        ("`y = {1: b'a'}`", "`y = {1: memoryview(b'a')}`", "1\n"),
+        ("`y = os`", "nothing does that", "0\n"),
+        ("`y = [1, 2]`", "`y = [2, 1]`", "y is"),
+        ("`y = 1`", "`z = 1`", "no common name"),
+        ("`y = object()`", "`y = 1`", "one side alone"),
+        ("`y = sys`", "`y = sys`", "NameError"),
+    ],
+)
+def test_sides_that_differ_are_found(left, right, said, tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(PAGE.replace("LEFT", left).replace("RIGHT", right))
+    done = run(path, tmp_path)
+    assert said in done.stdout + done.stderr
+    assert (done.returncode == 0) == (said[0] in "01")
