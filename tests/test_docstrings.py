@@ -32,6 +32,8 @@ FULL = """
     open open_shard collate mix zip_by_key build_index merge_indexes ShardWriter
     Dataset Mix Zip SampleIterator BatchIterator TarShard Shard Samples Sample
     formats.registry.Format formats.registry.register
+    columnar.ShardedDatasetReader columnar.ShardedDatasetWriter
+    columnar.compact columnar.stat columnar.verify
 """
 
 # Not done yet: a name leaves its list when its docstring is whole, or its example runs.
@@ -63,15 +65,13 @@ TODO = """
     formats.registry.Format.stat formats.registry.Format.stat_lines
     formats.registry.Format.verify formats.registry.register
     dataset.views.build_key_table
-    columnar.ShardedDatasetReader.query columnar.ShardedDatasetReader.scan
+
     adapters.torch.TensorCollation.collate_values
     adapters.ray.ShardDatasource.get_name
     adapters.ray.ShardDatasource.supports_projection_pushdown
 """
 TODO_EXAMPLES = """
-    ShardWriter columnar.ShardedDatasetReader columnar.ShardedDatasetWriter
-    columnar.ShardedDatasetWriter.add_metadata_column
-    columnar.ShardedDatasetWriter.open_shard
+    ShardWriter
 """
 
 FULL, TODO, TODO_EXAMPLES = (
