@@ -44,34 +44,21 @@ TODO = """
     Dataset.get_many_async Dataset.info Dataset.iter Dataset.keys Dataset.map
     Dataset.memory_info Dataset.read_into Dataset.resume Dataset.select_fields
     Dataset.shuffle Dataset.split_by_rank Dataset.state_dict Dataset.stats
-    Dataset.verify Mix Mix.__getitem__ Mix.get_many Mix.map Mix.source_of Sample
-    Sample.__getitem__ Sample.array Sample.decode Sample.decoder_of Sample.decoders
-    Sample.infos Sample.is_array Sample.json Sample.keys Sample.layout_of
-    Sample.member Sample.narrow Sample.open Sample.place Sample.samples Sample.text
-    Sample.view SampleIterator SampleIterator.close SampleIterator.position
-    SampleIterator.skipped SampleIterator.state_after SampleIterator.state_dict
-    Samples Samples.__getitem__ Samples.grouping Samples.having Samples.key_at
-    Samples.keys Samples.members_at Samples.position Samples.shard Shard
-    Shard.__getitem__ Shard.array Shard.close Shard.extent_of Shard.mode Shard.parts
-    Shard.path Shard.position Shard.read Shard.read_into Shard.scan
-    ShardWriter.close ShardWriter.write TarShard TarShard.end TarShard.file
-    TarShard.index TarShard.info TarShard.save_index TarShard.skipped
-    TarShard.with_source Zip build_index collate merge_indexes mix open open_shard
-    zip_by_key decoders formats.folder.LocalFolder.has
+    Dataset.verify Mix Mix.__getitem__ Mix.get_many Mix.map Mix.source_of Sample.narrow
+    SampleIterator SampleIterator.close SampleIterator.position SampleIterator.skipped
+    SampleIterator.state_after SampleIterator.state_dict Zip build_index collate
+    merge_indexes mix zip_by_key decoders formats.folder.LocalFolder.has
     formats.folder.LocalFolder.read formats.folder.RemoteFolder.has
     formats.folder.RemoteFolder.read formats.registry.Format
     formats.registry.Format.add_commands formats.registry.Format.list_lines
     formats.registry.Format.marks formats.registry.Format.open_set
     formats.registry.Format.stat formats.registry.Format.stat_lines
     formats.registry.Format.verify formats.registry.register
-    dataset.views.build_key_table
-
-    adapters.torch.TensorCollation.collate_values
+    dataset.views.build_key_table adapters.torch.TensorCollation.collate_values
     adapters.ray.ShardDatasource.get_name
     adapters.ray.ShardDatasource.supports_projection_pushdown
 """
 TODO_EXAMPLES = """
-    ShardWriter
 """
 
 FULL, TODO, TODO_EXAMPLES = (

@@ -52,41 +52,61 @@ def open(  # noqa: A001
     check_size: bool = False,
     **remote: Unpack[RemoteOptions],
 ) -> Dataset[Sample]:
-    """Open a dataset of tar shards, local or remote.
+    """Open a dataset, local or remote, as a sequence of samples.
+
+    Nothing but the list of shards is read until samples are counted or accessed.
 
     Parameters
     ----------
     source : str, path-like or sequence of them
-        A tar; a directory, for the shards in it (``directory/**``: also below
-        it); a glob; a brace list, ``train-{000..099}.tar``; a list of these; or
-        a wids index. Shards of directories and globs are in natural order, 2
-        before 10; lists keep their order. Or URLs of these: ``http(s)://``,
-        ``hf://datasets/owner/name``, ``s3://``, ``gs://``, ``az://``. HTTP lists no
-        directories: a folder needs a ``dataset.fsi``.
+        Where the shards are; uncompressed tars.
+
+        ``"data/"``, ``"data/**"``
+            A directory: the ``.tar`` files in it; with ``**`` also those below it.
+        ``"data/train-*.tar"``, ``"data/train-{0000..0099}.tar"``
+            A glob, or a brace list. All numbers of a list must exist.
+        ``["a/0.tar", "b/1.tar"]``, ``"a/0.tar"``
+            Several of these, or one shard.
+        ``"https://host/train-{000..099}.tar"``
+            URLs. HTTP lists no directories: ``"https://host/data"`` needs a
+            ``dataset.fsi`` there, made by `build_index`.
+        ``"hf://datasets/owner/name/sub"``, ``"hf://datasets/owner/name@v1/*.tar"``
+            A repository of the Hugging Face hub, a directory of it, or a glob.
+        ``"s3://bucket/data/"``, ``"gs://..."``, ``"az://..."``
+            An object store, by the library obstore.
+        ``"shardindex.json"``
+            A wids index, also by URL.
+        ``"series/"``
+            The directory of another format, see `fastshard.columnar`.
+
+        Directories and globs give shards in natural order, 2 before 10; lists keep
+        their order.
     index : {"auto", "none", "rebuild"} or path-like
         As for `open_shard`, for each shard. ``"auto"`` also uses a fresh
         ``dataset.fsi`` in the shards' directory, with which samples are counted
         without opening shards. ``"rebuild"`` makes all indexes first. A directory,
         or the URL of one, holds indexes that were made with ``out=``.
     key : {"first", "last"}
-        The dot of a name's last part at which a sample's key ends.
+        The dot of a name's last part at which a sample's key ends:
+        ``"a.seg.png"`` is field ``seg.png`` of ``a``, or with ``"last"`` field
+        ``png`` of ``a.seg``.
     lower : bool
         Lower-case the fields of samples, as WebDataset does.
     decoders : Mapping of str to callable, optional
         ``fn(view) -> value`` by suffix of the field, for `Sample.decode`; they
-        take precedence over the built-in ones.
-        `fastshard.formats.decoders.NpzDecoder` limits the memory of an ``.npz``
-        field.
+        take precedence over the built-in ones, see `fastshard.decoders`.
+        `fastshard.decoders.NpzDecoder` limits the memory of an ``.npz`` field.
     mode : {"mmap", "private", "pread"}
-        As for `open_shard`.
+        As for `open_shard`: map files, map them copy-on-write (views are writable),
+        or read copies.
     max_mapped : int, optional
         Shards that may be mapped at a time; by default a quarter of the system's
         limit (``vm.max_map_count``), at most 16,384.
     max_memory : int or str, optional
         Limit of the mapped shards' resident memory in this process: bytes, or
-        ``"1GiB"``. The least recently read pages are released, by whatever call
-        they were read; views of them stay valid and fault their bytes in again.
-        Pages that were written to in ``mode="private"`` stay.
+        ``"1GiB"``; by default none. The least recently read pages are released, by
+        whatever call they were read; views of them stay valid and fault their bytes
+        in again. Pages that were written to in ``mode="private"`` stay.
     keep_cache : bool
         Leave pages that were read in the page cache. False is for datasets larger
         than memory that are read once.
@@ -96,21 +116,40 @@ def open(  # noqa: A001
     check_size : bool
         As for `open_shard`.
     **remote
-        How URLs are read: see `RemoteOptions`.
+        How URLs are read, see `RemoteOptions`: ``token=``, ``headers=``,
+        ``cache_dir=``, ``cache_limit="100GB"``, ``timeout=60`` seconds,
+        ``connections=16``, ``revision=``, ...
 
     Returns
     -------
     Dataset
-        A sequence of samples. Each shard is opened on first use.
+        A sequence of `Sample`. Each shard is opened on first use.
 
     Raises
     ------
     FileNotFoundError
-        A shard does not exist.
+        A shard or a directory does not exist.
     FastshardError
-        There are no shards, or not all of one format.
+        There are no shards, or local and remote ones together.
+    FormatError
+        On access: a shard is damaged or no tar.
     RemoteError
         A URL cannot be read.
+    ValueError, TypeError
+        An option has none of its values, or is unknown.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> len(ds)
+    100
+    >>> ds[7].decode("cls", "txt")
+    {'__key__': '000007', 'cls': 7, 'txt': 'text 7'}
+    >>> for sample in ds.select_fields("txt").shuffle(seed=1).split_by_rank(0, 50):
+    ...     print(sample.key, bytes(sample["txt"]))
+    00... b'text ...'
+    00... b'text ...'
     """
     check_choice("mode", mode, ("mmap", "private", "pread"))
     check_choice("key", key, ("first", "last"))

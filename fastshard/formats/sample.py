@@ -37,15 +37,20 @@ __all__ = ["CopiedSample", "Keys", "Sample", "Samples"]
 class Sample(SampleBase):
     """Training example: named fields of stored bytes.
 
-    A mapping from field to `memoryview`: ``sample["jpg"]``, ``"jpg" in sample``,
-    ``len(sample)``, iteration over fields, ``keys()`` and ``dict(sample)`` work. It is
-    not registered as a `Mapping`, for torch's ``default_collate`` would treat its views
-    as sequences of numbers.
+    ===============================  ==============================================
+    ``sample["jpg"]``                the stored bytes: a `memoryview`, no copy
+    ``sample.decode()``              all fields as values: arrays, numbers, text
+    ``sample.array("npy")``          one field as an array, no copy
+    ``sample.json(f)``, ``text(f)``  one field parsed
+    ``sample.open(f)``               one field as a binary file
+    ``sample.key``, ``keys()``       the sample's name, the fields' names
+    ===============================  ==============================================
+
+    ``"jpg" in sample``, ``len(sample)``, iteration over fields and ``dict(sample)``
+    work as for a mapping. It is not registered as a `Mapping`, for torch's
+    ``default_collate`` would treat its views as sequences of numbers.
 
     A pickle of a sample holds copies of its bytes, and no reference to the shard.
-
-    The compiled base, `SampleBase`, finds the fields' members; decoding is policy and
-    belongs here.
 
     Attributes
     ----------
@@ -53,17 +58,49 @@ class Sample(SampleBase):
         The name that its members share.
     position : int
         0-based position among the shard's samples.
+    shard : Shard or None
+        The shard that holds it, None if several do.
+    decoders : Mapping of str to callable, or None
+        The ``decoders=`` of `fastshard.open`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> sample = fastshard.open("data/")[7]
+    >>> sample
+    <Sample '000007': npy, cls, txt, json>
+    >>> bytes(sample["txt"]), sample.array("npy")
+    (b'text 7', array([7., 7., 7., 7.], dtype=float32))
+    >>> sample.decode("cls", "json")
+    {'__key__': '000007', 'cls': 7, 'json': {'size': 4}}
     """
+
+    # The compiled base finds the fields' members; decoding is policy and belongs here.
 
     __slots__ = ()
 
     def view(self, field: str) -> memoryview:
         """Return the stored bytes of a field, even where ``sample[field]`` is decoded.
 
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        memoryview
+            As ``sample[field]``: read-only, no copy, valid as long as it is
+            referenced.
+
         Raises
         ------
         FieldNotFoundError
             The sample has no such field.
+
+        Examples
+        --------
+        >>> sample.view("txt").nbytes
+        6
         """
         shard, member = self.place(field)
         return shard[member]
@@ -74,12 +111,52 @@ class Sample(SampleBase):
         dtype: DTypeLike | None = None,
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
-        """Return a field as an array, without a copy; see `Shard.array`."""
+        """Return a field as an array, without a copy.
+
+        Parameters
+        ----------
+        field : str
+        dtype : dtype-like, optional
+            Type of raw values. By default the field is an ``.npy`` file.
+        shape : int or tuple of int, optional
+            Shape of the array of `dtype`; one length may be -1. By default one
+            dimension.
+
+        Returns
+        -------
+        ndarray
+            On the shard's memory: read-only unless ``mode="private"``, valid as long as
+            it is referenced.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The sample has no such field.
+        FormatError
+            The field is not an ``.npy`` file, or holds Python objects.
+        ValueError
+            The field's size does not fit `dtype` and `shape`.
+
+        Examples
+        --------
+        >>> sample.array("npy")
+        array([7., 7., 7., 7.], dtype=float32)
+        >>> sample.array("txt", "u1")
+        array([116, 101, 120, 116,  32,  55], dtype=uint8)
+        """
         shard, member = self.place(field)
         return shard.array(member, dtype, shape)
 
     def text(self, field: str) -> str:
         """Return a field decoded as UTF-8.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        str
 
         Raises
         ------
@@ -87,6 +164,11 @@ class Sample(SampleBase):
             The field is not UTF-8; the error names the byte.
         FieldNotFoundError
             The sample has no such field.
+
+        Examples
+        --------
+        >>> sample.text("txt")
+        'text 7'
         """
         text: str = self._decode_with(decode_text, field)
         return text
@@ -94,12 +176,25 @@ class Sample(SampleBase):
     def json(self, field: str) -> Any:
         """Return a field parsed as JSON.
 
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        dict, list, str, int, float, bool or None
+
         Raises
         ------
         FormatError
             The field is not JSON in UTF-8; the error names the byte.
         FieldNotFoundError
             The sample has no such field.
+
+        Examples
+        --------
+        >>> sample.json("json")
+        {'size': 4}
         """
         return self._decode_with(decode_json, field)
 
@@ -124,8 +219,13 @@ class Sample(SampleBase):
             A field's bytes are not in the format of its suffix.
         FieldNotFoundError
             The sample has no such field.
-        FastshardError
+        MissingLibraryError
             A library that a decoder needs is not installed.
+
+        Examples
+        --------
+        >>> sample.decode("cls", "txt")
+        {'__key__': '000007', 'cls': 7, 'txt': 'text 7'}
         """
         values: dict[str, Any] = {"__key__": self.key}
         for field in fields or self.keys():
@@ -133,15 +233,60 @@ class Sample(SampleBase):
         return values
 
     def decoder_of(self, field: str) -> Decoder | None:
-        """Return the decoder of a field, or None if it has none."""
+        """Return the decoder of a field, or None if it has none.
+
+        Parameters
+        ----------
+        field : str
+            Present in the sample or not.
+
+        Returns
+        -------
+        callable or None
+            ``fn(view) -> value``, found by the longest known suffix.
+
+        Examples
+        --------
+        >>> sample.decoder_of("caption.txt")(memoryview(b"a cat"))
+        'a cat'
+        """
         return decoder_for(field, self.decoders)
 
     def layout_of(self, field: str) -> FieldLayout:
-        """Return the memory layout of a field; `VALUE` for a decoder of the caller."""
+        """Return the memory layout of a field, by which batches stack it.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        FieldLayout
+            `NPY`, or `VALUE` for bytes that a decoder takes.
+
+        Examples
+        --------
+        >>> sample.layout_of("npy").kind, sample.layout_of("txt").kind
+        ('npy', 'value')
+        """
         return NPY if self.decoder_of(field) is DECODERS["npy"] else VALUE
 
     def is_array(self, field: str) -> bool:
-        """Return whether `array` reads a field without a dtype."""
+        """Return whether `array` reads a field without a dtype.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        bool
+
+        Examples
+        --------
+        >>> sample.is_array("npy"), sample.is_array("txt")
+        (True, False)
+        """
         return self.layout_of(field) != VALUE
 
     def _decode_field(self, field: str) -> Any:
@@ -161,7 +306,18 @@ class Sample(SampleBase):
             raise
 
     def infos(self) -> collections.abc.Mapping[str, dict[str, Any]]:
-        """Return the index metadata of each field, parsed on access."""
+        """Return the index metadata of each field, parsed on access.
+
+        Returns
+        -------
+        Mapping of str to dict
+            By field as `TarShard.info`; empty dicts if the index has no metadata.
+
+        Examples
+        --------
+        >>> sample.infos()["txt"]
+        {}
+        """
         shard = self.shard
         members = {field: self.member(field) for field in self}
         return Infos(
@@ -177,6 +333,27 @@ class Sample(SampleBase):
 
         For a remote shard, reads request ranges of the field, unless its bytes were
         prefetched with the sample.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        BinaryIO
+            With ``read``, ``readinto``, ``seek`` and ``tell``, for libraries that take
+            files.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The sample has no such field.
+
+        Examples
+        --------
+        >>> with sample.open("npy") as file:
+        ...     np.load(file)
+        array([7., 7., 7., 7.], dtype=float32)
         """
         shard, member = self.place(field)
         source = shard.parts()[0]
@@ -264,7 +441,17 @@ class CopiedSample(Sample):
 
 
 class Samples(GroupedSamples, collections.abc.Sequence[Sample]):
-    """Samples of a shard: a `Sequence` of `Sample`, also indexed by key."""
+    """Samples of a shard: a `Sequence` of `Sample`, also indexed by key.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> samples = fastshard.open_shard("data/train-0000.tar").samples
+    >>> len(samples), samples[-1].key, "000007" in samples
+    (25, '000024', True)
+    >>> samples["000007"].text("txt")
+    'text 7'
+    """
 
     __slots__ = ()
 
@@ -279,7 +466,18 @@ class Samples(GroupedSamples, collections.abc.Sequence[Sample]):
         def __contains__(self, key: object, /) -> bool: ...
 
     def keys(self) -> Keys:
-        """Return the samples' keys as a lazy sequence."""
+        """Return the samples' keys as a lazy sequence.
+
+        Returns
+        -------
+        Keys
+            A `Sequence` of str.
+
+        Examples
+        --------
+        >>> shard.samples.keys()
+        <25 keys: ['000000', '000001', '000002', ...]>
+        """
         return Keys(self)
 
     def __repr__(self) -> str:

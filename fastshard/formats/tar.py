@@ -120,20 +120,22 @@ register_functions(_load_function)
 
 
 class TarShard(Shard):
-    """An open tar shard; see `fastshard.open_shard`.
+    """Open tar shard, local or remote; see `fastshard.open_shard`.
 
-    Attributes
-    ----------
-    index : str or None
-        Path of the index in use, or None if the headers were scanned.
-    skipped : Mapping of str to int, or None
-        Number of archive entries that are not members, by kind: ``directory``,
-        ``symbolic link``, ``hard link``, ``metadata`` and so on. None if the index
-        does not record it.
-    end : int or None
-        End of the archive, in bytes from the start of the file. Padding may follow
-        it, or another archive, which tar readers ignore. None if the index does not
-        record it.
+    A sequence of views by position or name (`Shard`), whose members are also grouped
+    into `samples`. It pickles by path and options, survives fork, and closes as a
+    context manager.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> with fastshard.open_shard("data/train-0000.tar") as shard:
+    ...     shard
+    ...     shard.index
+    ...     shard.samples["000003"].text("txt")
+    <TarShard 'data/train-0000.tar', 100 members, 103,424 bytes, mode='mmap'>
+    'data/train-0000.fsi'
+    'text 3'
     """
 
     __slots__ = (
@@ -171,14 +173,25 @@ class TarShard(Shard):
 
     @property
     def index(self) -> str | None:
+        """Path of the index in use, or None if the headers were scanned."""
         return self._contents.index
 
     @property
     def skipped(self) -> Mapping[str, int] | None:
+        """Number of archive entries that are not members, by kind.
+
+        ``directory``, ``symbolic link``, ``hard link``, ``metadata`` and so on; None if
+        the index does not record it.
+        """
         return self._contents.skipped
 
     @property
     def end(self) -> int | None:
+        """End of the archive, in bytes from the start of the file.
+
+        Padding may follow it, or another archive, which tar readers ignore. None if
+        the index does not record it.
+        """
         return self._contents.end
 
     @property
@@ -200,7 +213,8 @@ class TarShard(Shard):
     def info(self, key: int | str) -> dict[str, Any]:
         """Return the metadata that the index records of a member.
 
-        Captions, width and height, sha256: whatever the index has beside the extent.
+        Captions, width and height, sha256: what a ``.json`` index, or one made with
+        ``hashes=True``, has beside the extent.
 
         Parameters
         ----------
@@ -218,6 +232,13 @@ class TarShard(Shard):
             The metadata is not a JSON object.
         MemberNotFoundError, IndexError, ClosedError
             As for ``shard[key]``.
+
+        Examples
+        --------
+        >>> path = shard.save_index("hashed.fsi", hashes=True)
+        >>> hashed = fastshard.open_shard("data/train-0000.tar", index=path)
+        >>> hashed.info("000000.txt")
+        {'sha256': '...'}
         """
         from fastshard.index.jsonfile import parse_info
 
@@ -267,6 +288,13 @@ class TarShard(Shard):
             `format` is not one of the above.
         OSError
             The index cannot be written.
+
+        Examples
+        --------
+        >>> shard.save_index("train-0000.json")
+        'train-0000.json'
+        >>> fastshard.open_shard("data/train-0000.tar", index="train-0000.json").index
+        'train-0000.json'
         """
         self.parts()  # raises ClosedError
         shard = self._location
@@ -309,7 +337,28 @@ class TarShard(Shard):
         return self.with_source(self.parts()[0])
 
     def with_source(self, source: Source) -> TarShard:
-        """Return a handle that reads the same bytes from another source."""
+        """Return a handle that reads the same bytes from another source.
+
+        Parameters
+        ----------
+        source : Source
+            As the first of `parts`.
+
+        Returns
+        -------
+        TarShard
+
+        Raises
+        ------
+        ClosedError
+            The shard is closed.
+
+        Examples
+        --------
+        >>> source, _ = shard.parts()
+        >>> shard.with_source(source)[2] == shard[2]
+        True
+        """
         return TarShard(
             source,
             self.parts()[1],
@@ -325,7 +374,24 @@ class TarShard(Shard):
         )
 
     def file(self) -> LocalFile | RemoteFile:
-        """Open the shard's file alone, without its members."""
+        """Open the shard's file alone, without its members.
+
+        Returns
+        -------
+        LocalFile or RemoteFile
+            Close it, or use it in a ``with`` statement.
+
+        Raises
+        ------
+        OSError
+            The file cannot be opened.
+
+        Examples
+        --------
+        >>> with shard.file() as file:
+        ...     file.nbytes == shard.nbytes
+        True
+        """
         return self._remote or LocalFile(self._location)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -357,7 +423,8 @@ def open_shard(
     Parameters
     ----------
     path : str or path-like
-        An uncompressed tar file (v7, ustar, GNU or pax), or the URL of one.
+        An uncompressed tar file (v7, ustar, GNU or pax), ``"train-0000.tar"``; or the
+        URL of one, as for `fastshard.open`: ``"https://host/train-0000.tar"``.
     index : {"auto", "none", "rebuild"} or path-like
         Where to find the members.
 
@@ -386,7 +453,9 @@ def open_shard(
             `FormatError`, unless bytes were only appended. Keeps one file descriptor
             open.
     key : {"first", "last"}
-        The dot of a name's last part at which the sample's key ends.
+        The dot of a name's last part at which the sample's key ends:
+        ``"a.seg.png"`` is field ``seg.png`` of ``a``, or with ``"last"`` field
+        ``png`` of ``a.seg``.
     lower : bool
         Lower-case the fields of samples, as WebDataset does.
     prefetch : bool
@@ -418,6 +487,21 @@ def open_shard(
         The file cannot be opened, read or mapped.
     RemoteError
         The URL cannot be read.
+    ValueError, TypeError
+        An option has none of its values, or is unknown.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> with fastshard.open_shard("data/train-0000.tar") as shard:
+    ...     len(shard), shard.names[2]
+    ...     bytes(shard[2]), bytes(shard["000000.txt"])  # by position, by name
+    ...     shard.array("000001.npy")                    # no copy
+    ...     shard.samples["000002"].json("json")
+    (100, '000000.txt')
+    (b'text 0', b'text 0')
+    array([1., 1., 1., 1.], dtype=float32)
+    {'size': 4}
     """
     if remote:
         known = (*(open_shard.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)

@@ -150,9 +150,6 @@ def _parse_numbers(digits: str) -> Iterator[int]:
 class ShardWriter:
     """Writer of samples to tar shards, each published atomically.
 
-    >>> with ShardWriter("train-{:06d}.tar", max_size="1GiB") as writer:
-    ...     writer.write({"__key__": "000042", "jpg": data, "json": {"label": 3}})
-
     A shard is written under a temporary name. When it is complete, its headers are read
     back and compared, it is synced and renamed, and then its index is written. An index
     thus never exists before its shard; after a crash between the two, the shard is
@@ -203,6 +200,17 @@ class ShardWriter:
     ------
     ValueError, TypeError
         An argument is invalid, or the pattern is a URL.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> with fastshard.ShardWriter("new/train-{:06d}.tar", max_size="1GiB") as writer:
+    ...     for i in range(3):
+    ...         writer.write({"__key__": f"{i:06d}", "jpg": b"...", "json": {"a": i}})
+    >>> writer.shards, writer.count
+    (['...new/train-000000.tar'], 3)
+    >>> fastshard.open("new/")[2].json("json")
+    {'a': 2}
     """
 
     @check_option_names("ShardWriter")
@@ -297,6 +305,13 @@ class ShardWriter:
         OSError
             A shard cannot be written. The unfinished shard is discarded, and the writer
             is closed.
+
+        Examples
+        --------
+        >>> with fastshard.ShardWriter("new-{:04d}.tar") as writer:
+        ...     writer.write({"__key__": "a", "npy": np.eye(2), "txt": "one", "cls": 1})
+        >>> fastshard.open("new-0000.tar")[0].decode("txt", "cls")
+        {'__key__': 'a', 'txt': 'one', 'cls': 1}
         """
         if self._closed:
             raise ClosedError(f"the writer of {self._pattern} is closed")
@@ -309,13 +324,23 @@ class ShardWriter:
             raise
 
     def close(self) -> None:
-        """Finish the last shard. Closing twice is allowed.
+        """Finish the last shard; closing twice is allowed.
+
+        The ``with`` statement calls it.
 
         Raises
         ------
         OSError, FormatError, FastshardError
             As for `write`; or the format of the index cannot represent the shard, which
             stays without an index.
+
+        Examples
+        --------
+        >>> writer = fastshard.ShardWriter("new-{:04d}.tar")
+        >>> writer.write({"__key__": "a", "txt": "one"})
+        >>> writer.close()
+        >>> writer.shards
+        ['...new-0000.tar']
         """
         try:
             self._finish()

@@ -85,19 +85,28 @@ cdef object get_views(Shard shard, object key):
 
 
 cdef class Shard:
-    """An open shard; see `fastshard.open_shard`.
+    """Open shard: a sequence of views, one per member; see `fastshard.open_shard`.
 
-    A sequence of views (`memoryview`), one per member, indexed by position or by
-    name. Handles made with `copy.copy` share the mapping and the table; threads read
-    faster with a handle each.
+    Members are indexed by position or by name. Handles made with `copy.copy` share
+    the mapping and the table; threads read faster with a handle each.
 
-    Parameters
+    Attributes
     ----------
-    source : Source
-    table : ExtentTable
     path : str
         As passed by the caller.
-    mode : str
+    mode : {"mmap", "private", "pread", "remote"}
+        How the shard is read.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> shard = fastshard.open_shard("data/train-0000.tar")
+    >>> len(shard), shard.mode, shard.nbytes > shard.sizes.sum()
+    (100, 'mmap', np.True_)
+    >>> shard.names[:2], shard.offsets[:2]
+    (['000000.npy', '000000.cls'], array([ 512, 1536], dtype=uint64))
+    >>> bytes(shard["000000.txt"]), bytes(shard[-2])
+    (b'text 0', b'text 24')
     """
 
     def __cinit__(
@@ -160,6 +169,7 @@ cdef class Shard:
             One-dimensional, format ``"B"``; read-only unless the shard is
             ``mode="private"``. Valid as long as it is referenced, also after the
             shard is closed; it keeps the file mapped. ``bytes(view)`` is a copy.
+            A list of views for a slice.
 
         Raises
         ------
@@ -171,6 +181,13 @@ cdef class Shard:
             The shard is closed.
         FormatError
             ``mode="pread"`` and the file was truncated.
+
+        Examples
+        --------
+        >>> shard[2], bytes(shard[2])
+        (<memory at 0x...>, b'text 0')
+        >>> bytes(shard["000001.txt"]), len(shard[:4])
+        (b'text 1', 4)
         """
         cdef Py_ssize_t i
         cdef Py_ssize_t count = <Py_ssize_t> self.table.columns.count
@@ -198,19 +215,31 @@ cdef class Shard:
         Parameters
         ----------
         order : sequence of int, or array, optional
-            Positions; default all members in order.
+            Positions; by default all members in order.
         window : int
             Members to prefetch; more if they are small and adjacent. 0: none.
         max_memory : int or str, optional
-            Limit of resident pages, in bytes or as "1GiB"; pages behind the read
+            Limit of resident pages, in bytes or as ``"1GiB"``; pages behind the read
             position are released.
         keep_cache : bool
-            Keep the pages read in the page cache.
+            Leave the pages read in the page cache.
 
         Returns
         -------
         iterator of memoryview
             With ``close()``, which ends its prefetching thread.
+
+        Raises
+        ------
+        IndexError
+            The shard has no member at a position.
+        FormatError, OSError
+            On iteration: a member cannot be read.
+
+        Examples
+        --------
+        >>> [bytes(view) for view in shard.scan([2, 6, 10])]
+        [b'text 0', b'text 1', b'text 2']
         """
         return load_function("scan_members")(
             self, order, window, max_memory, keep_cache
@@ -219,10 +248,24 @@ cdef class Shard:
     def position(self, name):
         """Return the position of the last member of this name.
 
+        Parameters
+        ----------
+        name : str
+            As tar stores it, with or without a leading ``./``.
+
+        Returns
+        -------
+        int
+
         Raises
         ------
         MemberNotFoundError
             The shard has no member of this name.
+
+        Examples
+        --------
+        >>> shard.position("000001.txt")
+        6
         """
         if not isinstance(name, str):
             raise TypeError(f"a name must be str, got {type(name).__name__}")
@@ -235,6 +278,22 @@ cdef class Shard:
         ----------
         key : int or str
             Position or name.
+
+        Returns
+        -------
+        bytes
+
+        Raises
+        ------
+        MemberNotFoundError, IndexError, ClosedError
+            As for ``shard[key]``.
+        FormatError, OSError
+            The member cannot be read.
+
+        Examples
+        --------
+        >>> shard.read("000001.txt")
+        b'text 1'
         """
         cdef uint64_t offset, size
         cdef Py_ssize_t i = self.find(key)
@@ -256,10 +315,10 @@ cdef class Shard:
         key : int or str
             Position or name.
         dtype : dtype-like, optional
-            Type of the raw values. Default: the member is a ``.npy`` file
-            (versions 1 to 3, no objects).
+            Type of raw values. By default the member is a ``.npy`` file (versions
+            1 to 3, no objects).
         shape : int or tuple of int, optional
-            Shape of the array of `dtype`; one length may be -1. Default one
+            Shape of the array of `dtype`; one length may be -1. By default one
             dimension.
 
         Returns
@@ -277,6 +336,14 @@ cdef class Shard:
             The member is not a ``.npy`` file, or holds Python objects.
         MemberNotFoundError, IndexError, ClosedError
             As for ``shard[key]``.
+
+        Examples
+        --------
+        >>> shard.array("000003.npy")
+        array([3., 3., 3., 3.], dtype=float32)
+        >>> shard.array("000003.txt", "u1", (2, 3))
+        array([[116, 101, 120],
+               [116,  32,  51]], dtype=uint8)
         """
         if array_maker == NULL:
             load_function("array")
@@ -294,7 +361,7 @@ cdef class Shard:
             in (pinned) memory. If it has one dimension, the members' bytes are
             concatenated; otherwise each member fills a row.
         threads : int, optional
-            Maximum number of threads, default 4; one per 4 MiB is used.
+            Maximum number of threads, by default 4; one per 4 MiB is used.
 
         Returns
         -------
@@ -309,11 +376,47 @@ cdef class Shard:
             The shard has no member at a position.
         FormatError, OSError
             A member cannot be read; the contents of `out` are undefined.
+
+        Examples
+        --------
+        >>> out = np.empty(100, np.uint8)
+        >>> ends = shard.read_into([2, 6, 10], out)
+        >>> ends
+        array([ 0,  6, 12, 18])
+        >>> out[ends[1] : ends[2]].tobytes()
+        b'text 1'
+        >>> rows = np.empty((3, 6), np.uint8)
+        >>> _ = shard.read_into([2, 6, 10], rows)
+        >>> rows[2].tobytes()
+        b'text 2'
         """
         return load_function("read_members")(self, positions, out, threads)
 
     def extent_of(self, i):
-        """Return a member's offset and size; check that they lie in the file."""
+        """Return a member's offset and size; check that they lie in the file.
+
+        Parameters
+        ----------
+        i : int
+            Position.
+
+        Returns
+        -------
+        (offset, size) : tuple of int
+            Bytes from the start of the file to the data, and its length.
+
+        Raises
+        ------
+        IndexError
+            The shard has no member at this position.
+        FormatError
+            The extent reaches beyond the file.
+
+        Examples
+        --------
+        >>> shard.extent_of(2)
+        (2560, 6)
+        """
         cdef uint64_t offset, size
         cdef Source source = self.open_source()
         self.extent(
@@ -322,11 +425,29 @@ cdef class Shard:
         return offset, size
 
     def parts(self):
-        """Return a new handle on the source, and the table, for another Shard."""
+        """Return a new handle on the source, and the table, for another `Shard`.
+
+        Returns
+        -------
+        (source, table) : tuple of Source and ExtentTable
+
+        Raises
+        ------
+        ClosedError
+            The shard is closed.
+
+        Examples
+        --------
+        >>> source, table = shard.parts()
+        >>> len(table)
+        100
+        """
         return self.open_source().handle(), self.table
 
     def close(self, bint strict=False):
-        """Close the shard. Live views stay valid and keep the file mapped.
+        """Close the shard; live views stay valid and keep the file mapped.
+
+        Closing twice is allowed.
 
         Parameters
         ----------
@@ -337,6 +458,16 @@ cdef class Shard:
         ------
         BufferError
             `strict` and views are alive; the shard stays open.
+
+        Examples
+        --------
+        >>> view = shard[2]
+        >>> shard.close(strict=True)
+        Traceback (most recent call last):
+        BufferError: data/train-0000.tar has 1 live views
+        >>> shard.close()
+        >>> bytes(view), shard.closed
+        (b'text 0', True)
         """
         cdef Source source
         with cython.critical_section(self):
@@ -497,13 +628,28 @@ cdef class Shard:
 
 @cython.nonecheck(True)
 cdef class SamplesBase:
-    """Sequence of samples by position or key; base class of the formats' samples."""
+    """Sequence of samples by position or key; base class of the formats' samples.
+
+    Attributes
+    ----------
+    shard : Shard or None
+        The shard that holds the samples, None if several do.
+    """
 
     def __len__(self):
         return self.count()
 
     def __getitem__(self, key):
         """Return a sample by position or key, or a list for a slice.
+
+        Parameters
+        ----------
+        key : int, str or slice
+            A position (a negative one counts from the end), or a key.
+
+        Returns
+        -------
+        Sample, or list of Sample
 
         Raises
         ------
@@ -513,6 +659,13 @@ cdef class SamplesBase:
             The position is out of range.
         FormatError
             Two members of the sample have the same field.
+
+        Examples
+        --------
+        >>> shard.samples["000007"], shard.samples[7].position
+        (<Sample '000007': npy, cls, txt, json>, 7)
+        >>> len(shard.samples[5:8])
+        3
         """
         cdef Py_ssize_t i
         if isinstance(key, slice):
@@ -531,13 +684,51 @@ cdef class SamplesBase:
             yield self.sample_at(i)
 
     def position(self, key):
-        """Return the position of the sample with this key."""
+        """Return the position of the sample with this key.
+
+        Parameters
+        ----------
+        key : str
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        SampleNotFoundError
+            There is no sample with this key.
+
+        Examples
+        --------
+        >>> shard.samples.position("000007")
+        7
+        """
         if not isinstance(key, str):
             raise TypeError(f"a key must be str, got {type(key).__name__}")
         return self.find(key)
 
     def key_at(self, i):
-        """Return the key of the sample at a position."""
+        """Return the key of the sample at a position.
+
+        Parameters
+        ----------
+        i : int
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        IndexError
+            The position is out of range.
+
+        Examples
+        --------
+        >>> shard.samples.key_at(-1)
+        '000024'
+        """
         return self.key(resolve_position(i, len(self)))
 
     def __reduce__(self):
@@ -630,7 +821,17 @@ cdef inline SampleBase make_sample(SamplesBase samples, Py_ssize_t i):
 
 @cython.nonecheck(True)
 cdef class SampleBase:
-    """Sample of a shard: named fields, each stored as a member."""
+    """Sample of a shard: named fields, each stored as a member.
+
+    Attributes
+    ----------
+    samples : SamplesBase
+        The samples that it is one of.
+    position : int
+        0-based position among them.
+    decoders : Mapping of str to callable, or None
+        Decoders that take precedence over the built-in ones.
+    """
 
     @property
     def shard(self):
@@ -643,7 +844,9 @@ cdef class SampleBase:
         return self.samples.key(self.position)
 
     def narrow(self, tuple only, bint required, decoders):
-        """Limit the sample to some fields, and set its decoders.
+        """Limit the sample itself to some fields, and set its decoders.
+
+        `Dataset.select_fields` does it for all samples of a dataset.
 
         Parameters
         ----------
@@ -657,6 +860,12 @@ cdef class SampleBase:
         ------
         FieldNotFoundError
             A required field is missing.
+
+        Examples
+        --------
+        >>> sample.narrow(("txt",), True, None)
+        >>> sample.keys()
+        ['txt']
         """
         self.show(only, required, decoders)
 
@@ -670,7 +879,17 @@ cdef class SampleBase:
         return 0
 
     def keys(self):
-        """Return the visible fields, in the order of the shard or of the selection."""
+        """Return the visible fields, in the order of the shard or of the selection.
+
+        Returns
+        -------
+        list of str
+
+        Examples
+        --------
+        >>> sample.keys()
+        ['npy', 'cls', 'txt', 'json']
+        """
         if self.only is not None:
             return [field for field in self.only if field in self]
         return self.samples.fields(self.position)
@@ -698,12 +917,29 @@ cdef class SampleBase:
         )
 
     def __getitem__(self, field):
-        """Return the bytes of a field; see `Shard.__getitem__`.
+        """Return the stored bytes of a field without copying them.
+
+        Parameters
+        ----------
+        field : str
+            ``"jpg"``, ``"seg.png"``: the part of the member's name behind the key.
+
+        Returns
+        -------
+        memoryview
+            As `Shard` returns it: read-only, valid as long as it is referenced.
 
         Raises
         ------
         FieldNotFoundError
             The sample has no such field.
+        ClosedError, FormatError
+            As for ``shard[name]``.
+
+        Examples
+        --------
+        >>> sample["txt"], bytes(sample["txt"])
+        (<memory at 0x...>, b'text 7')
         """
         cdef Py_ssize_t member = self.member_of(field)
         cdef Shard shard = self.samples.shard
@@ -712,12 +948,51 @@ cdef class SampleBase:
         return get_view(shard, member)
 
     def place(self, field):
-        """Return the shard that holds a field, and the member's position in it."""
+        """Return the shard that holds a field, and the member's position in it.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        (shard, i) : tuple of Shard and int
+
+        Raises
+        ------
+        FieldNotFoundError
+            The sample has no such field.
+
+        Examples
+        --------
+        >>> shard, i = sample.place("txt")
+        >>> shard.path, shard.names[i], shard.extent_of(i)
+        ('data/train-0000.tar', '000007.txt', (31232, 6))
+        """
         cdef Py_ssize_t member = self.member_of(field)
         return self.samples.holder(self.position, field), member
 
     def member(self, field):
-        """Return the position in its shard of the member that holds a field."""
+        """Return the position in its shard of the member that holds a field.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        FieldNotFoundError
+            The sample has no such field.
+
+        Examples
+        --------
+        >>> sample.member("txt")
+        30
+        """
         return self.member_of(field)
 
     cdef Py_ssize_t member_of(self, object field) except -1:
@@ -766,10 +1041,11 @@ cdef inline bint is_whole(Grouping grouping, Py_ssize_t i) noexcept:
 cdef class GroupedSamples(SamplesBase):
     """Members of a shard grouped into samples, by position or key.
 
-    Parameters
+    Attributes
     ----------
     shard : Shard
     grouping : Grouping
+        The members of each sample.
     sample_type : type
         Subclass of `SampleBase` to create.
     """
@@ -782,11 +1058,45 @@ cdef class GroupedSamples(SamplesBase):
         self.sample_type = sample_type
 
     def members_at(self, i):
-        """Return the positions of the members of a sample."""
+        """Return the positions of the members of a sample.
+
+        Parameters
+        ----------
+        i : int
+            The sample's position.
+
+        Returns
+        -------
+        list of int
+
+        Raises
+        ------
+        IndexError
+            The position is out of range.
+
+        Examples
+        --------
+        >>> shard.samples.members_at(1)
+        [4, 5, 6, 7]
+        """
         return self.grouping.members(resolve_position(i, len(self)))
 
     def having(self, tuple fields not None):
-        """Return a byte per sample: 1 if it has all these fields, else 0."""
+        """Return a byte per sample: 1 if it has all these fields, else 0.
+
+        Parameters
+        ----------
+        fields : tuple of str
+
+        Returns
+        -------
+        bytearray
+
+        Examples
+        --------
+        >>> shard.samples.having(("txt", "cls"))[:3], shard.samples.having(("mp3",))[:3]
+        (bytearray(b'\\x01\\x01\\x01'), bytearray(b'\\x00\\x00\\x00'))
+        """
         return self.grouping.having(fields)
 
     cdef Py_ssize_t count(self) except -1:
