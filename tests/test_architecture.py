@@ -32,7 +32,9 @@ ABOVE_ALL = {"", "__main__", "_moved"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
 MOST_FLOORS = 9
 FACE_LINES = 60  # without the docstring, which `help` shows
-FILE_LINES = 1000  # above, the docstring says why it is one extension module
+FILE_LINES = (
+    1000  # without docstrings; above, the docstring says why it is one extension module
+)
 LINE_COLUMNS = 88  # of compiled sources; `ruff` checks those of Python files
 # Classes with one subclass that are no halves of it.
 SINGLE_SUBCLASS = {
@@ -182,7 +184,8 @@ def test_a_base_class_has_two_subclasses():
 def test_long_files_say_why():
     for path in SOURCES:
         text = path.read_text()
-        if text.count("\n") > FILE_LINES:
+        code = re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
+        if code.count("\n") > FILE_LINES:
             docstring = text.split('"""')[1]
             assert "extension module" in " ".join(docstring.split()), path
 
