@@ -44,6 +44,7 @@ def run(path, work):
         ("webdataset", "webdataset", 20),
         ("wids", "wids", 5),
         ("webshart", "webshart", 5),
+        ("huggingface", "datasets", 5),
     ],
 )
 def test_both_columns_of_a_page_give_the_same_values(name, library, values, tmp_path):
