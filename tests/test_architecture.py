@@ -32,9 +32,8 @@ ABOVE_ALL = {"", "__main__", "_moved"}
 MOST_FILES = 15  # in a folder, stubs and declarations not counted
 MOST_FLOORS = 9
 FACE_LINES = 60  # without the docstring, which `help` shows
-FILE_LINES = (
-    1000  # without docstrings; above, the docstring says why it is one extension module
-)
+# Without docstrings; above, the module's says why it is one extension module.
+FILE_LINES = 1000
 LINE_COLUMNS = 88  # of compiled sources; `ruff` checks those of Python files
 # Classes with one subclass that are no halves of it.
 SINGLE_SUBCLASS = {

@@ -39,13 +39,8 @@ FULL = """
 # Not done yet: a name leaves its list when its docstring is whole, or its example runs.
 TODO = """
     BatchIterator BatchIterator.__len__ BatchIterator.close BatchIterator.state_dict
-    Dataset Dataset.__getitem__ Dataset.__len__ Dataset.batches Dataset.close
-    Dataset.columns Dataset.decode Dataset.exclude Dataset.filter Dataset.get_many
-    Dataset.get_many_async Dataset.info Dataset.iter Dataset.keys Dataset.map
-    Dataset.memory_info Dataset.read_into Dataset.resume Dataset.select_fields
-    Dataset.shuffle Dataset.split_by_rank Dataset.state_dict Dataset.stats
-    Dataset.verify Mix Mix.__getitem__ Mix.get_many Mix.map Mix.source_of Sample.narrow
-    SampleIterator SampleIterator.close SampleIterator.position SampleIterator.skipped
+    Dataset.stats Mix Mix.__getitem__ Mix.get_many Mix.map Mix.source_of SampleIterator
+    SampleIterator.close SampleIterator.position SampleIterator.skipped
     SampleIterator.state_after SampleIterator.state_dict Zip build_index collate
     merge_indexes mix zip_by_key decoders formats.folder.LocalFolder.has
     formats.folder.LocalFolder.read formats.folder.RemoteFolder.has

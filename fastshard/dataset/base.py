@@ -180,6 +180,28 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             samples in random order within each block. Speeds up disks with slow
             random reads, at the price of less randomness: similar neighbours stay
             close to each other.
+
+        Returns
+        -------
+        Dataset
+            Of the same type as this one.
+
+        Raises
+        ------
+        ValueError
+            A number is out of range.
+
+        Notes
+        -----
+        The permutation is a Feistel network with cycle walking (Black and Rogaway,
+        "Ciphers with Arbitrary Finite Domains", CT-RSA 2002), keyed by seed and epoch.
+
+        Examples
+        --------
+        >>> [sample.key for sample in ds.shuffle(seed=7, epoch=3)[:3]]
+        ['0000...', '0000...', '0000...']
+        >>> ds.shuffle(seed=7).keys()[0] == ds.shuffle(seed=7).keys()[0]
+        True
         """
         if block is not None and index(block) < 1:
             raise ValueError(f"block must be at least 1, got {block}")
@@ -206,10 +228,28 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             ``"pad"``: repeat the first samples. With True and ``"pad"`` all ranks have
             equally many samples, and no rank waits for another at the end of an epoch.
 
+        Returns
+        -------
+        Dataset
+            Of the same type as this one.
+
+        Raises
+        ------
+        ValueError
+            A number is out of range, or `drop_last` is another value.
+
         Notes
         -----
         Shuffle before the split, not after. Workers of a torch iterable dataset divide
         the samples of a rank among themselves.
+
+        Examples
+        --------
+        >>> shuffled = ds.shuffle(seed=7)
+        >>> [len(shuffled.split_by_rank(rank, 3)) for rank in range(3)]
+        [34, 33, 33]
+        >>> len(shuffled.split_by_rank(0, 3, drop_last=True))
+        33
         """
         rank, world_size = index(rank), index(world_size)
         if not 1 <= world_size <= MAX_COUNT:
@@ -241,6 +281,19 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         dict
             JSON values of less than 1 KB: the dataset's identity, seed, epoch, and the
             position in the epoch of all ranks together.
+
+        Raises
+        ------
+        ValueError
+            `done` is negative or above the number of samples.
+
+        Examples
+        --------
+        >>> state = ds.shuffle(seed=7, epoch=3).state_dict(done=40)
+        >>> state["seed"], state["epoch"], state["position"]
+        (7, 3, 40)
+        >>> len(ds.resume(state))
+        60
         """
         if not 0 <= index(done) <= len(self):
             raise ValueError(f"done must be from 0 to {len(self):,}, got {done}")
@@ -256,11 +309,29 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         The shuffle is taken from the state, the split from this dataset: the number of
         ranks may have changed.
 
+        Parameters
+        ----------
+        state : Mapping
+            A ``state_dict()`` of an iterator or of a dataset, also after JSON.
+
+        Returns
+        -------
+        Dataset
+            Of the same type as this one.
+
         Raises
         ------
         StateError
             The value is no state; or it belongs to another dataset, selection or seed,
             or to a torch worker that skipped samples, which alone can resume it.
+
+        Examples
+        --------
+        >>> batches = ds.shuffle(seed=7).batches(30)
+        >>> first = next(batches)
+        >>> rest = ds.resume(batches.state_dict())
+        >>> len(rest), rest[0].key in first["__key__"]
+        (70, False)
         """
         part = self._resume(state)
         check_worker(state)
@@ -326,6 +397,17 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         Workers of a torch iterable dataset divide the samples. A worker's state resumes
         in the same worker of as many. It resumes outside workers too, if whole batches
         came in turn and no sample was skipped.
+
+        Examples
+        --------
+        >>> iterator = ds.iter(order=range(0, 100, 10), on_error="skip")
+        >>> next(iterator).key, next(iterator).key
+        ('000000', '000010')
+        >>> iterator.position, iterator.skipped
+        (2, 0)
+        >>> state = ds.iter(window=8).state_dict()
+        >>> next(ds.iter(state)).key
+        '000000'
         """
         handler = make_error_handler(on_error)
         part = self
@@ -343,14 +425,14 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         return self.iter()
 
     def scan(self, order: Any = None, window: int = WINDOW) -> SampleIterator[T_co]:
-        """Call ``iter(order=order, window=window)`` (deprecated)."""
+        """Call ``iter(order=order, window=window)``; deprecated."""
         warn("scan is deprecated, use iter(order=)", DeprecationWarning, stacklevel=2)
         return self.iter(order=order, window=window)
 
     def iterate(
         self, *, on_error: OnError = "raise", order: Any = None, window: int = WINDOW
     ) -> SampleIterator[T_co]:
-        """Call `iter` with the same arguments (deprecated)."""
+        """Call `iter` with the same arguments; deprecated."""
         warn("iterate is deprecated, use iter", DeprecationWarning, stacklevel=2)
         return self.iter(order=order, window=window, on_error=on_error)
 
@@ -426,6 +508,23 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             batches so far. Its length is an upper limit if samples are skipped. Ranks
             that skip different numbers of samples may end with different numbers of
             batches, and each rank needs its own state.
+
+        Raises
+        ------
+        ValueError
+            An argument is invalid, or an option of `fastshard.collate` is given with
+            another `collate`.
+        StateError
+            The state belongs to another dataset.
+
+        Examples
+        --------
+        >>> for batch in ds.select_fields("npy", "cls").batches(64):
+        ...     batch["__key__"][0], batch["npy"].shape, batch["cls"][:3]
+        ('000000', (64, 4), array([0, 1, 2]))
+        ('000064', (36, 4), array([4, 5, 6]))
+        >>> next(ds.batches(2, collate=lambda samples: [s.text("txt") for s in samples]))
+        ['text 0', 'text 1']
         """
         if index(n) < 1:
             raise ValueError(f"n must be at least 1, got {n}")

@@ -60,11 +60,40 @@ Missing = Literal["raise", "skip"]
 class Dataset(BaseDataset[T_co]):
     """Sequence of the samples in a dataset's shards; see `fastshard.open`.
 
-    Methods that select, reorder or map samples return a new dataset on the same
-    shards. Nothing is read until a sample is accessed.
+    Samples
+        ``ds[7]``, ``ds[-1]``, ``ds["key"]``, ``len(ds)``, ``"key" in ds``, `keys`,
+        `get_many`, `get_many_async`; `shards`, `members`.
+    Other datasets on the same shards
+        ``ds[10:20]``, ``ds[positions]``, ``ds[mask]``, `select_fields`, `filter`,
+        `exclude`, `shuffle`, `split_by_rank`, `decode`, `map`; also `fastshard.mix`
+        and `fastshard.zip_by_key`.
+    Iteration
+        ``for sample in ds``, `iter`, `batches`, and to go on after a stop
+        `state_dict` and `resume`.
+    Many samples as arrays
+        `batches`, `columns`, `read_into`.
+    The data themselves
+        `info`, `stats`, `verify`, `memory_info`, `close`.
 
-    Datasets survive fork. A pickled one consists of the paths, the sample counts and
-    its own order; unpickled, it opens the shards again.
+    Methods that select, reorder or map samples return a new dataset. Nothing is read
+    until a sample is accessed or samples are counted. Call `select_fields`, `filter`
+    and `decode` before `map`.
+
+    A dataset is a `Sequence` and a torch dataset, and survives fork. A pickled one
+    consists of the paths, the sample counts and its own order; unpickled, it opens the
+    shards again. Threads may share one.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> ds[7].text("txt"), ds["000007"].position
+    ('text 7', 7)
+    >>> part = ds.shuffle(seed=1, epoch=0).split_by_rank(0, 2).decode("npy", "cls")
+    >>> len(part), part[0].keys()
+    (50, dict_keys(['__key__', 'npy', 'cls']))
+    >>> [len(batch["cls"]) for batch in part.batches(20)]
+    [20, 20, 10]
     """
 
     __slots__ = (
@@ -130,7 +159,22 @@ class Dataset(BaseDataset[T_co]):
         return self._locator
 
     def __len__(self) -> int:
-        """Return the number of samples, by a scan of shards without an index."""
+        """Return the number of samples, by a scan of shards without an index.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        FormatError, OSError, RemoteError
+            A shard or an index cannot be read.
+
+        Examples
+        --------
+        >>> len(ds), len(ds[10:20])
+        (100, 10)
+        """
         self._prepare()
         return self._count
 
@@ -149,6 +193,10 @@ class Dataset(BaseDataset[T_co]):
             A position (negative: from the end) or a key, for one sample. A slice,
             positions in any order, or a mask of bool [samples], for a dataset.
 
+        Returns
+        -------
+        Sample, its mapped value, or Dataset
+
         Raises
         ------
         IndexError
@@ -159,6 +207,16 @@ class Dataset(BaseDataset[T_co]):
             Several samples have this key.
         FormatError, OSError, ClosedError
             As for `open_shard` and for the samples of a shard.
+
+        Examples
+        --------
+        >>> ds[7].key, ds[-1].key, ds["000042"].key
+        ('000007', '000099', '000042')
+        >>> len(ds[10:20]), [sample.key for sample in ds[[5, 90, 17]]]
+        (10, ['000005', '000090', '000017'])
+        >>> mask = ds.columns(range(100), "cls")["cls"] == 3
+        >>> ds[mask].keys()
+        <10 keys: ['000003', '000013', '000023', ...]>
         """
         if type(key) is int:
             locator = self._direct_locator
@@ -207,7 +265,17 @@ class Dataset(BaseDataset[T_co]):
     def get_many(self, positions: Iterable[int]) -> list[T_co]:
         """Return samples by position, in the given order.
 
-        Their bytes are brought into memory together, without the GIL.
+        Their bytes are brought into memory together, without the GIL; those of remote
+        shards by coalesced ranges.
+
+        Parameters
+        ----------
+        positions : iterable of int, or array
+            Negative ones count from the end.
+
+        Returns
+        -------
+        list of Sample, or of their mapped values
 
         Raises
         ------
@@ -215,6 +283,11 @@ class Dataset(BaseDataset[T_co]):
             A position is out of range.
         FormatError, OSError
             A sample cannot be read.
+
+        Examples
+        --------
+        >>> [sample.text("txt") for sample in ds.get_many([5, 90, 17])]
+        ['text 5', 'text 90', 'text 17']
         """
         if not self._stages:
             return self._load_samples(positions)
@@ -225,6 +298,26 @@ class Dataset(BaseDataset[T_co]):
         """Do what `get_many` does in a thread, under asyncio or trio.
 
         Calls awaited together read their remote ranges together.
+
+        Parameters
+        ----------
+        positions : iterable of int, or array
+
+        Returns
+        -------
+        list of Sample, or of their mapped values
+
+        Raises
+        ------
+        IndexError, FormatError, OSError
+            As for `get_many`.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> samples = asyncio.run(ds.get_many_async([5, 90]))
+        >>> [sample.text("txt") for sample in samples]
+        ['text 5', 'text 90']
         """
         positions = list(positions)
         return await run_in_thread(lambda: self.get_many(positions))
@@ -260,6 +353,13 @@ class Dataset(BaseDataset[T_co]):
             A sample lacks a field.
         ValueError, IndexError, FormatError, OSError
             As for `Shard.read_into`.
+
+        Examples
+        --------
+        >>> out = bytearray(100)
+        >>> ends = ds.read_into([5, 90], out, fields="txt")
+        >>> ends, bytes(out[ends[1] : ends[2]])
+        (array([ 0,  6, 13]), b'text 90')
         """
         names = (fields,) if isinstance(fields, str) else fields
         return gather_samples(self._get_samples(positions), out, names, threads)
@@ -300,6 +400,15 @@ class Dataset(BaseDataset[T_co]):
             A field is ragged; the error names the sample.
         FieldNotFoundError, FormatError, ValueError, IndexError, OSError
             As for `Sample.array`.
+
+        Examples
+        --------
+        >>> columns = ds.columns([5, 90], ["npy", "cls"])
+        >>> columns["npy"]
+        array([[ 5.,  5.,  5.,  5.],
+               [90., 90., 90., 90.]], dtype=float32)
+        >>> columns["cls"]
+        array([5, 0])
         """
         if ragged not in ("error", "list"):
             raise ValueError(f'ragged must be "error" or "list", got {ragged!r}')
@@ -352,7 +461,25 @@ class Dataset(BaseDataset[T_co]):
         return isinstance(key, str) and key in self.keys()
 
     def keys(self) -> DatasetKeys:
-        """Return the samples' keys: a lazy sequence of str."""
+        """Return the samples' keys: a lazy sequence of str.
+
+        Returns
+        -------
+        DatasetKeys
+            With ``keys.index(key)``, ``keys.find(key)`` and ``key in keys``, by the key
+            table of ``dataset.fsi`` or one built on first use: 8 bytes a sample.
+
+        Raises
+        ------
+        FormatError, OSError, RemoteError
+            A shard or an index cannot be read.
+
+        Examples
+        --------
+        >>> keys = ds.keys()
+        >>> keys[7], keys.index("000042"), "x" in keys
+        ('000007', 42, False)
+        """
         if self._keys is None:
             self._prepare()
             self._keys = DatasetKeys(self._set, self._order())
@@ -379,6 +506,25 @@ class Dataset(BaseDataset[T_co]):
         missing : {"raise", "skip"}
             Handling of samples that lack a field: raise `FieldNotFoundError` on
             access; or leave them out, which searches the names in all shards now.
+
+        Returns
+        -------
+        Dataset of Sample
+            Other fields are neither prefetched nor in batches.
+
+        Raises
+        ------
+        FastshardError
+            The samples are mapped or decoded already.
+        ValueError
+            `missing` is another value.
+
+        Examples
+        --------
+        >>> ds.select_fields("txt", "cls")[7].keys()
+        ['txt', 'cls']
+        >>> len(ds.select_fields("mp3", missing="skip"))
+        0
         """
         if missing not in ("raise", "skip"):
             raise ValueError(f'missing must be "raise" or "skip", got {missing!r}')
@@ -402,12 +548,23 @@ class Dataset(BaseDataset[T_co]):
             `info` maps fields to dicts of index metadata, parsed on access; samples of
             a columnar dataset have ``{"metadata": dict}``.
 
+        Returns
+        -------
+        Dataset
+            The selected samples in the same order. The function is called now.
+
         Raises
         ------
         InfoNotFoundError
             The function reads a column that the index lacks.
         Exception
             An error of the function, with a note that names the sample.
+
+        Examples
+        --------
+        >>> long = ds.filter(lambda key, sizes, info: sizes["txt"] > 6)
+        >>> len(long), long[0].text("txt")
+        (90, 'text 10')
         """
         import numpy as np
 
@@ -460,14 +617,36 @@ class Dataset(BaseDataset[T_co]):
 
         Raises
         ------
-        FastshardError
+        InfoNotFoundError
             A sample lacks the value, and there is no default.
+
+        Examples
+        --------
+        >>> ds.info("width", default=0).sum()
+        np.int64(0)
         """
         describe = self._unmapped()._describe
         return info_column(map(describe, range(len(self))), name, default)
 
     def map(self, fn: Callable[[T_co], T]) -> Dataset[T]:
-        """Return a dataset of ``fn(item)``, called on access."""
+        """Return a dataset of ``fn(item)``, called on access.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes a sample, or what the previous `map` or `decode` returned. A function
+            of a module, not a lambda, where the dataset goes to worker processes.
+
+        Returns
+        -------
+        Dataset
+
+        Examples
+        --------
+        >>> lengths = ds.map(lambda sample: len(sample["txt"]))
+        >>> lengths[7], lengths[90]
+        (6, 7)
+        """
         return self._replace(stages=(*self._stages, fn))
 
     def decode(self: Dataset[Sample], *fields: str) -> Dataset[dict[str, Any]]:
@@ -483,6 +662,16 @@ class Dataset(BaseDataset[T_co]):
         Dataset
             Dicts from field to value, with the key as ``"__key__"``; see
             `Sample.decode`.
+
+        Raises
+        ------
+        FastshardError
+            The samples are mapped or decoded already.
+
+        Examples
+        --------
+        >>> ds.decode("cls", "txt")[7]
+        {'__key__': '000007', 'cls': 7, 'txt': 'text 7'}
         """
         self._require_unmapped("decode")
         return self.map(DecodeStage(fields))
@@ -495,10 +684,19 @@ class Dataset(BaseDataset[T_co]):
         shards : iterable of str or int
             Paths as in ``ds.shards.paths``, last parts of paths, or positions.
 
+        Returns
+        -------
+        Dataset
+
         Raises
         ------
         ValueError
             A shard is not in the dataset, or its name is ambiguous.
+
+        Examples
+        --------
+        >>> len(ds.exclude(["train-0002.tar"])), len(ds.exclude([0, -1]))
+        (75, 50)
         """
         excluded = {self.shards.index(shard) for shard in shards}
         if self._plan == Plan():  # without opening a shard: it may be unreadable
@@ -535,11 +733,37 @@ class Dataset(BaseDataset[T_co]):
             ``mapped``: address space of the mapped shards. ``resident``: their part in
             this process's memory; None if the system does not tell. ``buffered``:
             bytes prefetched by iterations.
+
+        Examples
+        --------
+        >>> _ = ds[7]
+        >>> ds.memory_info()
+        {'mapped': ..., 'resident': ..., 'buffered': 0}
         """
         return memory_info(self._set)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
-        """Check every shard and index and return the faults; see `verify_dataset`."""
+        """Check every shard and index and return the faults.
+
+        Headers are scanned anew, and compared with the indexes; all members' extents
+        are checked.
+
+        Parameters
+        ----------
+        hashes : bool
+            Compare the bytes of members with the checksums that indexes record; reads
+            all data.
+
+        Returns
+        -------
+        list of Fault
+            Empty if the dataset is whole. A fault has ``path``, ``offset``, ``reason``.
+
+        Examples
+        --------
+        >>> ds.verify()
+        []
+        """
         faults = self._set.verify()
         if faults is None:
             from fastshard.dataset.verify import verify_dataset
@@ -550,7 +774,14 @@ class Dataset(BaseDataset[T_co]):
     def close(self) -> None:
         """Close the shards, for all datasets derived from this one.
 
-        Existing views stay valid.
+        Existing views stay valid. The ``with`` statement calls it.
+
+        Examples
+        --------
+        >>> with fastshard.open("data/") as ds:
+        ...     view = ds[7]["txt"]
+        >>> bytes(view)
+        b'text 7'
         """
         self._set.close()
 

@@ -113,7 +113,7 @@ class SampleBase:
     decoders: Any
     def narrow(
         self, only: tuple[str, ...] | None, required: bool, decoders: Any
-    ) -> Any: ...
+    ) -> None: ...
 
 @disjoint_base
 class GroupedSamples(SamplesBase):
