@@ -523,7 +523,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         ...     batch["__key__"][0], batch["npy"].shape, batch["cls"][:3]
         ('000000', (64, 4), array([0, 1, 2]))
         ('000064', (36, 4), array([4, 5, 6]))
-        >>> next(ds.batches(2, collate=lambda samples: [s.text("txt") for s in samples]))
+        >>> next(ds.batches(2, collate=lambda part: [s.text("txt") for s in part]))
         ['text 0', 'text 1']
         """
         if index(n) < 1:
