@@ -64,8 +64,8 @@ def read(
     -------
     ray.data.Dataset
         Columns ``"__key__"`` (string) and one for each field (large_binary), in the
-        order of the samples. A block is one range of samples, which begins at the
-        start of a shard if one is near. Counting reads nothing.
+        order of the samples. A block is one range of samples, which begins at the start
+        of a shard if one is near. Counting reads nothing.
 
     Raises
     ------
@@ -73,6 +73,19 @@ def read(
         A sample has no such field; raised in the task that reads it.
     FastshardError
         The dataset was mapped or decoded: do that with Ray.
+    ValueError
+        There are `options`, and `source` is a Dataset.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> from fastshard.adapters.ray import decode, read
+    >>> rows = read("data/train-{0000..0003}.tar", fields=["npy", "cls"])
+    >>> rows.count()
+    100
+    >>> batch = next(iter(rows.map_batches(decode).iter_batches(batch_size=32)))
+    >>> batch["npy"].shape
+    (32, 4)
     """
     if isinstance(source, Dataset):
         if options:
@@ -104,8 +117,27 @@ def read(
 def decode(batch: dict[str, Any]) -> dict[str, Any]:
     """Decode the columns of a batch: ``rows.map_batches(decode)``.
 
-    npy fields of one shape become arrays ``[rows, *shape]``, cls numbers, txt str.
-    Ragged fields and fields without a built-in decoder stay as stored.
+    Parameters
+    ----------
+    batch : dict
+        Columns by name, as Ray gives them to ``map_batches``.
+
+    Returns
+    -------
+    dict
+        npy fields of one shape are arrays ``[rows, *shape]``, cls numbers, txt str.
+        Ragged fields and fields without a built-in decoder stay as stored.
+
+    Raises
+    ------
+    FormatError
+        A field's bytes are not in the format of its suffix; the error names the key.
+
+    Examples
+    --------
+    >>> from fastshard.adapters.ray import decode
+    >>> decode({"__key__": ["a", "b"], "cls": [b"3", b"5"]})
+    {'__key__': ['a', 'b'], 'cls': array([3, 5])}
     """
     collation = Collation()
     values: dict[str, Any] = {}
@@ -126,7 +158,23 @@ def decode(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
-    """A dataset for `ray.data.read_datasource`; see `read`."""
+    """Give a dataset to `ray.data.read_datasource`; see `read`.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Not mapped.
+    fields : sequence of str, optional
+        As for `read`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> from fastshard.adapters.ray import ShardDatasource
+    >>> source = ShardDatasource(fastshard.open("data/train-{0000..0003}.tar"), ["cls"])
+    >>> source.columns
+    ('__key__', 'cls')
+    """
 
     def __init__(self, dataset: Dataset[Any], fields: Sequence[str] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
@@ -139,9 +187,37 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         self._size: int | None = None
 
     def get_name(self) -> str:
+        """Return the name that Ray shows for the datasource.
+
+        Returns
+        -------
+        str
+            ``"Fastshard"``.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.ray import ShardDatasource
+        >>> source = ShardDatasource(ds, ["cls"])
+        >>> source.get_name()
+        'Fastshard'
+        """
         return "Fastshard"
 
     def supports_projection_pushdown(self) -> bool:
+        """Return whether Ray may ask for some of the columns only.
+
+        Returns
+        -------
+        bool
+            True.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.ray import ShardDatasource
+        >>> source = ShardDatasource(ds, ["cls"])
+        >>> source.supports_projection_pushdown()
+        True
+        """
         return True
 
     @property
@@ -153,7 +229,7 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
 
     @property
     def schema(self) -> pa.Schema:
-        """The types of the columns."""
+        """Types of the columns: string for the key, large_binary for the fields."""
         return pa.schema(
             [(c, pa.string() if c == KEY else pa.large_binary()) for c in self.columns]
         )
@@ -162,6 +238,18 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         """Return an estimate of the bytes of fields and keys.
 
         The total is the index's; the share of some fields is that of the first samples.
+
+        Returns
+        -------
+        int
+            Bytes.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.ray import ShardDatasource
+        >>> source = ShardDatasource(ds, ["cls"])
+        >>> source.estimate_inmemory_data_size()
+        1100
         """
         if self._size is None:
             dataset = self._dataset
@@ -183,7 +271,29 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         per_task_row_limit: int | None = None,
         data_context: Any = None,
     ) -> list[ReadTask]:
-        """Return tasks that read ranges of samples, about `parallelism` of them."""
+        """Return tasks that read ranges of samples.
+
+        Parameters
+        ----------
+        parallelism : int
+            About as many tasks are made.
+        per_task_row_limit : int, optional
+            Maximum number of samples of a task.
+        data_context : ray.data.DataContext, optional
+            Has the maximum size of a block.
+
+        Returns
+        -------
+        list of ReadTask
+            In the order of the samples.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.ray import ShardDatasource
+        >>> tasks = ShardDatasource(ds, ["cls"]).get_read_tasks(4)
+        >>> [task.metadata.num_rows for task in tasks]
+        [25, 25, 25, 25]
+        """
         dataset = self._dataset
         count = len(dataset)
         if self._shared is None:  # put once for all tasks

@@ -35,14 +35,27 @@ def to_tensor(array: NDArray[Any]) -> torch.Tensor:
     Parameters
     ----------
     array : ndarray
-        Of a dtype that torch supports. The tensor may be written to if the dataset
-        was opened with ``mode="private"``. Otherwise an in-place operation ends the
-        process (SIGSEGV), since torch does not check for read-only memory.
+        Of a dtype that torch supports.
+
+    Returns
+    -------
+    torch.Tensor
+        It keeps the array's memory alive. It may be written to if the dataset was
+        opened with ``mode="private"``. Otherwise an in-place operation ends the process
+        (SIGSEGV), since torch does not check for read-only memory.
 
     Raises
     ------
     FastshardError
         torch does not support the dtype.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> from fastshard.adapters.torch import to_tensor
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> to_tensor(ds[7].array("npy"))
+    tensor([7., 7., 7., 7.])
     """
     try:
         if array.flags.writeable:
@@ -66,12 +79,63 @@ def collate(samples: Sequence[Any], *, ragged: Padding = "list") -> Any:
     are in shared memory, which is reused when they are no longer referenced. (As for
     every tensor that torch moves: NumPy arrays on one do not follow it when it is sent
     to a third process or `share_memory_()` is called; copy them.)
+
+    Parameters
+    ----------
+    samples : sequence
+        Raw samples, decoded ones (dicts), or values.
+    ragged : {"list", "pad", "error"}
+        For arrays of different shapes: return a list of tensors; pad them with zeros;
+        or raise an error. As for `fastshard.collate`.
+
+    Returns
+    -------
+    dict, or the collated values
+        Of samples: ``"__key__"``, a list of str, and the fields: npy, cls and images
+        are tensors ``[samples, *shape]``, text, JSON and other bytes are lists.
+
+    Raises
+    ------
+    RaggedError
+        Samples are ragged, with ``"error"``.
+    FastshardError
+        Samples have different fields, or a field has a dtype that torch lacks.
+    ValueError
+        There are no samples.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> from fastshard.adapters.torch import collate
+    >>> from torch.utils.data import DataLoader
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> loader = DataLoader(ds.shuffle(seed=1), batch_size=32, collate_fn=collate)
+    >>> batch = next(iter(loader))
+    >>> batch["npy"].shape, batch["cls"].dtype
+    (torch.Size([32, 4]), torch.int64)
     """
     return TensorCollation(ragged)(samples)
 
 
 class TensorCollation(Collation):
-    """A ``collate_fn`` with options, for tensors; see `collate`."""
+    """Collate samples into tensors with options: a ``collate_fn``.
+
+    Parameters
+    ----------
+    ragged : {"list", "pad", "error"}
+        As for `collate`.
+    out : dict, optional
+        Arrays by field that stacks are written to; as for `fastshard.collate`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> from fastshard.adapters.torch import TensorCollation
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> collate = TensorCollation(ragged="error")
+    >>> collate([ds[0], ds[1]])["cls"]
+    tensor([0, 1])
+    """
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         in_worker = torch.utils.data.get_worker_info() is not None
@@ -87,12 +151,55 @@ class TensorCollation(Collation):
             _memory.largest = max(_memory.largest, _memory.wanted)
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Return memory for a stack; in a worker process, shared if there is room.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of the stack.
+        dtype : dtype
+            Of the stack.
+
+        Returns
+        -------
+        ndarray
+            Uninitialized.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.torch import TensorCollation
+        >>> TensorCollation().allocate((2, 3), "f4").shape
+        (2, 3)
+        """
         shared = None if _memory.slot is None else _memory.slot.allocate(shape, dtype)
         memory = super().allocate(shape, dtype) if shared is None else shared
         _memory.wanted += memory.nbytes + ALIGNMENT
         return memory
 
     def wrap_stack(self, stack: NDArray[Any]) -> torch.Tensor:
+        """Return the batch's tensor for a stack.
+
+        Parameters
+        ----------
+        stack : ndarray
+            Memory that `allocate` returned.
+
+        Returns
+        -------
+        torch.Tensor
+            On the same memory.
+
+        Raises
+        ------
+        FastshardError
+            torch does not support the dtype.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.torch import TensorCollation
+        >>> TensorCollation().wrap_stack(np.zeros(2))
+        tensor([0., 0.], dtype=torch.float64)
+        """
         tensor = to_tensor(stack)
         slot = _memory.slot
         if slot is None or slot.offset_of(tensor.data_ptr(), stack.nbytes) is None:
@@ -102,6 +209,29 @@ class TensorCollation(Collation):
         return sent  # type: ignore[no-any-return]
 
     def wrap_ragged(self, arrays: list[NDArray[Any]]) -> list[Any]:
+        """Return the batch's tensors for ragged arrays.
+
+        Parameters
+        ----------
+        arrays : list of ndarray
+            Of one field.
+
+        Returns
+        -------
+        list of torch.Tensor
+            Copies, writable.
+
+        Raises
+        ------
+        FastshardError
+            torch does not support a dtype.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.torch import TensorCollation
+        >>> TensorCollation().wrap_ragged([np.zeros(1), np.zeros(2)])
+        [tensor([0.], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64)]
+        """
         return [to_tensor(array.copy()) for array in arrays]
 
 
@@ -161,19 +291,21 @@ _slots = Slots()
 
 
 class IterableDataset(torch.utils.data.IterableDataset[Any]):
-    """An iterable dataset of torch that divides its samples among workers.
+    """Divide the samples of a dataset among a DataLoader's workers.
 
-    With torchdata's ``StatefulDataLoader`` an iteration resumes exactly at the loader's
-    state, with as many workers.
+    A `fastshard.Dataset` itself is a map-style dataset: ``DataLoader(ds.shuffle(7),
+    ...)``. This class is for whole batches that do not depend on the number of workers,
+    and for torchdata's ``StatefulDataLoader``, with which an iteration resumes exactly
+    at the loader's state, with as many workers.
 
     Parameters
     ----------
     dataset : Dataset, Mix or Zip
         May be shuffled, split by rank and resumed.
     batch_size : int, optional
-        Yield whole batches, for ``DataLoader(..., batch_size=None)``: the same
-        batches, in the same order, for any number of workers. By default single
-        samples are yielded; each of n workers yields every n-th.
+        Yield whole batches, for ``DataLoader(..., batch_size=None)``: the same batches,
+        in the same order, for any number of workers. By default single samples are
+        yielded; each of n workers yields every n-th.
     drop_last : bool
         Drop the last batch if it is smaller; one in all, not one per worker.
     collate : callable, optional
@@ -182,6 +314,25 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         As for `Dataset.iter`, and `Dataset.batches` with a `batch_size`. A function
         must be picklable for spawned workers. With skipped samples the length is an
         upper bound, and batches depend on the number of workers.
+
+    Raises
+    ------
+    ValueError
+        `drop_last` or `collate` are given without a `batch_size`, or `on_error` is
+        invalid.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> from fastshard.adapters.torch import IterableDataset
+    >>> from torch.utils.data import DataLoader
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> batches = IterableDataset(ds.shuffle(seed=1), batch_size=32, drop_last=True)
+    >>> for batch in DataLoader(batches, batch_size=None, num_workers=2):
+    ...     batch["npy"].shape
+    torch.Size([32, 4])
+    torch.Size([32, 4])
+    torch.Size([32, 4])
     """
 
     def __init__(
@@ -207,7 +358,30 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         self._iterator: Any = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the shuffle from the next iteration on, in workers too."""
+        """Set the epoch of the shuffle from the next iteration on, in workers too.
+
+        Parameters
+        ----------
+        epoch : int
+            At least 0. Each epoch has an order of its own.
+
+        Raises
+        ------
+        FastshardError
+            The dataset is not shuffled.
+        ValueError
+            `epoch` is negative.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.torch import IterableDataset
+        >>> batches = IterableDataset(ds.shuffle(seed=1), batch_size=32)
+        >>> for epoch in range(2):
+        ...     batches.set_epoch(epoch)
+        ...     count = sum(len(batch["cls"]) for batch in batches)
+        >>> count
+        100
+        """
         if self._dataset._plan.shuffling is None:
             raise FastshardError("set_epoch needs a shuffled dataset: ds.shuffle(seed)")
         if epoch < 0:
@@ -225,7 +399,19 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         return self._dataset._with_plan(plan)
 
     def __len__(self) -> int:
-        """Return the number of samples, or batches, of all workers of this rank."""
+        """Return the number of samples, or batches, of all workers of this rank.
+
+        Returns
+        -------
+        int
+            An upper bound if `on_error` skips samples.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.torch import IterableDataset
+        >>> len(IterableDataset(ds, batch_size=32))
+        4
+        """
         count = len(self._dataset)
         if self._batch_size is None:
             return count
@@ -249,14 +435,47 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         return self._iterator  # type: ignore[no-any-return]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this process's iteration."""
+        """Return the state of this process's iteration.
+
+        torchdata's ``StatefulDataLoader`` calls it in each worker.
+
+        Returns
+        -------
+        dict
+            JSON below 1 KB, for `load_state_dict`.
+
+        Examples
+        --------
+        >>> from fastshard.adapters.torch import IterableDataset
+        >>> batches = IterableDataset(ds, batch_size=32)
+        >>> first = next(iter(batches))
+        >>> batches.state_dict()["position"]
+        32
+        """
         if self._iterator is not None:
             state: dict[str, Any] = self._iterator.state_dict()
             return state
         return dict(self._state or self._apply_epoch().state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start the next iteration at a state."""
+        """Start the next iteration at a state.
+
+        Parameters
+        ----------
+        state : Mapping
+            The result of `state_dict`. A state of another dataset, selection or shuffle
+            is refused by the next iteration (`StateError`).
+
+        Examples
+        --------
+        >>> from fastshard.adapters.torch import IterableDataset
+        >>> batches = IterableDataset(ds, batch_size=32)
+        >>> first = next(iter(batches))
+        >>> state = batches.state_dict()
+        >>> batches.load_state_dict(state)
+        >>> next(iter(batches))["__key__"][0]
+        '000032'
+        """
         self._state = state
         self._iterator = None
 

@@ -265,7 +265,23 @@ class Collation:
         return self._collate(samples, "")
 
     def check(self, sample: Any) -> None:
-        """Read and decode a sample as a batch would, to raise its errors."""
+        """Read and decode a sample as a batch would, to raise its errors.
+
+        Parameters
+        ----------
+        sample : Sample, or tuple of them
+            Other values are not checked.
+
+        Raises
+        ------
+        FormatError, FieldNotFoundError, OSError
+            The sample cannot be read or decoded.
+
+        Examples
+        --------
+        >>> from fastshard.dataset.batch import Collation
+        >>> Collation().check(sample)
+        """
         if isinstance(sample, tuple):
             for part in sample:
                 self.check(part)
@@ -388,9 +404,30 @@ class Collation:
 
         Parameters
         ----------
+        values : list
+            One for each sample.
+        field : str
+            The field's name, for `out` and errors.
         lengths : dict or None
             Receives the true shapes of padded arrays; None if the batch cannot hold
             them, so that padding is an error.
+
+        Returns
+        -------
+        object
+            A stack of arrays or numbers, a dict of dicts' values, a tuple of tuples';
+            else a list.
+
+        Raises
+        ------
+        RaggedError
+            Arrays are ragged, with ``ragged="error"``.
+
+        Examples
+        --------
+        >>> from fastshard.dataset.batch import Collation
+        >>> Collation().collate_values([3, 5], "cls", None)
+        array([3, 5])
         """
         import numpy as np
 

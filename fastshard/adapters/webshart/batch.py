@@ -30,12 +30,13 @@ def read_files_batch(
     Parameters
     ----------
     dataset_or_datasets : DiscoveredDataset, or a sequence of them
+        Where the files are.
     file_requests : sequence of tuple
-        ``(shard, file)``, or ``(dataset, shard, file)`` for several datasets;
-        files are numbered by sorted name.
+        ``(shard, file)``, or ``(dataset, shard, file)`` for several datasets; files are
+        numbered by sorted name.
     errors : {"none", "raise"}
-        Return None for a file that cannot be read, as webshart does; or raise the
-        first error.
+        Return None for a file that cannot be read, as webshart does; or raise the first
+        error.
 
     Returns
     -------
@@ -46,6 +47,15 @@ def read_files_batch(
     ------
     IndexError, FormatError, OSError
         A file cannot be read, with ``errors="raise"``.
+    ValueError
+        `errors` is neither value.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> dataset = fastshard.discover_dataset("data/")
+    >>> fastshard.read_files_batch(dataset, [(0, 0), (3, 4), (9, 0)])
+    [b'0', b'6', None]
     """
     if errors not in ("none", "raise"):
         raise ValueError(f'errors must be "none" or "raise", got {errors!r}')
@@ -116,7 +126,15 @@ def _unwrap(opened: Opened | Exception) -> Opened:
 
 
 class BatchProcessor:
-    """Reader of all files of a dataset, in batches."""
+    """Read all files of a dataset, in batches.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> processor = fastshard.BatchProcessor()
+    >>> processor.process_dataset("data/", max_files=4, callback=len)
+    [1, 10, 144, 6]
+    """
 
     def process_dataset(
         self,
@@ -135,18 +153,32 @@ class BatchProcessor:
         batch_size : int
             Number of files to read at a time.
         max_files : int, optional
-            Limit of the number of files.
+            Maximum number of files; by default all.
         callback : callable, optional
             Called with the bytes of each file.
         **options
-            As for `discover_dataset`: ``hf_token``, ``subfolder``, ``metadata`` and
-            so on.
+            As for `discover_dataset`: ``hf_token``, ``subfolder``, ``metadata`` and so
+            on.
 
         Returns
         -------
         list
             The callback's result for each file, or its bytes; None for a file that
             cannot be read.
+
+        Raises
+        ------
+        FastshardError, FileNotFoundError, RemoteError
+            As for `discover_dataset`.
+        FormatError, OSError
+            A shard without an index cannot be scanned.
+        ValueError
+            `batch_size` is below 1.
+
+        Examples
+        --------
+        >>> fastshard.BatchProcessor().process_dataset("data/", max_files=2)
+        [b'0', b'{"size":4}']
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")

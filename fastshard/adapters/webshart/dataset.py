@@ -38,14 +38,33 @@ GIGABYTE = 1 << 30  # bytes
 
 
 class DiscoveredDataset:
-    """Dataset of tar shards whose files are numbered; see `discover_dataset`.
+    """Dataset of tar shards whose files are numbered; made by `discover_dataset`.
+
+    The shards are sorted by name, and the files of a shard by theirs: a file's number
+    is its place in that order. A sample, here, is a file that is no sidecar: a
+    ``.json`` or ``.txt`` beside a file of the same name with another extension is its
+    sidecar.
+
+    These are webshart's calls. `fastshard.open` has more: samples with fields,
+    shuffles, batches.
 
     Attributes
     ----------
     name : str
         The source.
     is_remote : bool
+        Whether the shards are read over a network.
     num_shards : int
+        Number of shards.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> dataset = fastshard.discover_dataset("data/")
+    >>> dataset
+    DiscoveredDataset(name='data/', shards=4, remote=false)
+    >>> dataset.open_shard(0).read_file(0)
+    b'0'
     """
 
     def __init__(self, discovery: Discovery) -> None:
@@ -175,6 +194,16 @@ class DiscoveredDataset:
     def open_shard(self, shard_index: int) -> ShardReader:
         """Open a shard to read its files.
 
+        Parameters
+        ----------
+        shard_index : int
+            The shard's number, from 0.
+
+        Returns
+        -------
+        ShardReader
+            Valid also when the dataset is gone. Reads copy.
+
         Raises
         ------
         IndexError
@@ -183,17 +212,45 @@ class DiscoveredDataset:
             The shard or its index is broken: an extent lies outside the shard.
         OSError
             The shard cannot be read.
+
+        Examples
+        --------
+        >>> dataset = fastshard.discover_dataset("data/")
+        >>> dataset.open_shard(3)
+        ShardReader(num_files=100, num_samples=50)
         """
         return ShardReader(*self._open(shard_index))
 
     @property
     def total_files(self) -> int:
-        """Number of files of all shards; shards without an index are scanned."""
+        """Number of files of all shards; shards without an index are scanned.
+
+        Raises
+        ------
+        FormatError, OSError
+            A shard or its index is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").total_files
+        400
+        """
         return sum(self._map_shards(self.get_shard_file_count))
 
     @property
     def total_size(self) -> int:
-        """Bytes of all shards."""
+        """Bytes of all shards.
+
+        Raises
+        ------
+        OSError
+            A shard does not exist, or cannot be asked for its size.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").total_size
+        413696
+        """
         return sum(self._map_shards(self._size))
 
     def _size(self, k: int) -> int:
@@ -214,6 +271,23 @@ class DiscoveredDataset:
 
         Shards without an index are not opened, and their files not counted; a
         UserWarning has the number of these shards.
+
+        Returns
+        -------
+        size : int
+            Bytes.
+        files : int
+            Number of files.
+
+        Raises
+        ------
+        FormatError, OSError
+            An index is broken, or a shard's size cannot be read.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").quick_stats()
+        (413696, 400)
         """
         counts = self._map_shards(lambda k: self._count(k, scan=False))
         unknown = counts.count(None)
@@ -226,7 +300,33 @@ class DiscoveredDataset:
         return self.total_size, sum(count for count in counts if count is not None)
 
     def get_shard_info(self, index: int) -> dict[str, Any]:
-        """Return a shard's name, paths, bytes, and its numbers of files and samples."""
+        """Return a shard's name, paths, bytes, and its numbers of files and samples.
+
+        Parameters
+        ----------
+        index : int
+            The shard's number, from 0.
+
+        Returns
+        -------
+        dict
+            ``name``, ``tar_path``, ``json_path`` (of its index, None without one),
+            ``num_files``, ``num_samples``, ``size`` in bytes. URLs are without
+            credentials.
+
+        Raises
+        ------
+        IndexError
+            The shard number is out of range.
+        FormatError, OSError
+            The shard or its index is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> info = fastshard.discover_dataset("data/").get_shard_info(0)
+        >>> info["name"], info["num_files"], info["size"]
+        ('train-0000', 100, 103424)
+        """
         files = self._files_of(index)
         name = self._names[index]
         return {
@@ -239,7 +339,31 @@ class DiscoveredDataset:
         }
 
     def get_shard_by_name(self, shard_name: str) -> dict[str, Any]:
-        """Return `get_shard_info` for the shard of a name."""
+        """Return `get_shard_info` for the shard of a name.
+
+        Parameters
+        ----------
+        shard_name : str
+            The shard's path below the source, without ``.tar``.
+
+        Returns
+        -------
+        dict
+            As for `get_shard_info`.
+
+        Raises
+        ------
+        ShardNotFoundError
+            There is no such shard.
+        FormatError, OSError
+            The shard or its index is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> info = fastshard.discover_dataset("data/").get_shard_by_name("train-0002")
+        >>> info["tar_path"]
+        'data/train-0002.tar'
+        """
         if shard_name not in self._names:
             raise ShardNotFoundError(
                 f"Shard '{shard_name}' not found in dataset {self.name}"
@@ -247,30 +371,136 @@ class DiscoveredDataset:
         return self.get_shard_info(self._names.index(shard_name))
 
     def get_shard_file_count(self, shard_index: int) -> int:
-        """Return the number of a shard's files."""
+        """Return the number of a shard's files.
+
+        Parameters
+        ----------
+        shard_index : int
+            The shard's number, from 0.
+
+        Returns
+        -------
+        int
+            Of the index, if there is one; else the shard is scanned.
+
+        Raises
+        ------
+        IndexError
+            The shard number is out of range.
+        FormatError, OSError
+            The shard or its index is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").get_shard_file_count(0)
+        100
+        """
         count = self._count(self._check_number(shard_index))
         assert count is not None
         return count
 
     def get_shard_sample_count(self, shard_index: int) -> int:
-        """Return the number of a shard's samples: files other than paired sidecars."""
+        """Return the number of a shard's samples: files other than paired sidecars.
+
+        Parameters
+        ----------
+        shard_index : int
+            The shard's number, from 0.
+
+        Returns
+        -------
+        int
+            Number of samples.
+
+        Raises
+        ------
+        IndexError, FormatError, OSError
+            As for `get_shard_file_count`.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").get_shard_sample_count(0)
+        50
+        """
         return len(self._files_of(shard_index).samples)
 
     def list_files_in_shard(self, shard_index: int) -> list[str]:
-        """Return the names of a shard's files, sorted."""
+        """Return the names of a shard's files, sorted.
+
+        Parameters
+        ----------
+        shard_index : int
+            The shard's number, from 0.
+
+        Returns
+        -------
+        list of str
+            A name's place is the file's number.
+
+        Raises
+        ------
+        IndexError, FormatError, OSError
+            As for `get_shard_file_count`.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").list_files_in_shard(0)[:3]
+        ['000000.cls', '000000.json', '000000.npy']
+        """
         return self._files_of(shard_index).names()
 
     def list_samples_in_shard(self, shard_index: int) -> list[str]:
-        """Return the names of a shard's samples, sorted."""
+        """Return the names of a shard's samples, sorted.
+
+        Parameters
+        ----------
+        shard_index : int
+            The shard's number, from 0.
+
+        Returns
+        -------
+        list of str
+            Names of files other than paired sidecars. A name's place is the sample's
+            number.
+
+        Raises
+        ------
+        IndexError, FormatError, OSError
+            As for `get_shard_file_count`.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").list_samples_in_shard(0)[:3]
+        ['000000.cls', '000000.npy', '000001.cls']
+        """
         return self._files_of(shard_index).sample_names()
 
     def find_file_location(self, file_index: int) -> tuple[int, int]:
-        """Convert a file's number in the dataset to (shard, number in the shard).
+        """Convert a file's number in the dataset to its shard and its number there.
+
+        Parameters
+        ----------
+        file_index : int
+            Number among the files of all shards, from 0.
+
+        Returns
+        -------
+        shard : int
+            The shard's number.
+        file : int
+            The file's number in the shard.
 
         Raises
         ------
         IndexError
             The file number is out of range.
+        FormatError, OSError
+            A shard or its index is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").find_file_location(150)
+        (1, 50)
         """
         counts = self._map_shards(self.get_shard_file_count)
         starts = list(accumulate(counts, initial=0))
@@ -282,7 +512,26 @@ class DiscoveredDataset:
         return k, file_index - starts[k]
 
     def get_stats(self) -> dict[str, Any]:
-        """Return the number of shards, and each shard's files and bytes."""
+        """Return the number of shards, and each shard's files and bytes.
+
+        Returns
+        -------
+        dict
+            ``total_shards``, ``from_cache``, and ``shard_details``: a list of dicts
+            with ``index``, ``name``, ``num_files``, ``size`` in bytes,
+            ``metadata_loaded``.
+
+        Raises
+        ------
+        FormatError, OSError
+            A shard or its index is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> figures = fastshard.discover_dataset("data/").get_stats()
+        >>> figures["shard_details"][0]["num_files"]
+        100
+        """
         counts = self._map_shards(self.get_shard_file_count)
         details = [
             {
@@ -301,7 +550,28 @@ class DiscoveredDataset:
         }
 
     def get_detailed_stats(self) -> dict[str, Any]:
-        """Return totals, averages, and the shard details of `get_stats`."""
+        """Return totals, averages, and the shard details of `get_stats`.
+
+        Returns
+        -------
+        dict
+            ``total_shards``, ``total_files``, ``total_size`` in bytes and
+            ``total_size_gb`` in GiB, ``average_files_per_shard``,
+            ``average_size_per_shard``, ``average_size_per_shard_mb`` in MiB,
+            ``min_files_in_shard``, ``max_files_in_shard``, ``shard_details``,
+            ``from_cache``.
+
+        Raises
+        ------
+        FormatError, OSError
+            A shard or its index is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> figures = fastshard.discover_dataset("data/").get_detailed_stats()
+        >>> figures["total_files"], figures["average_files_per_shard"]
+        (400, 100.0)
+        """
         details = self.get_stats()["shard_details"]
         for detail in details:
             del detail["metadata_loaded"]
@@ -323,7 +593,26 @@ class DiscoveredDataset:
         }
 
     def print_summary(self, detailed: bool | None = None) -> None:
-        """Print the number of shards; with `detailed`, also a line for each."""
+        """Print the number of shards; with `detailed`, also a line for each.
+
+        Parameters
+        ----------
+        detailed : bool, optional
+            Whether each shard has a line, with its megabytes and files.
+
+        Raises
+        ------
+        FormatError, OSError
+            With `detailed`: a shard or its index is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").print_summary()
+        <BLANKLINE>
+        Dataset Summary: data/
+        ==================================================
+        Total shards: 4
+        """
         rule = "-" * 50
         write_line("")
         write_line(f"Dataset Summary: {self.name}")
@@ -353,7 +642,17 @@ class DiscoveredDataset:
 
 
 class ShardReader:
-    """Open shard; its files are numbered by sorted name."""
+    """Open shard whose files are numbered by sorted name.
+
+    Made by `DiscoveredDataset.open_shard`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> shard = fastshard.discover_dataset("data/").open_shard(0)
+    >>> shard.filenames()[0], shard.read_file(0)
+    ('000000.cls', b'0')
+    """
 
     def __init__(self, shard: TarShard, files: Files) -> None:
         self._shard = shard
@@ -361,38 +660,135 @@ class ShardReader:
 
     @property
     def num_files(self) -> int:
-        """Number of files."""
+        """Number of files.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").open_shard(0).num_files
+        100
+        """
         return len(self._files)
 
     @property
     def num_samples(self) -> int:
-        """Number of samples: files other than paired sidecars."""
+        """Number of samples: files other than paired sidecars.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").open_shard(0).num_samples
+        50
+        """
         return len(self._files.samples)
 
     def filenames(self) -> list[str]:
-        """Return the files' names, sorted."""
+        """Return the files' names, sorted.
+
+        Returns
+        -------
+        list of str
+            A name's place is the file's number.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").open_shard(0).filenames()[:2]
+        ['000000.cls', '000000.json']
+        """
         return self._files.names()
 
     def sample_filenames(self) -> list[str]:
-        """Return the samples' names, sorted."""
+        """Return the samples' names, sorted.
+
+        Returns
+        -------
+        list of str
+            A name's place is the sample's number.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").open_shard(0).sample_filenames()[:2]
+        ['000000.cls', '000000.npy']
+        """
         return self._files.sample_names()
 
     def read_file(self, file_index: int) -> bytes:
         """Return a file's bytes, by its number.
 
+        Parameters
+        ----------
+        file_index : int
+            The file's number, from 0.
+
+        Returns
+        -------
+        bytes
+            A copy.
+
         Raises
         ------
         IndexError
             The file number is out of range.
+        FormatError, OSError
+            The shard is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").open_shard(0).read_file(3)
+        b'text 0'
         """
         return self._shard.read(self._files.position(file_index))
 
     def read_sample(self, sample_index: int) -> bytes:
-        """Return a sample's bytes, by its number."""
+        """Return a sample's bytes, by its number.
+
+        Parameters
+        ----------
+        sample_index : int
+            The sample's number, from 0.
+
+        Returns
+        -------
+        bytes
+            A copy.
+
+        Raises
+        ------
+        IndexError
+            The sample number is out of range.
+        FormatError, OSError
+            The shard is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").open_shard(0).read_sample(2)
+        b'1'
+        """
         return self._shard.read(self._files.sample(sample_index))
 
     def read_sample_json(self, sample_index: int) -> bytes | None:
-        """Return the bytes of a sample's paired JSON, or None."""
+        """Return the bytes of a sample's paired JSON, or None.
+
+        Parameters
+        ----------
+        sample_index : int
+            The sample's number, from 0.
+
+        Returns
+        -------
+        bytes or None
+            A copy; None if the sample has no ``.json`` beside it.
+
+        Raises
+        ------
+        IndexError
+            The sample number is out of range.
+        FormatError, OSError
+            The shard is broken, or cannot be read.
+
+        Examples
+        --------
+        >>> fastshard.discover_dataset("data/").open_shard(0).read_sample_json(2)
+        b'{"size":4}'
+        """
         member = self._files.sample_json(sample_index)
         return None if member is None else self._shard.read(member)
 

@@ -45,13 +45,14 @@ def discover_dataset(
 ) -> DiscoveredDataset:
     """Find the tar shards of a dataset, sorted by name, without opening them.
 
+    webshart's call. For samples with fields, shuffles and batches use `fastshard.open`.
+
     Parameters
     ----------
     source : str or path-like
         A directory, searched at any depth; or, if it does not exist, ``owner/name`` of
-        the Hugging Face hub; or a URL: of the hub
-        (``hf://datasets/owner/name``), of a store's folder, or over HTTP of a folder
-        with a ``dataset.fsi``.
+        the Hugging Face hub; or a URL: of the hub (``hf://datasets/owner/name``), of a
+        store's folder, or over HTTP of a folder with a ``dataset.fsi``.
     hf_token : str or callable, optional
         Sent to the hub only; by default the token of a login.
     subfolder : str, optional
@@ -60,8 +61,8 @@ def discover_dataset(
         First choice of indexes, as ``<metadata>/<shard's name>.json``: a directory,
         ``owner/name`` of the hub, or a URL. Second choice are those beside the shards.
     strict_index : bool
-        Leave out shards without an index, as webshart does; by default they are
-        scanned on first use. HTTP has no listings: all shards stay.
+        Leave out shards without an index, as webshart does; by default they are scanned
+        on first use. HTTP has no listings: all shards stay.
     **remote
         How URLs are read: see `RemoteOptions`. A ``token`` is for a remote source, or
         for the remote metadata of a local one.
@@ -69,6 +70,7 @@ def discover_dataset(
     Returns
     -------
     DiscoveredDataset
+        Its shards and files are numbered.
 
     Raises
     ------
@@ -78,6 +80,15 @@ def discover_dataset(
         The directory or the dataset does not exist.
     RemoteError
         The source cannot be listed.
+    TypeError
+        Both `hf_token` and ``token`` are given, or an option is misspelt.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> dataset = fastshard.discover_dataset("data/")
+    >>> dataset.num_shards, dataset.total_files
+    (4, 400)
     """
     path = os.fspath(source)
     metadata_path = None if metadata is None else os.fspath(metadata)
@@ -120,7 +131,30 @@ async def discover_dataset_async(
     strict_index: bool = False,
     **remote: Unpack[RemoteOptions],
 ) -> DiscoveredDataset:
-    """Call `discover_dataset` in a thread."""
+    """Find the tar shards of a dataset in a thread, for ``await``.
+
+    Parameters
+    ----------
+    source, hf_token, subfolder, metadata, strict_index, **remote
+        As for `discover_dataset`.
+
+    Returns
+    -------
+    DiscoveredDataset
+        Its shards and files are numbered.
+
+    Raises
+    ------
+    FastshardError, FileNotFoundError, RemoteError, TypeError
+        As for `discover_dataset`.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> import fastshard
+    >>> asyncio.run(fastshard.discover_dataset_async("data/"))
+    DiscoveredDataset(name='data/', shards=4, remote=false)
+    """
     import asyncio
 
     return await asyncio.to_thread(
@@ -147,14 +181,33 @@ def discover_datasets_batch(
     Parameters
     ----------
     sources : sequence of str
+        As for `discover_dataset`.
     hf_token : str or callable, optional
         As for `discover_dataset`.
     subfolders : sequence of str or None, optional
         One for each source.
     errors : {"none", "raise"}
-        ``"raise"``: raise the first error.
+        What becomes of a source that cannot be found: None in the list, or the error.
     **remote
         As for `discover_dataset`.
+
+    Returns
+    -------
+    list of DiscoveredDataset or None
+        In the order of the sources.
+
+    Raises
+    ------
+    FastshardError, OSError
+        As for `discover_dataset`, with ``errors="raise"``.
+    ValueError
+        `subfolders` and `sources` differ in number, or `errors` is neither value.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> fastshard.discover_datasets_batch(["data/", "no/such/directory/"])
+    [DiscoveredDataset(name='data/', shards=4, remote=false), None]
     """
     if errors not in ("none", "raise"):
         raise ValueError(f'errors must be "none" or "raise", got {errors!r}')
