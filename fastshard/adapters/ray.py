@@ -193,13 +193,6 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         -------
         str
             ``"Fastshard"``.
-
-        Examples
-        --------
-        >>> from fastshard.adapters.ray import ShardDatasource
-        >>> source = ShardDatasource(ds, ["cls"])
-        >>> source.get_name()
-        'Fastshard'
         """
         return "Fastshard"
 
@@ -210,13 +203,6 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         -------
         bool
             True.
-
-        Examples
-        --------
-        >>> from fastshard.adapters.ray import ShardDatasource
-        >>> source = ShardDatasource(ds, ["cls"])
-        >>> source.supports_projection_pushdown()
-        True
         """
         return True
 
@@ -243,13 +229,6 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         -------
         int
             Bytes.
-
-        Examples
-        --------
-        >>> from fastshard.adapters.ray import ShardDatasource
-        >>> source = ShardDatasource(ds, ["cls"])
-        >>> source.estimate_inmemory_data_size()
-        1100
         """
         if self._size is None:
             dataset = self._dataset
@@ -286,13 +265,6 @@ class ShardDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         -------
         list of ReadTask
             In the order of the samples.
-
-        Examples
-        --------
-        >>> from fastshard.adapters.ray import ShardDatasource
-        >>> tasks = ShardDatasource(ds, ["cls"]).get_read_tasks(4)
-        >>> [task.metadata.num_rows for task in tasks]
-        [25, 25, 25, 25]
         """
         dataset = self._dataset
         count = len(dataset)

@@ -69,15 +69,30 @@ def decode_field(
     member : str
         Name of the member.
 
+    Returns
+    -------
+    object
+        The decoder's result.
+
     Raises
     ------
     FormatError
         The bytes are invalid for one of `DECODERS`.
-    FastshardError
+    MissingLibraryError
         The decoder needs a library that is not installed.
     Exception
         Exceptions of the caller's decoder, with a note that names shard and member.
         `is_data_error` tells whether the bytes may be the cause.
+
+    Examples
+    --------
+    >>> from fastshard.formats.decoders import DECODERS, decode_field
+    >>> decode_field(DECODERS["cls"], memoryview(b"7"), "a.tar", 512, "7.cls")
+    7
+    >>> decode_field(DECODERS["cls"], memoryview(b"?"), "a.tar", 512, "7.cls")
+    Traceback (most recent call last):
+        ...
+    fastshard.errors.FormatError: not an integer - at member '7.cls' of a.tar, byte 512
     """
     try:
         return decoder(view)
@@ -96,7 +111,31 @@ def decode_field(
 
 
 def is_data_error(error: Exception) -> bool:
-    """Return whether a decoder raised this error, possibly for a field's bytes."""
+    """Return whether a decoder raised this error, possibly for a field's bytes.
+
+    Iterations with ``on_error="skip"`` pass over such errors.
+
+    Parameters
+    ----------
+    error : Exception
+        An exception that `decode_field` raised.
+
+    Returns
+    -------
+    bool
+        False for mistakes of the decoder's own code: TypeError, NameError and the like.
+
+    Examples
+    --------
+    >>> from fastshard.formats.decoders import decode_field, is_data_error
+    >>> def decode_flag(view):
+    ...     return {b"yes": True, b"no": False}[bytes(view)]
+    >>> try:
+    ...     decode_field(decode_flag, memoryview(b"?"), "train.tar", 512, "000042.flag")
+    ... except KeyError as error:
+    ...     print(is_data_error(error))
+    True
+    """
     return getattr(error, DATA_ERROR, False) is True
 
 
@@ -115,10 +154,23 @@ def decoder_for(
     decoders : Mapping of str to callable, optional
         Further decoders by extension, which override `DECODERS`.
 
+    Returns
+    -------
+    callable or None
+        It takes the field's bytes as a memoryview.
+
     Raises
     ------
     TypeError
         One of `decoders` is not callable.
+
+    Examples
+    --------
+    >>> from fastshard.formats.decoders import decoder_for
+    >>> decoder_for("cam.json")(memoryview(b"[1, 2]"))
+    [1, 2]
+    >>> decoder_for("dat") is None
+    True
     """
     overrides = {}
     for extension, decoder in (decoders or {}).items():
@@ -182,17 +234,39 @@ def decode_npy(view: memoryview) -> NDArray[Any]:
 
 
 class NpzDecoder:
-    """Decoder of ``.npz`` files to arrays by name; see `read_npz`.
+    """Decode ``.npz`` files to arrays by name, within a bound of memory.
 
-    Pass an instance to bound the memory of a field:
-    ``fastshard.open(source, decoders={"npz": NpzDecoder(max_array_bytes="1GiB")})``.
+    Uncompressed arrays are views of the shard. Compressed ones are decompressed into
+    memory of the size that their headers tell; arrays of Python objects are refused.
+    The default decoder of npz fields is ``NpzDecoder()``.
 
     Parameters
     ----------
     max_array_bytes : int or str
         Total size of a field's compressed arrays after decompression, at most, as a
-        number or as ``"1GiB"``. A field that exceeds it raises a `FormatError` before
-        memory is allocated. Uncompressed arrays are not copied and do not count.
+        number or as ``"1GiB"``; 4 GiB. A field that exceeds it raises a `FormatError`
+        before memory is allocated. Uncompressed arrays are not copied and do not count.
+
+    Attributes
+    ----------
+    max_array_bytes : int
+        Bytes.
+
+    Raises
+    ------
+    ValueError
+        `max_array_bytes` is not a size.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastshard
+    >>> from fastshard.formats.decoders import NpzDecoder
+    >>> with fastshard.ShardWriter("poses-{:04d}.tar") as writer:
+    ...     writer.write({"__key__": "a", "npz": {"xy": np.zeros(2), "id": np.arange(3)}})
+    >>> ds = fastshard.open("poses-*.tar", decoders={"npz": NpzDecoder("1GiB")})
+    >>> ds[0].decode()["npz"]
+    {'xy': array([0., 0.]), 'id': array([0, 1, 2])}
     """
 
     __slots__ = ("max_array_bytes",)

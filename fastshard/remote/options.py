@@ -26,44 +26,62 @@ NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted"
 
 
 class RemoteOptions(TypedDict, total=False):
-    """Keyword arguments of `fastshard.open` for remote sources.
+    """Keyword arguments of `fastshard.open` and others for remote sources; all are optional.
+
+    Each has a default, which None stands for where the type allows it. For local
+    sources they have no effect. As a type it checks a dict of options: ``options:
+    fastshard.RemoteOptions = {"cache_dir": "/nvme/kept"}``.
 
     Attributes
     ----------
     token : str or callable
         Sent as ``Authorization: Bearer`` to the sources' own scheme, host and port
-        only. A function is called in each process. For ``hf://`` the default is the
-        token of huggingface_hub (``HF_TOKEN``, a login).
+        only, and never shown. A function without arguments is called in each process; a
+        str is not pickled, so that spawned workers need a function. For ``hf://`` the
+        default is the token of ``HF_TOKEN`` or of a login.
     headers : Mapping of str to str
         Sent to the same servers.
     connections : int
         Maximum number of concurrent range requests of a process; 16.
     timeout : float
         Seconds for a range, all attempts together, plus one for each 100 KB; 60.
-        Transient failures (connections, 429, 5xx) are retried until then, after
-        pauses that grow to 5 seconds.
+        Transient failures (connections, statuses 408, 425, 429, 5xx) are retried until
+        then, after pauses that grow to 5 seconds.
     attempts : int or None
         Maximum number of attempts for a range; None, the default, leaves the limit to
         `timeout`.
     cache_dir : str or path-like
         Directory in which the bytes read are stored; complete shards in it are mapped.
+        By default nothing but indexes is stored.
     cache_limit : int or str
-        Maximum of bytes in `cache_dir`, or text such as ``"100GB"``.
+        Maximum of bytes in `cache_dir`, or text such as ``"100GB"``: what was not used
+        for longest is removed. By default there is no limit.
     offline : bool
-        Read only from `cache_dir`.
+        Read only from `cache_dir`; False.
     private_hosts : bool
-        False refuses hosts with an address that is not public (private, local,
-        link-local, shared, multicast), also in redirects. Addresses are checked before
-        a connection is made. Proxies are refused: they resolve names themselves. For
-        the hub's listings and for object stores the endpoint is checked, which
-        huggingface_hub and obstore then resolve again.
+        Whether hosts may have a private address; True. False refuses hosts with an
+        address that is not public (private, local, link-local, shared, multicast), also
+        in redirects. Addresses are checked before a connection is made. Proxies are
+        refused: they resolve names themselves. For the hub's listings and for object
+        stores the endpoint is checked, which huggingface_hub and obstore then resolve
+        again.
     store : Mapping of str to object
         Options of obstore's `S3Store`, `GCSStore`, `AzureStore`: ``region``,
-        ``endpoint``, ``skip_signature``, credentials.
+        ``endpoint``, ``skip_signature``, credentials. By default the environment's
+        (``AWS_REGION`` and so on).
     revision : str
-        Branch, tag or commit of a repository on the Hugging Face hub.
+        Branch, tag or commit of a repository on the Hugging Face hub; ``"main"``. One
+        in the URL (``hf://datasets/owner/name@v1``) has precedence.
     endpoint : str
         URL of the hub; the default is ``HF_ENDPOINT``, then https://huggingface.co.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> options: fastshard.RemoteOptions = {"cache_dir": "kept", "cache_limit": "100GB"}
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar", **options)  # or a URL
+    >>> len(ds)
+    100
     """
 
     token: Token
