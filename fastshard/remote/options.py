@@ -26,7 +26,7 @@ NOT_SECRET = ("region", "endpoint", "bucket", "skip_signature", "virtual_hosted"
 
 
 class RemoteOptions(TypedDict, total=False):
-    """Keyword arguments of `fastshard.open` and others for remote sources; all are optional.
+    """Keyword arguments of `fastshard.open` for remote sources, all optional.
 
     Each has a default, which None stands for where the type allows it. For local
     sources they have no effect. As a type it checks a dict of options: ``options:
