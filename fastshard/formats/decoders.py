@@ -263,7 +263,8 @@ class NpzDecoder:
     >>> import fastshard
     >>> from fastshard.formats.decoders import NpzDecoder
     >>> with fastshard.ShardWriter("poses-{:04d}.tar") as writer:
-    ...     writer.write({"__key__": "a", "npz": {"xy": np.zeros(2), "id": np.arange(3)}})
+    ...     arrays = {"xy": np.zeros(2), "id": np.arange(3)}
+    ...     writer.write({"__key__": "a", "npz": arrays})
     >>> ds = fastshard.open("poses-*.tar", decoders={"npz": NpzDecoder("1GiB")})
     >>> ds[0].decode()["npz"]
     {'xy': array([0., 0.]), 'id': array([0, 1, 2])}
