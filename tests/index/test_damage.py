@@ -18,6 +18,7 @@ from fastshard.index.binary import read_binary, read_header
 from fastshard.index.dataset_file import HEADER as DATASET_HEADER
 from fastshard.index.dataset_file import DatasetIndex
 from support.index.binary import crc32c_by_bits, with_right_checksums
+from support.marks import thin
 from support.paths import DATA
 from support.tars import write_tar
 from support.threads import in_threads
@@ -107,9 +108,9 @@ def tar(tmp_path):
 
 def flip_bits(raw, seed=None, count=0):
     """Yield the data with single flipped bits, all or some of them."""
-    bits = range(8 * len(raw))
+    bits = thin(range(8 * len(raw)), 5)
     if seed is not None:
-        bits = random.Random(seed).sample(bits, count)
+        bits = random.Random(seed).sample(range(8 * len(raw)), count)
     for bit in bits:
         changed = bytearray(raw)
         changed[bit // 8] ^= 1 << bit % 8
@@ -305,7 +306,7 @@ def test_a_resealed_header_hides_no_key(folder, version, tmp_path):
         keys = [f"{k}{i:02d}" for k in range(2) for i in range(6)]
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
-    for bit in range(8 * 8, 8 * 84):  # zeros follow
+    for bit in thin(range(8 * 8, 8 * 84), 3):  # zeros follow
         changed = bytearray(raw)
         changed[bit // 8] ^= 1 << bit % 8
         index.write_bytes(reseal_header(bytes(changed)))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
+from typing import TypeVar
 
 import pytest
 
 SANITIZED = os.environ.get("FASTSHARD_SANITIZED") == "1"
+LONG = os.environ.get("FASTSHARD_LONG") == "1"  # set by .ci/long
+
+T = TypeVar("T")
 
 not_sanitized = pytest.mark.skipif(SANITIZED, reason="not under a sanitizer")
 
@@ -16,6 +21,11 @@ not_sanitized = pytest.mark.skipif(SANITIZED, reason="not under a sanitizer")
 forks_beside_threads = pytest.mark.skipif(
     SANITIZED, reason="not under a sanitizer: threads beside a fork"
 )
+
+
+def thin(items: Sequence[T], step: int) -> Sequence[T]:
+    """Return every step-th item; all of them if FASTSHARD_LONG=1."""
+    return items if LONG else items[::step]
 
 
 def needs(program: str) -> str:

@@ -16,6 +16,7 @@ import pytest
 
 import fastshard
 from fastshard import ClosedError
+from support.marks import thin
 from support.tars import write_tar
 from support.workers import digest
 
@@ -81,7 +82,7 @@ def test_concurrent_first_uses_agree(many):
 def test_a_shard_closed_under_readers_raises_and_leaves_their_views(many):
     path, data = many
     first = next(iter(data.values()))
-    for _ in range(20):
+    for _ in thin(range(20), 4):
         shard = fastshard.open_shard(path)
         kept = []
 
