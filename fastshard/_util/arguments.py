@@ -89,7 +89,8 @@ class Parser(argparse.ArgumentParser):
             metavar="WHEN",
             choices=("auto", "always", "never"),
             default="auto",
-            help="auto (default: on terminals without NO_COLOR), always or never",
+            help="use colours: auto (default: on terminals without NO_COLOR), always "
+            "or never",
         )
 
     def print_help(self, file: Any = None) -> None:

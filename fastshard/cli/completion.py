@@ -6,7 +6,7 @@ The scripts are static, made by shtab: pressing Tab starts no Python.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import re
 from typing import Any, NoReturn
 
 from fastshard._util.arguments import Parser
@@ -17,6 +17,7 @@ __all__ = ["SHELLS", "ShowCompletion", "make_script"]
 SHELLS = ("bash", "zsh", "fish")
 FILES = {"SOURCE", "FILE"}  # placeholders of arguments that are paths
 FOLDERS = {"DIR", "ROOT"}
+DETAILS = r"[;:]| \("  # end of the part of a help that a menu has room for
 
 
 class ShowCompletion(argparse.Action):
@@ -42,15 +43,22 @@ def make_script(parser: Parser, shell: str) -> str:
         raise UsageError(
             "--completion needs shtab: pip install 'fastshard[completion]'"
         ) from None
-    for action in _list_actions(parser):
-        if action.metavar in FILES:
-            action.complete = shtab.FILE
-        elif action.metavar in FOLDERS:
-            action.complete = shtab.DIRECTORY
-    script: str = shtab.complete(parser, shell)
-    return script
-
-
-def _list_actions(parser: Parser) -> Iterator[Any]:
     for each in parser.walk():
-        yield from each._actions
+        if each.commands is not None:
+            for listed in each.commands._choices_actions:
+                each.commands.choices[listed.dest].description = listed.help
+        actions: list[Any] = each._actions
+        for action in actions:
+            action.help = re.split(DETAILS, action.help or "")[0]
+            if action.metavar in FILES:
+                action.complete = shtab.FILE
+            elif action.metavar in FOLDERS:
+                action.complete = shtab.DIRECTORY
+            elif action.metavar == "COMMAND" and action.choices is None:  # of help
+                action.choices = list(parser.commands.choices)
+            elif not action.option_strings and action.choices is None:
+                action.complete = {"zsh": "_files"}  # without one, no options
+    script: str = shtab.complete(parser, shell)
+    if shell == "zsh":  # shtab 1.13 completes the first of several arguments only
+        script = re.sub(r'^  "\(\*\)::?', '  "*:', script, flags=re.MULTILINE)
+    return script

@@ -75,9 +75,9 @@ def add_index(commands: Commands) -> None:
         "--format",
         choices=("fsi", "json", "idx", "tar.idx", "wids"),
         default="fsi",
-        help="fsi: fastshard's own, which also makes dataset.fsi (default); json: of "
-        "webshart and hfutils; idx: of NVIDIA DALI; tar.idx: of Megatron Energon; "
-        "wids: one shardindex.json for all shards",
+        help="kind of index; fsi (default): fastshard's own, which also makes "
+        "dataset.fsi; json: of webshart and hfutils; idx: of NVIDIA DALI; tar.idx: of "
+        "Megatron Energon; wids: one shardindex.json for all shards",
     )
     parser.add_argument(
         "--out",

@@ -1,14 +1,22 @@
-"""Scripts and commands in processes of their own."""
+"""Scripts and commands in processes of their own, also on a terminal."""
 
 from __future__ import annotations
 
 import os
+import pty
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
+from fcntl import ioctl
 from pathlib import Path
 
 import fastshard
 from support.paths import TESTS
+
+SECONDS = 60  # a command on a terminal may take
 
 
 def run_script(folder: Path, code: str, *args: object, timeout: float = 300) -> str:
@@ -36,3 +44,67 @@ def start(*command: object, **options) -> subprocess.Popen:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     words = [sys.executable, *map(str, command)]
     return subprocess.Popen(words, env=environment(), **pipes, **options)
+
+
+class Terminal:
+    """Process whose stdin, stdout and stderr are a terminal of 80 columns.
+
+    Parameters
+    ----------
+    args : sequence of str
+    env : Mapping of str to str
+        Added to the environment; no colour is asked for, nor forbidden.
+    cwd : path-like, optional
+    """
+
+    def __init__(self, args, env=None, cwd=None):
+        self.end, other = pty.openpty()
+        ioctl(other, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        unset = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+        inherited = {k: v for k, v in os.environ.items() if k not in unset}
+        self.process = subprocess.Popen(
+            list(map(str, args)),
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            cwd=cwd,
+            env=inherited | {"TERM": "xterm", **(env or {})},
+            start_new_session=True,
+        )
+        os.close(other)
+        self.text = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.end)
+
+    def send(self, text):
+        os.write(self.end, text.encode())
+
+    def read_until(self, done, seconds=SECONDS):
+        """Read until `done(text)` or the end of the process; return the text."""
+        deadline = time.monotonic() + seconds
+        while not done(self.text):
+            if time.monotonic() > deadline:
+                raise TimeoutError(self.text)
+            if not select.select([self.end], [], [], 0.1)[0]:
+                continue
+            try:
+                data = os.read(self.end, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not data:
+                break
+            self.text += data.decode("utf-8", "surrogateescape")
+        return self.text
+
+
+def run_in_terminal(*args, **options):
+    """Run a command in a terminal; return its exit status and all it printed."""
+    with Terminal(args, **options) as terminal:
+        text = terminal.read_until(lambda text: False)
+        return terminal.process.wait(SECONDS), text
