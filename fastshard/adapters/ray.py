@@ -114,7 +114,7 @@ def read(
     return rows
 
 
-def decode(batch: dict[str, Any]) -> dict[str, Any]:
+def decode(batch: Any) -> dict[str, Any]:  # of Ray's types a dict of columns
     """Decode the columns of a batch: ``rows.map_batches(decode)``.
 
     Parameters

@@ -128,3 +128,49 @@ def test_a_broken_link_is_found(tmp_path):
     assert "two" not in Links((tmp_path / "a" / "index.html").read_text()).ids
     with pytest.raises(ValueError, match="no address"):
         is_elsewhere("https://nowhere")
+
+
+REPOSITORY = "https://github.com/fastshard/fastshard/blob/main/"
+RAW = "https://raw.githubusercontent.com/fastshard/fastshard/main/"
+README = TREE / "README.md"
+
+
+def markdown_targets(text):
+    """Links and images of Markdown, outside of code."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    inline = re.findall(r"\]\(([^()\s]+)\)", text)
+    return {*inline, *re.findall(r"^\[[^\]]+\]: (\S+)", text, re.MULTILINE)}
+
+
+def test_every_link_of_the_readme_leads_to_a_page_of_the_site_or_a_file(site):
+    folder, pages = site
+    targets = markdown_targets(README.read_text())
+    assert len(targets) > 10
+    for target in targets:
+        # PyPI shows the README: it has no files beside it.
+        assert is_elsewhere(target), target
+        if target.startswith(SITE):
+            path, fragment = resolve(
+                folder, "index.html", "/fastshard/" + target.removeprefix(SITE)
+            )
+            assert path in pages, target
+            assert not fragment or fragment in pages[path].ids, target
+        elif target.startswith((REPOSITORY, RAW)):
+            path = target.removeprefix(REPOSITORY).removeprefix(RAW)
+            assert (TREE / path).is_file(), target
+
+
+def test_links_to_files_of_the_repository_lead_to_files(site):
+    _, pages = site
+    targets = {target for links in pages.values() for target in links.targets}
+    found = [t.partition("#")[0] for t in targets if t.startswith(REPOSITORY)]
+    assert len(found) > 10
+    assert [t for t in found if not (TREE / t.removeprefix(REPOSITORY)).exists()] == []
+
+
+def test_the_readme_is_short_and_keeps_its_two_commands():
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 150
+    commands = [line for line in lines if line.startswith("    ")]
+    for end in ("fastshard demo", "pytest -n auto"):
+        assert any(command.endswith(end) for command in commands)

@@ -158,6 +158,8 @@ def serve(text: str, folder: Path, private: Path) -> Iterator[dict[str, str]]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_XET": "1",
         "AWS_EC2_METADATA_DISABLED": "true",
+        "RAY_ADDRESS": "local",  # a cluster of its own, not that of another test
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     }
     with contextlib.ExitStack() as stack:
         if hosts := sorted(set(HOST.findall(text))):

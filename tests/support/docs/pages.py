@@ -121,7 +121,7 @@ def find_pages(tree: Path = TREE) -> list[Page]:
     own, and so is each Python block of CONTRIBUTING.md.
     """
     pages = [read_page(path) for path in sorted((tree / "docs").rglob("*.md"))]
-    for name in ("CONTRIBUTING.md",):
+    for name in ("README.md", "CONTRIBUTING.md"):
         if (tree / name).exists():
             whole = read_page(tree / name)
             pages += [

@@ -1,4 +1,4 @@
-"""The README's training loops, run as they stand there."""
+"""The training loops of docs/training.md, stopped and started again."""
 
 import json
 import re
@@ -10,8 +10,9 @@ import pytest
 
 import fastshard
 from support.marks import not_sanitized
-from support.paths import README
+from support.paths import TREE
 
+PAGE = TREE / "docs" / "training.md"
 SAMPLES = 300
 
 pytestmark = not_sanitized
@@ -19,7 +20,7 @@ pytestmark = not_sanitized
 
 def code_below(heading: str) -> str:
     """The first Python block below a heading."""
-    text = README.read_text().partition(f"\n### {heading}\n")[2]
+    text = PAGE.read_text().partition(f"\n## {heading}\n")[2]
     found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert found is not None
     return found[1]
@@ -77,7 +78,7 @@ def run(folder, code):
 )
 def test_a_training_loop_goes_on_where_it_was_stopped(train, heading, library, why):
     pytest.importorskip(library, reason=why)
-    if not README.exists():
+    if not PAGE.exists():
         pytest.skip("no source tree")
     code = code_below(heading)
     stopped = run(train, SPY + STOP + code)
