@@ -56,8 +56,8 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
         "AmbiguousKeyError CacheWarning ClosedError FastshardError FieldNotFoundError "
         "FormatError InfoNotFoundError MemberNotFoundError MissingLibraryError "
         "QueryError QueryTimeoutError RaggedError RemoteError RemoteNotFoundError "
-        "SampleNotFoundError ShardNotFoundError StaleIndexError StaleIndexWarning "
-        "StateError WriterLockedError"
+        "RemoteShardNotFoundError SampleNotFoundError ShardNotFoundError "
+        "StaleIndexError StaleIndexWarning StateError WriterLockedError"
     ),
     "fastshard.formats.sample": "Sample Samples",
     "fastshard.formats.tar": "TarShard open_shard",

@@ -39,6 +39,7 @@ from fastshard.errors import QueryTimeoutError as QueryTimeoutError
 from fastshard.errors import RaggedError as RaggedError
 from fastshard.errors import RemoteError as RemoteError
 from fastshard.errors import RemoteNotFoundError as RemoteNotFoundError
+from fastshard.errors import RemoteShardNotFoundError as RemoteShardNotFoundError
 from fastshard.errors import SampleNotFoundError as SampleNotFoundError
 from fastshard.errors import ShardNotFoundError as ShardNotFoundError
 from fastshard.errors import StaleIndexError as StaleIndexError
@@ -73,6 +74,7 @@ __all__ = [
     "RemoteError",
     "RemoteNotFoundError",
     "RemoteOptions",
+    "RemoteShardNotFoundError",
     "Sample",
     "SampleIterator",
     "SampleNotFoundError",

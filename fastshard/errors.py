@@ -7,6 +7,7 @@ expect. An `OSError` of the operating system is passed on unchanged.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
 from fastshard._util.terminal import escape_line
@@ -26,6 +27,7 @@ __all__ = [
     "RaggedError",
     "RemoteError",
     "RemoteNotFoundError",
+    "RemoteShardNotFoundError",
     "SampleNotFoundError",
     "ShardNotFoundError",
     "StaleIndexError",
@@ -93,24 +95,88 @@ class MemberNotFoundError(FastshardError, KeyError):
     where : str
         The shard's path; for a field also the sample.
     near : tuple of str
-        Similar names, the best first; only for samples.
+        Similar names, the best first. They are looked for when they, or the error's
+        text, are first asked for: code that catches the error does not wait.
     """
 
     kind = "member"
 
-    def __init__(self, name: str, where: str, near: tuple[str, ...] = ()) -> None:
-        super().__init__(name, where, *([near] if near else []))
+    def __init__(
+        self,
+        name: str,
+        where: str,
+        near: tuple[str, ...] | Callable[[], tuple[str, ...]] = (),
+    ) -> None:
+        super().__init__(name, where)
         self.name = name
         self.where = where
-        self.near = near
+        self._near = near
+
+    @property
+    def near(self) -> tuple[str, ...]:
+        if callable(self._near):
+            try:
+                self._near = self._near()
+            except Exception:  # the shard is closed, or damaged
+                self._near = ()
+        return self._near
+
+    @near.setter
+    def near(self, names: tuple[str, ...]) -> None:  # as pickles of version 0.1 do
+        self._near = names
 
     def __str__(self) -> str:  # that of KeyError is only the repr of args
-        hint = f"; did you mean {' or '.join(map(repr, self.near))}?" * bool(self.near)
+        hint = HABITS.get(self.name, "") if self.kind == "field" else ""
+        if not hint and self.near:
+            hint = f"; did you mean {' or '.join(map(repr, self.near))}?"
         return escape_line(f"no {self.kind} {self.name!r} in {self.where}{hint}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.where, self.near), _notes_of(self)
 
-class ShardNotFoundError(FastshardError, ValueError):
-    """A dataset has no shard of this name."""
+
+def _notes_of(error: BaseException) -> dict[str, Any]:
+    """Return the attributes of an error that a pickle keeps beside its arguments."""
+    notes = getattr(error, "__notes__", None)
+    return {} if notes is None else {"__notes__": notes}
+
+
+# Fields of other libraries' samples.
+HABITS = {
+    "__key__": "; the key is sample.key",
+    "__url__": "; the path of the shard is sample.shard.path",
+}
+
+
+class ShardNotFoundError(FastshardError, FileNotFoundError, ValueError):
+    """There is no shard: in a dataset, or at all where a source names some.
+
+    Raised for a path that does not exist, a directory, glob or folder of a store
+    without shards, a brace list or a list with missing ones, an empty source; for
+    remote ones it is a `RemoteShardNotFoundError`.
+
+    Attributes
+    ----------
+    reason : str
+    path : str or None
+        The missing shard, or the source without any.
+    """
+
+    def __init__(self, reason: str, path: str | None = None) -> None:
+        where = () if path is None else (path,)
+        OSError.__init__(self, errno.ENOENT, reason, *where)
+        self.reason = reason
+
+    @property
+    def path(self) -> str | None:
+        path: str | None = self.filename
+        return path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, self.path), _notes_of(self)
+
+    def __str__(self) -> str:
+        return escape_line(self.reason)
 
 
 class SampleNotFoundError(MemberNotFoundError):
@@ -196,7 +262,7 @@ class RemoteError(FastshardError, OSError):
         member: str | None = None,
         transient: bool = False,
     ) -> None:
-        super().__init__(self.code, reason, url)
+        OSError.__init__(self, self.code, reason, url)
         self.reason = reason
         self.url = url
         self.status = status
@@ -224,6 +290,15 @@ class RemoteNotFoundError(RemoteError, FileNotFoundError):
     """The remote object does not exist."""
 
     code: int = errno.ENOENT
+
+
+class RemoteShardNotFoundError(RemoteNotFoundError, ShardNotFoundError):
+    """A remote shard does not exist, or a remote folder has no shard."""
+
+    @classmethod
+    def of(cls, error: RemoteError) -> RemoteShardNotFoundError:
+        """Return the error for a shard, or a folder of shards, that is not found."""
+        return cls(error.reason, error.url, error.status, error.attempts)
 
 
 def is_transient(error: BaseException | None) -> bool:

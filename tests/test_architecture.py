@@ -39,6 +39,7 @@ LINE_COLUMNS = 88  # of compiled sources; `ruff` checks those of Python files
 SINGLE_SUBCLASS = {
     "FormatError": "raised by itself",
     "QueryError": "raised by itself",
+    "ShardNotFoundError": "raised by itself",
     "Format": "registered formats, the tests' own among them, derive from it",
     "SampleBase": "compiled look-up; its subclass has the policy of decoding",
     "GroupedSamples": "compiled look-up; its subclass is a Sequence",

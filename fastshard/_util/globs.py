@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from fastshard.errors import FastshardError
+from fastshard.errors import FastshardError, ShardNotFoundError
 
 __all__ = [
     "MAX_WORDS",
@@ -234,21 +234,23 @@ def list_tars(folder: str) -> list[str]:
 
     Raises
     ------
-    FileNotFoundError
+    ShardNotFoundError
         A tar file's name is a dangling link.
     OSError
         The directory cannot be read.
     """
     shards = []
-    for entry in _entries(folder):
-        if entry.name.startswith(".") or not entry.name.endswith(SUFFIX):
-            continue
+    for entry in _entries(folder, _is_tar):
         path = os.path.join(folder, entry.name)
         if entry.is_file():
             shards.append(path)
         elif entry.is_symlink() and not target_exists(path):
-            raise FileNotFoundError(errno.ENOENT, "a dangling link", path)
+            raise ShardNotFoundError(f"{path} is a dangling link", path)
     return sorted(shards, key=natural_key)
+
+
+def _is_tar(name: str) -> bool:
+    return name.endswith(SUFFIX) and not name.startswith(".")
 
 
 def walk_folders(top: str) -> list[str]:
@@ -281,8 +283,8 @@ def _subfolders(folder: str) -> list[tuple[str, bool]]:
     """Return the names of subdirectories, and whether each is a link."""
     found = [
         (entry.name, entry.is_symlink())
-        for entry in _entries(folder)
-        if not entry.name.startswith(".") and _is_folder(entry)
+        for entry in _entries(folder, lambda name: not name.startswith("."))
+        if _is_folder(entry)
     ]
     return sorted(found, key=lambda pair: natural_key(pair[0]))
 
@@ -329,19 +331,20 @@ def _matching(base: str, part: str) -> list[str]:
     if not has_magic(part):
         return []
     matches = re.compile(fnmatch.translate(os.path.normcase(part))).match
-    return [
-        os.path.join(base, entry.name)
-        for entry in _entries(base)
-        if matches(os.path.normcase(entry.name))
-        and (part.startswith(".") or not entry.name.startswith("."))
-    ]
+    hidden = part.startswith(".")
+
+    def is_match(name: str) -> bool:
+        found = matches(os.path.normcase(name)) is not None
+        return found and (hidden or not name.startswith("."))
+
+    return [os.path.join(base, entry.name) for entry in _entries(base, is_match)]
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """Return a directory's entries; none if it does not exist."""
+def _entries(folder: str, is_wanted: Callable[[str], bool]) -> list[os.DirEntry[str]]:
+    """Return a directory's entries of wanted names; none if it does not exist."""
     with (
         suppress(FileNotFoundError, NotADirectoryError),
         os.scandir(folder or os.curdir) as entries,
     ):
-        return list(entries)
+        return [entry for entry in entries if is_wanted(entry.name)]
     return []

@@ -14,6 +14,7 @@ __all__ = [
     "check_names",
     "check_option_names",
     "near_names",
+    "suggest",
 ]
 
 COMPARE_ALL = 256  # names; of a longer sequence only some are compared
@@ -103,7 +104,7 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
         return
     quoted = [f'"{choice}"' for choice in choices]
     valid = ", ".join([*quoted[:-2], " or ".join(quoted[-2:])])
-    raise ValueError(f"{name} must be {valid}, got {value!r}{_suggest(value, choices)}")
+    raise ValueError(f"{name} must be {valid}, got {value!r}{suggest(value, choices)}")
 
 
 def check_index(index: str) -> None:
@@ -123,7 +124,7 @@ def check_index(index: str) -> None:
         return
     raise ValueError(
         'index must be "auto", "none", "rebuild" or an existing path, got '
-        f"{index!r}{_suggest(index, INDEXES)}"
+        f"{index!r}{suggest(index, INDEXES)}"
     )
 
 
@@ -138,7 +139,7 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     valid = list(valid)
     for name in given:
         if name not in valid:
-            hint = _suggest(name, valid, "=")
+            hint = suggest(name, valid, "=")
             hint = hint or f": it takes {', '.join(f'{k}=' for k in sorted(valid))}"
             raise TypeError(f"{call}() has no argument {name}={hint}")
 
@@ -168,7 +169,7 @@ def check_option_names(call: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
-def _suggest(value: object, choices: Iterable[str], suffix: str = "") -> str:
+def suggest(value: object, choices: Iterable[str], suffix: str = "") -> str:
     """Return the end of a message that suggests a similar choice, or ""."""
     from difflib import get_close_matches  # takes 5 ms to import
 

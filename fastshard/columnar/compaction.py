@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 
-from fastshard.columnar.schema import is_columnar
+from fastshard.columnar.schema import INDEX_NAME, is_columnar
 from fastshard.columnar.write.column import Column
 from fastshard.columnar.write.rewrite import Compaction
 from fastshard.columnar.write.writer import ShardedDatasetWriter
+from fastshard.dataset.not_found import unmarked_error
 
 __all__ = ["Compaction", "compact"]
 
@@ -32,8 +32,8 @@ def compact(root: str | os.PathLike[str]) -> Compaction:
 
     Raises
     ------
-    FileNotFoundError
-        There is no columnar dataset.
+    ShardNotFoundError
+        There is no columnar dataset (a `FileNotFoundError`).
     WriterLockedError
         Another process writes to it (a `BlockingIOError`).
     FormatError
@@ -56,7 +56,7 @@ def compact(root: str | os.PathLike[str]) -> Compaction:
     """
     name = os.fsdecode(root)
     if not is_columnar(name):
-        raise FileNotFoundError(errno.ENOENT, "no columnar dataset", name)
+        raise unmarked_error(name, "columnar", INDEX_NAME)
     with ShardedDatasetWriter(name) as writer:
         columns = writer._transaction.columns.values()
         limits = (_max_members(writer.conn, column) for column in columns)

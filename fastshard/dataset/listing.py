@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -24,7 +21,21 @@ from fastshard._util.globs import (
     natural_key,
     target_exists,
 )
-from fastshard.errors import FastshardError, FormatError
+from fastshard.dataset.not_found import (
+    Tally,
+    describe_local,
+    folder_error,
+    glob_error,
+    missing_error,
+)
+from fastshard.errors import (
+    FastshardError,
+    FormatError,
+    RemoteNotFoundError,
+    RemoteShardNotFoundError,
+    ShardNotFoundError,
+)
+from fastshard.formats.foreign import describe_file
 from fastshard.index.dataset_file import NAME, DatasetIndex
 from fastshard.index.wids import read_wids
 from fastshard.remote.file import open_remote, read_remote, transport_for
@@ -58,8 +69,6 @@ Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 URL_SEPARATOR = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*://)")  # not of an IPv6 host
 SIDECARS = (".fsi", ".json", ".idx", ".index", ".index.sqlite")  # skipped by globs
-MAX_NAMES = 3  # in a message
-MAX_FOLDERS = 1000  # searched for a hint
 
 
 class Location(NamedTuple):
@@ -102,7 +111,7 @@ def parse_source(source: Source) -> Location:
     ------
     TypeError
         The source, or an item of it, is of another type.
-    ValueError
+    ShardNotFoundError
         A sequence is empty.
     """
     if isinstance(source, str | os.PathLike):
@@ -119,7 +128,9 @@ def parse_source(source: Source) -> Location:
         )
     found = tuple(part for item in source for part in _parse_item(item))
     if not found:
-        raise ValueError("a source must name at least one shard, got an empty sequence")
+        raise ShardNotFoundError(
+            "a source must name at least one shard, got an empty sequence"
+        )
     return Location("list", found)
 
 
@@ -159,7 +170,7 @@ def list_remote(source: str | Url, settings: Settings) -> Iterator[ListedShard]:
 
     Raises
     ------
-    FastshardError
+    RemoteShardNotFoundError
         There are no shards.
     RemoteError
         The URL cannot be read.
@@ -174,7 +185,13 @@ def list_remote(source: str | Url, settings: Settings) -> Iterator[ListedShard]:
         elif source.scheme in HTTP:
             yield from _read_dataset_index(Url(word + source.query), settings)
         else:
-            for url in _list_folder_url(word, settings):
+            try:
+                urls = _list_folder_url(word, settings)
+            except RemoteNotFoundError as error:
+                if isinstance(error, ShardNotFoundError):
+                    raise
+                raise RemoteShardNotFoundError.of(error) from error
+            for url in urls:
                 yield ListedShard(url, is_remote=True)
 
 
@@ -187,10 +204,13 @@ def _read_dataset_index(url: Url, settings: Settings) -> Iterator[ListedShard]:
     whole = url if url.base.endswith("/" + NAME) else Url(join_url(url.text, NAME))
     try:
         file = open_remote(whole, settings)
-    except FileNotFoundError:
-        raise FastshardError(
-            f"{url.redacted} is neither a shard ({SUFFIX}) nor a folder with a {NAME}; "
-            "HTTP lists no folders, so that an index must list the shards"
+    except RemoteNotFoundError as error:
+        raise RemoteShardNotFoundError(
+            f"neither a shard ({SUFFIX}) nor a folder with a {NAME}; HTTP lists no "
+            "folders: name the shards by a brace list, or make that index by "
+            "`fastshard index`",
+            url.redacted,
+            error.status,
         ) from None
     folder = folder_of(whole.text)
     for shard in DatasetIndex(file.path, file=file).shards:
@@ -229,15 +249,28 @@ def _list_folder_url(word: str, settings: Settings) -> list[str]:
         magic = next(i for i, part in enumerate(fixed) if has_magic(part))
         fixed = fixed[:magic]
     folder = f"{scheme}://{'/'.join(fixed)}"
-    shards = [url for url in lister.list(folder) if url.endswith(SUFFIX)]
+    tally = Tally()
+    listed = tally.watch(lister.list(folder))
+    shards = [url for url in listed if url.endswith(SUFFIX)]
+    found = shards
     if has_magic(pattern):
         depth = pattern.count("/")
         shards = [url for url in shards if _matches(url, scheme, pattern, depth)]
     elif not below:
         shards = [url for url in shards if folder_of(url) == folder]
     if not shards:
-        raise FastshardError(f"{redact(word)} has no shard ({SUFFIX})")
+        raise RemoteShardNotFoundError(
+            f"no shard ({SUFFIX}): {_advise_remote(tally, found, folder)}", redact(word)
+        )
     return sorted(shards, key=natural_key)
+
+
+def _advise_remote(tally: Tally, shards: list[str], folder: str) -> str:
+    """Return what a listing without the wanted shards has, and what to do."""
+    if not shards:
+        return tally.advise(is_local=False)
+    shown = ", ".join(redact(url) for url in sorted(shards, key=natural_key)[:3])
+    return f"the folder has other ones: {shown}; `{redact(folder)}/**` takes all"
 
 
 def _matches(url: str, scheme: str, pattern: str, depth: int) -> bool:
@@ -283,21 +316,22 @@ def list_shards(
 
     Raises
     ------
-    FileNotFoundError
-        Shards are missing; the error has the first path and their number.
+    ShardNotFoundError
+        Shards are missing: the error has the first path and their number. Or the
+        source is empty, or a directory, glob or URL without a shard.
     FastshardError
-        A directory or a glob has no shard, a file is not a shard or is listed
-        twice, a brace list is too long, or local and remote shards are mixed.
+        A file is not a shard or is listed twice, a brace list is too long, or local
+        and remote shards are mixed.
     FormatError
         A ``.json`` is not a wids index.
-    ValueError, TypeError
-        The source is empty, or of another type.
+    TypeError
+        The source is of another type.
     OSError
         A directory cannot be read.
     """
     location = source if isinstance(source, Location) else parse_source(source)
     if "" in location.parts:
-        raise ValueError("a source must not have an empty path")
+        raise ShardNotFoundError("a source must not be, or have, an empty path")
     settings = remote or location.settings({})
     if location.kind == "folder":
         shards = list(map(ListedShard, _list_folder(str(location.parts[0]))))
@@ -315,8 +349,9 @@ def list_shards(
         name = shard.path.partition("?")[0] if shard.is_remote else shard.path
         if not name.endswith(SUFFIX):
             raise FastshardError(
-                f"{redact(shard.path)} is not a shard: shards are uncompressed "
-                f"{SUFFIX} files"
+                describe_file(redact(shard.path))
+                if shard.is_remote
+                else describe_local(shard.path)
             )
     paths = [shard.path for shard in shards]
     _check_unique(paths, is_remote=not local)
@@ -337,7 +372,9 @@ def _resolve(part: str | Url, settings: Settings) -> Iterator[ListedShard]:
     if "::" in part:
         for piece in part.split("::"):
             if not piece:
-                raise ValueError("a source must not have an empty path between ::")
+                raise ShardNotFoundError(
+                    "a source must not have an empty path between ::"
+                )
             yield from _resolve(parse_path_or_url(piece), settings)
         return
     local = _strip_scheme(part)
@@ -366,31 +403,9 @@ def _list_existing(path: str, settings: Settings) -> Iterator[ListedShard]:
 def _list_folder(folder: str) -> list[str]:
     """List the shards in a directory."""
     shards = list_tars(folder)
-    if shards:
-        return shards
-    below = list(itertools.islice(_folders_with_shards(folder), MAX_NAMES))
-    if not below:
-        raise FastshardError(f"{folder} has no shard ({SUFFIX})")
-    pattern = os.path.join(folder, "**")
-    raise FastshardError(
-        f"{folder} has no shard ({SUFFIX}), but directories below it have: "
-        f"{', '.join(below)}; open {pattern} or one of them"
-    )
-
-
-def _folders_with_shards(folder: str) -> Iterator[str]:
-    """Find directories for a message; skip unreadable ones."""
-    waiting = [folder]
-    for _ in range(MAX_FOLDERS):
-        if not waiting:
-            return
-        current = waiting.pop(0)
-        with suppress(OSError), os.scandir(current) as entries:
-            inside = sorted(entries, key=lambda entry: natural_key(entry.name))
-            listed = [entry for entry in inside if not entry.name.startswith(".")]
-            if any(e.name.endswith(SUFFIX) and e.is_file() for e in listed):
-                yield current
-            waiting += [e.path for e in listed if e.is_dir(follow_symlinks=False)]
+    if not shards:
+        raise folder_error(folder)
+    return shards
 
 
 def _list_glob(pattern: str) -> list[str]:
@@ -398,14 +413,12 @@ def _list_glob(pattern: str) -> list[str]:
     if os.path.basename(pattern.rstrip("/" + os.sep)) == "**":
         shards = [path for folder in glob(pattern) for path in list_tars(folder)]
         if not shards:
-            raise FastshardError(f"{pattern} has no shard ({SUFFIX})")
+            raise glob_error(pattern)
         return sorted(shards, key=natural_key)
     found = [path for path in glob(pattern) if not path.endswith(SIDECARS)]
     shards = [path for path in found if not os.path.isdir(path)]
     if not shards:
-        below = os.path.join(pattern, f"*{SUFFIX}")
-        hint = f", only directories; open {below}" if found else ""
-        raise FastshardError(f"{pattern} matches no shard ({SUFFIX}){hint}")
+        raise glob_error(pattern, found)
     return shards
 
 
@@ -424,7 +437,7 @@ def _read_wids(path: str, settings: Settings) -> list[ListedShard]:
         name = os.path.join(os.path.dirname(path), _strip_scheme(url))
         shards.append(ListedShard(name, listed.nsamples))
     if not shards:
-        raise FastshardError(f"{path} lists no shard")
+        raise ShardNotFoundError(f"{path} lists no shard", path)
     return shards
 
 
@@ -460,17 +473,10 @@ def _strip_scheme(item: str) -> str:
 
 
 def _check_present(paths: list[str]) -> None:
-    """Raise FileNotFoundError if a shard does not exist."""
+    """Raise ShardNotFoundError if a shard does not exist."""
     missing = [path for path in paths if not target_exists(path)]
-    if len(missing) == 1:
-        raise FileNotFoundError(errno.ENOENT, "no such shard", missing[0])
     if missing:
-        names = ", ".join(missing[:MAX_NAMES]) + (
-            ", ..." if len(missing) > MAX_NAMES else ""
-        )
-        raise FileNotFoundError(
-            errno.ENOENT, f"{len(missing):,} of {len(paths):,} shards missing: {names}"
-        )
+        raise missing_error(missing, len(paths))
 
 
 def _check_unique(paths: list[str], *, is_remote: bool) -> None:

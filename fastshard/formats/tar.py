@@ -20,8 +20,17 @@ from fastshard._core.io.source import (
 )
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.table.grouping import Grouping
+from fastshard._util.hints import suggest_path
 from fastshard._util.options import check_choice, check_index, check_names
-from fastshard.errors import FastshardError, FormatError, StaleIndexError
+from fastshard.errors import (
+    FastshardError,
+    FormatError,
+    RemoteNotFoundError,
+    RemoteShardNotFoundError,
+    ShardNotFoundError,
+    StaleIndexError,
+)
+from fastshard.formats.foreign import HEAD, describe_head, detect_compression
 from fastshard.formats.sample import Sample, Samples
 from fastshard.index.contents import Contents, FileIdentity
 from fastshard.index.freshness import (
@@ -63,14 +72,6 @@ ShardMode: TypeAlias = Mode | Literal["remote"]
 KeyRule = Literal["first", "last"]
 IndexFormat = Literal["fsi", "json", "idx", "tar.idx"]
 Progress = Callable[[int], object]
-
-COMPRESSED = {  # first bytes of compressed files
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x04\x22\x4d\x18": "lz4",
-}
 
 
 class TarOptions(NamedTuple):
@@ -510,10 +511,14 @@ def open_shard(
     location = parse_path_or_url(name) if isinstance(name, str) else path
     settings = make_settings(remote, [location]) if isinstance(location, Url) else None
     where = os.fspath(index)
-    return open_tar(
-        location,
-        TarOptions(where, mode, key, lower, prefetch, check_size, settings),
-    )
+    options = TarOptions(where, mode, key, lower, prefetch, check_size, settings)
+    try:
+        return open_tar(location, options)
+    except RemoteShardNotFoundError:
+        raise
+    except ShardNotFoundError as error:
+        reason = error.reason + suggest_path(error.path or "")
+        raise ShardNotFoundError(reason, error.path) from None
 
 
 def open_tar(
@@ -571,7 +576,10 @@ def open_local_tar(
     index: str | Url = options.index_source
     if isinstance(index, str) and index != "auto":
         index = parse_path_or_url(index)
-    file = LocalFile(name)
+    try:
+        file = LocalFile(name)
+    except FileNotFoundError:
+        raise ShardNotFoundError(f"{name} does not exist", name) from None
     try:
         if isinstance(index, Url):
             found = _read_contents(index, file, rule, options.remote)
@@ -631,7 +639,10 @@ def open_remote_tar(
     index: str | Url = options.index_source
     if isinstance(index, str) and index not in ("auto", "none", "rebuild"):
         index = parse_path_or_url(index)
-    file = open_remote(url, settings)
+    try:
+        file = open_remote(url, settings)
+    except RemoteNotFoundError as error:
+        raise RemoteShardNotFoundError.of(error) from error
     rule = {"last_dot": options.key == "last", "lower": options.lower}
     contents = find_contents(file, index, progress, **rule)
     source = _map_cached_file(file, ring) or RemoteSource(file)
@@ -732,12 +743,11 @@ def _has_only_grown(file: LocalFile, table: ExtentTable) -> bool:
 
 
 def _check_uncompressed(file: LocalFile) -> None:
-    """Raise FormatError if the file begins as a compressed one."""
-    head = PreadSource(file).read(0, min(file.nbytes, 8))
-    for magic, name in COMPRESSED.items():
-        if head.startswith(magic):
-            raise FormatError(
-                f"compressed with {name}; decompress the tar, for it is mapped",
-                file.path,
-                0,
-            )
+    """Raise FormatError if the file begins as a compressed or another one."""
+    head = PreadSource(file).read(0, min(file.nbytes, HEAD))
+    compression = detect_compression(head)
+    if compression is not None:
+        raise FormatError(compression.advise(file.path), file.path, 0)
+    kind = describe_head(head)
+    if kind is not None:
+        raise FormatError(f"expected a tar, got {kind}", file.path, 0)

@@ -55,6 +55,22 @@ def server(folder):
         yield server
 
 
+def test_what_http_does_not_have_is_a_shard_that_is_not_found(server):
+    for path, words in (
+        ("/d/none.tar", "status 404"),
+        ("/none", "neither a shard .* brace list.*status 404"),
+    ):
+        with pytest.raises(fastshard.ShardNotFoundError, match=words) as caught:
+            len(fastshard.open(server.url + path))
+        error = caught.value
+        assert isinstance(error, fastshard.RemoteNotFoundError)
+        assert error.path == error.url
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again)) == (type(error), str(error))
+    with pytest.raises(fastshard.RemoteShardNotFoundError):
+        fastshard.open_shard(server.url + "/d/none.tar")
+
+
 @pytest.fixture
 def indexed(server, folder, tmp_path):
     """Serve a ``dataset.fsi``, and an index beside each shard."""

@@ -223,6 +223,7 @@ def test_a_refusal_says_how_to_get_access(hub, repo, path):
 def test_missing_files_and_datasets(hub, source, words):
     with pytest.raises(fastshard.RemoteNotFoundError, match=words) as caught:
         texts(open_dataset(hub, source, token=SECRET))
+    assert isinstance(caught.value, fastshard.RemoteShardNotFoundError)
     assert isinstance(caught.value, FileNotFoundError)
     assert caught.value.status == 404
     assert "?" not in caught.value.url
@@ -230,7 +231,14 @@ def test_missing_files_and_datasets(hub, source, words):
 
 def test_a_folder_without_shards(hub):
     hub.repos[REPO]["docs/a.md"] = b""
-    with pytest.raises(FastshardError, match="no shard"):
+    with pytest.raises(FastshardError, match=r"no shard.* it has 1 md file") as caught:
+        open_dataset(hub, f"{SOURCE}/docs")
+    assert isinstance(caught.value, fastshard.ShardNotFoundError)
+    hub.repos[REPO]["docs/a.tar.gz"] = b""
+    with pytest.raises(fastshard.ShardNotFoundError, match="compressed with gzip"):
+        open_dataset(hub, f"{SOURCE}/docs")
+    hub.repos[REPO]["docs/train/0.tar"] = b""
+    with pytest.raises(fastshard.ShardNotFoundError, match=r"docs/\*\*` takes all"):
         open_dataset(hub, f"{SOURCE}/docs")
 
 

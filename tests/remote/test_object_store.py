@@ -196,10 +196,13 @@ def test_missing_objects_and_buckets(bucket):
             open_remote(url, bucket.settings())
         assert caught.value.url == url
         assert isinstance(caught.value, FileNotFoundError)
-    with pytest.raises(FastshardError, match="no shard"):
-        fastshard.open(bucket.url("none"), store=bucket.options)
-    with pytest.raises(RemoteNotFoundError):
+    bucket.put("pictures/a.jpg", b"")
+    for folder, words in (("none", "it is empty"), ("pictures", "1 jpg file: make")):
+        with pytest.raises(fastshard.ShardNotFoundError, match=words):
+            fastshard.open(bucket.url(folder), store=bucket.options)
+    with pytest.raises(RemoteNotFoundError) as caught:
         fastshard.open("s3://no-such-bucket/none", store=bucket.options)
+    assert isinstance(caught.value, fastshard.ShardNotFoundError)
 
 
 @pytest.mark.parametrize("key", ["a//b.tar", "/a.tar", "a/../b.tar", "./a.tar", ""])

@@ -17,9 +17,14 @@ from fastshard.adapters.webshart.listing import (
     find_with_remote_indexes,
     url_of,
 )
-from fastshard.errors import FastshardError
+from fastshard.errors import (
+    FastshardError,
+    RemoteNotFoundError,
+    RemoteShardNotFoundError,
+    ShardNotFoundError,
+)
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
-from fastshard.remote.urls import normalize_url, origin_of
+from fastshard.remote.urls import normalize_url, origin_of, redact
 
 __all__ = [
     "DiscoveredDataset",
@@ -74,10 +79,8 @@ def discover_dataset(
 
     Raises
     ------
-    FastshardError
-        There are no shards.
-    FileNotFoundError
-        The directory or the dataset does not exist.
+    ShardNotFoundError
+        There are no shards, or the directory or the dataset does not exist.
     RemoteError
         The source cannot be listed.
     TypeError
@@ -96,9 +99,11 @@ def discover_dataset(
     indexes = None if metadata_path is None else url_of(metadata_path)
     if root is not None:
         settings = _settings(root, hf_token, remote)
-        found = find_remote(
-            root, subfolder, indexes or metadata_path, strict_index, settings
-        )
+        preferred = indexes or metadata_path
+        try:
+            found = find_remote(root, subfolder, preferred, strict_index, settings)
+        except RemoteNotFoundError as error:
+            raise RemoteShardNotFoundError.of(error) from error
     elif indexes is not None:
         settings = _settings(indexes, hf_token, remote)
         found = find_with_remote_indexes(
@@ -107,7 +112,10 @@ def discover_dataset(
     else:
         found = find_local(path, subfolder, metadata_path, strict_index)
     if not found.shards:
-        raise FastshardError(f"No shards found in dataset {path}")
+        reason = f"No shards found in dataset {path}"
+        if root is not None:
+            raise RemoteShardNotFoundError(reason, redact(root))
+        raise ShardNotFoundError(reason, path)
     return DiscoveredDataset(found._replace(name=path))
 
 

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from fastshard._util.hints import suggest_path
 from fastshard.adapters.webshart.index import find_local_index
 from fastshard.dataset.listing import list_remote
-from fastshard.errors import FastshardError
+from fastshard.errors import FastshardError, ShardNotFoundError
 from fastshard.index.dataset_file import NAME
 from fastshard.index.remote_sidecar import remote_sidecar_path
 from fastshard.index.sidecar import FORMATS, SEARCHED, sidecar_path
@@ -116,7 +117,8 @@ def find_local(
     """Find the shards below a directory."""
     for folder in (root, metadata):
         if folder is not None and not os.path.isdir(folder):
-            raise FileNotFoundError(2, "no such directory", folder)
+            reason = f"no such directory: {folder}{suggest_path(folder)}"
+            raise ShardNotFoundError(reason, folder)
     index = "auto" if metadata is None else metadata
     below = root if subfolder is None else os.path.join(root, subfolder)
     names = sorted(_names_below(below, root))

@@ -13,7 +13,8 @@ from fastshard.columnar.read.lookup import Metadata, RowLookup, SampleKeys
 from fastshard.columnar.read.query import Params, query, query_ids
 from fastshard.columnar.read.sequence import Arrays, ArraySequence
 from fastshard.columnar.read.snapshot import Snapshot
-from fastshard.columnar.schema import quote_name
+from fastshard.columnar.schema import INDEX_NAME, quote_name
+from fastshard.dataset.not_found import unmarked_error
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import FastshardError
 from fastshard.formats.tar import Mode
@@ -66,8 +67,8 @@ class ShardedDatasetReader:
 
     Raises
     ------
-    FileNotFoundError
-        The directory has no ``index.sqlite``.
+    ShardNotFoundError
+        The directory has no ``index.sqlite`` (a `FileNotFoundError`).
     FormatError
         The index is not that of a columnar dataset.
     OSError
@@ -114,9 +115,11 @@ class ShardedDatasetReader:
             from fastshard.columnar.read.objects import unpickle_array
 
             unpickle = unpickle_array
-        self._snapshot = Snapshot(
-            self.root, mode, ring=self._ring, keep_shards=cache_tars, unpickle=unpickle
-        )
+        options: dict[str, Any] = {"ring": self._ring, "keep_shards": cache_tars}
+        try:
+            self._snapshot = Snapshot(self.root, mode, unpickle=unpickle, **options)
+        except FileNotFoundError:
+            raise unmarked_error(self.root, "columnar", INDEX_NAME) from None
         self._lookup = RowLookup(self._snapshot)
 
     @property

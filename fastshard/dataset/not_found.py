@@ -1,0 +1,331 @@
+"""Errors for sources without shards: what is there instead, and what to do.
+
+All searches are bounded, in entries and in time: a directory may have millions of
+files, and lie on a network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from time import monotonic
+
+from fastshard._util.globs import SUFFIX, has_magic, natural_key
+from fastshard._util.hints import suggest_path
+from fastshard.errors import ShardNotFoundError
+from fastshard.formats.foreign import (
+    HEAD,
+    compression_of,
+    describe_file,
+    describe_head,
+    is_tar_head,
+    suffix_of,
+)
+
+__all__ = [
+    "Tally",
+    "describe_local",
+    "folder_error",
+    "glob_error",
+    "missing_error",
+    "unmarked_error",
+]
+
+MAX_ENTRIES = 100_000
+MAX_FOLDERS = 1000
+MAX_SECONDS = 1.0
+MAX_NAMES = 3  # in a message
+MAX_SNIFFED = 4  # files whose first bytes are read
+
+MAKE_SHARDS = "make shards with fastshard.ShardWriter (docs: making shards)"
+INDEXES = (".fsi", ".idx", ".tar.idx", ".tar.index")
+MOSAICML = "a dataset of MosaicML Streaming"
+HUGGING_FACE = "a Hugging Face dataset"
+KINDS = {  # by suffix: what a directory with such files is, and how to read it
+    ".mds": (MOSAICML, "read it with the streaming library"),
+    ".parquet": (HUGGING_FACE, "read it with the datasets library"),
+    ".arrow": (HUGGING_FACE, "read it with the datasets library"),
+    ".mdb": ("an LMDB database", "read it with lmdb"),
+    ".lmdb": ("an LMDB database", "read it with lmdb"),
+    ".tfrecord": ("a dataset of TFRecord files", "read it with tensorflow"),
+    ".tfrecords": ("a dataset of TFRecord files", "read it with tensorflow"),
+    ".h5": ("a dataset of HDF5 files", "read it with h5py"),
+    ".hdf5": ("a dataset of HDF5 files", "read it with h5py"),
+    ".beton": ("an FFCV dataset", "read it with ffcv"),
+    ".zip": ("a dataset of zip archives", "unzip them"),
+}
+
+
+class Tally:
+    """Counts of files by suffix.
+
+    Attributes
+    ----------
+    total : int
+        Number of files, hidden ones not counted.
+    is_cut : bool
+        Whether there may be more.
+    folders : list of str
+        The directories with shards, at most `MAX_NAMES`.
+    depth : int
+        Number of directories below the first that have files.
+    is_flat : bool
+        Whether the first has files.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.is_cut = False
+        self.folders: list[str] = []
+        self.depth = 0
+        self.is_flat = False
+        self.hidden: list[str] = []  # tars
+        self._suffixes: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = {}
+
+    def add(self, path: str) -> None:
+        """Count a file."""
+        name = path.rpartition("/")[2] if os.sep == "/" else os.path.basename(path)
+        suffix = suffix_of(name)
+        if name.startswith("."):
+            if suffix == SUFFIX and len(self.hidden) < MAX_NAMES:
+                self.hidden.append(path)
+            return
+        self.total += 1
+        self._suffixes[suffix] += 1
+        examples = self._examples.setdefault(suffix, [])
+        if len(examples) < MAX_NAMES:
+            examples.append(path)
+
+    def watch(self, paths: Iterable[str]) -> Iterator[str]:
+        """Yield paths, and count the first `MAX_ENTRIES`."""
+        for path in paths:
+            if self.total < MAX_ENTRIES:
+                self.add(path)
+            else:
+                self.is_cut = True
+            yield path
+
+    def counts(self) -> list[tuple[str, int]]:
+        """Return suffixes and their numbers of files, the most common first."""
+        return self._suffixes.most_common()
+
+    def examples(self, suffix: str) -> list[str]:
+        """Return up to `MAX_NAMES` paths of files with a suffix."""
+        return sorted(self._examples.get(suffix, ()), key=natural_key)
+
+    def describe(self) -> str:
+        """Return the counts as text: ``3,000 jpg and 3,000 txt files``."""
+        common = self.counts()
+        if self.is_cut:
+            most = ", ".join(_name(suffix) for suffix, _ in common[:2])
+            return f"more than {self.total:,} files, most of them {most}"
+        parts = [f"{count:,} {_name(suffix)}" for suffix, count in common[:MAX_NAMES]]
+        rest = sum(count for _, count in common[MAX_NAMES:])
+        parts += [f"{rest:,} other"] * bool(rest)
+        last = f" and {parts.pop()}" if len(parts) > 1 else ""
+        text = ", ".join(parts) + last + (" file" if self.total == 1 else " files")
+        where = f" in {self.depth:,} director{'y' if self.depth == 1 else 'ies'} below"
+        return text if self.is_flat or not self.depth else text + where
+
+    def advise(self, is_local: bool = True) -> str:
+        """Return what the files are, and what to do; no file is a shard."""
+        for advice in (self._advise_compressed, self._advise_kind):
+            text = advice()
+            if text:
+                return text
+        if not self.total:
+            if self.hidden:
+                return f"names that begin with a dot are skipped: {self.hidden[0]}"
+            return "it is empty"
+        if is_local:
+            text = self._advise_contents()
+            if text:
+                return text
+        if all(suffix in INDEXES for suffix, _ in self.counts()):
+            return (
+                f"it has {self.describe()}, indexes without their shards: open the "
+                "directory of the shards with index=, or copy the shards here"
+            )
+        return f"it has {self.describe()}: {MAKE_SHARDS}"
+
+    def _advise_compressed(self) -> str:
+        for suffix, count in self.counts():
+            example = self.examples(suffix)[0]
+            found = compression_of(example)
+            if found is not None:
+                return f"{count:,} {_name(suffix)}, {found.advise(example)}"
+        return ""
+
+    def _advise_kind(self) -> str:
+        for suffix, count in self.counts():
+            kind, advice = KINDS.get(suffix, ("", ""))
+            if kind:
+                files = f"{count:,} {_name(suffix)} {'file' if count == 1 else 'files'}"
+                return (
+                    f"it is {kind} ({files}), which fastshard does not read: {advice}, "
+                    f"and {MAKE_SHARDS}"
+                )
+        return ""
+
+    def _advise_contents(self) -> str:
+        """Advise by the first bytes of a few local files."""
+        for path in self.examples(".json"):
+            head = _read_head(path, 4096)
+            if b'"shardlist"' in head:
+                return f"{path} is a wids index: open that file"
+            if os.path.basename(path) == "index.json" and b'"shards"' in head:
+                return (
+                    f"it has an index.json of {MOSAICML}, which fastshard does not "
+                    f"read: read it with the streaming library, and {MAKE_SHARDS}"
+                )
+        for suffix, count in self.counts()[:MAX_SNIFFED]:
+            path = self.examples(suffix)[0]
+            head = _read_head(path)
+            if is_tar_head(head):
+                files = "file" if count == 1 else "files"
+                return (
+                    f"it has {count:,} {_name(suffix)} {files}, and {path} is a tar: "
+                    f"rename tars to end in {SUFFIX}"
+                )
+            kind = describe_head(head)
+            if kind and "LFS" in kind:
+                return f"{path} is {kind}"
+        return ""
+
+
+def _name(suffix: str) -> str:
+    return suffix[1:] or "unnamed-type"
+
+
+def _read_head(path: str, size: int = HEAD) -> bytes:
+    """Return the first bytes of a regular file, b"" if it cannot be read."""
+    with suppress(OSError):
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                return file.read(size)
+    return b""
+
+
+def _tally_folder(folder: str) -> Tally:
+    """Count the files in a directory, and if there are none those below it.
+
+    Directories that cannot be read are skipped.
+    """
+    tally = Tally()
+    deadline = monotonic() + MAX_SECONDS
+    waiting = deque([folder])
+    entries = folders = 0
+    while waiting and not tally.is_cut:
+        current = waiting.popleft()
+        folders += 1
+        if folders > MAX_FOLDERS:
+            tally.is_cut = bool(tally.total)
+            break
+        has_files = has_shards = False
+        below: list[str] = []
+        with suppress(OSError), os.scandir(current or os.curdir) as found:
+            for entry in found:
+                entries += 1
+                is_late = entries % 256 == 0 and monotonic() > deadline
+                if entries > MAX_ENTRIES or is_late:
+                    tally.is_cut = True
+                    break
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith("."):
+                        below.append(entry.path)
+                    continue
+                tally.add(entry.path)
+                has_files = True
+                has_shards |= entry.name.endswith(SUFFIX) and entry.name[0] != "."
+        if has_shards and len(tally.folders) <= MAX_NAMES:
+            tally.folders.append(current)
+        if has_files:
+            is_top = current == folder
+            tally.is_flat |= is_top
+            tally.depth += not is_top
+        waiting += sorted(below, key=natural_key)
+    return tally
+
+
+def folder_error(folder: str) -> ShardNotFoundError:
+    """Return the error for a directory without shards."""
+    tally = _tally_folder(folder)
+    below = [found for found in tally.folders if found != folder]
+    if below:
+        names = ", ".join(below[:MAX_NAMES]) + (
+            ", ..." if len(below) > MAX_NAMES else ""
+        )
+        pattern = os.path.join(folder, "**")
+        reason = (
+            f"{folder} has no shard ({SUFFIX}), but directories below it have: "
+            f"{names}; open {pattern} or one of them"
+        )
+    else:
+        reason = f"{folder} has no shard ({SUFFIX}): {tally.advise()}"
+    return ShardNotFoundError(reason, folder)
+
+
+def glob_error(pattern: str, folders: Iterable[str] = ()) -> ShardNotFoundError:
+    """Return the error for a glob that matches no shard, only some directories."""
+    reason = f"{pattern} matches no shard ({SUFFIX})"
+    if any(folders):
+        below = os.path.join(pattern, f"*{SUFFIX}")
+        return ShardNotFoundError(f"{reason}, only directories; open {below}", pattern)
+    parts = pattern.split("/") if os.sep == "/" else pattern.split(os.sep)
+    fixed = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
+    folder = os.sep.join(parts[:fixed]) or (os.sep if pattern[:1] == os.sep else "")
+    if not os.path.isdir(folder or os.curdir):
+        return ShardNotFoundError(f"{reason}: {_describe_missing(folder)}", pattern)
+    tally = _tally_folder(folder)
+    name = folder or "the current directory"
+    if tally.folders:
+        shown = ", ".join(tally.examples(SUFFIX))
+        return ShardNotFoundError(f"{reason}; {name} has other ones: {shown}", pattern)
+    return ShardNotFoundError(f"{reason}; {name}: {tally.advise()}", pattern)
+
+
+def missing_error(missing: list[str], count: int) -> ShardNotFoundError:
+    """Return the error for paths that do not exist, of `count` in total."""
+    first = missing[0]
+    if len(missing) == 1 and count == 1:
+        return ShardNotFoundError(_describe_missing(first), first)
+    names = ", ".join(missing[:MAX_NAMES]) + (
+        ", ..." if len(missing) > MAX_NAMES else ""
+    )
+    reason = f"{len(missing):,} of {count:,} shards missing: {names}"
+    return ShardNotFoundError(f"{reason}{suggest_path(first)}", first)
+
+
+def _describe_missing(path: str) -> str:
+    """Return that a path does not exist, and what does."""
+    return f"{path} does not exist{suggest_path(path)}"
+
+
+def unmarked_error(root: str, kind: str, mark: str) -> ShardNotFoundError:
+    """Return the error for a directory that is not a dataset of a format.
+
+    Parameters
+    ----------
+    root : str
+    kind : str
+        Name of the format.
+    mark : str
+        Name of the file that such a directory has.
+    """
+    if not os.path.isdir(root):
+        reason = _describe_missing(root)
+        if os.path.lexists(root):
+            reason = f"{root} is not a directory"
+        return ShardNotFoundError(reason, root)
+    tally = _tally_folder(root)
+    advice = "read its tars with fastshard.open" if tally.folders else tally.advise()
+    reason = f"no {kind} dataset in {root}, which has no {mark}: {advice}"
+    return ShardNotFoundError(reason, root)
+
+
+def describe_local(path: str) -> str:
+    """Return why a local file is not a shard, and what to do."""
+    return describe_file(path, _read_head(path))

@@ -1,0 +1,142 @@
+"""Files that are not tar shards, recognized by name or first bytes for messages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "HEAD",
+    "Compression",
+    "compression_of",
+    "describe_file",
+    "describe_head",
+    "detect_compression",
+    "is_tar_head",
+    "suffix_of",
+]
+
+HEAD = 512  # bytes of a file that suffice to recognize it
+TAR_MAGIC = slice(257, 262)  # of ustar, GNU and pax headers
+
+MAKE_SHARDS = (
+    "write its samples to tar shards with fastshard.ShardWriter (docs: making shards)"
+)
+
+
+class Compression(NamedTuple):
+    """A compression of whole tars."""
+
+    name: str
+    suffixes: tuple[str, ...]  # the first is that of any file, the others of tars
+    magic: bytes  # at the start of the file
+    command: str  # that decompresses
+
+    def advise(self, path: str) -> str:
+        """Return the advice for a tar that is compressed so."""
+        is_named = path.lower().endswith(self.suffixes)
+        how = f" (`{self.command} {path}`)" if is_named else ""
+        return (
+            f"compressed with {self.name}: decompress it{how}, for members of "
+            "compressed tars cannot be reached"
+        )
+
+
+COMPRESSIONS = (
+    Compression("gzip", (".gz", ".tgz", ".taz"), b"\x1f\x8b", "gunzip"),
+    Compression("zstd", (".zst", ".tzst", ".zstd"), b"\x28\xb5\x2f\xfd", "unzstd"),
+    Compression("bzip2", (".bz2", ".tbz2", ".tbz"), b"BZh", "bunzip2"),
+    Compression("xz", (".xz", ".txz"), b"\xfd7zXZ\x00", "unxz"),
+    Compression("lz4", (".lz4", ".tlz4"), b"\x04\x22\x4d\x18", "unlz4"),
+)
+
+NAMES = {  # by suffix: the singular, with its article
+    ".mds": "a shard of MosaicML Streaming",
+    ".parquet": "a parquet file",
+    ".arrow": "an Arrow file",
+    ".feather": "an Arrow file",
+    ".zip": "a zip archive",
+    ".7z": "a 7z archive",
+    ".rar": "a rar archive",
+    ".lmdb": "an LMDB database",
+    ".mdb": "an LMDB database",
+    ".tfrecord": "a TFRecord file",
+    ".tfrecords": "a TFRecord file",
+    ".h5": "an HDF5 file",
+    ".hdf5": "an HDF5 file",
+    ".beton": "an FFCV file",
+    ".bagz": "a bagz file",
+    ".fsi": "an index",
+    ".idx": "an index",
+}
+MAGIC = {
+    b"PK\x03\x04": "a zip archive",
+    b"PAR1": "a parquet file",
+    b"ARROW1": "an Arrow file",
+    b"\x89HDF\r\n": "an HDF5 file",
+    b"SQLite format 3\x00": "an SQLite database",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89PNG\r\n": "a PNG image",
+    b"<!DOCTYPE html": "an HTML page",
+    b"<html": "an HTML page",
+    b"version https://git-lfs": "a pointer of Git LFS (`git lfs pull` gets the file)",
+}
+
+
+def suffix_of(name: str) -> str:
+    """Return a file's suffix in lower case: ``.jpg``, ``.tar.gz``, or ``""``."""
+    stem, dot, last = name.rpartition(".")
+    if not dot or not stem:
+        return ""
+    suffix = f".{last.lower()}"
+    return f".tar{suffix}" if stem.lower().endswith(".tar") else suffix
+
+
+def compression_of(name: str) -> Compression | None:
+    """Return the compression of a tar by its name (``.tar.gz``, ``.tgz``), or None."""
+    suffix = suffix_of(name)
+    for each in COMPRESSIONS:
+        if suffix in each.suffixes[1:] or suffix in [f".tar{s}" for s in each.suffixes]:
+            return each
+    return None
+
+
+def detect_compression(head: bytes) -> Compression | None:
+    """Return the compression of a file by its first bytes, or None."""
+    return next((each for each in COMPRESSIONS if head.startswith(each.magic)), None)
+
+
+def is_tar_head(head: bytes) -> bool:
+    """Return whether a file begins with a tar header of ustar, GNU or pax."""
+    return head[TAR_MAGIC] == b"ustar"
+
+
+def describe_head(head: bytes) -> str | None:
+    """Return what a file is by its first bytes, with its article, or None."""
+    return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
+
+
+def describe_file(path: str, head: bytes = b"") -> str:
+    """Return why a file is not a shard, and what to do.
+
+    Parameters
+    ----------
+    path : str
+        For the message.
+    head : bytes
+        The first `HEAD` bytes, if they can be read.
+    """
+    found = compression_of(path) or detect_compression(head)
+    if found is not None:
+        return f"{path} is not a shard (.tar): {found.advise(path)}"
+    if is_tar_head(head):
+        return (
+            f"{path} is not a shard (.tar) by its name, but it is a tar: rename it, or "
+            f"read it with fastshard.open_shard"
+        )
+    kind = NAMES.get(suffix_of(path)) or describe_head(head)
+    if kind is None:
+        return f"{path} is not a shard: shards are uncompressed .tar files"
+    if kind == "an index":
+        return f"{path} is not a shard (.tar) but {kind}: open the shards it belongs to"
+    return f"{path} is not a shard (.tar) but {kind}: {MAKE_SHARDS}"
