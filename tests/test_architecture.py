@@ -40,6 +40,7 @@ SINGLE_SUBCLASS = {
     "FormatError": "raised by itself",
     "QueryError": "raised by itself",
     "ShardNotFoundError": "raised by itself",
+    "RemoteNotFoundError": "raised by itself",
     "Format": "registered formats, the tests' own among them, derive from it",
     "SampleBase": "compiled look-up; its subclass has the policy of decoding",
     "GroupedSamples": "compiled look-up; its subclass is a Sequence",
