@@ -82,6 +82,10 @@ RENAMED = {("fastshard.columnar.arrays", "_again"): "_samples_again"}
 class Alias(ModuleType):
     """A module of an old name, to read from: what is set here, is set here alone."""
 
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return import_module(MOVED[self.__name__]).__doc__
+
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") and name not in ("__all__", "__doc__"):
             raise AttributeError(name)  # what the import system asks for

@@ -21,7 +21,7 @@ MODULES = (
     "fastshard.formats.encoders",
     "fastshard.formats.folder",
     "fastshard.formats.layout",
-    "fastshard.formats.registry",
+    "fastshard.formats",
     "fastshard.dataset.verify",
     "fastshard.dataset.views",
     "fastshard.columnar",
@@ -36,7 +36,7 @@ MODULES = (
 FULL = """
     open open_shard collate mix zip_by_key build_index merge_indexes ShardWriter
     Dataset Mix Zip SampleIterator BatchIterator TarShard Shard Samples Sample
-    formats.registry.Format formats.registry.register
+    formats.Format formats.register
     RemoteOptions BatchProcessor DiscoveredDataset ShardReader discover_dataset
     discover_dataset_async discover_datasets_batch read_files_batch
     decoders.NpzDecoder decoders.decode_field decoders.decoder_for
@@ -53,18 +53,7 @@ FULL = """
 
 # Not done yet: a name leaves its list when its docstring is whole, or its example runs.
 TODO = """
-    BatchIterator BatchIterator.__len__ BatchIterator.close BatchIterator.state_dict
-    Dataset.stats Mix Mix.__getitem__ Mix.get_many Mix.map Mix.source_of SampleIterator
-    SampleIterator.close SampleIterator.position SampleIterator.skipped
-    SampleIterator.state_after SampleIterator.state_dict Zip build_index collate
-    merge_indexes mix zip_by_key decoders formats.folder.LocalFolder.has
-    formats.folder.LocalFolder.read formats.folder.RemoteFolder.has
-    formats.folder.RemoteFolder.read formats.registry.Format
-    formats.registry.Format.add_commands formats.registry.Format.list_lines
-    formats.registry.Format.marks formats.registry.Format.open_set
-    formats.registry.Format.stat formats.registry.Format.stat_lines
-    formats.registry.Format.verify formats.registry.register
-    dataset.views.build_key_table
+    Dataset.stats
 """
 TODO_EXAMPLES = """
 """

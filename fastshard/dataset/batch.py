@@ -240,6 +240,18 @@ def collate(
         Samples have different fields, or a field named ``"__key__"``.
     ValueError
         There are no samples, or an array in `out` does not fit.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> batch = fastshard.collate([ds[7], ds[90]])
+    >>> batch["__key__"], batch["cls"], batch["txt"]
+    (['000007', '000090'], array([7, 0]), ['text 7', 'text 90'])
+    >>> batch["npy"].shape, batch["json"]
+    ((2, 4), [{'size': 4}, {'size': 4}])
+    >>> fastshard.collate([(7, 0.5), (90, 1.5)])
+    (array([ 7, 90]), array([0.5, 1.5]))
     """
     return Collation(ragged, out)(samples)
 

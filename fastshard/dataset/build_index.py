@@ -99,26 +99,29 @@ def build_index(
     Parameters
     ----------
     source : str, path-like or sequence
-        As for `fastshard.open`.
+        Shards, as for `fastshard.open`: a directory, a glob, a brace list, a list of
+        paths, or URLs.
     format : {"fsi", "json", "idx", "tar.idx", "wids"}
-        ``"wids"`` is one file for all shards, ``shardindex.json``. Only ``"fsi"``
-        makes a ``dataset.fsi``.
+        ``"fsi"``: fastshard's own binary format. ``"json"``: webshart's. ``"idx"``:
+        DALI's. ``"tar.idx"``: Energon's. ``"wids"``: one file for all shards,
+        ``shardindex.json``. Only ``"fsi"`` makes a ``dataset.fsi``.
     out : path-like, optional
         Directory of the indexes, laid out as the shards are below their common
         directory; by default indexes are beside their shards.
     threads : int, optional
         Shards to scan at a time; by default one for each processor.
     hashes : bool
-        Record checksums; reads all bytes.
+        Record the SHA-256 of members, which ``verify --hash`` compares; reads all
+        bytes.
     part : (i, n) or "i/n", optional
         Index every n-th shard from shard i on, and leave ``dataset.fsi`` to
-        `merge_indexes`.
+        `merge_indexes`: for n machines or processes at a time.
     key : {"first", "last"}
-        The key rule to record.
+        The key rule to record, as for `fastshard.open`.
     again : bool
         Replace fresh indexes too.
     **remote
-        How URLs are read; remote shards need `out`.
+        How URLs are read, see `RemoteOptions`; remote shards need `out`.
 
     Returns
     -------
@@ -133,6 +136,16 @@ def build_index(
         The format cannot represent something that a shard has.
     OSError
         A shard cannot be read, or an index cannot be written: see `out`.
+    ValueError
+        `format` or `part` is another value.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> fastshard.build_index("data/")
+    ['data/train-0000.fsi', ..., 'data/train-0003.fsi', '.../data/dataset.fsi']
+    >>> fastshard.build_index("data/train-0000.tar", format="json", out="indexes")
+    ['indexes/train-0000.json']
     """
     if format != "wids" and format not in FORMATS:
         expected = ", ".join((*FORMATS, "wids"))
@@ -316,9 +329,12 @@ def merge_indexes(
 ) -> str:
     """Make ``dataset.fsi`` from the shards' own indexes.
 
+    With it a dataset is counted, and keys are looked up, without opening shards.
+    `build_index` makes it too, unless it indexes a part of the shards.
+
     Parameters
     ----------
-    source, out, key, remote
+    source, out, key, **remote
         As for `build_index`.
 
     Returns
@@ -332,6 +348,16 @@ def merge_indexes(
         A shard has no index, or one of another key rule.
     StaleIndexError
         A shard changed after its index was made.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> for part in ("0/2", "1/2"):  # on two machines
+    ...     fastshard.build_index("data/", part=part)
+    ['data/train-0000.fsi', 'data/train-0002.fsi']
+    ['data/train-0001.fsi', 'data/train-0003.fsi']
+    >>> fastshard.merge_indexes("data/")
+    '.../data/dataset.fsi'
     """
     folder = None if out is None else os.fspath(out)
     paths, settings = _list_shards(source, folder, remote)

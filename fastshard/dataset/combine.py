@@ -103,13 +103,18 @@ class CombinedDataset(BaseDataset[T_co]):
     @overload
     def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Self: ...
     def __getitem__(self, key: Any) -> Any:
-        """Return an item by position, or a dataset of several, as `Dataset` does."""
-        if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
-            return self.get_many([key])[0]
-        return self._select(key)
+        """Return an item by position, or a dataset of several.
 
-    def get_many(self, positions: Iterable[int]) -> list[T_co]:
-        """Return items by position, in the given order.
+        Parameters
+        ----------
+        key : int, slice, sequence of int, or array
+            As for a `Dataset`, except that there are no keys.
+
+        Returns
+        -------
+        object
+            A sample, a pair of samples, or their mapped value; for a slice, positions
+            or a mask a dataset of the same type.
 
         Raises
         ------
@@ -117,6 +122,40 @@ class CombinedDataset(BaseDataset[T_co]):
             A position is out of range.
         FormatError, OSError
             A sample cannot be read.
+
+        Examples
+        --------
+        >>> mixed = fastshard.mix([ds, ds])
+        >>> mixed[0].text("txt"), len(mixed[10:20])
+        ('text ...', 10)
+        """
+        if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
+            return self.get_many([key])[0]
+        return self._select(key)
+
+    def get_many(self, positions: Iterable[int]) -> list[T_co]:
+        """Return items by position, in the given order.
+
+        Parameters
+        ----------
+        positions : iterable of int, or array
+            Negative ones count from the end.
+
+        Returns
+        -------
+        list
+
+        Raises
+        ------
+        IndexError
+            A position is out of range.
+        FormatError, OSError
+            A sample cannot be read.
+
+        Examples
+        --------
+        >>> [sample.key for sample in fastshard.mix([ds, ds]).get_many([0, -1])]
+        ['0000...', '0000...']
         """
         numbers = range(len(self))
         resolved = [numbers[i] for i in positions]  # counted from the start
@@ -125,7 +164,23 @@ class CombinedDataset(BaseDataset[T_co]):
         return self._map_items(items, resolved) if self._stages else items
 
     def map(self, fn: Callable[[T_co], T]) -> CombinedDataset[T]:
-        """Return a dataset of ``fn(item)``, called on access."""
+        """Return a dataset of ``fn(item)``, called on access.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes a sample, or a pair of samples; or what the previous `map` returned.
+
+        Returns
+        -------
+        Mix or Zip
+
+        Examples
+        --------
+        >>> pairs = fastshard.zip_by_key(ds, ds)
+        >>> pairs.map(lambda pair: pair[0].key == pair[1].key)[7]
+        True
+        """
         return self._copy(self._plan, (*self._stages, fn))
 
     def _iterator(
@@ -264,6 +319,7 @@ def mix(
         Proportions, not necessarily of sum 1. They hold in each block of 1,024 samples,
         up to about one sample a dataset. By default the sizes: every sample comes once.
     seed : int
+        Determines the order within the blocks.
     stop : {"first", "all"}
         End of the mix: when the first dataset is exhausted, or when all are, repeating
         exhausted ones.
@@ -280,6 +336,18 @@ def mix(
         No datasets are given, or weights that are not positive or of another number.
     TypeError
         One of the datasets is not a dataset.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> web = fastshard.open("data/train-{0000..0002}.tar")
+    >>> books = fastshard.open("data/train-0003.tar")
+    >>> mixed = fastshard.mix([web, books], weights=[3, 1], seed=5)
+    >>> len(mixed), mixed.shares
+    (100, [75, 25])
+    >>> longer = fastshard.mix([web, books], weights=[1, 1], stop="all")
+    >>> longer.shares
+    [75, 75]
     """
     datasets = list(datasets)
     if not datasets:
@@ -307,8 +375,14 @@ class Mix(CombinedDataset[T_co]):
     ----------
     datasets : list
         The source datasets.
-    shares : list of int
-        The number of samples from each dataset.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> mixed = fastshard.mix([ds[:80], ds[80:]], weights=[1, 1])
+    >>> mixed.shares, mixed.source_of(0)[0] in (0, 1)
+    ([20, 20], True)
     """
 
     def __init__(
@@ -357,8 +431,27 @@ class Mix(CombinedDataset[T_co]):
     def source_of(self, base_position: int) -> tuple[int, int]:
         """Return the number of a sample's dataset, and its position there.
 
+        Parameters
+        ----------
+        base_position : int
+            Position in the mix before selection, shuffle and split.
+
+        Returns
+        -------
+        (k, i) : tuple of int
+            The sample is ``mixed.datasets[k][i]``.
+
+        Notes
+        -----
         The samples of a block are numbered dataset by dataset; the shuffle within the
         block maps base positions to these numbers.
+
+        Examples
+        --------
+        >>> mixed = fastshard.mix([ds[:80], ds[80:]])
+        >>> k, i = mixed.source_of(42)
+        >>> mixed.datasets[k][i].key == mixed[42].key
+        True
         """
         shares = self.shares
         assert self._blocks is not None
@@ -440,11 +533,17 @@ def zip_by_key(a: Dataset[A], b: Dataset[B], strict: bool = True) -> Zip[tuple[A
     Parameters
     ----------
     a, b : Dataset
-        Also mapped or decoded. The keys of `b` must be unique.
+        Also mapped, decoded or selected. The keys of `b` must be unique.
     strict : bool
         Require both datasets to have the same keys; a missing key is an error. If
         False, keys of only one dataset are left out, which takes one look-up of
         all keys of `a`.
+
+    Returns
+    -------
+    Zip
+        A sequence of tuples. Like a dataset it can be shuffled, split by rank, resumed
+        and batched.
 
     Raises
     ------
@@ -457,6 +556,16 @@ def zip_by_key(a: Dataset[A], b: Dataset[B], strict: bool = True) -> Zip[tuple[A
     AmbiguousKeyError
         On access to a pair: its key occurs several times in `b`, or, with `strict`, in
         `a`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> pairs = fastshard.zip_by_key(ds.decode("txt"), ds.shuffle(seed=1).decode("cls"))
+    >>> pairs[7]
+    ({'__key__': '000007', 'txt': 'text 7'}, {'__key__': '000007', 'cls': 7})
+    >>> len(fastshard.zip_by_key(ds[:50], ds[25:], strict=False))
+    25
     """
     from fastshard.dataset.dataset import Dataset
 
@@ -467,7 +576,22 @@ def zip_by_key(a: Dataset[A], b: Dataset[B], strict: bool = True) -> Zip[tuple[A
 
 
 class Zip(CombinedDataset[T_co]):
-    """Pairs of samples with equal keys; see `zip_by_key`."""
+    """Pairs of samples with equal keys; see `zip_by_key`.
+
+    Attributes
+    ----------
+    datasets : tuple of two Datasets
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> pairs = fastshard.zip_by_key(ds.select_fields("txt"), ds.select_fields("npy"))
+    >>> for a, b in pairs.shuffle(seed=1)[:2]:
+    ...     a.key == b.key, a.keys(), b.keys()
+    (True, ['txt'], ['npy'])
+    (True, ['txt'], ['npy'])
+    """
 
     def __init__(
         self,

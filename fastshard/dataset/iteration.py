@@ -35,32 +35,91 @@ OnError = Literal["raise", "skip"] | Callable[[Exception, int], object]
 class SampleIterator(Iterator[T_co], Protocol[T_co]):
     """Iterator over samples with a state to resume from; see `Dataset.iter`.
 
-    Attributes
-    ----------
-    position : int
-        The position of the next sample in the iterated dataset.
-    skipped : int
-        The number of unreadable samples that were skipped, including those before the
-        state that the iteration was resumed from.
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> iterator = iter(ds)
+    >>> next(iterator).key, next(iterator).key, iterator.position
+    ('000000', '000001', 2)
+    >>> state = iterator.state_dict()
+    >>> next(ds.iter(state)).key
+    '000002'
     """
 
     @property
-    def position(self) -> int: ...
+    def position(self) -> int:
+        """The position of the next sample in the iterated dataset."""
+        ...
+
     @property
-    def skipped(self) -> int: ...
+    def skipped(self) -> int:
+        """The number of unreadable samples that were skipped.
+
+        Including those before the state that the iteration was resumed from.
+        """
+        ...
+
     def __iter__(self) -> SampleIterator[T_co]: ...
     def __next__(self) -> T_co: ...
     def __length_hint__(self) -> int: ...
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the samples so far, skipped ones included."""
+        """Return the state after the samples so far, skipped ones included.
+
+        Returns
+        -------
+        dict
+            JSON values of less than 1 KB, for `Dataset.iter` and `Dataset.resume`.
+
+        Raises
+        ------
+        FormatError, OSError
+            The samples of a shard cannot be counted.
+
+        Examples
+        --------
+        >>> iterator = ds.iter()
+        >>> _ = next(iterator)
+        >>> len(ds.resume(iterator.state_dict()))
+        99
+        """
         ...
 
     def state_after(self, done: int, skipped: int) -> dict[str, Any]:
-        """Return the state after `done` samples, with `skipped` skipped in total."""
+        """Return the state after `done` samples, with `skipped` skipped in total.
+
+        For loaders that read ahead of what they hand out.
+
+        Parameters
+        ----------
+        done : int
+            Samples since the iteration began, skipped ones included.
+        skipped : int
+            Skipped ones, including those before a resumed state.
+
+        Returns
+        -------
+        dict
+            As `state_dict`.
+
+        Examples
+        --------
+        >>> iterator = ds.iter()
+        >>> len(ds.resume(iterator.state_after(10, 0)))
+        90
+        """
         ...
 
     def close(self) -> None:
-        """End the iteration and its prefetching thread."""
+        """End the iteration and its prefetching thread.
+
+        Examples
+        --------
+        >>> iterator = ds.iter()
+        >>> iterator.close()
+        >>> next(iterator, "no more")
+        'no more'
+        """
         ...
 
 
@@ -127,8 +186,9 @@ def enter_exclusively(lock: threading.Lock) -> Iterator[None]:
 class BatchIterator(Iterator[T_co]):
     """Iterator over collated batches with a state to resume from.
 
-    After the error of a sample, the next batch begins with the samples read before the
-    error and continues after it. A batch that fails to collate is not repeated.
+    `Dataset.batches` makes it. After the error of a sample, the next batch begins with
+    the samples read before the error and continues after it. A batch that fails to
+    collate is not repeated.
 
     Parameters
     ----------
@@ -143,6 +203,17 @@ class BatchIterator(Iterator[T_co]):
         Drop a last batch of fewer than `size` samples.
     on_error : ErrorHandler, optional
         Handler of the errors of samples that only `collate` finds unreadable.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/")
+    >>> batches = ds.batches(40)
+    >>> len(batches), next(batches)["cls"].sum(), batches.position
+    (3, np.int64(180), 40)
+    >>> rest = ds.batches(40, state=batches.state_dict())
+    >>> len(rest), next(rest)["__key__"][0]
+    (2, '000040')
     """
 
     def __init__(
@@ -170,7 +241,17 @@ class BatchIterator(Iterator[T_co]):
         return self
 
     def __len__(self) -> int:
-        """Return the number of remaining batches, at most if samples are skipped."""
+        """Return the number of remaining batches, at most if samples are skipped.
+
+        Returns
+        -------
+        int
+
+        Examples
+        --------
+        >>> len(ds.batches(40)), len(ds.batches(40, drop_last=True))
+        (3, 2)
+        """
         if callable(self._count):
             self._count = self._count()
         left = max(0, self._count - self._samples.position) + len(self._pending)
@@ -244,9 +325,35 @@ class BatchIterator(Iterator[T_co]):
         return readable
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the batches so far."""
+        """Return the state after the batches so far.
+
+        Returns
+        -------
+        dict
+            JSON values of less than 1 KB, for `Dataset.batches` and `Dataset.resume`.
+
+        Raises
+        ------
+        FormatError, OSError
+            The samples of a shard cannot be counted.
+
+        Examples
+        --------
+        >>> batches = ds.batches(40)
+        >>> _ = next(batches)
+        >>> batches.state_dict()["position"]
+        40
+        """
         return self._samples.state_after(*self._done)
 
     def close(self) -> None:
-        """End the iteration and its prefetching thread."""
+        """End the iteration and its prefetching thread.
+
+        Examples
+        --------
+        >>> batches = ds.batches(40)
+        >>> batches.close()
+        >>> next(batches, "no more")
+        'no more'
+        """
         self._samples.close()

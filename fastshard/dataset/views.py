@@ -195,6 +195,7 @@ def build_key_table(
 
     Parameters
     ----------
+    shards : ShardSet
     seed : bytes
         Seed of the keys' hash, 16 bytes.
     older : bool

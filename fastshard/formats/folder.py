@@ -13,7 +13,7 @@ __all__ = ["Folder", "LocalFolder", "RemoteFolder"]
 
 
 class Folder(Protocol):
-    """A local or remote directory."""
+    """A local or remote directory, as `Format.marks` inspects it."""
 
     path: str
     is_remote: bool
@@ -36,9 +36,11 @@ class LocalFolder:
         self.path = path
 
     def has(self, name: str) -> bool:
+        """Return whether the directory has a file of this name."""
         return os.path.isfile(os.path.join(self.path, name))
 
     def read(self, name: str, most: int) -> bytes | None:
+        """Return the first `most` bytes of a file, or None if it does not exist."""
         if not self.has(name):
             return None
         with open(os.path.join(self.path, name), "rb") as file:
@@ -55,8 +57,10 @@ class RemoteFolder:
         self._settings = settings
 
     def has(self, name: str) -> bool:
+        """Return whether there is an object of this name."""
         return try_open_remote(join_url(self.path, name), self._settings) is not None
 
     def read(self, name: str, most: int) -> bytes | None:
+        """Return the first `most` bytes of an object, or None if it does not exist."""
         file = try_open_remote(join_url(self.path, name), self._settings)
         return None if file is None else file.read(0, min(file.nbytes, most))

@@ -25,15 +25,35 @@ __all__ = [
 class Format:
     """A format whose datasets are directories.
 
+    To add a format: derive from this class, put an instance into a module as ``FORMAT``,
+    and `register` the module. `fastshard.open` and the commands then know it. Methods
+    import what they need when they are called.
+
     Attributes
     ----------
     name : str
+        For messages.
     options : frozenset of str
         Arguments of `fastshard.open` that it accepts beyond those of every format
         (decoders, mode, max_mapped, max_memory, keep_cache, prefetch), its own ones
         included.
     is_remote : bool
         Whether its datasets may be URLs.
+
+    Examples
+    --------
+    >>> from fastshard.formats import Format, formats
+    >>> from fastshard.formats.folder import LocalFolder
+    >>> class Csv(Format):
+    ...     name = "csv"
+    ...     options = frozenset({"delimiter"})
+    ...
+    ...     def marks(self, folder):
+    ...         return folder.has("index.csv")
+    >>> Csv().marks(LocalFolder("data"))
+    False
+    >>> [each.name for each in formats()]
+    ['columnar']
     """
 
     name: ClassVar[str]
@@ -43,7 +63,15 @@ class Format:
     def marks(self, folder: Folder) -> bool:
         """Return whether a directory is a dataset of this format.
 
-        If the mark is a common file name, check its contents too.
+        Parameters
+        ----------
+        folder : Folder
+            With ``folder.has(name)`` and ``folder.read(name, most)``. If the mark is a
+            common file name, check its contents too.
+
+        Returns
+        -------
+        bool
         """
         raise NotImplementedError
 
@@ -53,37 +81,106 @@ class Format:
         Parameters
         ----------
         root : str
+            The directory, or its URL.
         **options
             ``mode``, ``limit``, ``reading`` and ``remote`` as for `ShardSet`, and the
             given arguments of `options`.
+
+        Returns
+        -------
+        ShardSet
+            Of a subclass of `fastshard.dataset.shardset.ShardSet`: opens shards, counts
+            their samples.
         """
         raise NotImplementedError
 
     def list_lines(self, root: str, *, long: bool, as_json: bool) -> Iterable[str]:
-        """Return the lines of ``fastshard ls``, one for each sample."""
+        """Return the lines of ``fastshard ls``, one for each sample.
+
+        Parameters
+        ----------
+        root : str
+        long : bool
+            With sizes, in bytes.
+        as_json : bool
+            One JSON object a line.
+
+        Returns
+        -------
+        iterable of str
+        """
         raise NotImplementedError
 
     def stat(self, root: str, *, deep: bool) -> dict[str, Any]:
-        """Return the object that ``fastshard stat --json`` prints."""
+        """Return the object that ``fastshard stat --json`` prints.
+
+        Parameters
+        ----------
+        root : str
+        deep : bool
+            Read shards, not their index alone.
+
+        Returns
+        -------
+        dict
+            JSON values.
+        """
         raise NotImplementedError
 
     def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
-        """Return the lines of ``fastshard stat`` for the result of `stat`."""
+        """Return the lines of ``fastshard stat`` for the result of `stat`.
+
+        Parameters
+        ----------
+        figures : Mapping
+
+        Returns
+        -------
+        iterable of str
+        """
         raise NotImplementedError
 
     def verify(self, root: str) -> list[Any]:
-        """Return the faults of a dataset, as `Fault` objects."""
+        """Return the faults of a dataset.
+
+        Parameters
+        ----------
+        root : str
+
+        Returns
+        -------
+        list of Fault
+            Empty if the dataset is whole; see `fastshard.dataset.verify.Fault`.
+        """
         raise NotImplementedError
 
     def add_commands(self, commands: Any) -> None:
-        """Add the format's own commands to the argument parser."""
+        """Add the format's own commands to the argument parser.
+
+        Parameters
+        ----------
+        commands : argparse subparsers
+            With ``add_parser``.
+        """
 
 
 _modules: list[str] = []
 
 
 def register(module: str) -> None:
-    """Add a format by the name of its module, which has an object ``FORMAT``."""
+    """Add a format by the name of its module.
+
+    Parameters
+    ----------
+    module : str
+        Has an object ``FORMAT`` of a subclass of `Format`. Imported when a directory is
+        opened; registered twice, it counts once.
+
+    Examples
+    --------
+    >>> from fastshard.formats import register
+    >>> register("fastshard.columnar.format")
+    """
     if module not in _modules:
         _modules.append(module)
 

@@ -201,13 +201,30 @@ def stub_tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def raises_itself(value: object) -> bool:
-    """Return whether a Python function has a ``raise`` of an exception in its body."""
+def body_of(value: object) -> list[ast.stmt]:
+    """Return the statements of a Python function, without its docstring."""
     function = getattr(value, "__func__", value)
     if not isinstance(function, FunctionType):
-        return False
+        return []
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
-    return any(isinstance(node, ast.Raise) and node.exc for node in ast.walk(tree))
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+        return []  # a lambda
+    return definition.body[ast.get_docstring(definition) is not None :]
+
+
+def is_abstract(value: object) -> bool:
+    """Return whether a function is left to subclasses."""
+    body = [ast.unparse(each) for each in body_of(value)]
+    function = isinstance(getattr(value, "__func__", value), FunctionType)
+    return function and body in ([], ["raise NotImplementedError"])
+
+
+def raises_itself(value: object) -> bool:
+    """Return whether a Python function has a ``raise`` of an exception in its body."""
+    nodes = [node for each in body_of(value) for node in ast.walk(each)]
+    raised = any(isinstance(node, ast.Raise) and node.exc for node in nodes)
+    return raised and not is_abstract(value)
 
 
 def complaints(thing: Thing, *, full: bool) -> list[str]:
@@ -248,7 +265,8 @@ def complaints(thing: Thing, *, full: bool) -> list[str]:
     for name in names_in(sections.get("Raises", "")):
         if not is_exception(name):
             found.append(f"no exception is named {name!r}")
-    needs_example = is_called or isinstance(thing.value, type)
+    needs_example = is_called and not is_abstract(thing.value)
+    needs_example = needs_example or isinstance(thing.value, type)
     if full and needs_example and ">>> " not in doc:
         found.append("no example")
     return found
