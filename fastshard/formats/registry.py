@@ -25,9 +25,9 @@ __all__ = [
 class Format:
     """A format whose datasets are directories.
 
-    To add a format: derive from this class, put an instance into a module as ``FORMAT``,
-    and `register` the module. `fastshard.open` and the commands then know it. Methods
-    import what they need when they are called.
+    To add a format, derive from this class, put an instance into a module as
+    ``FORMAT``, and `register` the module: `fastshard.open` and the commands then know
+    it. Methods import what they need when they are called.
 
     Attributes
     ----------
