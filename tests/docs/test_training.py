@@ -1,61 +1,23 @@
 """The training loops of docs/training.md, stopped and started again."""
 
 import json
-import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-import fastshard
+from support.docs.pages import read_blocks
 from support.marks import not_sanitized
 from support.paths import TREE
 
 PAGE = TREE / "docs" / "training.md"
-SAMPLES = 300
+# What each loop learns, and what it saves besides its state.
+LEARNT = {"torch": "net[3].weight.detach()", "jax": "weights", "ray": "matrix"}
 
-pytestmark = not_sanitized
-
-
-def code_below(heading: str) -> str:
-    """The first Python block below a heading."""
-    text = PAGE.read_text().partition(f"\n## {heading}\n")[2]
-    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    assert found is not None
-    return found[1]
-
-
-@pytest.fixture
-def train(tmp_path):
-    folder = tmp_path / "train"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    with fastshard.ShardWriter(folder / "t-{}.tar", max_count=70) as writer:
-        for i in range(SAMPLES):
-            vector = rng.random(512, dtype=np.float32)
-            writer.write({"__key__": f"{i:04d}", "npy": vector, "cls": i % 10})
-    return tmp_path
-
-
-# Notes the keys, or the number, of the samples that the loop has seen.
-SPY = """
-import json as json_module
-dump = json_module.dump
-states = []
-def spy(state, file):
-    states.append(state)
-    dump(state, file)
-    file.close()
-json_module.dump = spy
-"""
-STOP = """
-def spy(state, file, spy=spy):
-    spy(state, file)
-    if len(states) == 3:
-        raise SystemExit(3)
-json_module.dump = spy
-"""
+pytestmark = [
+    not_sanitized,
+    pytest.mark.skipif(not PAGE.exists(), reason="no source tree"),
+]
 
 
 def run(folder, code):
@@ -68,29 +30,56 @@ def run(folder, code):
     )
 
 
-@pytest.mark.parametrize(
-    ("heading", "library", "why"),
-    [
-        ("PyTorch", "torch", "torch has no wheel for this Python"),
-        ("JAX", "jax", "no jax for this Python"),
-        ("Ray", "ray", "no ray for this Python"),
-    ],
-)
-def test_a_training_loop_goes_on_where_it_was_stopped(train, heading, library, why):
-    pytest.importorskip(library, reason=why)
-    if not PAGE.exists():
-        pytest.skip("no source tree")
-    code = code_below(heading)
-    stopped = run(train, SPY + STOP + code)
+# Notes the states that the loop saves, and ends the process after the third if asked.
+SPY = """
+import json, pathlib, sys
+states = []
+def spy(module, name, state_of):
+    save = getattr(module, name)
+    def noted(*args):
+        save(*args)
+        states.append(state_of(*args))
+        if STOP and len(states) == 3:
+            sys.exit(3)
+    setattr(module, name, noted)
+if LIBRARY == "torch":
+    import torch
+    spy(torch, "save", lambda saved, path: saved["data"])
+else:
+    spy(pathlib.Path, "write_text", lambda path, text: json.loads(text))
+"""
+
+# Trains again from the beginning, without a stop.
+COMPARE = """
+import numpy as np
+seen, learnt = [[s["epoch"], s["position"]] for s in states], np.array(eval(LEARNT))
+for path in pathlib.Path().iterdir():
+    if path.is_file():
+        path.unlink()
+exec(LOOP)
+whole = np.array(eval(LEARNT))
+print(json.dumps([seen, bool(np.allclose(learnt, whole, atol=1e-6)), len(states)]))
+"""
+
+
+@pytest.mark.parametrize("library", LEARNT)
+def test_a_training_loop_goes_on_where_it_was_stopped(tmp_path, library):
+    pytest.importorskip(library, reason=f"no {library} for this Python")
+    pytest.importorskip("PIL")
+    data, *blocks = read_blocks(PAGE)
+    (loop,) = (block.code for block in blocks if library in block.needs)
+    values = {"LIBRARY": library, "LEARNT": LEARNT[library], "LOOP": loop}
+    code = "".join(f"{name} = {value!r}\n" for name, value in values.items()) + SPY
+    assert run(tmp_path, data.code).returncode == 0
+
+    stopped = run(tmp_path, f"STOP = True\n{code}exec(LOOP)\n")
     assert stopped.returncode == 3, stopped.stderr
-    state = json.loads((train / "state.json").read_text())
-    assert (state["epoch"], state["position"]) == (0, 192)
-    report = "\nprint(json_module.dumps([[s['epoch'], s['position']] for s in states]))"
-    done = run(train, SPY + code + report)
+
+    done = run(tmp_path, f"STOP = False\n{code}exec(LOOP)\n{COMPARE}")
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
-    last = 300 if heading != "JAX" else 256  # it drops the last batch
-    rest = [[0, 256], [0, 300]] if heading != "JAX" else [[0, 256]]
-    assert seen[: len(rest)] == rest
-    assert [position for epoch, position in seen if epoch == 1][-1] == last
-    assert len(seen) == len(rest) + (5 if heading != "JAX" else 4)
+    seen, is_equal, count = json.loads(done.stdout.splitlines()[-1])
+    ends = [64, 128, 192, 256] if library == "jax" else [64, 128, 192, 256, 300]
+    epochs = [[epoch, end] for epoch in (0, 1) for end in ends]
+    assert seen == epochs[3:]  # it stopped after [0, 192]
+    assert count == len(seen) + len(epochs)
+    assert is_equal
