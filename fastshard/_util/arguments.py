@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from fastshard._util.terminal import escape_line, paint, write_line
+from fastshard._util.terminal import escape_line, paint, write_line, write_output
 
 __all__ = ["Parser", "parse_positive"]
 
@@ -95,9 +96,10 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Write the help; unlike argparse's own, raise an error of the disk."""
-        if file is None and sys.stdout is None:
-            write_line()  # raises
-        (file or sys.stdout).write(self.format_help())
+        if file is None:
+            write_output(self.format_help())
+        else:
+            file.write(self.format_help())
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; an unknown one is an error of its own command."""
@@ -135,12 +137,13 @@ class Parser(argparse.ArgumentParser):
         """Print an error and the usage on stderr, and exit with status 2."""
         if message.startswith("the following arguments are required"):
             message = self._explain_missing(message)
-        if sys.stderr is not None:
-            name = paint(f"{self.prog}:", "error", sys.stderr)
-            write_line(name, f" {message}", file=sys.stderr, sep="")
-            sys.stderr.write(self.format_usage())
-            write_line(f"more: {self.prog} --help", file=sys.stderr)
-        self.exit(2)
+        with suppress(OSError):  # the status tells it, too
+            if sys.stderr is not None:
+                name = paint(f"{self.prog}:", "error", sys.stderr)
+                write_line(name, f" {message}", file=sys.stderr, sep="")
+                sys.stderr.write(self.format_usage())
+                write_line(f"more: {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
 
     def _explain_missing(self, message: str) -> str:
         """Return a misspelt option's message rather than that of what it hides."""

@@ -28,6 +28,7 @@ __all__ = [
     "write_fault",
     "write_line",
     "write_note",
+    "write_output",
 ]
 
 Color: TypeAlias = Literal["auto", "always", "never"]
@@ -145,21 +146,39 @@ def escape_unencodable(text: str, encoding: str | None) -> str:
 
 
 def write_line(*columns: object, file: TextIO | None = None, sep: str = "\t") -> None:
-    """Print one line, to stdout unless a file is given.
+    """Print one line, to stdout unless a file is given."""
+    line = sep.join(
+        [c if isinstance(c, Painted) else _escape_column(c) for c in columns]
+    )
+    encoding = getattr(sys.stdout if file is None else file, "encoding", None)
+    line = escape_unencodable(line, encoding) + "\n"
+    if file is None:
+        write_output(line)
+    else:
+        file.write(line)
+
+
+def write_output(data: str | memoryview = "", *, flush: bool = False) -> None:
+    """Write text or bytes to stdout.
 
     Raises
     ------
     OSError
-        stdout is closed.
+        stdout cannot be written, or is closed. The error names it.
     """
-    if file is None:
-        file = sys.stdout
-        if file is None:  # its descriptor was closed when the process began
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), "stdout")
-    line = sep.join(
-        [c if isinstance(c, Painted) else _escape_column(c) for c in columns]
-    )
-    file.write(escape_unencodable(line, getattr(file, "encoding", None)) + "\n")
+    if sys.stdout is None:  # its descriptor was closed when the process began
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "stdout")
+    try:
+        if isinstance(data, str):
+            sys.stdout.write(data)
+        else:
+            sys.stdout.buffer.write(data)
+        if flush:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "stdout") from error
 
 
 def write_note(*columns: object, sep: str = "") -> None:

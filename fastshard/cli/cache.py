@@ -89,15 +89,15 @@ def warm(url: str, remote: Settings, as_json: bool) -> bool:
             bar.update(done - bar.n)
 
         try:
-            received = download_shard(url, remote, show)
+            nbytes = download_shard(url, remote, show)
         except (FastshardError, OSError) as error:
             bar.close()
             print_error(error)
             return False
     if as_json:
-        write_line(json.dumps({"shard": redact(url), "received_bytes": received}))
+        write_line(json.dumps({"shard": redact(url), "bytes": nbytes}))
     else:
-        write_note(f"{received:>15,}  {name}")
+        write_note(f"{nbytes:>15,}  {name}")
     return True
 
 
@@ -171,7 +171,7 @@ def add_cache_warm(parts: Commands) -> None:
         usage="fastshard cache warm --cache-dir DIR [OPTION]... URL...",
         description="Download whole shards and their indexes into a cache, which then\n"
         "reads without a network. Compares a shard with the sha256 in the\n"
-        "JSON index beside it. Prints the bytes read from the network.",
+        "JSON index beside it. Prints the size of each shard in bytes.",
         examples=[
             (
                 "two shards",

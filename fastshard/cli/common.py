@@ -33,6 +33,7 @@ __all__ = [
     "ShardProgress",
     "add_remote",
     "add_sources",
+    "describe_error",
     "find_dataset",
     "find_shards",
     "get_remote_options",
@@ -66,7 +67,20 @@ def print_error(message: object, *, is_warning: bool = False) -> None:
             return
         name = paint("fastshard:", "error", sys.stderr)
         kind = paint(" warning:", "warning", sys.stderr) if is_warning else ""
+        if isinstance(message, OSError):
+            message = describe_error(message)
         write_line(name, kind, f" {message}", file=sys.stderr, sep="")
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error; of the system's, without its number."""
+    if not isinstance(error, OSError) or type(error).__module__ != "builtins":
+        return str(error)
+    if error.strerror is None:
+        return str(error)
+    if error.filename is None:
+        return error.strerror
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def add_sources(parser: Parser) -> None:
@@ -114,7 +128,7 @@ def get_remote_options(args: argparse.Namespace) -> RemoteOptions:
             with open(args.token_file, encoding="ascii") as file:
                 options["token"] = file.read().strip()
         except (OSError, ValueError) as error:
-            raise UsageError(f"--token-file: {error}") from None
+            raise UsageError(f"--token-file {describe_error(error)}") from None
     if args.cache_dir is not None:
         options["cache_dir"] = args.cache_dir
     if args.cache_limit is not None:

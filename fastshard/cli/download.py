@@ -40,7 +40,7 @@ def download_shard(
     Returns
     -------
     int
-        Bytes read over the network.
+        Bytes of the shard.
 
     Raises
     ------
@@ -56,17 +56,15 @@ def download_shard(
         raise RemoteError(
             "cannot be cached: it has neither ETag nor Last-Modified", file.path
         )
-    received = 0
     for extents in _group_ranges(entry, file.nbytes):
         file.read_many(extents)
-        received += sum(size for _, size in extents)
         if progress is not None:
             progress(min(extents[-1][0] + extents[-1][1], file.nbytes), file.nbytes)
     if not entry.is_whole():
         raise RemoteError("could not be cached completely", file.path)
     _check_hash(file, entry)
     open_tar(url, TarOptions(remote=settings)).close()  # caches the index
-    return received
+    return file.nbytes
 
 
 def _group_ranges(entry: CacheEntry, nbytes: int) -> Iterator[list[tuple[int, int]]]:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 from fastshard._util.arguments import parse_positive
 from fastshard._util.terminal import UsageError, write_line, write_note
-from fastshard.cli.common import Commands, add_sources, get_remote_options, print_error
+from fastshard.cli.common import (
+    Commands,
+    add_sources,
+    describe_error,
+    get_remote_options,
+    print_error,
+)
 
 __all__ = ["add_index"]
 
@@ -40,9 +47,12 @@ def cmd_index(args: argparse.Namespace) -> int:
                 **remote,
             )
     except PermissionError as error:
-        print_error(f"{error}; choose another directory for the indexes with --out")
+        reason = describe_error(error)
+        print_error(f"{reason}; choose another directory for the indexes with --out")
         return 1
     for path in made:
+        if os.path.isabs(path) and not os.path.isabs(made[0]):
+            path = os.path.relpath(path)  # dataset.fsi, as the others are shown
         if args.json:
             write_line(json.dumps({"index": path}))
         else:

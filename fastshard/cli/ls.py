@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 
-from fastshard._util.terminal import Painted, escape_name, paint, write_line
+from fastshard._util.terminal import (
+    Painted,
+    escape_name,
+    paint,
+    write_line,
+    write_output,
+)
 from fastshard.cli.common import (
     SOURCE_HELP,
     Commands,
@@ -128,7 +133,7 @@ def cmd_cat(args: argparse.Namespace) -> int:
     for name in args.names:
         found = views[name]
         if len(found) == 1:
-            write_bytes(found[0])
+            write_output(found[0])
             continue
         status = 1
         if found:
@@ -136,13 +141,6 @@ def cmd_cat(args: argparse.Namespace) -> int:
         else:
             print_error(f"no member {name!r} in {shown}")
     return status
-
-
-def write_bytes(data: memoryview) -> None:
-    """Write bytes to stdout."""
-    if sys.stdout is None:
-        write_line()  # raises
-    sys.stdout.buffer.write(data)
 
 
 def add_cat(commands: Commands) -> None:

@@ -9,12 +9,23 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
 from fastshard._util.arguments import Parser
-from fastshard._util.terminal import Color, UsageError, output_options, write_line
+from fastshard._util.terminal import (
+    Color,
+    UsageError,
+    output_options,
+    write_line,
+    write_output,
+)
 from fastshard.cli.cache import add_cache
-from fastshard.cli.common import Commands, print_error, short_warnings
+from fastshard.cli.common import (
+    Commands,
+    print_error,
+    short_warnings,
+)
 from fastshard.cli.completion import SHELLS, ShowCompletion
 from fastshard.cli.index import add_index
 from fastshard.cli.ls import add_cat, add_ls
@@ -79,8 +90,7 @@ class ShowVersion(argparse.Action):
 
 def add_help(commands: Commands, program: Parser) -> None:
     def cmd_help(args: argparse.Namespace) -> int:
-        parse_quietly = [*args.command, "--help"]
-        program.parse_args(parse_quietly)
+        program.parse_args([*args.command, "--help"])  # exits
         return 0
 
     parser = commands.add_parser(
@@ -134,7 +144,9 @@ def run_command(argv: Sequence[str] | None) -> int:
     args = parser.parse_args(argv)
     if not hasattr(args, "run"):  # no command: help, but not success for a script
         part = next((p for p in parser.walk() if p.given == [] and p.commands), parser)
-        part.print_help(sys.stderr)
+        with suppress(OSError):
+            if sys.stderr is not None:
+                part.print_help(sys.stderr)
         return 2
     color: Color = getattr(args, "color", "auto")
     quiet: bool = getattr(args, "quiet", False)
@@ -153,33 +165,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         flush_output()
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout)
         return OUTPUT_CLOSED
     except UsageError as error:
         print_error(error)
         return 2
     except (FastshardError, OSError) as error:
-        discard_output()
+        discard(sys.stdout)
         print_error(error)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        discard(sys.stderr)
     return status
 
 
 def flush_output() -> None:
     """Write what stdout buffers, so that an error of the disk is reported."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    if sys.stdout is not None:  # nothing was written, or that has raised
+        write_output(flush=True)
 
 
-def discard_output() -> None:
-    """Let no later flush of a failed stdout or stderr raise."""
-    for file in (sys.stdout, sys.stderr):
-        _discard_if_failing(file)
-
-
-def _discard_if_failing(file: TextIO | None) -> None:
+def discard(file: TextIO | None) -> None:
+    """Let no later flush of a failed file raise."""
     if file is None:
         return
     try:

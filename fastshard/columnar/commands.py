@@ -19,6 +19,7 @@ from fastshard._util.terminal import (
     escape_unencodable,
     write_line,
     write_note,
+    write_output,
 )
 from fastshard.columnar.schema import INDEX_NAME, is_columnar, read_fields
 from fastshard.errors import QueryError, QueryTimeoutError
@@ -176,13 +177,13 @@ def write_csv(rows: Iterable[Iterable[Any]]) -> None:
     """Write CSV to stdout, with control characters escaped on a terminal."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")  # so that it quotes \r and \n
-    is_terminal = sys.stdout.isatty()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
     for row in rows:
         if is_terminal:
             row = [escape_line(v) if isinstance(v, str) else v for v in row]
         writer.writerow(row)
         line = text.getvalue().removesuffix("\r\n") + "\n"
-        sys.stdout.write(escape_unencodable(line, sys.stdout.encoding))
+        write_output(escape_unencodable(line, getattr(sys.stdout, "encoding", None)))
         text.seek(0)
         text.truncate()
 

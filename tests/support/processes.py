@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import pty
 import select
 import struct
 import subprocess
 import sys
-import termios
 import time
-from fcntl import ioctl
 from pathlib import Path
 
 import fastshard
@@ -58,6 +55,10 @@ class Terminal:
     """
 
     def __init__(self, args, env=None, cwd=None):
+        import pty  # POSIX only, as the two below
+        import termios
+        from fcntl import ioctl
+
         self.end, other = pty.openpty()
         ioctl(other, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
         unset = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
@@ -103,8 +104,8 @@ class Terminal:
         return self.text
 
 
-def run_in_terminal(*args, **options):
+def run_in_terminal(args, env=None, cwd=None):
     """Run a command in a terminal; return its exit status and all it printed."""
-    with Terminal(args, **options) as terminal:
+    with Terminal(args, env, cwd) as terminal:
         text = terminal.read_until(lambda text: False)
         return terminal.process.wait(SECONDS), text
