@@ -1,7 +1,19 @@
 """Exceptions and warnings of fastshard.
 
 Each exception derives from `FastshardError` and from the builtin that a caller would
-expect. An `OSError` of the operating system is passed on unchanged.
+expect: what is not found from `KeyError` or `FileNotFoundError`, damaged bytes from
+`ValueError`, what the network refuses from `OSError`. An `OSError` of the operating
+system is passed on unchanged. Exceptions pickle, and keep facts as attributes:
+
+>>> import fastshard
+>>> shard = fastshard.open_shard("data/train-0000.tar")
+>>> try:
+...     shard.samples["000007"]["jpg"]
+... except fastshard.FieldNotFoundError as error:
+...     print(error)
+...     print(error.name, isinstance(error, KeyError))
+no field 'jpg' in sample '000007' of data/train-0000.tar, ...
+jpg True
 """
 
 from __future__ import annotations
@@ -78,11 +90,15 @@ class FormatError(FastshardError, ValueError):
 
 
 class StateError(FastshardError, ValueError):
-    """A state is invalid, or belongs to another dataset, selection or shuffle."""
+    """A state is invalid, or belongs to another dataset, selection or shuffle.
+
+    `Dataset.resume` and ``ds.iter(state)`` raise it: resume with the dataset, selection
+    and seed that the state was saved with.
+    """
 
 
 class ClosedError(FastshardError, ValueError):
-    """The shard has been closed."""
+    """The shard, the dataset or the writer has been closed."""
 
 
 class MemberNotFoundError(FastshardError, KeyError):
@@ -94,9 +110,6 @@ class MemberNotFoundError(FastshardError, KeyError):
         The missing name.
     where : str
         The shard's path; for a field also the sample.
-    near : tuple of str
-        Similar names, the best first. They are looked for when they, or the error's
-        text, are first asked for: code that catches the error does not wait.
     """
 
     kind = "member"
@@ -114,6 +127,11 @@ class MemberNotFoundError(FastshardError, KeyError):
 
     @property
     def near(self) -> tuple[str, ...]:
+        """Similar names, the best first.
+
+        They are looked for when they, or the error's text, are first asked for: code
+        that catches the error does not wait.
+        """
         if callable(self._near):
             try:
                 self._near = self._near()
@@ -158,8 +176,6 @@ class ShardNotFoundError(FastshardError, FileNotFoundError, ValueError):
     Attributes
     ----------
     reason : str
-    path : str or None
-        The missing shard, or the source without any.
     """
 
     def __init__(self, reason: str, path: str | None = None) -> None:
@@ -169,6 +185,7 @@ class ShardNotFoundError(FastshardError, FileNotFoundError, ValueError):
 
     @property
     def path(self) -> str | None:
+        """The missing shard, or the source without any."""
         path: str | None = self.filename
         return path
 
@@ -210,25 +227,32 @@ class AmbiguousKeyError(FastshardError, KeyError):
 
 
 class FieldNotFoundError(MemberNotFoundError):
-    """A sample has no field of this name."""
+    """A sample has no field of this name.
+
+    ``ds.select_fields(..., missing="skip")`` leaves such samples out.
+    """
 
     kind = "field"
 
 
 class InfoNotFoundError(MemberNotFoundError):
-    """An index has no column of this name for a sample."""
+    """An index has no column of this name for a sample.
+
+    ``ds.info(name, default=...)`` gives a value for samples without it.
+    """
 
     kind = "column"
 
 
 class MissingLibraryError(FastshardError, ImportError):
-    """A library that a field's suffix requires is not installed."""
+    """A library that a field, a source or a call requires is not installed."""
 
 
 class StaleIndexError(FormatError):
     """An index belongs to another shard, or to an earlier version of the shard.
 
-    `path` is the index; the reason tells the difference.
+    `path` is the index; the reason tells the difference. ``fastshard index`` or
+    `fastshard.build_index` makes it again.
     """
 
 
@@ -309,7 +333,10 @@ def is_transient(error: BaseException | None) -> bool:
 
 
 class RaggedError(FastshardError, ValueError):
-    """Arrays of a field differ in shape or dtype and cannot be stacked."""
+    """Arrays of a field differ in shape or dtype and cannot be stacked.
+
+    ``ragged="list"`` or ``"pad"`` of `Dataset.batches` and `collate` takes them.
+    """
 
 
 class QueryError(FastshardError, ValueError):
@@ -321,7 +348,7 @@ class QueryTimeoutError(QueryError, TimeoutError):
 
 
 class WriterLockedError(FastshardError, BlockingIOError):
-    """Another process is writing to this dataset."""
+    """Another process is writing to this columnar dataset."""
 
 
 class StaleIndexWarning(UserWarning):

@@ -76,8 +76,8 @@ class Dataset(BaseDataset[T_co]):
         `info`, `stats`, `verify`, `memory_info`, `close`.
 
     Methods that select, reorder or map samples return a new dataset. Nothing is read
-    until a sample is accessed or samples are counted. Call `select_fields`, `filter`
-    and `decode` before `map`.
+    until a sample is accessed or samples are counted. Call `select_fields` and
+    `decode` before `map`.
 
     A dataset is a `Sequence` and a torch dataset, and survives fork. A pickled one
     consists of the paths, the sample counts and its own order; unpickled, it opens the

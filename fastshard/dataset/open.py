@@ -82,10 +82,11 @@ def open(  # noqa: A001
         Directories and globs give shards in natural order, 2 before 10; lists keep
         their order.
     index : {"auto", "none", "rebuild"} or path-like
-        As for `open_shard`, for each shard. ``"auto"`` also uses a fresh
-        ``dataset.fsi`` in the shards' directory, with which samples are counted
-        without opening shards. ``"rebuild"`` makes all indexes first. A directory,
-        or the URL of one, holds indexes that were made with ``out=``.
+        Where to find the members of shards. ``"auto"``: fresh indexes beside the
+        shards (``.fsi``, else ``.json``), and a fresh ``dataset.fsi``, with which
+        samples are counted without opening shards; headers are scanned where there is
+        none. ``"none"``: scan the headers. ``"rebuild"``: make all indexes first. A
+        path: a directory, or the URL of one, of indexes that were made with ``out=``.
     key : {"first", "last"}
         The dot of a name's last part at which a sample's key ends:
         ``"a.seg.png"`` is field ``seg.png`` of ``a``, or with ``"last"`` field
@@ -97,8 +98,11 @@ def open(  # noqa: A001
         take precedence over the built-in ones, see `fastshard.decoders`.
         `fastshard.decoders.NpzDecoder` limits the memory of an ``.npz`` field.
     mode : {"mmap", "private", "pread"}
-        As for `open_shard`: map files, map them copy-on-write (views are writable),
-        or read copies.
+        How to read local files. ``"mmap"``: mapped, read-only, no copies.
+        ``"private"``: mapped copy-on-write, for views and arrays that are written to;
+        files never change. ``"pread"``: each view is a copy, and a file that was
+        truncated or written to raises a `FormatError`; access to a mapped file that
+        another process truncates kills the process.
     max_mapped : int, optional
         Shards that may be mapped at a time; by default a quarter of the system's
         limit (``vm.max_map_count``), at most 16,384.
@@ -114,11 +118,12 @@ def open(  # noqa: A001
         Bring bytes into memory, without the GIL, before a view of them is returned,
         and ahead of iterations.
     check_size : bool
-        As for `open_shard`.
+        For mapped files: keep a file descriptor, and raise a `FormatError` at each read
+        once the file has become shorter.
     **remote
-        How URLs are read, see `RemoteOptions`: ``token=``, ``headers=``,
-        ``cache_dir=``, ``cache_limit="100GB"``, ``timeout=60`` seconds,
-        ``connections=16``, ``revision=``, ...
+        How URLs are read: ``token=``, ``headers=``, ``cache_dir=``,
+        ``cache_limit="100GB"``, ``timeout=60`` (seconds), ``connections=16``,
+        ``revision=``, ``endpoint=``, ``store=``, ...; see `RemoteOptions`.
 
     Returns
     -------
@@ -127,10 +132,11 @@ def open(  # noqa: A001
 
     Raises
     ------
-    FileNotFoundError
-        A shard or a directory does not exist.
+    ShardNotFoundError
+        A path does not exist, or has no shard; the error says what is there. Also a
+        `FileNotFoundError`.
     FastshardError
-        There are no shards, or local and remote ones together.
+        There are local and remote shards together, or one shard twice.
     FormatError
         On access: a shard is damaged or no tar.
     RemoteError
