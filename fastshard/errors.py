@@ -245,7 +245,7 @@ class InfoNotFoundError(MemberNotFoundError):
 
 
 class MissingLibraryError(FastshardError, ImportError):
-    """A library that a field, a source or a call requires is not installed."""
+    """A library that a field's suffix requires is not installed."""
 
 
 class StaleIndexError(FormatError):

@@ -36,7 +36,8 @@ MODULES = (
 FULL = """
     open open_shard collate mix zip_by_key build_index merge_indexes ShardWriter
     Dataset Mix Zip SampleIterator BatchIterator TarShard Shard Samples Sample
-    formats.Format formats.register
+    formats.Format formats.register formats.encoders.encode
+    dataset.views.DatasetKeys dataset.views.Members dataset.views.Shards
     RemoteOptions BatchProcessor DiscoveredDataset ShardReader discover_dataset
     discover_dataset_async discover_datasets_batch read_files_batch
     decoders.NpzDecoder decoders.decode_field decoders.decoder_for

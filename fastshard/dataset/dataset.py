@@ -487,12 +487,22 @@ class Dataset(BaseDataset[T_co]):
 
     @property
     def members(self) -> Members:
-        """All members of the shards, independent of the selected samples."""
+        """All members of the shards, independent of the selected samples.
+
+        A sequence of views by position or name.
+
+        >>> bytes(ds.members["000042.txt"])
+        b'text 42'
+        """
         return Members(self._set)
 
     @property
     def shards(self) -> Shards:
-        """The shards, opened on access."""
+        """The shards, opened on access.
+
+        >>> ds.shards.paths[0], ds.shards[0].names[2]
+        ('data/train-0000.tar', '000000.txt')
+        """
         return Shards(self._set)
 
     def select_fields(

@@ -40,7 +40,15 @@ def _range(count: int, start: int, stop: int | None) -> range:
 
 
 class Shards(Sequence["TarShard"]):
-    """The shards of a dataset, opened on first use."""
+    """The shards of a dataset, opened on first use: `Dataset.shards`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> shards = fastshard.open("data/").shards
+    >>> len(shards), shards[0]
+    (4, <TarShard '...train-0000.tar', 100 members, ... bytes, mode='mmap'>)
+    """
 
     def __init__(self, shards: ShardSet) -> None:
         self._set = shards
@@ -58,6 +66,28 @@ class Shards(Sequence["TarShard"]):
     @overload
     def __getitem__(self, k: slice) -> list[TarShard]: ...
     def __getitem__(self, k: int | slice) -> TarShard | list[TarShard]:
+        """Return a shard by position, or a list of them by a slice.
+
+        Parameters
+        ----------
+        k : int or slice
+
+        Returns
+        -------
+        TarShard, or list of TarShard
+
+        Raises
+        ------
+        IndexError
+            The position is out of range.
+        FormatError, OSError
+            The shard cannot be opened.
+
+        Examples
+        --------
+        >>> ds.shards[-1].samples[0].key, len(ds.shards[:2])
+        ('000075', 2)
+        """
         numbers = range(len(self))[k]
         if isinstance(numbers, int):
             return require_tars(self._set).shard(numbers)
@@ -66,10 +96,25 @@ class Shards(Sequence["TarShard"]):
     def index(self, shard: str | int, start: int = 0, stop: int | None = None) -> int:
         """Return the position of a shard by its path, file name or position.
 
+        Parameters
+        ----------
+        shard : str or int
+        start, stop : int, optional
+            Positions to search from, and up to.
+
+        Returns
+        -------
+        int
+
         Raises
         ------
         ValueError
             No shard has this name, or several have.
+
+        Examples
+        --------
+        >>> ds.shards.index("train-0002.tar")
+        2
         """
         if isinstance(shard, int):
             return range(len(self))[shard]
@@ -88,7 +133,15 @@ class Shards(Sequence["TarShard"]):
 
 
 class Members(Sequence[memoryview]):
-    """The members of a dataset's shards: views by position or name."""
+    """The members of a dataset's shards, views by position or name: `Dataset.members`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> members = fastshard.open("data/").members
+    >>> len(members), bytes(members["000042.txt"]), bytes(members[2])
+    (400, b'text 42', b'text 0')
+    """
 
     def __init__(self, shards: ShardSet) -> None:
         self._set = shards
@@ -103,6 +156,15 @@ class Members(Sequence[memoryview]):
     def __getitem__(self, key: int | str | slice) -> memoryview | list[memoryview]:
         """Return a view by position or name, or a list of them by a slice.
 
+        Parameters
+        ----------
+        key : int, str or slice
+            A name is looked up in every shard.
+
+        Returns
+        -------
+        memoryview, or list of memoryview
+
         Raises
         ------
         IndexError
@@ -111,6 +173,11 @@ class Members(Sequence[memoryview]):
             No shard has a member of this name.
         AmbiguousKeyError
             Several shards have a member of this name.
+
+        Examples
+        --------
+        >>> bytes(ds.members["000042.txt"]), len(ds.members[:10])
+        (b'text 42', 10)
         """
         if isinstance(key, slice):
             return [self._at(i) for i in range(*key.indices(len(self)))]
@@ -123,7 +190,28 @@ class Members(Sequence[memoryview]):
         return shard[member]
 
     def get_many(self, positions: Sequence[int]) -> list[memoryview]:
-        """Return views by position, in the order given, as a list."""
+        """Return views by position, in the given order.
+
+        Parameters
+        ----------
+        positions : sequence of int
+
+        Returns
+        -------
+        list of memoryview
+
+        Raises
+        ------
+        IndexError
+            A position is out of range.
+        FormatError, OSError
+            A member cannot be read.
+
+        Examples
+        --------
+        >>> [bytes(view) for view in ds.members.get_many([2, 398])]
+        [b'text 0', b'text 99']
+        """
         numbers = range(len(self))
         found = [require_tars(self._set).member(numbers[i]) for i in positions]
         shards: list[Shard] = [shard for shard, _ in found]
@@ -148,6 +236,19 @@ class Members(Sequence[memoryview]):
         """Return a member's position in each shard that has one of this name.
 
         In a shard with several, that of the last one. Opens every shard.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        list of int
+
+        Examples
+        --------
+        >>> ds.members.find("000042.txt"), ds.members.find("x.txt")
+        ([170], [])
         """
         starts = self._set.member_starts()
         shards = (require_tars(self._set).shard(k) for k in range(len(self._set)))
@@ -160,12 +261,27 @@ class Members(Sequence[memoryview]):
     def index(self, name: str, start: int = 0, stop: int | None = None) -> int:
         """Return the position of the only member of a name.
 
+        Parameters
+        ----------
+        name : str
+        start, stop : int, optional
+            Positions to search from, and up to.
+
+        Returns
+        -------
+        int
+
         Raises
         ------
         MemberNotFoundError
             No shard has a member of this name.
         AmbiguousKeyError
             Several shards have a member of this name.
+
+        Examples
+        --------
+        >>> ds.members.index("000042.txt")
+        170
         """
         found = self.find(name)
         if start or stop is not None:
@@ -178,7 +294,17 @@ class Members(Sequence[memoryview]):
         return found[0]
 
     def keys(self) -> Iterator[str]:
-        """Iterate over the members' names."""
+        """Iterate over the members' names.
+
+        Returns
+        -------
+        iterator of str
+
+        Examples
+        --------
+        >>> list(ds.members.keys())[-1]
+        '000099.json'
+        """
         for k in range(len(self._set)):
             yield from require_tars(self._set).shard(k).names
 
@@ -220,10 +346,19 @@ def build_key_table(
 
 
 class DatasetKeys(Sequence[str]):
-    """The keys of a dataset's samples.
+    """The keys of a dataset's samples: `Dataset.keys`.
 
     Keys are decoded on access. Look-up uses the key table of ``dataset.fsi``, or one
     built on first use (8 bytes a sample), which opens every shard.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> keys = fastshard.open("data/").keys()
+    >>> keys
+    <100 keys: ['000000', '000001', '000002', ...]>
+    >>> keys.index("000042"), "000042" in keys, keys[-1]
+    (42, True, '000099')
     """
 
     def __init__(self, shards: ShardSet, order: Order | None) -> None:
@@ -242,6 +377,26 @@ class DatasetKeys(Sequence[str]):
     @overload
     def __getitem__(self, i: slice) -> list[str]: ...
     def __getitem__(self, i: int | slice) -> str | list[str]:
+        """Return a key by position, or a list of them by a slice.
+
+        Parameters
+        ----------
+        i : int or slice
+
+        Returns
+        -------
+        str, or list of str
+
+        Raises
+        ------
+        IndexError
+            The position is out of range.
+
+        Examples
+        --------
+        >>> ds.keys()[7], ds.keys()[-2:]
+        ('000007', ['000098', '000099'])
+        """
         numbers = range(len(self))[i]
         if isinstance(numbers, int):
             return self._key(numbers)
@@ -263,6 +418,25 @@ class DatasetKeys(Sequence[str]):
         """Return the positions of all samples with a key.
 
         For tars a leading ``./`` is ignored.
+
+        Parameters
+        ----------
+        key : str
+
+        Returns
+        -------
+        list of int
+            In increasing order; empty if there is none.
+
+        Raises
+        ------
+        FormatError, OSError
+            A shard or an index cannot be read.
+
+        Examples
+        --------
+        >>> ds.keys().find("000042"), ds.keys().find("x")
+        ([42], [])
         """
         candidates = self._set.find_key(key)
         if candidates is None:
@@ -307,12 +481,27 @@ class DatasetKeys(Sequence[str]):
     def index(self, key: str, start: int = 0, stop: int | None = None) -> int:
         """Return the position of the only sample with a key.
 
+        Parameters
+        ----------
+        key : str
+        start, stop : int, optional
+            Positions to search from, and up to.
+
+        Returns
+        -------
+        int
+
         Raises
         ------
         SampleNotFoundError
             No sample has this key.
         AmbiguousKeyError
             Several samples have this key.
+
+        Examples
+        --------
+        >>> ds.keys().index("000042")
+        42
         """
         found = self.find(key)
         if start or stop is not None:
@@ -326,7 +515,21 @@ class DatasetKeys(Sequence[str]):
         return found[0]
 
     def count(self, key: str) -> int:
-        """Return the number of samples with a key."""
+        """Return the number of samples with a key.
+
+        Parameters
+        ----------
+        key : str
+
+        Returns
+        -------
+        int
+
+        Examples
+        --------
+        >>> ds.keys().count("000042")
+        1
+        """
         return len(self.find(key))
 
     def __repr__(self) -> str:

@@ -24,7 +24,18 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that zip can represent
 
 
 def encode(field: str, value: object) -> Payload:
-    """Return the bytes to store for a field's value.
+    """Return the bytes to store for a field's value, as `ShardWriter.write` does.
+
+    Parameters
+    ----------
+    field : str
+        Its last suffix chooses the encoder; case is ignored.
+    value : object
+        Bytes-like values are returned unchanged.
+
+    Returns
+    -------
+    bytes, bytearray or memoryview
 
     Raises
     ------
@@ -34,6 +45,15 @@ def encode(field: str, value: object) -> Payload:
         The value cannot be encoded: NaN in JSON, an array of objects, ...
     FastshardError
         The library of the encoder is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fastshard.formats.encoders import encode
+    >>> encode("cls", 7), encode("caption.txt", "a cat"), encode("json", {"a": None})
+    (b'7', b'a cat', b'{"a":null}')
+    >>> bytes(encode("npy", np.arange(3))[:6])
+    b'\\x93NUMPY'
     """
     if isinstance(value, (bytes, bytearray)):
         return value
