@@ -1,8 +1,8 @@
 /* CRC-32C (Castagnoli), as iSCSI (RFC 3720) defines it.
  *
  * Uses the processor's CRC-32C instruction where it has one: SSE 4.2 is detected at run
- * time, the CRC32 extension of ARMv8 at compile time. The fallback is a lookup in
- * tables, eight bytes at a time.
+ * time, the CRC32 extension of ARMv8 at run time on Linux, at compile time elsewhere.
+ * The fallback is a lookup in tables, eight bytes at a time.
  */
 #ifndef FASTSHARD_CRC32C_H
 #define FASTSHARD_CRC32C_H
@@ -32,22 +32,26 @@ static inline uint32_t fs_crc32c_by_table(uint32_t crc, const uint8_t *at, size_
     return crc;
 }
 
-#if (defined(__GNUC__) && defined(__x86_64__) || defined(_M_X64)) && \
-    !defined(FS_NO_SIMD)
-#include <nmmintrin.h>
+/* Assembly where it is known: intrinsics need target attributes, whose names differ
+ * between compilers. */
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(FS_NO_SIMD)
+#include <cpuid.h>
 #define FS_CRC32C_HARDWARE 1
-
-#if defined(__GNUC__)
-#define FS_SSE42 __attribute__((target("sse4.2")))
+#define FS_CRC32C_8(crc, word) __asm__("crc32q %1, %0" : "+r"(crc) : "rm"(word))
+#define FS_CRC32C_1(crc, byte) __asm__("crc32b %1, %0" : "+r"(crc) : "rm"(byte))
 
 static inline int fs_crc32c_has_hardware(void)
 {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("sse4.2") != 0;
+    unsigned int eax, ebx, ecx = 0, edx;
+
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx >> 20 & 1);
 }
-#else
+#elif defined(_M_X64) && !defined(FS_NO_SIMD)
 #include <intrin.h>
-#define FS_SSE42
+#include <nmmintrin.h>
+#define FS_CRC32C_HARDWARE 1
+#define FS_CRC32C_8(crc, word) (crc) = _mm_crc32_u64(crc, word)
+#define FS_CRC32C_1(crc, byte) (crc) = _mm_crc32_u8((uint32_t)(crc), byte)
 
 static inline int fs_crc32c_has_hardware(void)
 {
@@ -56,42 +60,39 @@ static inline int fs_crc32c_has_hardware(void)
     __cpuid(found, 1);
     return found[2] >> 20 & 1;
 }
+#elif defined(__GNUC__) && defined(__aarch64__) && !defined(FS_NO_SIMD) && \
+    (defined(__linux__) || defined(__ARM_FEATURE_CRC32))
+#define FS_CRC32C_HARDWARE 1
+#define FS_CRC32C_8(crc, word) \
+    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(word))
+#define FS_CRC32C_1(crc, byte) \
+    __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(crc) : "r"(byte))
+#if defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
-FS_SSE42 static uint32_t
-fs_crc32c_by_hardware(uint32_t crc, const uint8_t *at, size_t size)
+static inline int fs_crc32c_has_hardware(void)
+{
+#if defined(__linux__)
+    return (getauxval(AT_HWCAP) >> 7 & 1) != 0; /* HWCAP_CRC32 */
+#else
+    return 1;
+#endif
+}
+#endif
+
+#if defined(FS_CRC32C_HARDWARE)
+static uint32_t fs_crc32c_by_hardware(uint32_t crc, const uint8_t *at, size_t size)
 {
     uint64_t wide = crc, word;
 
     for (; size >= 8; at += 8, size -= 8) {
         memcpy(&word, at, 8);
-        wide = _mm_crc32_u64(wide, word);
-    }
-    crc = (uint32_t)wide;
-    for (; size > 0; at++, size--)
-        crc = _mm_crc32_u8(crc, *at);
-    return crc;
-}
-#elif defined(__ARM_FEATURE_CRC32) && defined(__aarch64__) && !defined(FS_NO_SIMD)
-#include <arm_acle.h>
-#define FS_CRC32C_HARDWARE 1
-
-static inline int fs_crc32c_has_hardware(void)
-{
-    return 1;
-}
-
-static uint32_t fs_crc32c_by_hardware(uint32_t crc, const uint8_t *at, size_t size)
-{
-    uint64_t word;
-
-    for (; size >= 8; at += 8, size -= 8) {
-        memcpy(&word, at, 8);
-        crc = __crc32cd(crc, word);
+        FS_CRC32C_8(wide, word);
     }
     for (; size > 0; at++, size--)
-        crc = __crc32cb(crc, *at);
-    return crc;
+        FS_CRC32C_1(wide, *at);
+    return (uint32_t)wide;
 }
 #endif
 
