@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import fastshard
 from support.marks import not_sanitized
 from support.paths import TREE
 
@@ -174,3 +175,14 @@ def test_the_readme_is_short_and_keeps_its_two_commands():
     commands = [line for line in lines if line.startswith("    ")]
     for end in ("fastshard demo", "pytest -n auto"):
         assert any(command.endswith(end) for command in commands)
+
+
+def test_every_public_name_is_in_the_reference(site):
+    _, pages = site
+    shown = set()
+    for path, links in pages.items():
+        if path.startswith("reference/"):
+            shown |= links.ids
+    names = [f"fastshard.{name}" for name in fastshard.__all__]
+    missing = [n for n in names if not {n, n.replace(".", ".errors.")} & shown]
+    assert missing == []
