@@ -252,12 +252,12 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build_fastshard(folder: Path) -> int:
     fastshard.build_index(folder, again=True)
-    return fastshard.open(folder).stats()["members"]
+    return int(fastshard.open(folder).stats()["members"])
 
 
 def build_one_thread(folder: Path) -> int:
     fastshard.build_index(folder, again=True, threads=1)
-    return fastshard.open(folder).stats()["members"]
+    return int(fastshard.open(folder).stats()["members"])
 
 
 def list_gnu_tar(folder: Path) -> int:

@@ -48,7 +48,7 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     ),
     "fastshard.dataset.batch": "collate",
     "fastshard.dataset.build_index": "build_index merge_indexes",
-    "fastshard.dataset.combine": "Mix Zip mix zip_by_key",
+    "fastshard.dataset.combine": "Concat Mix Zip mix zip_by_key",
     "fastshard.dataset.dataset": "Dataset",
     "fastshard.dataset.iteration": "BatchIterator SampleIterator",
     "fastshard.dataset.open": "open",
@@ -59,16 +59,16 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
         "RemoteShardNotFoundError SampleNotFoundError ShardNotFoundError "
         "StaleIndexError StaleIndexWarning StateError WriterLockedError"
     ),
+    "fastshard.formats.field_info": "FieldInfo",
     "fastshard.formats.sample": "Sample Samples",
     "fastshard.formats.tar": "TarShard open_shard",
     "fastshard.formats.writer": "ShardWriter",
     "fastshard.remote.options": "RemoteOptions",
 }
 _MODULES = {name: home for home, names in _HOMES.items() for name in names.split()}
-
 __all__ = sorted(_MODULES)
-
-_SUBMODULES = "adapters columnar decoders errors formats index sources"
+_SHOWN = "adapters columnar errors formats"
+_SUBMODULES = f"{_SHOWN} decoders index sources"
 
 _moved.install()
 register("fastshard.columnar.format")
@@ -84,4 +84,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_SUBMODULES.split()})
+    return sorted([*__all__, *_SHOWN.split(), "__version__"])

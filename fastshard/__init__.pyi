@@ -17,6 +17,7 @@ from fastshard.adapters.webshart.discover import (
 from fastshard.dataset.batch import collate as collate
 from fastshard.dataset.build_index import build_index as build_index
 from fastshard.dataset.build_index import merge_indexes as merge_indexes
+from fastshard.dataset.combine import Concat as Concat
 from fastshard.dataset.combine import Mix as Mix
 from fastshard.dataset.combine import Zip as Zip
 from fastshard.dataset.combine import mix as mix
@@ -46,6 +47,7 @@ from fastshard.errors import StaleIndexError as StaleIndexError
 from fastshard.errors import StaleIndexWarning as StaleIndexWarning
 from fastshard.errors import StateError as StateError
 from fastshard.errors import WriterLockedError as WriterLockedError
+from fastshard.formats.field_info import FieldInfo as FieldInfo
 from fastshard.formats.sample import Sample as Sample
 from fastshard.formats.sample import Samples as Samples
 from fastshard.formats.tar import TarShard as TarShard
@@ -59,9 +61,11 @@ __all__ = [
     "BatchProcessor",
     "CacheWarning",
     "ClosedError",
+    "Concat",
     "Dataset",
     "DiscoveredDataset",
     "FastshardError",
+    "FieldInfo",
     "FieldNotFoundError",
     "FormatError",
     "InfoNotFoundError",

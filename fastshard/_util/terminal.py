@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol, TextIO, TypeAlias
 
@@ -23,6 +23,7 @@ __all__ = [
     "escape_unencodable",
     "has_color",
     "is_quiet",
+    "join_names",
     "output_options",
     "paint",
     "write_fault",
@@ -41,6 +42,10 @@ STYLES = {  # SGR parameters, ECMA-48
     "warning": "33",  # yellow
     "shard": "35",  # magenta, grep's colour of file names
 }
+
+
+MAX_NAMES = 12  # joined
+MAX_NAME = 60  # characters of a joined name
 
 
 class UsageError(Exception):
@@ -131,6 +136,13 @@ def escape_name(name: str) -> str:
     if "\\" in name:
         name = name.replace("\\", "\\\\")
     return escape_line(name)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Join names by commas: the first ones, shortened, and how many there are more."""
+    shown = [escape_name(name[:MAX_NAME]) for name in names[:MAX_NAMES]]
+    more = len(names) - len(shown)
+    return ", ".join(shown + [f"... {more:,} more"] * (more > 0))
 
 
 def escape_unencodable(text: str, encoding: str | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +12,20 @@ from fastshard._core.io.source import MappedSource
 from fastshard.columnar.read.samples import load_samples
 from fastshard.columnar.read.snapshot import Snapshot
 from fastshard.columnar.verification import verify
+from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
-from fastshard.errors import ClosedError
+from fastshard.errors import ClosedError, FastshardError
+from fastshard.formats.decoders import Decoder
+from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
 
 if TYPE_CHECKING:
     from fastshard._core.columnar.rows import ColumnSamples
 
 __all__ = ["ColumnSet"]
+
+COUNT = "SELECT count(*) FROM samples"
 
 
 class ColumnSet(ShardSet):
@@ -54,6 +61,20 @@ class ColumnSet(ShardSet):
         """Return all samples."""
         samples: ColumnSamples = self.samples(0)
         return samples
+
+    def summarize(self) -> Summary:
+        snapshot, samples = self.snapshot, None
+        with suppress(FastshardError, OSError):  # reading the dataset reports a fault
+            ((samples,),) = snapshot.select(COUNT)
+        where = describe_paths([snapshot.home], snapshot.home)
+        return Summary(where, None, samples, tuple(snapshot.folders), self.format)
+
+    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
+        own = kind_of(field, decoders)
+        return own if own == "object" else "array"
+
+    def field_names(self) -> list[str]:
+        return self.rows().field_names
 
     def is_counted(self) -> bool:
         return True

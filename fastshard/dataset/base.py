@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from warnings import warn
 
 from fastshard._core.dataset.shard import add_notes
-from fastshard._core.table.order import Order
+from fastshard._core.table.order import Order, Stride
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.batch import collate as collate_samples
+from fastshard.dataset.display.text import Description
 from fastshard.dataset.iteration import (
     BatchIterator,
     ErrorHandler,
@@ -29,6 +31,7 @@ from fastshard.dataset.order.plan import (
     check_seed,
     compose,
     order_digest,
+    split_sizes,
 )
 from fastshard.dataset.order.selection import select_positions
 from fastshard.dataset.order.state import (
@@ -57,7 +60,7 @@ MAX_COUNT = 1 << 62  # ranks, or samples of a block
 
 
 class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
-    """Base class of `Dataset`, `Mix` and `Zip`: a sequence ordered by a `Plan`.
+    """Base class of datasets: a sequence ordered by a `Plan`.
 
     Subclasses are immutable: methods that select, reorder or map return a new object.
 
@@ -70,10 +73,6 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     """
 
     __slots__ = ()
-
-    if TYPE_CHECKING:
-        # torch's `Dataset` declares addition, which datasets lack.
-        __add__: None  # type: ignore[assignment, unused-ignore]
 
     _plan: Plan
     _stages: tuple[Callable[[Any], Any], ...]
@@ -103,6 +102,22 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     @abstractmethod
     def map(self, fn: Callable[[T_co], T]) -> BaseDataset[T]:
         """Return a dataset of ``fn(item)``, called on access."""
+
+    @abstractmethod
+    def _description(self) -> Description:
+        """Return what `repr` shows; reads local indexes only."""
+
+    @abstractmethod
+    def __add__(  # type: ignore[override, unused-ignore] # torch's is no sequence
+        self, other: BaseDataset[Any]
+    ) -> BaseDataset[Any]:
+        """Return the concatenation of two datasets; see `Concat`."""
+
+    def __radd__(self, other: int) -> Self:
+        """Return the dataset itself for ``0 + ds``, which `sum` begins with."""
+        if type(other) is int and other == 0:
+            return self
+        return NotImplemented
 
     @overload
     @abstractmethod
@@ -265,6 +280,131 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             plan = Plan(self._order())
         split = Split(rank, world_size, drop_last)
         return self._with_plan(plan._replace(split=split))
+
+    def head(self, n: int = 5) -> list[T_co]:
+        """Return the first items as a list.
+
+        Shards behind them are neither opened nor counted, unless the dataset is
+        shuffled or selected. For a dataset of the first items see `take`.
+
+        Parameters
+        ----------
+        n : int
+            Number of items; fewer if the dataset has fewer.
+
+        Returns
+        -------
+        list
+            Samples, or their mapped values.
+
+        Raises
+        ------
+        ValueError
+            `n` is negative.
+        FormatError, OSError
+            A sample cannot be read.
+
+        Examples
+        --------
+        >>> [sample.key for sample in ds.head(3)]
+        ['000000', '000001', '000002']
+        """
+        n = self._check_number(n)
+        return self.get_many(range(min(n, len(self))))
+
+    def take(self, n: int) -> Self:
+        """Return a dataset of the first items.
+
+        Parameters
+        ----------
+        n : int
+            Number of items; all if the dataset has fewer.
+
+        Returns
+        -------
+        Dataset
+            Of the same type as this one.
+
+        Raises
+        ------
+        ValueError
+            `n` is negative.
+
+        Examples
+        --------
+        >>> len(ds.shuffle(seed=7).take(8)), len(ds.take(1000))
+        (8, 100)
+        """
+        return self._select(slice(0, self._check_number(n)))
+
+    @staticmethod
+    def _check_number(n: int) -> int:
+        if index(n) < 0:
+            raise ValueError(f"n must not be negative, got {n}")
+        return index(n)
+
+    def split(self, sizes: Sequence[float], seed: int | None = 0) -> list[Self]:
+        """Divide the dataset at random into several without common samples.
+
+        The parts are slices of ``ds.shuffle(seed)``: exact, the same on every machine,
+        and computed sample by sample without memory.
+
+        Parameters
+        ----------
+        sizes : sequence of float or int
+            Fractions of sum 1: each part has its fraction of the samples, rounded
+            down, and samples left over go to the parts with the largest remainders,
+            the first of them if equal. Or numbers of samples, all int, whose sum is
+            ``len(ds)``.
+        seed : int, optional
+            Seed of the shuffle. None: no shuffle; the parts follow each other.
+
+        Returns
+        -------
+        list of datasets
+            With as many samples together as this one has.
+
+        Raises
+        ------
+        ValueError
+            The sizes have another sum, one is negative, or there is none.
+        TypeError
+            One is not a number, or fractions and numbers of samples are mixed.
+
+        Examples
+        --------
+        >>> train, val = ds.split([0.9, 0.1], seed=3)
+        >>> len(train), len(val)
+        (90, 10)
+        >>> set(train.keys()) & set(val.keys())
+        set()
+        >>> [len(part) for part in ds.split([60, 30, 10])]
+        [60, 30, 10]
+        """
+        total = len(self)
+        counts = split_sizes(sizes, total)
+        order = self._order()
+        if seed is not None:
+            shuffling = Shuffling(check_seed(seed), 0, None)
+            order = compose(order, shuffling.order(total))
+        return [
+            self._with_plan(Plan(compose(order, Stride(end - n, 1, n, total))))
+            for n, end in zip(counts, accumulate(counts), strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        # Independent of whether samples were counted: grain compares sources by it.
+        name = type(self).__name__
+        try:
+            return self._description().join(name)
+        except Exception as error:
+            return f"{name}(unreadable: {type(error).__name__})"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks, of what `repr` shows."""
+        from fastshard.dataset.display.html import dataset_html
+
+        return dataset_html(self)
 
     def state_dict(self, done: int = 0) -> dict[str, Any]:
         """Return the state after the first `done` samples of this dataset.

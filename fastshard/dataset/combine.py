@@ -2,297 +2,40 @@
 
 from __future__ import annotations
 
-import threading
-from abc import abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from hashlib import blake2b
 from itertools import accumulate, islice
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from fastshard._core.table.order import Order, Shuffle
+from fastshard._core.table.order import Shuffle
 from fastshard.dataset.base import BaseDataset, T
-from fastshard.dataset.iteration import (
-    ErrorHandler,
-    SampleIterator,
-    T_co,
-    enter_exclusively,
+from fastshard.dataset.combined.base import (
+    CombinedDataset,
+    Concat,
+    combine_identities,
+    merge_fields,
+    read_sources,
 )
-from fastshard.dataset.order.plan import (
-    Plan,
-    check_seed,
-    order_digest,
-    permutation_keys,
-)
+from fastshard.dataset.display.text import Description, describe_parts
+from fastshard.dataset.iteration import T_co
+from fastshard.dataset.order.plan import Plan, check_seed, permutation_keys
 from fastshard.dataset.order.state import Identity
 from fastshard.errors import AmbiguousKeyError, FastshardError, SampleNotFoundError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from fastshard.dataset.dataset import Dataset
+    from fastshard.formats.field_info import FieldInfo
 
 __all__ = [
-    "CombinedDataset",
+    "Concat",
     "Mix",
     "Zip",
     "mix",
     "zip_by_key",
 ]
-
-# Attributes that have other names in pickles of version 0.1.
-RENAMED = {"_found": "_cached_order", "_known": "_cached_identity"}
-
-
-class CombinedDataset(BaseDataset[T_co]):
-    """Base class of `Mix` and `Zip`: an order of its own over items of other datasets.
-
-    A base position is that of an item before selection, shuffle and split. The source
-    datasets are not closed with this one.
-    """
-
-    def __init__(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> None:
-        self._plan = plan
-        self._stages = stages
-        self._cached_order: Order | None = None  # once counted; None: base positions
-        self._count: int | None = None
-        self._cached_identity: Identity | None = None
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {RENAMED.get(name, name): state[name] for name in state}
-
-    @abstractmethod
-    def _copy(
-        self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]
-    ) -> CombinedDataset[Any]:
-        """Return a copy with another plan and other stages."""
-
-    @abstractmethod
-    def _identify(self) -> Identity:
-        """Compute the identity of the data, independent of its order."""
-
-    def _identity(self) -> Identity:
-        if self._cached_identity is None:
-            self._cached_identity = self._identify()
-        return self._cached_identity
-
-    @abstractmethod
-    def _read(self, base_positions: Iterable[int]) -> list[Any]:
-        """Return unmapped items by base position."""
-
-    def _with_plan(self, plan: Plan) -> Self:
-        return cast(Self, self._copy(plan, self._stages))
-
-    def __len__(self) -> int:
-        if self._count is None:
-            total = self._total()
-            self._cached_order = order = self._plan.order(total)
-            self._count = total if order is None else order.count
-        return self._count
-
-    def _order(self) -> Order | None:
-        len(self)
-        return self._cached_order
-
-    @overload
-    def __getitem__(self, key: int | np.integer[Any]) -> T_co: ...
-    @overload
-    def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Self: ...
-    def __getitem__(self, key: Any) -> Any:
-        """Return an item by position, or a dataset of several.
-
-        Parameters
-        ----------
-        key : int, slice, sequence of int, or array
-            As for a `Dataset`, except that there are no keys.
-
-        Returns
-        -------
-        object
-            A sample, a pair of samples, or their mapped value; for a slice, positions
-            or a mask a dataset of the same type.
-
-        Raises
-        ------
-        IndexError
-            A position is out of range.
-        FormatError, OSError
-            A sample cannot be read.
-
-        Examples
-        --------
-        >>> mixed = fastshard.mix([ds, ds])
-        >>> mixed[0].text("txt"), len(mixed[10:20])
-        ('text ...', 10)
-        """
-        if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
-            return self.get_many([key])[0]
-        return self._select(key)
-
-    def get_many(self, positions: Iterable[int]) -> list[T_co]:
-        """Return items by position, in the given order.
-
-        Parameters
-        ----------
-        positions : iterable of int, or array
-            Negative ones count from the end.
-
-        Returns
-        -------
-        list
-
-        Raises
-        ------
-        IndexError
-            A position is out of range.
-        FormatError, OSError
-            A sample cannot be read.
-
-        Examples
-        --------
-        >>> [sample.key for sample in fastshard.mix([ds, ds]).get_many([0, -1])]
-        ['0000...', '0000...']
-        """
-        numbers = range(len(self))
-        resolved = [numbers[i] for i in positions]  # counted from the start
-        order = self._cached_order
-        items = self._read(resolved if order is None else [order[i] for i in resolved])
-        return self._map_items(items, resolved) if self._stages else items
-
-    def map(self, fn: Callable[[T_co], T]) -> CombinedDataset[T]:
-        """Return a dataset of ``fn(item)``, called on access.
-
-        Parameters
-        ----------
-        fn : callable
-            Takes a sample, or a pair of samples; or what the previous `map` returned.
-
-        Returns
-        -------
-        Mix or Zip
-
-        Examples
-        --------
-        >>> pairs = fastshard.zip_by_key(ds, ds)
-        >>> pairs.map(lambda pair: pair[0].key == pair[1].key)[7]
-        True
-        """
-        return self._copy(self._plan, (*self._stages, fn))
-
-    def _iterator(
-        self, window: int, on_error: ErrorHandler | None
-    ) -> SampleIterator[T_co]:
-        return CombinedIterator(self, max(window, 1), on_error)
-
-
-class Failure:
-    """Stand-in for an item that cannot be read."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-class CombinedIterator(Iterator[T_co]):
-    """Iterator over combined datasets that reads a window at a time.
-
-    Implements `SampleIterator`.
-    """
-
-    def __init__(
-        self, dataset: CombinedDataset[T_co], window: int, on_error: ErrorHandler | None
-    ) -> None:
-        self._dataset = dataset
-        self._window = window
-        self._on_error = on_error
-        self._waiting: list[Any] = []  # items read ahead, in reverse order
-        self._lock = threading.Lock()
-        self._closed = False
-        self.position: int = 0
-        self.skipped: int = dataset._plan.skipped
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __length_hint__(self) -> int:
-        return 0 if self._closed else len(self._dataset) - self.position
-
-    def __next__(self) -> T_co:
-        with enter_exclusively(self._lock):
-            while True:
-                if self._closed:
-                    raise StopIteration
-                if not self._waiting:
-                    self._read_window()
-                item = self._waiting.pop()
-                self.position += 1
-                if not isinstance(item, Failure):
-                    return cast(T_co, item)
-                error = item.error.with_traceback(None)
-                handler = self._on_error
-                if handler is None or not handler(error, self.position - 1):
-                    raise error
-                self.skipped += 1
-
-    def _read_window(self) -> None:
-        """Read the next window at once, or one by one after an error."""
-        end = min(self.position + self._window, len(self._dataset))
-        positions = range(self.position, end)
-        if not positions:
-            raise StopIteration
-        try:
-            items = self._dataset.get_many(positions)
-        except Exception:
-            items = [self._read_one(i) for i in positions]
-        self._waiting = items[::-1]
-
-    def _read_one(self, position: int) -> Any:
-        try:
-            return self._dataset.get_many([position])[0]
-        except Exception as error:
-            return Failure(error)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the samples so far, skipped ones included."""
-        return self.state_after(self.position, self.skipped)
-
-    def state_after(self, done: int, skipped: int) -> dict[str, Any]:
-        """Return the state after `done` samples, with `skipped` skipped in total."""
-        return self._dataset._state_after(done, skipped)
-
-    def close(self) -> None:
-        """End the iteration."""
-        self._closed = True
-        self._waiting = []
-
-
-def combine_identities(
-    separator: str, datasets: Sequence[BaseDataset[Any]], samples: int, *options: object
-) -> Identity:
-    """Return the identity of a combination of datasets.
-
-    Parameters
-    ----------
-    separator : str
-        Text between the names in the combined name.
-    datasets : sequence of BaseDataset
-    samples : int
-        The number of items of the combination.
-    *options
-        Kind and parameters of the combination, hashed by their `repr`.
-    """
-    parts = []
-    for part in datasets:
-        identity = part._identity()
-        order = order_digest(part._order())
-        parts.append((identity.samples, identity.digest, order))
-    digest = blake2b(repr((options, parts)).encode(), digest_size=8).hexdigest()
-    name = separator.join(part._identity().name for part in datasets)
-    return Identity(name, samples, digest)
-
 
 BLOCK = 1024  # base positions in which the proportions hold
 Stop = Literal["first", "all"]
@@ -467,18 +210,19 @@ class Mix(CombinedDataset[T_co]):
         return k, (starts[k] + number - before) % len(self.datasets[k])
 
     def _read(self, base_positions: Iterable[int]) -> list[Any]:
-        sources = [self.source_of(i) for i in base_positions]
-        positions_of: list[list[int]] = [[] for _ in self.datasets]
-        for k, position in sources:
-            positions_of[k].append(position)
-        items = [
-            iter(dataset.get_many(positions) if positions else ())
-            for dataset, positions in zip(self.datasets, positions_of, strict=True)
-        ]
-        return [next(items[k]) for k, _ in sources]
+        return read_sources(self.datasets, [self.source_of(i) for i in base_positions])
 
-    def __repr__(self) -> str:
-        return f"<Mix of {self.datasets!r}{self._plan}>"
+    @property
+    def fields(self) -> Mapping[str, FieldInfo]:
+        """The fields of all datasets; see `Dataset.fields`."""
+        return merge_fields(self.datasets)
+
+    def _description(self) -> Description:
+        weights, seed, stop = self._options
+        shares = "" if weights is None else f" weights {weights}"
+        end = "" if stop == "first" else f" stop {stop}"
+        parts = describe_parts(self.datasets)
+        return self._describe(f"{parts}; seed {seed}{shares}{end}")
 
 
 def compute_shares(
@@ -665,5 +409,6 @@ class Zip(CombinedDataset[T_co]):
             raise SampleNotFoundError(missing[0], where) from None
         return list(zip(a.get_many(positions), b.get_many(partners), strict=True))
 
-    def __repr__(self) -> str:
-        return f"<Zip of {self.datasets[0]!r} and {self.datasets[1]!r}{self._plan}>"
+    def _description(self) -> Description:
+        loose = "" if self._strict else "; strict=False"
+        return self._describe(describe_parts(self.datasets) + loose)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import ref
 
@@ -24,6 +25,13 @@ from fastshard.dataset.batch import (
     parse_field_types,
     read_column,
 )
+from fastshard.dataset.combined.base import Concat, concatenate
+from fastshard.dataset.display.text import (
+    Description,
+    describe_count,
+    describe_plan,
+    describe_stage,
+)
 from fastshard.dataset.iteration import ErrorHandler, T_co
 from fastshard.dataset.order.plan import Plan
 from fastshard.dataset.order.selection import (
@@ -33,11 +41,12 @@ from fastshard.dataset.order.selection import (
     info_column,
 )
 from fastshard.dataset.order.state import Identity
-from fastshard.dataset.shardset import ShardSet, memory_info
+from fastshard.dataset.shardset import WINDOW, ShardSet, memory_info
 from fastshard.dataset.tarset import require_tars
 from fastshard.dataset.views import DatasetKeys, Members, Shards
-from fastshard.errors import ClosedError, FastshardError
+from fastshard.errors import ClosedError, FastshardError, FormatError
 from fastshard.formats.decoders import Decoder
+from fastshard.formats.field_info import FieldInfo, collect_field_infos
 from fastshard.formats.sample import Sample
 
 if TYPE_CHECKING:
@@ -100,6 +109,7 @@ class Dataset(BaseDataset[T_co]):
         "_count",
         "_decoders",
         "_direct_locator",
+        "_field_infos",
         "_fields",
         "_is_changed",
         "_is_narrowed",
@@ -130,6 +140,7 @@ class Dataset(BaseDataset[T_co]):
         self._is_changed = self._is_narrowed or bool(stages)
         self._stages = stages
         self._keys: DatasetKeys | None = None
+        self._field_infos: Mapping[str, FieldInfo] | None = None  # once read
         self._locator: SampleLocator | None = None  # once samples are counted
         # The same if its samples are returned as they are: the fast path of ds[i].
         self._direct_locator: SampleLocator | None = None
@@ -723,15 +734,118 @@ class Dataset(BaseDataset[T_co]):
         if self._stages:
             raise FastshardError(f"call {method} before map and decode, not after")
 
-    def stats(self) -> dict[str, int]:
-        """Return the numbers of shards, samples, members, and bytes of members."""
+    @property
+    def fields(self) -> Mapping[str, FieldInfo]:
+        """The samples' fields: a mapping from name to `FieldInfo`.
+
+        They are those of the first shard that has samples, which is opened; and the
+        dtypes and shapes, of ``npy`` fields, those of its first 8 samples: sizes that
+        differ among them are None. Of remote shards only headers are fetched. Computed
+        at the first access. With `select_fields`, the selected fields; they are stored
+        fields, before `map` and `decode`.
+
+        Raises
+        ------
+        FormatError, OSError, ClosedError
+            The shard cannot be read.
+
+        Examples
+        --------
+        >>> ds.fields["npy"]
+        FieldInfo(kind='array', dtype='float32', shape=(4,))
+        >>> {name: info.kind for name, info in ds.fields.items()}
+        {'npy': 'array', 'cls': 'int', 'txt': 'text', 'json': 'json'}
+        """
+        if self._field_infos is None:
+            names = self._fields
+            self._field_infos = MappingProxyType(
+                collect_field_infos(
+                    self._first_samples(),
+                    self._set.field_names() if names is None else names,
+                    lambda name: self._set.kind_of(name, self._decoders),
+                    remote=self._set.remote is not None,
+                )
+            )
+        return self._field_infos
+
+    def _first_samples(self) -> list[Sample]:
+        """Return some samples for `fields`, with the decoders but all fields."""
+        samples = self._set.first_samples()
+        if self._decoders is not None:
+            for sample in samples:
+                sample.narrow(None, self._required, self._decoders)
+        return samples
+
+    def head(self, n: int = 5) -> list[T_co]:
+        n = self._check_number(n)
+        if self._is_counted():
+            return super().head(n)
+        iterator = self._iterator(min(n, WINDOW), None)
+        try:
+            return list(islice(iterator, n))
+        finally:
+            iterator.close()
+
+    def __add__(  # type: ignore[override, unused-ignore]
+        self, other: BaseDataset[T]
+    ) -> Concat[T_co | T]:
+        """Return the concatenation of two datasets.
+
+        Parameters
+        ----------
+        other : dataset
+            Any one, also of another format, mapped or combined.
+
+        Returns
+        -------
+        Concat
+            The samples of this dataset, then those of the other. ``sum([a, b, c])``
+            is one `Concat` of three.
+
+        Examples
+        --------
+        >>> both = ds + ds.shuffle(seed=7)[:20]
+        >>> len(both), both[0].key
+        (120, '000000')
+        """
+        return concatenate(self, other)
+
+    def stats(self) -> dict[str, Any]:
+        """Return numbers of shards, samples, members and bytes, and the fields.
+
+        Returns
+        -------
+        dict
+            JSON values: ``shards``, ``samples``, ``members``, ``bytes`` (of members),
+            and ``fields``, a dict from name to ``kind``, ``dtype`` and ``shape``; see
+            `fields`. If the first shard cannot be read, the fields are those that a
+            local index names.
+
+        Raises
+        ------
+        FormatError, OSError
+            A shard without an index cannot be counted.
+
+        Examples
+        --------
+        >>> stats = ds.stats()
+        >>> stats["samples"], stats["members"], stats["fields"]["npy"]["shape"]
+        (100, 400, [4])
+        """
         self._prepare()
         shards = self._set
+        fields: Mapping[str, FieldInfo]
+        try:
+            fields = self.fields
+        except (FormatError, OSError):
+            kinds = self._description().fields
+            fields = {name: FieldInfo(kind) for name, kind in kinds.items()}
         return {
             "shards": shards.file_count(),
             "samples": self._count,
             "members": shards.member_starts()[-1],
             "bytes": shards.data_bytes(),
+            "fields": {name: info.to_json() for name, info in fields.items()},
         }
 
     def memory_info(self) -> dict[str, int | None]:
@@ -801,10 +915,16 @@ class Dataset(BaseDataset[T_co]):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        # Independent of whether samples were counted: grain compares sources by it.
-        where = f"{len(self._set):,} shards below {self._set.root!r}"
-        return f"<Dataset: {where}{self._plan}>"
+    def _description(self) -> Description:
+        summary = self._set.summary()
+        fields = summary.fields if self._fields is None else self._fields
+        return Description(
+            describe_count(summary, self._plan),
+            {name: self._set.kind_of(name, self._decoders) for name in fields},
+            describe_plan(self._plan),
+            ", ".join(map(describe_stage, self._stages)),
+            summary.where + (", closed" if self._set.closed else ""),
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._prepare()  # spares workers the count
@@ -903,6 +1023,10 @@ class DecodeStage:
 
     def __call__(self, sample: Sample) -> dict[str, Any]:
         return sample.decode(*self.fields)
+
+    def describe(self) -> str:
+        """Return the text of the stage in a dataset's repr."""
+        return " ".join(("decode", *self.fields))
 
 
 _Decode = DecodeStage  # the name in pickles of version 0.1

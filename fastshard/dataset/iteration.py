@@ -260,6 +260,12 @@ class BatchIterator(Iterator[T_co]):
     def __length_hint__(self) -> int:
         return 0 if callable(self._count) else len(self)
 
+    def __repr__(self) -> str:
+        skipped = f"; {self.skipped:,} skipped" if self.skipped else ""
+        return (
+            f"BatchIterator(position {self.position:,}; {self._size:,} each{skipped})"
+        )
+
     @property
     def position(self) -> int:
         """The position of the first sample after the batches so far."""

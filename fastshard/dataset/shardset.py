@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
@@ -14,7 +14,10 @@ from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.remote_prefetch import RemotePrefetchIterator
 from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
+from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
+from fastshard.formats.decoders import Decoder
+from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.remote.options import Settings
@@ -31,6 +34,7 @@ __all__ = [
 WINDOW = 32  # items prefetched ahead of an iteration
 MAX_WINDOW_BYTES = 64 << 20
 MAX_MAPPED = 16_384  # shards
+FIRST_SAMPLES = 8  # examined for the fields
 
 
 class ReadOptions(NamedTuple):
@@ -154,6 +158,7 @@ class ShardSet(ABC):
     format: ClassVar[str]
     paths: list[str]
     index_view: DatasetIndexView | None = None  # the index of all shards, if any
+    _summary: Summary | None = None  # once shown
 
     def __init__(
         self,
@@ -222,6 +227,36 @@ class ShardSet(ABC):
     def file_count(self) -> int:
         """Return the number of files."""
         return len(self)
+
+    def summary(self) -> Summary:
+        """Return what local indexes say; opens no shard and asks no server.
+
+        It does not depend on what this object counted, so that equal sets in several
+        processes have equal ones.
+        """
+        if self._summary is None:
+            self._summary = self.summarize()
+        return self._summary
+
+    def summarize(self) -> Summary:
+        """Compute the `summary`."""
+        return Summary(describe_paths(self.paths, self.root), len(self))
+
+    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
+        """Return the kind of a field by its name; see `FieldInfo`."""
+        return kind_of(field, decoders)
+
+    def field_names(self) -> list[str]:
+        """Return the fields of the first shard that has samples; opens it."""
+        return list(dict.fromkeys(chain.from_iterable(self.first_samples())))
+
+    def first_samples(self) -> list[Any]:
+        """Return the first few samples of the first shard that has any."""
+        for k in range(len(self)):
+            samples = self.samples(k)
+            if len(samples):
+                return [samples[i] for i in range(min(FIRST_SAMPLES, len(samples)))]
+        return []
 
     def find_key(self, key: str) -> list[int] | None:
         """Return the positions of samples with a key, or None without a key index."""

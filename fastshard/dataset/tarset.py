@@ -7,12 +7,14 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
 
 from fastshard._core.io.source import LocalFile, MappedSource
 from fastshard._util.progress import iterate_with_bar
+from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import ClosedError, FastshardError, StaleIndexError
@@ -26,7 +28,7 @@ from fastshard.formats.tar import (
     open_remote_tar,
 )
 from fastshard.index.dataset_lookup import DatasetIndexView
-from fastshard.index.sidecar import peek_counts
+from fastshard.index.sidecar import peek_counts, peek_fields
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
@@ -45,6 +47,8 @@ __all__ = ["TarSet", "common_root", "require_tars", "shard_name"]
 
 HEAD_BYTES = 4096  # of a shard, hashed for its identity
 THREADS = 16  # scan headers, which waits for disks
+MAX_PEEKED = 1024  # shards whose own indexes are read for a summary
+MAX_EMPTY = 16  # shards searched for one with samples
 
 
 class TarSet(ShardSet):
@@ -191,16 +195,20 @@ class TarSet(ShardSet):
         """Return the counts of shard `k`, from the header of a fresh index if any."""
         samples = self.open_samples[k]
         if samples is None and self.remote is None:
-            index = self.index_option(k)
-            if index == "auto" or os.path.isdir(index):
-                folder = None if index == "auto" else index
-                last_dot = self.options["key"] == "last"
-                found = peek_counts(self.paths[k], folder, last_dot)
-                if found is not None:
-                    return Counts(*found)
+            found = self._peek_counts(k)
+            if found is not None:
+                return Counts(*found)
         if samples is None:
             samples = self.samples(k)
         return Counts(len(samples), len(samples.shard))
+
+    def _peek_counts(self, k: int) -> tuple[int, int] | None:
+        """Return the counts of local shard `k` from the header of a fresh index."""
+        index = self.index_option(k)
+        if index != "auto" and not os.path.isdir(index):
+            return None
+        folder = None if index == "auto" else index
+        return peek_counts(self.paths[k], folder, self.options["key"] == "last")
 
     def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
         """Call a task with each shard's number, in threads; yield results in order.
@@ -230,6 +238,60 @@ class TarSet(ShardSet):
         """End a scan that `map_shards` cancelled; called with its progress."""
         if self._is_cancelled:
             raise ClosedError("opening was cancelled")
+
+    def summarize(self) -> Summary:
+        where = describe_paths(self.paths, self.root)
+        if self.options["key"] != "first":
+            where += f", key={self.options['key']}"
+        if not self.options["lower"]:
+            where += ", lower=False"
+        samples = None
+        fields: list[str] = []
+        with suppress(FastshardError, OSError, ValueError):  # reading reports a fault
+            samples = self._peek_total()
+            fields = self._peek_fields()
+        return Summary(where, len(self), samples, tuple(fields))
+
+    def _peek_total(self) -> int | None:
+        """Return the number of samples, if local indexes tell it at once."""
+        if self.index_view is not None:
+            return sum(samples for samples, _ in self.index_view.counts())
+        if self.remote is not None or len(self) > MAX_PEEKED:
+            return None
+        total = 0
+        for k in range(len(self)):
+            counts = self._peek_counts(k)
+            if counts is None:
+                return None
+            total += counts[0]
+        return total
+
+    def _peek_fields(self) -> list[str]:
+        """Return the fields of the first shard with samples, if its index tells."""
+        if self.remote is not None:
+            return []
+        view = self.index_view
+        for k in range(min(len(self), MAX_EMPTY)):
+            index = self.index_option(k)
+            if index != "auto" and not os.path.isdir(index):
+                return []
+            fields = peek_fields(
+                self.paths[k],
+                None if index == "auto" else index,
+                last_dot=self.options["key"] == "last",
+                lower=self.options["lower"],
+                fingerprint=None if view is None else view.fingerprint(k),
+            )
+            if fields:
+                return fields
+        return []
+
+    def field_names(self) -> list[str]:
+        for k in range(len(self)):
+            fields = self.samples(k).grouping.field_counts()
+            if fields:
+                return list(fields)
+        return []
 
     def mapped_ranges(self) -> list[tuple[int, int]]:
         """Return the address and length in bytes of each mapped shard."""

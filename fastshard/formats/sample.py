@@ -14,6 +14,7 @@ from fastshard._core.dataset.shard import (
     describe_item,
 )
 from fastshard._core.io.source import RemoteSource
+from fastshard._util.terminal import join_names
 from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FieldNotFoundError, FormatError
 from fastshard.formats.decoders import (
@@ -68,7 +69,7 @@ class Sample(SampleBase):
     >>> import fastshard
     >>> sample = fastshard.open("data/")[7]
     >>> sample
-    <Sample '000007': npy, cls, txt, json>
+    Sample('000007'; npy, cls, txt, json)
     >>> bytes(sample["txt"]), sample.array("npy")
     (b'text 7', array([7., 7., 7., 7.], dtype=float32))
     >>> sample.decode("cls", "json")
@@ -366,8 +367,24 @@ class Sample(SampleBase):
                 return open_range(source.file, offset, size, name)
         return cast(BinaryIO, ViewFile(shard[member], name))
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return the fields, which IPython completes after ``sample["``."""
+        return list(self.keys())
+
     def __repr__(self) -> str:
-        return f"<Sample {self.key!r}: {', '.join(self.keys())}>"
+        try:
+            fields = join_names(list(self.keys()))
+            return (
+                f"Sample({self.key!r}; {fields})" if fields else f"Sample({self.key!r})"
+            )
+        except Exception as error:
+            return f"Sample(unreadable: {type(error).__name__})"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: thumbnails, excerpts, summaries of arrays."""
+        from fastshard.formats.display.sample_html import sample_html
+
+        return sample_html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CopiedSample, (self.key, self.position, self._copy_fields())

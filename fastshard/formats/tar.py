@@ -134,7 +134,7 @@ class TarShard(Shard):
     ...     shard
     ...     shard.index
     ...     shard.samples["000003"].text("txt")
-    <TarShard 'data/train-0000.tar', 100 members, 103,424 bytes, mode='mmap'>
+    TarShard('data/train-0000.tar'; 100 members, 103,424 bytes; mmap)
     'data/train-0000.fsi'
     'text 3'
     """

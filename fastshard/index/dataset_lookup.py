@@ -63,6 +63,12 @@ class DatasetIndexView(NamedTuple):
             shards = [shards[number] for number in self.numbers]
         return [(shard.samples, shard.members) for shard in shards]
 
+    def fingerprint(self, k: int) -> bytes:
+        """Return the recorded fingerprint of shard `k`."""
+        return self.file.shards[
+            k if self.numbers is None else self.numbers[k]
+        ].fingerprint
+
     def data_bytes(self) -> int:
         """Return the sum of all members' sizes in bytes."""
         shards = self.file.shards

@@ -21,6 +21,7 @@ __all__ = [
     "infer_format",
     "parse_json_sidecar",
     "peek_counts",
+    "peek_fields",
     "read_index",
     "save_index",
     "sidecar_path",
@@ -212,6 +213,53 @@ def peek_counts(
     if not is_same_file(header.identity, identify_file(status)):
         return None
     return header.samples, header.members
+
+
+def peek_fields(
+    shard: str,
+    folder: str | None = None,
+    *,
+    last_dot: bool,
+    lower: bool,
+    fingerprint: bytes | None = None,
+) -> list[str]:
+    """Return the fields of a shard's samples, from its ``.fsi``.
+
+    Empty if there is no fresh one; see `peek_counts`.
+
+    Parameters
+    ----------
+    shard, folder, last_dot
+        As for `peek_counts`.
+    lower : bool
+        Lower-case the fields.
+    fingerprint : bytes, optional
+        Of the shard, if known to be fresh: an index with this one is as fresh.
+
+    Raises
+    ------
+    FormatError
+        The index is damaged.
+    OSError
+        The shard or the index cannot be read.
+    """
+    status = os.stat(shard)
+    path = sidecar_path(shard, "fsi", folder)
+    if not os.path.exists(path):
+        return []
+    from fastshard.index.binary import read_binary
+    from fastshard.index.freshness import identify_file, is_same_file
+
+    index = read_binary(path)
+    header = index.header
+    if header.shard_bytes != status.st_size or header.last_dot != last_dot:
+        return []
+    if header.fingerprint != fingerprint and not is_same_file(
+        header.identity, identify_file(status)
+    ):
+        return []
+    grouping = index.contents(last_dot, lower).grouping
+    return [] if grouping is None else list(grouping.field_counts())
 
 
 def save_index(

@@ -202,6 +202,10 @@ def test_stats_count(ds):
         "samples": SHARDS * EACH,
         "members": len(sizes),
         "bytes": sum(sizes),
+        "fields": {
+            "jpg": {"kind": "image", "dtype": None, "shape": None},
+            "json": {"kind": "json", "dtype": None, "shape": None},
+        },
     }
 
 

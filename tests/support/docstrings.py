@@ -88,7 +88,8 @@ def public_things(modules: tuple[str, ...]) -> dict[str, Thing]:
         except ImportError:  # of a library that is not here
             continue
         add(Thing(name, module))
-        for each in module.__all__:
+        # What datasets share is documented with `Dataset`.
+        for each in sorted(module.__all__, key=lambda each: each != "Dataset"):
             value = getattr(module, each)
             if not isinstance(value, type) and not inspect.isroutine(value):
                 continue  # constants and aliases have no docstring of their own

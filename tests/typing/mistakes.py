@@ -24,7 +24,7 @@ ds = fastshard.open("train/")
 # Datasets and samples.
 number: int = ds  # E: assignment, reportAssignmentType
 ds.shufle(7)  # E: attr-defined, reportAttributeAccessIssue
-ds + ds  # E: misc, reportOperatorIssue
+ds + "more"  # E: operator, reportOperatorIssue
 ds[0.5]  # E: call-overload, reportArgumentType reportCallIssue
 ds[0].array(1)  # E: arg-type, reportArgumentType
 ds[0].bytes  # E: attr-defined, reportAttributeAccessIssue

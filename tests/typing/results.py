@@ -1,13 +1,22 @@
 """Types of public results; read by type checkers, never run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
 
 import fastshard
-from fastshard import BatchIterator, Dataset, Mix, Sample, SampleIterator, Zip
+from fastshard import (
+    BatchIterator,
+    Concat,
+    Dataset,
+    FieldInfo,
+    Mix,
+    Sample,
+    SampleIterator,
+    Zip,
+)
 from fastshard.columnar import ShardedDatasetReader
 
 Decoded = dict[str, Any]
@@ -69,6 +78,12 @@ assert_type(ds.filter(lambda key, sizes, info: sizes["jpg"] > 9), Dataset[Sample
 assert_type(ds.exclude(["a.tar", 3]), Dataset[Sample])
 assert_type(ds.map(count_bytes).filter(lambda key, sizes, info: True), Dataset[int])
 
+assert_type(ds.head(), list[Sample])
+assert_type(ds.map(count_bytes).head(3), list[int])
+assert_type(ds.take(3), Dataset[Sample])
+assert_type(ds.split([0.9, 0.1], seed=3), list[Dataset[Sample]])
+assert_type(ds.split([90, 10]), list[Dataset[Sample]])
+
 # Mapped datasets.
 decoded = ds.decode("jpg", "cls")
 assert_type(decoded, Dataset[Decoded])
@@ -123,7 +138,11 @@ assert_type(ds.columns([1], {"x": "f4"}, ragged="list"), dict[str, Any])
 assert_type(ds.read_into([1], bytearray(9), fields="jpg"), NDArray[np.int64])
 assert_type(ds.info("width"), NDArray[Any])
 assert_type(ds.memory_info(), dict[str, int | None])
-assert_type(ds.stats(), dict[str, int])
+assert_type(ds.stats(), dict[str, Any])
+assert_type(ds.fields, Mapping[str, FieldInfo])
+assert_type(ds.fields["npy"].kind, str)
+assert_type(ds.fields["npy"].dtype, str | None)
+assert_type(ds.fields["npy"].shape, tuple[int | None, ...] | None)
 
 
 async def read() -> None:
@@ -146,6 +165,19 @@ assert_type(pairs[0], tuple[Sample, str])
 assert_type(pairs[np.arange(3)], Zip[tuple[Sample, str]])
 assert_type(pairs.map(lambda pair: len(pair[1])), Zip[int])
 assert_type(fastshard.mix([pairs, pairs]), Mix[tuple[Sample, str]])
+both = ds + ds.shuffle(3)
+assert_type(both, Concat[Sample])
+assert_type(both[0], Sample)
+assert_type(both["000042"], Sample)
+assert_type(both[:9], Concat[Sample])
+assert_type(both.split([0.5, 0.5]), list[Concat[Sample]])
+assert_type(both.map(count_bytes).head(), list[int])
+assert_type(ds + decoded, Concat[Sample | Decoded])
+assert_type(both + mixed, Concat[Sample])
+assert_type(mixed + pairs, Concat[Sample | tuple[Sample, str]])
+assert_type(both.keys()[0], str)
+assert_type(both.fields, Mapping[str, FieldInfo])
+assert_type(mixed.take(3), Mix[Sample])
 bare: fastshard.Dataset = ds.map(count_bytes)
 assert_type(bare[0], Any)
 

@@ -488,12 +488,15 @@ cdef class Shard:
         self.close()
 
     def __repr__(self):
+        cdef Source source
         name = type(self).__name__
-        if self.closed:
-            return f"<{name} {self.path!r}, closed>"
+        with cython.critical_section(self):  # another thread may close it
+            source = self.source
+        if source is None:
+            return f"{name}({self.path!r}; closed)"
         return (
-            f"<{name} {self.path!r}, {self.table.columns.count:,} members, "
-            f"{self.nbytes:,} bytes, mode={self.mode!r}>"
+            f"{name}({self.path!r}; {self.table.columns.count:,} members, "
+            f"{source.nbytes:,} bytes; {self.mode})"
         )
 
     cdef Source open_source(self):
@@ -663,7 +666,7 @@ cdef class SamplesBase:
         Examples
         --------
         >>> shard.samples["000007"], shard.samples[7].position
-        (<Sample '000007': npy, cls, txt, json>, 7)
+        (Sample('000007'; npy, cls, txt, json), 7)
         >>> len(shard.samples[5:8])
         3
         """

@@ -428,6 +428,10 @@ cdef class IteratorBase:
         """Bytes of the items that are prefetched and not returned yet."""
         return self.queued_bytes
 
+    def __repr__(self):
+        skipped = f"; {self.skipped_count:,} skipped" if self.skipped_count else ""
+        return f"{type(self).__name__}(position {self.consumed:,}{skipped})"
+
     @property
     def position(self):
         """Position of the next item in the order."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from fractions import Fraction
 from hashlib import blake2b
+from numbers import Integral, Real
 from operator import index
 from struct import unpack
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -19,8 +23,10 @@ __all__ = [
     "compose",
     "order_digest",
     "permutation_keys",
+    "split_sizes",
 ]
 
+MAX_DENOMINATOR = 10**9  # of a fraction to split by
 Remainder: TypeAlias = bool | Literal["pad"]
 
 
@@ -145,22 +151,15 @@ class Plan(NamedTuple):
         world = 1 if self.split is None else self.split.world_size
         return min(self.start + count * world, size)
 
-    def __str__(self) -> str:
-        """Describe what differs from the default; begins with a comma, or is empty."""
-        parts = []
-        if self.base is not None:
-            parts.append(
-                f"{self.base.count:,} samples of them ({order_digest(self.base)})"
-            )
-        if self.shuffling is not None:
-            seed, epoch, block = self.shuffling
-            blocks = "" if block is None else f" in blocks of {block:,}"
-            parts.append(f"shuffled by seed {seed}, epoch {epoch}{blocks}")
-        if self.split is not None:
-            parts.append(f"rank {self.split.rank} of {self.split.world_size}")
-        if self.start:
-            parts.append(f"from {self.start:,} on")
-        return "".join(f", {part}" for part in parts)
+    def share_size(self, total: int) -> int:
+        """Return the number of samples in this share, without computing its order."""
+        size = self.size(total)
+        share = self._share(size)
+        count = size if share is None else share.count
+        if self.worker is None:
+            return count
+        chunked = self._chunks(count).count
+        return chunked - min(self.worker.taken, chunked)
 
     @property
     def is_plain(self) -> bool:
@@ -191,6 +190,43 @@ def permutation_keys(seed: int, epoch: int) -> tuple[int, ...]:
     text = f"{seed}:{epoch}".encode()
     digests = (blake2b(text, person=person) for person in (b"whole", b"inside"))
     return tuple(key for digest in digests for key in unpack("<8Q", digest.digest()))
+
+
+def split_sizes(sizes: Sequence[float], total: int) -> list[int]:
+    """Return the number of samples of each part; see `BaseDataset.split`.
+
+    Fractions are taken as short decimal or common fractions (0.1 is a tenth, 1 / 3 a
+    third), so that equal remainders are equal.
+    """
+    sizes = list(sizes)
+    if not sizes:
+        raise ValueError("expected at least 1 size to split by, got none")
+    if any(isinstance(size, bool) or not isinstance(size, Real) for size in sizes):
+        raise TypeError(f"sizes must be numbers, got {sizes!r:.200}")
+    whole = [isinstance(size, Integral) for size in sizes]
+    if any(whole) and not all(whole):
+        raise TypeError(
+            "expected fractions of sum 1 or numbers of samples, got both: "
+            f"{sizes!r:.200}"
+        )
+    if not all(0 <= size < math.inf for size in sizes):
+        raise ValueError(f"sizes must be finite, not negative, got {sizes!r:.200}")
+    if all(whole):
+        if sum(sizes) != total:
+            raise ValueError(
+                f"numbers of samples must add up to {total:,}, got {sum(sizes):,}; "
+                "fractions are floats: 1.0"
+            )
+        return [int(size) for size in sizes]
+    if abs(math.fsum(sizes) - 1) > 1e-6:
+        raise ValueError(f"fractions must add up to 1, got {math.fsum(sizes):g}")
+    shares = [Fraction(size).limit_denominator(MAX_DENOMINATOR) for size in sizes]
+    quotas = [share * total / sum(shares) for share in shares]
+    counts = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(sizes)), key=lambda k: counts[k] - quotas[k])
+    for k in by_remainder[: total - sum(counts)]:
+        counts[k] += 1
+    return counts
 
 
 def order_digest(order: Order | None) -> str:

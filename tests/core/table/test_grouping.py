@@ -251,7 +251,7 @@ def test_a_pickled_sample_has_its_own_bytes(make_tar, members):
     assert np.array_equal(copied.array("raw", "f8"), array)
     assert "jpg" in copied
     assert "png" not in copied
-    assert repr(copied) == "<Sample '000': jpg, json, raw>"
+    assert repr(copied) == "Sample('000'; jpg, json, raw)"
     with pytest.raises(FieldNotFoundError, match="jpg, json"):
         copied["png"]
     assert dict(pickle.loads(pickle.dumps(copied))) == dict(copied)

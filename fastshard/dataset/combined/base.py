@@ -1,0 +1,538 @@
+"""Datasets made of datasets: their base, their iterator, and ``a + b``."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Self, cast, overload
+
+from fastshard._core.table.order import Order
+from fastshard.dataset.base import BaseDataset, T
+from fastshard.dataset.combined.concat_keys import ConcatKeys
+from fastshard.dataset.display.text import (
+    Description,
+    describe_parts,
+    describe_plan,
+    describe_stage,
+)
+from fastshard.dataset.iteration import (
+    ErrorHandler,
+    SampleIterator,
+    T_co,
+    enter_exclusively,
+)
+from fastshard.dataset.order.plan import Plan, order_digest
+from fastshard.dataset.order.state import Identity
+from fastshard.formats.field_info import FieldInfo, merge_field_infos
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = [
+    "CombinedDataset",
+    "CombinedIterator",
+    "Concat",
+    "combine_identities",
+    "concatenate",
+    "merge_fields",
+    "read_sources",
+]
+
+# Attributes that have other names in pickles of version 0.1.
+RENAMED = {"_found": "_cached_order", "_known": "_cached_identity"}
+
+
+class CombinedDataset(BaseDataset[T_co]):
+    """Base class of `Mix`, `Zip` and `Concat`: items of other datasets in an own order.
+
+    A base position is that of an item before selection, shuffle and split. The source
+    datasets are not closed with this one.
+    """
+
+    def __init__(self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]) -> None:
+        self._plan = plan
+        self._stages = stages
+        self._cached_order: Order | None = None  # once counted; None: base positions
+        self._count: int | None = None
+        self._cached_identity: Identity | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {RENAMED.get(name, name): state[name] for name in state}
+
+    @abstractmethod
+    def _copy(
+        self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]
+    ) -> CombinedDataset[Any]:
+        """Return a copy with another plan and other stages."""
+
+    @abstractmethod
+    def _identify(self) -> Identity:
+        """Compute the identity of the data, independent of its order."""
+
+    def _identity(self) -> Identity:
+        if self._cached_identity is None:
+            self._cached_identity = self._identify()
+        return self._cached_identity
+
+    @abstractmethod
+    def _read(self, base_positions: Iterable[int]) -> list[Any]:
+        """Return unmapped items by base position."""
+
+    def _with_plan(self, plan: Plan) -> Self:
+        return cast(Self, self._copy(plan, self._stages))
+
+    def __len__(self) -> int:
+        if self._count is None:
+            total = self._total()
+            self._cached_order = order = self._plan.order(total)
+            self._count = total if order is None else order.count
+        return self._count
+
+    def _order(self) -> Order | None:
+        len(self)
+        return self._cached_order
+
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> T_co: ...
+    @overload
+    def __getitem__(self, key: slice | Sequence[int] | NDArray[Any]) -> Self: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return an item by position, or a dataset of several.
+
+        Parameters
+        ----------
+        key : int, slice, sequence of int, or array
+            As for a `Dataset`, except that there are no keys.
+
+        Returns
+        -------
+        object
+            A sample, a pair of samples, or their mapped value; for a slice, positions
+            or a mask a dataset of the same type.
+
+        Raises
+        ------
+        IndexError
+            A position is out of range.
+        FormatError, OSError
+            A sample cannot be read.
+
+        Examples
+        --------
+        >>> mixed = fastshard.mix([ds, ds])
+        >>> mixed[0].text("txt"), len(mixed[10:20])
+        ('text ...', 10)
+        """
+        if getattr(key, "ndim", 0) == 0 and hasattr(key, "__index__"):
+            return self.get_many([key])[0]
+        return self._select(key)
+
+    def get_many(self, positions: Iterable[int]) -> list[T_co]:
+        """Return items by position, in the given order.
+
+        Parameters
+        ----------
+        positions : iterable of int, or array
+            Negative ones count from the end.
+
+        Returns
+        -------
+        list
+
+        Raises
+        ------
+        IndexError
+            A position is out of range.
+        FormatError, OSError
+            A sample cannot be read.
+
+        Examples
+        --------
+        >>> [sample.key for sample in fastshard.mix([ds, ds]).get_many([0, -1])]
+        ['0000...', '0000...']
+        """
+        numbers = range(len(self))
+        resolved = [numbers[i] for i in positions]  # counted from the start
+        order = self._cached_order
+        items = self._read(resolved if order is None else [order[i] for i in resolved])
+        return self._map_items(items, resolved) if self._stages else items
+
+    def map(self, fn: Callable[[T_co], T]) -> CombinedDataset[T]:
+        """Return a dataset of ``fn(item)``, called on access.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes a sample, or a pair of samples; or what the previous `map` returned.
+
+        Returns
+        -------
+        Mix or Zip
+
+        Examples
+        --------
+        >>> pairs = fastshard.zip_by_key(ds, ds)
+        >>> pairs.map(lambda pair: pair[0].key == pair[1].key)[7]
+        True
+        """
+        return self._copy(self._plan, (*self._stages, fn))
+
+    def __add__(  # type: ignore[override, unused-ignore]
+        self, other: BaseDataset[T]
+    ) -> Concat[T_co | T]:
+        """Return the concatenation of two datasets.
+
+        Parameters
+        ----------
+        other : dataset
+            Any one.
+
+        Returns
+        -------
+        Concat
+            The items of this dataset, then those of the other.
+
+        Examples
+        --------
+        >>> len(fastshard.mix([ds, ds]) + ds)
+        300
+        """
+        return concatenate(self, other)
+
+    def _iterator(
+        self, window: int, on_error: ErrorHandler | None
+    ) -> SampleIterator[T_co]:
+        return CombinedIterator(self, max(window, 1), on_error)
+
+    def _describe(self, samples: str) -> Description:
+        """Return the description; `samples` tells where they are from."""
+        stages = ", ".join(map(describe_stage, self._stages))
+        return Description(samples, order=describe_plan(self._plan), stages=stages)
+
+
+class Failure:
+    """Stand-in for an item that cannot be read."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class CombinedIterator(Iterator[T_co]):
+    """Iterator over combined datasets that reads a window at a time.
+
+    Implements `SampleIterator`.
+    """
+
+    def __init__(
+        self, dataset: CombinedDataset[T_co], window: int, on_error: ErrorHandler | None
+    ) -> None:
+        self._dataset = dataset
+        self._window = window
+        self._on_error = on_error
+        self._waiting: list[Any] = []  # items read ahead, in reverse order
+        self._lock = threading.Lock()
+        self._closed = False
+        self.position: int = 0
+        self.skipped: int = dataset._plan.skipped
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        skipped = f"; {self.skipped:,} skipped" if self.skipped else ""
+        return f"{type(self).__name__}(position {self.position:,}{skipped})"
+
+    def __length_hint__(self) -> int:
+        return 0 if self._closed else len(self._dataset) - self.position
+
+    def __next__(self) -> T_co:
+        with enter_exclusively(self._lock):
+            while True:
+                if self._closed:
+                    raise StopIteration
+                if not self._waiting:
+                    self._read_window()
+                item = self._waiting.pop()
+                self.position += 1
+                if not isinstance(item, Failure):
+                    return cast(T_co, item)
+                error = item.error.with_traceback(None)
+                handler = self._on_error
+                if handler is None or not handler(error, self.position - 1):
+                    raise error
+                self.skipped += 1
+
+    def _read_window(self) -> None:
+        """Read the next window at once, or one by one after an error."""
+        end = min(self.position + self._window, len(self._dataset))
+        positions = range(self.position, end)
+        if not positions:
+            raise StopIteration
+        try:
+            items = self._dataset.get_many(positions)
+        except Exception:
+            items = [self._read_one(i) for i in positions]
+        self._waiting = items[::-1]
+
+    def _read_one(self, position: int) -> Any:
+        try:
+            return self._dataset.get_many([position])[0]
+        except Exception as error:
+            return Failure(error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the samples so far, skipped ones included."""
+        return self.state_after(self.position, self.skipped)
+
+    def state_after(self, done: int, skipped: int) -> dict[str, Any]:
+        """Return the state after `done` samples, with `skipped` skipped in total."""
+        return self._dataset._state_after(done, skipped)
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._closed = True
+        self._waiting = []
+
+
+def combine_identities(
+    separator: str, datasets: Sequence[BaseDataset[Any]], samples: int, *options: object
+) -> Identity:
+    """Return the identity of a combination of datasets.
+
+    Parameters
+    ----------
+    separator : str
+        Text between the names in the combined name.
+    datasets : sequence of BaseDataset
+    samples : int
+        The number of items of the combination.
+    *options
+        Kind and parameters of the combination, hashed by their `repr`.
+    """
+    parts = []
+    for part in datasets:
+        identity = part._identity()
+        order = order_digest(part._order())
+        parts.append((identity.samples, identity.digest, order))
+    digest = blake2b(repr((options, parts)).encode(), digest_size=8).hexdigest()
+    name = separator.join(part._identity().name for part in datasets)
+    return Identity(name, samples, digest)
+
+
+def read_sources(
+    datasets: Sequence[BaseDataset[Any]], sources: Sequence[tuple[int, int]]
+) -> list[Any]:
+    """Return items of several datasets, read with one call for each dataset.
+
+    Parameters
+    ----------
+    datasets : sequence of BaseDataset
+    sources : sequence of (int, int)
+        The number of an item's dataset, and its position there.
+    """
+    positions_of: list[list[int]] = [[] for _ in datasets]
+    for k, position in sources:
+        positions_of[k].append(position)
+    items = [
+        iter(dataset.get_many(positions) if positions else ())
+        for dataset, positions in zip(datasets, positions_of, strict=True)
+    ]
+    return [next(items[k]) for k, _ in sources]
+
+
+def merge_fields(datasets: Iterable[BaseDataset[Any]]) -> dict[str, FieldInfo]:
+    """Return the fields of all datasets that have some; pairs have none."""
+    parts: list[Any] = [one for one in datasets if hasattr(type(one), "fields")]
+    return merge_field_infos(part.fields for part in parts)
+
+
+def concatenate(a: BaseDataset[Any], b: object) -> Concat[Any]:
+    """Return ``a + b``; `NotImplemented` if `b` is no dataset."""
+    if not isinstance(b, BaseDataset):
+        return NotImplemented  # type: ignore[no-any-return, unused-ignore]
+    return Concat([*_parts_of(a), *_parts_of(b)])
+
+
+def _parts_of(dataset: BaseDataset[Any]) -> Sequence[BaseDataset[Any]]:
+    """Return the datasets of a whole concatenation, so that sums stay flat."""
+    if type(dataset) is Concat and dataset._plan == Plan() and not dataset._stages:
+        return dataset.datasets
+    return [dataset]
+
+
+class Concat(CombinedDataset[T_co]):
+    """Concatenation of datasets: the samples of one after those of another.
+
+    Made by ``a + b`` of any datasets, also of other formats, mapped, selected or
+    shuffled. Like a dataset it can be indexed, iterated over, batched, shuffled, split
+    and resumed. ``a + b + c`` is one concatenation of three, and so is
+    ``sum([a, b, c])``.
+
+    Parameters
+    ----------
+    datasets : sequence of datasets
+    plan, stages
+        The order and the mapped functions, which `shuffle`, `map` and others set.
+
+    Attributes
+    ----------
+    datasets : list
+        The parts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastshard
+    >>> for name in ("a", "b"):
+    ...     with fastshard.ShardWriter(f"{name}.tar") as writer:
+    ...         for i in range(10):
+    ...             writer.write({"__key__": f"{name}{i}", "cls": i})
+    >>> both = fastshard.open("a.tar") + fastshard.open("b.tar").decode("cls")
+    >>> len(both), both[9].key, both[-1]["cls"]
+    (20, 'a9', 9)
+    >>> [len(part) for part in both.shuffle(seed=7).split([0.8, 0.2])]
+    [16, 4]
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[BaseDataset[Any]],
+        plan: Plan = Plan(),  # noqa: B008 - immutable
+        stages: tuple[Callable[[Any], Any], ...] = (),
+    ) -> None:
+        super().__init__(plan, stages)
+        self.datasets: list[BaseDataset[Any]] = list(datasets)
+        self._starts: list[int] | None = None  # of the parts, once counted
+
+    def _copy(
+        self, plan: Plan, stages: tuple[Callable[[Any], Any], ...]
+    ) -> Concat[Any]:
+        copied: Concat[Any] = Concat(self.datasets, plan, stages)
+        copied._starts = self._starts
+        return copied
+
+    if TYPE_CHECKING:
+
+        def map(self, fn: Callable[[T_co], T]) -> Concat[T]: ...
+
+    @property
+    def starts(self) -> list[int]:
+        """The position of each part's first sample, then the total."""
+        if self._starts is None:
+            self._starts = list(accumulate(map(len, self.datasets), initial=0))
+        return self._starts
+
+    def _total(self) -> int:
+        return self.starts[-1]
+
+    def _is_counted(self) -> bool:
+        return all(dataset._is_counted() for dataset in self.datasets)
+
+    def _identify(self) -> Identity:
+        return combine_identities(" + ", self.datasets, self._total(), "concat")
+
+    def source_of(self, base_position: int) -> tuple[int, int]:
+        """Return the source of an item.
+
+        Parameters
+        ----------
+        base_position : int
+            Before selection, shuffle and split.
+
+        Returns
+        -------
+        (int, int)
+            The number of the item's dataset in ``datasets``, and its position there.
+
+        Examples
+        --------
+        >>> (ds + ds).source_of(130)
+        (1, 30)
+        """
+        k = bisect_right(self.starts, base_position) - 1
+        return k, base_position - self.starts[k]
+
+    def _read(self, base_positions: Iterable[int]) -> list[Any]:
+        return read_sources(self.datasets, [self.source_of(i) for i in base_positions])
+
+    @overload
+    def __getitem__(self, key: int | np.integer[Any] | str) -> T_co: ...
+    @overload
+    def __getitem__(
+        self, key: slice | Sequence[int] | NDArray[Any]
+    ) -> Concat[T_co]: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return an item, or a dataset of several.
+
+        Parameters
+        ----------
+        key : int, str, slice, sequence of int, or array
+            As for a `Dataset`.
+
+        Returns
+        -------
+        object
+            An item of a part; for a slice, positions or a mask a `Concat`.
+
+        Raises
+        ------
+        IndexError
+            A position is out of range.
+        SampleNotFoundError, AmbiguousKeyError
+            No sample has a key, or several have.
+        TypeError
+            A key is given, and the samples of a part have none: it is a mix or a zip.
+        FormatError, OSError
+            A sample cannot be read.
+
+        Examples
+        --------
+        >>> both = ds + ds
+        >>> both[107].key, len(both[50:150])
+        ('000007', 100)
+        """
+        if isinstance(key, str):
+            return self.get_many([self.keys().index(key)])[0]
+        return super().__getitem__(key)
+
+    def keys(self) -> ConcatKeys:
+        """Return the samples' keys.
+
+        Returns
+        -------
+        ConcatKeys
+            A lazy sequence of str.
+
+        Raises
+        ------
+        TypeError
+            The samples of a part have no keys: it is a mix or a zip.
+
+        Examples
+        --------
+        >>> (ds + ds).keys().find("000007")
+        [7, 107]
+        """
+        return ConcatKeys(self)
+
+    @property
+    def fields(self) -> Mapping[str, FieldInfo]:
+        """The fields of all parts; see `Dataset.fields`."""
+        return merge_fields(self.datasets)
+
+    def head(self, n: int = 5) -> list[T_co]:
+        if self._is_counted() or self._plan != Plan():
+            return super().head(n)
+        items: list[Any] = super().head(0) if n < 0 else []
+        for dataset in self.datasets:  # the later ones are not counted
+            if len(items) < n:
+                items += dataset.head(n - len(items))
+        return self._map_items(items, range(len(items)))
+
+    def _description(self) -> Description:
+        return self._describe(describe_parts(self.datasets))

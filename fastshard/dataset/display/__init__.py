@@ -1,0 +1,1 @@
+"""What prompts and notebooks show of a dataset."""
