@@ -53,6 +53,16 @@ class FastshardError(Exception):
     """Base class of fastshard's exceptions.
 
     The text is one line: control characters of names and paths are escaped.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> try:
+    ...     ds[7]["jpg"]
+    ... except fastshard.FastshardError as error:
+    ...     print(type(error).__name__, isinstance(error, KeyError))
+    FieldNotFoundError True
     """
 
     def __str__(self) -> str:
@@ -71,6 +81,18 @@ class FormatError(FastshardError, ValueError):
         Bytes from the start of the file.
     member : str or None
         Name of the member, if known.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import fastshard
+    >>> data = Path("data/train-0000.tar").read_bytes()
+    >>> size = Path("cut.tar").write_bytes(data[:1100])
+    >>> try:
+    ...     fastshard.open_shard("cut.tar")
+    ... except fastshard.FormatError as error:
+    ...     print(error.path, error.offset)
+    cut.tar 1024
     """
 
     def __init__(
@@ -94,11 +116,34 @@ class StateError(FastshardError, ValueError):
 
     `Dataset.resume` and ``ds.iter(state)`` raise it: resume with the dataset, selection
     and seed that the state was saved with.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> state = ds.shuffle(seed=1).state_dict()
+    >>> try:
+    ...     ds.shuffle(seed=2).resume(state)
+    ... except fastshard.StateError:
+    ...     print("not the same shuffle")
+    not the same shuffle
     """
 
 
 class ClosedError(FastshardError, ValueError):
-    """The shard, the dataset or the writer has been closed."""
+    """The shard, the dataset or the writer has been closed.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> shard = fastshard.open_shard("data/train-0000.tar")
+    >>> shard.close()
+    >>> try:
+    ...     shard[0]
+    ... except fastshard.ClosedError:
+    ...     print("open it again")
+    open it again
+    """
 
 
 class MemberNotFoundError(FastshardError, KeyError):
@@ -110,6 +155,16 @@ class MemberNotFoundError(FastshardError, KeyError):
         The missing name.
     where : str
         The shard's path; for a field also the sample.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> shard = fastshard.open_shard("data/train-0000.tar")
+    >>> try:
+    ...     shard["000000.npz"]
+    ... except fastshard.MemberNotFoundError as error:
+    ...     print(error.name)
+    000000.npz
     """
 
     kind = "member"
@@ -176,6 +231,15 @@ class ShardNotFoundError(FastshardError, FileNotFoundError, ValueError):
     Attributes
     ----------
     reason : str
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> try:
+    ...     fastshard.open("data/valid-*.tar")
+    ... except FileNotFoundError as error:
+    ...     print(type(error).__name__)
+    ShardNotFoundError
     """
 
     def __init__(self, reason: str, path: str | None = None) -> None:
@@ -197,7 +261,18 @@ class ShardNotFoundError(FastshardError, FileNotFoundError, ValueError):
 
 
 class SampleNotFoundError(MemberNotFoundError):
-    """A shard has no sample of this key."""
+    """A shard has no sample of this key.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> try:
+    ...     ds["000100"]
+    ... except fastshard.SampleNotFoundError as error:
+    ...     print(error.name)
+    000100
+    """
 
     kind = "sample"
 
@@ -211,6 +286,19 @@ class AmbiguousKeyError(FastshardError, KeyError):
         The key or name.
     positions : list of int
         Positions in the dataset.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> for name in ("web-0000.tar", "books-0000.tar"):
+    ...     with fastshard.ShardWriter(name) as writer:
+    ...         writer.write({"__key__": "a", "txt": name})
+    >>> ds = fastshard.open(["web-0000.tar", "books-0000.tar"])
+    >>> try:
+    ...     ds["a"]
+    ... except fastshard.AmbiguousKeyError as error:
+    ...     print([ds[i].text("txt") for i in error.positions])
+    ['web-0000.tar', 'books-0000.tar']
     """
 
     def __init__(self, name: str, positions: list[int]) -> None:
@@ -230,6 +318,16 @@ class FieldNotFoundError(MemberNotFoundError):
     """A sample has no field of this name.
 
     ``ds.select_fields(..., missing="skip")`` leaves such samples out.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> ds = fastshard.open("data/train-{0000..0003}.tar")
+    >>> try:
+    ...     ds[7]["jpg"]
+    ... except fastshard.FieldNotFoundError as error:
+    ...     print(error.name, list(ds[7]))
+    jpg ['npy', 'cls', 'txt', 'json']
     """
 
     kind = "field"
@@ -336,6 +434,20 @@ class RaggedError(FastshardError, ValueError):
     """Arrays of a field differ in shape or dtype and cannot be stacked.
 
     ``ragged="list"`` or ``"pad"`` of `Dataset.batches` and `collate` takes them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import fastshard
+    >>> with fastshard.ShardWriter("words-{:04d}.tar") as writer:
+    ...     for n in (2, 3):
+    ...         writer.write({"__key__": str(n), "npy": np.arange(n)})
+    >>> ds = fastshard.open("words-*.tar")
+    >>> try:
+    ...     ds.columns([0, 1], "npy")
+    ... except fastshard.RaggedError:
+    ...     print([array.size for array in next(iter(ds.batches(2)))["npy"]])
+    [2, 3]
     """
 
 
