@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
+import platform
 import random
 import struct
 import tarfile
@@ -12,11 +14,15 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fastshard._util.terminal import write_line
+from fastshard._util.progress import make_bar
+from fastshard._util.terminal import paint, write_line, write_note
 from fastshard.dataset.build_index import build_index
 from fastshard.dataset.open import open as open_dataset
 from fastshard.formats.tar import open_shard
@@ -136,8 +142,8 @@ def measure_speed(read: Callable[[], int]) -> float:
     return best
 
 
-def print_speed(path: Path, order: list[str]) -> None:
-    """Print members per second of fastshard and of tarfile on one file."""
+def measure_shard(path: Path, order: list[str]) -> dict[str, tuple[float, float]]:
+    """Return members per second of fastshard and of tarfile, by kind of read."""
 
     def open_fastshard() -> int:
         with open_shard(path) as shard:
@@ -167,16 +173,12 @@ def print_speed(path: Path, order: list[str]) -> None:
                     file.read()
             return len(order)
 
-        for what, ours, theirs in (
-            ("open", open_fastshard, open_tarfile),
-            ("read by name, copied", read_fastshard, read_tarfile),
-            ("view by name, no copy", view_fastshard, read_tarfile),
-        ):
-            a, b = measure_speed(ours), measure_speed(theirs)
-            write_line(
-                f"  {what:<24} {a:>12,.0f} members/s, "
-                f"tarfile {b:>9,.0f}: {a / b:,.0f} times"
-            )
+        read_by_tarfile = measure_speed(read_tarfile)
+        return {
+            "open": (measure_speed(open_fastshard), measure_speed(open_tarfile)),
+            "read by name, copied": (measure_speed(read_fastshard), read_by_tarfile),
+            "view by name, no copy": (measure_speed(view_fastshard), read_by_tarfile),
+        }
 
 
 def write_dataset(folder: Path) -> list[Members]:
@@ -213,8 +215,8 @@ def check_dataset(folder: Path, samples: list[Members]) -> int:
     return right
 
 
-def print_opening(folder: Path) -> None:
-    """Print the time to open and count a dataset, with and without indexes."""
+def measure_opening(folder: Path) -> dict[str, float]:
+    """Return the seconds to open and count a dataset, with and without indexes."""
 
     def seconds(**options: str) -> float:
         best = float("inf")
@@ -225,45 +227,122 @@ def print_opening(folder: Path) -> None:
             best = min(best, time.perf_counter() - start)
         return best
 
-    without = seconds(index="none")
-    beside = seconds()
+    figures = {"by a scan": seconds(index="none"), "an index a shard": seconds()}
     build_index(folder)
-    whole = seconds()
-    write_line(
-        f"  opened and counted in {without * 1e3:.2f} ms by a scan, "
-        f"{beside * 1e3:.2f} with an index a shard, {whole * 1e3:.2f} with dataset.fsi"
-    )
+    return figures | {"dataset.fsi": seconds()}
 
 
-def run_demo() -> int:
-    """Run the demonstration, and exit at a wrong read."""
-    with tempfile.TemporaryDirectory(prefix="fastshard-demo-") as folder:
-        write_line("Two shards, made with tarfile; the page cache is warm.")
-        for name, make, form, mtime in (
-            ("images-0000.tar", make_images, tarfile.PAX_FORMAT, 1.5),
-            ("arrays-0000.tar", make_arrays, tarfile.USTAR_FORMAT, 1),
-        ):
-            members = make(SAMPLES)
-            path = Path(folder, name)
-            write_tar(path, members, mtime=mtime, form=form)
-            right = check_reads(path, members)
-            if name.startswith("arrays"):
-                right += check_arrays(path, members)
-            kind = "pax" if form == tarfile.PAX_FORMAT else "ustar"
-            size = path.stat().st_size
-            write_line(f"{name} ({kind}): {len(members):,} members, {size:,} bytes")
-            write_line(f"  {right:,} reads, all equal to what was stored")
-            order = list(members)
-            random.Random(0).shuffle(order)
-            print_speed(path, order)
-        data = Path(folder, "dataset")
+class Demo:
+    """The demonstration in a folder, and its figures.
+
+    A wrong read exits.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.samples = 0
+        self.reads = 0
+        self.shards: list[dict[str, Any]] = []
+        self.opening: dict[str, float] = {}
+
+    def steps(self) -> list[Callable[[], None]]:
+        """Return the parts, of about equal duration."""
+        images, arrays = make_images(SAMPLES), make_arrays(SAMPLES)
+        pax, ustar = tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT
+        return [
+            lambda: self.check_shard("images-0000.tar", images, 1.5, pax),
+            lambda: self.measure("images-0000.tar", images),
+            lambda: self.check_shard("arrays-0000.tar", arrays, 1, ustar),
+            lambda: self.measure("arrays-0000.tar", arrays),
+            self.check_dataset,
+        ]
+
+    def check_shard(self, name: str, members: Members, mtime: float, form: int) -> None:
+        path = self.folder / name
+        write_tar(path, members, mtime=mtime, form=form)
+        self.reads += check_reads(path, members)
+        if name.startswith("arrays"):
+            self.reads += check_arrays(path, members)
+
+    def measure(self, name: str, members: Members) -> None:
+        path = self.folder / name
+        order = list(members)
+        random.Random(0).shuffle(order)
+        self.shards.append(
+            {
+                "shard": name,
+                "members": len(members),
+                "bytes": path.stat().st_size,
+                "members_per_second": {
+                    what: {"fastshard": round(ours), "tarfile": round(theirs)}
+                    for what, (ours, theirs) in measure_shard(path, order).items()
+                },
+            }
+        )
+
+    def check_dataset(self) -> None:
+        data = self.folder / "dataset"
         data.mkdir()
         samples = write_dataset(data)
-        right = check_dataset(data, samples)
-        shards = len(list(data.glob("*.tar")))
+        self.reads += check_dataset(data, samples)
+        self.samples = len(samples)
+        self.opening = measure_opening(data)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures as ``--json`` prints them."""
+        return {
+            "fastshard": version("fastshard"),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "reads": self.reads,
+            "shards": self.shards,
+            "dataset": {"samples": self.samples, "opened_in_seconds": self.opening},
+        }
+
+    def print(self) -> None:
+        figures = self.figures()
         write_line(
-            f"a dataset: {len(samples):,} samples, {shards} shards, written and indexed"
+            f"fastshard {figures['fastshard']}, Python {figures['python']}, "
+            f"NumPy {figures['numpy']}, {os.cpu_count()} processors"
         )
-        write_line(f"  {right:,} reads, all equal to what was stored")
-        print_opening(data)
+        write_line(f"{self.reads:,} reads in every way, all equal to what was stored")
+        write_line()
+        head = f"{'members per second, page cache warm':<38}{'fastshard':>12}"
+        write_line(paint(f"{head}{'tarfile':>12}", "bold"))
+        for shard in self.shards:
+            size = f"{shard['members']:,} members, {shard['bytes'] / 1e6:.0f} MB"
+            write_line(f"{shard['shard']}, {size}")
+            for what, speed in shard["members_per_second"].items():
+                ours, theirs = speed["fastshard"], speed["tarfile"]
+                times = paint(f"{ours / theirs:>8,.0f} times", "good")
+                write_line(f"  {what:<36}{ours:>12,}{theirs:>12,}", times, sep="")
+        write_line()
+        head = f"a dataset of {self.samples:,} samples in 4 shards"
+        write_line(paint(f"{head:<38}{'opened in':>12}", "bold"))
+        for what, seconds in self.opening.items():
+            write_line(f"  {what:<36}{seconds * 1e3:>9.2f} ms")
+
+
+def run_demo(out: str | None, as_json: bool) -> int:
+    """Run the demonstration in a new directory, or in a temporary one."""
+    if out is not None:
+        Path(out).mkdir(parents=True)
+        folder: Any = nullcontext(out)
+    else:
+        folder = tempfile.TemporaryDirectory(prefix="fastshard-demo-")
+    with folder as name:
+        demo = Demo(Path(name))
+        with make_bar(None, "demo", unit=" steps") as bar:
+            steps = demo.steps()
+            bar.reset(len(steps))
+            for step in steps:
+                step()
+                bar.update()
+    if as_json:
+        write_line(json.dumps(demo.figures()))
+        return 0
+    demo.print()
+    if out is not None:
+        write_note()
+        write_note(f"kept in {out}; go on with:  fastshard stat {out}/images-0000.tar")
     return 0

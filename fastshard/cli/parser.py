@@ -61,7 +61,7 @@ def cmd_demo(args: argparse.Namespace) -> int:
     """Write a sample dataset, read it in every way, and compare with tarfile."""
     from fastshard.cli.demo import run_demo
 
-    return run_demo()
+    return run_demo(args.out, args.json)
 
 
 def add_demo(commands: Commands) -> None:
@@ -72,9 +72,17 @@ def add_demo(commands: Commands) -> None:
         description="Write shards and a dataset into a temporary directory, read them\n"
         "in every way, and compare the speed with Python's tarfile. Takes\n"
         "some seconds and 30 MB.",
-        examples=[("see whether it works here", "fastshard demo")],
+        examples=[
+            ("see whether it works here", "fastshard demo"),
+            ("keep the shards, to try the other commands", "fastshard demo --out demo"),
+        ],
     )
-    parser.add_output()
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="write into a new directory DIR, and keep it (default: keep nothing)",
+    )
+    parser.add_output(json="print a JSON object with the figures")
     parser.set_defaults(run=cmd_demo)
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     ReaderConnection,
@@ -89,7 +90,8 @@ def _count(name: str, deep: bool) -> dict[str, Any]:
         figures = {field.name: _count_field(conn, name, field) for field in fields}
         if deep:
             for field in fields:
-                figures[field.name].update(_count_members(conn, name, field))
+                count = figures[field.name]["shards"]
+                figures[field.name].update(_count_members(conn, name, field, count))
         columns = _metadata_columns(conn, fields)
     except INDEX_ERRORS as error:
         raise translate_error(error, conn.path) from error
@@ -135,7 +137,9 @@ def _count_field(conn: ReaderConnection, root: str, field: Field) -> dict[str, A
     }
 
 
-def _count_members(conn: ReaderConnection, root: str, field: Field) -> dict[str, Any]:
+def _count_members(
+    conn: ReaderConnection, root: str, field: Field, shards: int
+) -> dict[str, Any]:
     """Count the members of a field that rows refer to, and the others."""
     check = HeaderChecker()
     sums: Counter[str] = Counter(live_bytes=0, dead_bytes=0, dead_members=0)
@@ -144,7 +148,8 @@ def _count_members(conn: ReaderConnection, root: str, field: Field) -> dict[str,
         f"SELECT {field.name}_shard, {field.name}_offset, id FROM samples "
         f"WHERE {field.name}_shard IS NOT NULL ORDER BY {field.name}_shard"
     )
-    for shard, of_shard in groupby(rows, itemgetter(0)):
+    by_shard = groupby(rows, itemgetter(0))
+    for shard, of_shard in iterate_with_bar(by_shard, shards, f"counting {field.name}"):
         try:
             members = scan_members(_shard_path(root, field, shard))
         except FileNotFoundError:

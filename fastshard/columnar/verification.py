@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     ReaderConnection,
@@ -242,7 +243,12 @@ def _check_field(
         "ORDER BY {0}_shard, rowid"
     )
     rows = conn.execute(sql.format(field.name))
-    for shard, of_shard in groupby(rows, itemgetter(0)):
+    count = f"SELECT count(DISTINCT {field.name}_shard) FROM samples"
+    (shards,) = conn.execute(count).fetchone()
+    by_shard = groupby(rows, itemgetter(0))
+    for shard, of_shard in iterate_with_bar(
+        by_shard, shards, f"verifying {field.name}"
+    ):
         if type(shard) is not int or not 0 <= shard <= MAX_SHARD:
             yield from _report_misplaced(conn.path, field.name, shard, of_shard)
             continue

@@ -197,8 +197,33 @@ def test_demo_reads_and_compares():
     done = run("demo")
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode()
-    assert text.count("all equal to what was stored") == 3
-    assert "tarfile" in text
+    assert "reads in every way, all equal to what was stored" in text
+    assert text.count(" times\n") == 6
+    assert "dataset.fsi" in text
+
+
+def test_demo_keeps_its_shards_and_prints_json(tmp_path):
+    folder = tmp_path / "kept"
+    done = run("demo", "--json", "--out", folder)
+    assert (done.returncode, done.stderr) == (0, b"")
+    figures = json.loads(done.stdout)
+    assert set(figures) == {
+        "fastshard",
+        "python",
+        "numpy",
+        "reads",
+        "shards",
+        "dataset",
+    }
+    assert figures["reads"] > 100_000
+    for shard in figures["shards"]:
+        assert len(fastshard.open_shard(folder / shard["shard"])) == shard["members"]
+        for speed in shard["members_per_second"].values():
+            assert set(speed) == {"fastshard", "tarfile"}
+    assert len(fastshard.open(folder / "dataset")) == figures["dataset"]["samples"]
+    done = run("demo", "--out", folder)  # what is there stays
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"File exists" in done.stderr
 
 
 @pytest.mark.parametrize(

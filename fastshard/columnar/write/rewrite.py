@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from fastshard._util.files import sync_directory
+from fastshard._util.progress import iterate_with_bar
 from fastshard.columnar.read.leases import next_generation
 from fastshard.columnar.read.shard_members import ShardMembers, scan_members
 from fastshard.columnar.schema import check_sample_id
@@ -130,7 +131,7 @@ def _compact(session: WriterSession, column: Column) -> None:
     session.flush()
     try:
         with session.transaction.revert_on_error(column):
-            copied = _copy_members(session.conn, column, new)
+            copied = _copy_members(session.conn, column, new, rows)
             _switch_rows(session, column, copied, old)
             session.flush()
     except BaseException:
@@ -158,9 +159,9 @@ def _check_rows(conn: sqlite3.Connection, column: Column) -> None:
 
 
 def _copy_members(
-    conn: sqlite3.Connection, column: Column, numbers: list[int]
+    conn: sqlite3.Connection, column: Column, numbers: list[int], count: int
 ) -> CopiedRows:
-    """Copy the members that rows refer to, in the order of the rows, to new shards."""
+    """Copy the members that `count` rows refer to, in their order, to new shards."""
     offset, shard = column.offset_column, column.shard_column
     rows = conn.execute(
         f"SELECT rowid, id, {offset}, {shard} FROM samples "
@@ -173,7 +174,9 @@ def _copy_members(
     file: AppendFile | None = None
     free = iter(numbers)
     try:
-        for rowid, sample_id, at, old in rows:
+        for rowid, sample_id, at, old in iterate_with_bar(
+            rows, count, f"compacting {column.name}", " samples"
+        ):
             if file is None or buffer.left == 0:
                 if file is not None:
                     _finish(file, column, copied, sync_queue)
