@@ -33,6 +33,7 @@ The examples of methods go on from here, with `fastshard`, `np`, `ds`, `sample` 
 """
 
 from importlib import import_module
+from sys import modules
 
 from fastshard import _moved
 from fastshard.formats.registry import register
@@ -78,7 +79,9 @@ def __getattr__(name: str) -> object:
     if name in _SUBMODULES.split():
         return import_module(f"{__name__}.{name}")
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from fastshard._util.hints import missing_name
+
+        raise missing_name(name, modules[__name__])
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 

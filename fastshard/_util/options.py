@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
+from types import MappingProxyType
 from typing import ParamSpec, TypeVar
+
+from fastshard._util.hints import explain_option
 
 __all__ = [
     "check_choice",
     "check_index",
     "check_names",
     "check_option_names",
+    "near_fields",
     "near_names",
     "suggest",
 ]
@@ -22,10 +26,12 @@ NEIGHBOURS = 16  # names compared on each side of a position in sorted order
 MAX_LENGTH = 256  # characters of a compared name
 MAX_SUGGESTIONS = 3
 MIN_SIMILARITY = 0.75  # the cutoff of difflib.get_close_matches
+FIELD_SIMILARITY = 0.7  # tells png from jpg
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+EMPTY: Mapping[str, str] = MappingProxyType({})
 INDEXES = ("auto", "none", "rebuild")
 WORD = re.compile(r"[A-Za-z_-]+")  # without suffix and folder: rarely a path
 
@@ -92,6 +98,21 @@ def _bisect(name: str, count: int, at: Callable[[int], str]) -> int:
     return low
 
 
+def near_fields(field: str, fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the field that a missing one was meant to be: ``.JPG`` for ``jpg``."""
+    from difflib import get_close_matches
+
+    if len(field) > MAX_LENGTH:
+        return ()
+    wanted = field.lower().lstrip(".")
+    by_case = {name.lower(): name for name in fields}
+    for spelling in (wanted, wanted.rpartition(".")[2]):
+        if spelling in by_case:
+            return (by_case[spelling],)
+    near = get_close_matches(wanted, by_case, 1, FIELD_SIMILARITY)
+    return tuple(by_case[name] for name in near)
+
+
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Check the value of an option.
 
@@ -134,34 +155,54 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     Raises
     ------
     TypeError
-        A name is invalid; the message suggests the nearest valid one, or lists all.
+        A name is invalid; the message says where it belongs, suggests the nearest
+        valid one, or lists all.
     """
     valid = list(valid)
     for name in given:
         if name not in valid:
-            hint = suggest(name, valid, "=")
+            hint = explain_option(name, valid)
             hint = hint or f": it takes {', '.join(f'{k}=' for k in sorted(valid))}"
             raise TypeError(f"{call}() has no argument {name}={hint}")
 
 
-def check_option_names(call: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function or ``__init__`` to check its arguments by `check_names`.
+def check_option_names(
+    call: str,
+    aliases: Mapping[str, str] = EMPTY,
+    notes: Mapping[str, str] = EMPTY,
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function or method to check its arguments by `check_names`.
 
     Parameters
     ----------
     call : str
         Name of the call in messages.
+    aliases : Mapping of str to str
+        Other names of arguments, which the function never sees.
+    notes : Mapping of str to str
+        Messages for arguments that the function does not take.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         code = function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        valid = [name for name in names if name != "self"]
+        valid = [*(name for name in names if name != "self"), *aliases]
+        positions = {name: i for i, name in enumerate(names[: code.co_argcount])}
 
         @wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
             if kwargs:
+                for name in kwargs.keys() & notes.keys():
+                    raise TypeError(f"{call}() has no argument {name}=: {notes[name]}")
                 check_names(call, kwargs, valid)
+                for alias in kwargs.keys() & aliases.keys():
+                    name = aliases[alias]
+                    if name in kwargs or positions.get(name, len(args)) < len(args):
+                        raise TypeError(
+                            f"{call}() takes {name}= or {alias}=, its other name; got "
+                            "both"
+                        )
+                    kwargs[name] = kwargs.pop(alias)
             return function(*args, **kwargs)
 
         return wrapper

@@ -11,6 +11,8 @@ from warnings import warn
 
 from fastshard._core.dataset.shard import add_notes
 from fastshard._core.table.order import Order, Stride
+from fastshard._util.hints import METHODS
+from fastshard._util.options import check_option_names
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.batch import collate as collate_samples
 from fastshard.dataset.display.text import Description
@@ -56,6 +58,16 @@ __all__ = ["BaseDataset"]
 T = TypeVar("T")
 Batch = TypeVar("Batch")
 
+SHUFFLE_NOTES = {  # arguments of webdataset, datasets and tf.data
+    **dict.fromkeys(
+        ("buffer_size", "bufsize", "size", "initial"),
+        "the order is a permutation of all samples, without a buffer: "
+        "shuffle(seed, epoch)",
+    ),
+    **dict.fromkeys(
+        ("generator", "rng"), "an int determines the order: shuffle(seed, epoch)"
+    ),
+}
 MAX_COUNT = 1 << 62  # ranks, or samples of a block
 
 
@@ -129,6 +141,15 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     def __getitem__(self, key: Any) -> Any:
         """Return an item by position, or a dataset of several."""
 
+    if not TYPE_CHECKING:  # type checkers refuse the attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError; name the method for those of other libraries."""
+            hint = f"; use {METHODS[name]}" if name in METHODS else ""
+            kind = type(self).__name__
+            message = f"{kind!r} object has no attribute {name!r}{hint}"
+            raise AttributeError(message, name=name, obj=self)
+
     def _is_counted(self) -> bool:
         """Return whether the number of items is known without opening shards."""
         return True
@@ -178,18 +199,22 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         guard_collation()
         return self.get_many(positions)
 
+    @check_option_names("shuffle", notes=SHUFFLE_NOTES)
     def shuffle(
         self, seed: int = 0, epoch: int = 0, *, block: int | None = None
     ) -> Self:
         """Return a dataset of the same samples in pseudo-random order.
 
         The order is a permutation of all positions, computed sample by sample. It
-        takes no memory and is the same on every machine.
+        takes no memory, has no buffer, and is the same on every machine.
+        ``ds.shuffle()`` is epoch 0 of seed 0: the same order in each run.
 
         Parameters
         ----------
         seed, epoch : int
-            Determine the order, together with the number of samples and `block`.
+            Determine the order, together with the number of samples and `block`. The
+            first number is the seed, never the size of a buffer: ``ds.shuffle(1000)``
+            is the order of seed 1000.
         block : int, optional
             Number of neighbours that stay together: blocks come in random order, and
             samples in random order within each block. Speeds up disks with slow
@@ -228,7 +253,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         return self._with_plan(plan._replace(shuffling=shuffling))
 
     def split_by_rank(
-        self, rank: int, world_size: int, *, drop_last: Remainder = False
+        self, rank: int, world_size: int, *, drop_last: Remainder = "pad"
     ) -> Self:
         """Return one rank's share: every `world_size`-th sample.
 
@@ -237,11 +262,11 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         rank : int
             From 0 to ``world_size - 1``.
         world_size : int
-        drop_last : {False, True, "pad"}
+        drop_last : {"pad", True, False}
             Handling of the remainder if `world_size` does not divide the number of
-            samples. False: the first ranks get one sample more. True: drop it.
-            ``"pad"``: repeat the first samples. With True and ``"pad"`` all ranks have
-            equally many samples, and no rank waits for another at the end of an epoch.
+            samples. ``"pad"``: the first samples are repeated, at most
+            ``world_size - 1`` of them. True: the remainder is dropped. False: the first
+            ranks get one sample more; each sample occurs once, as metrics need it.
 
         Returns
         -------
@@ -255,6 +280,11 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
 
         Notes
         -----
+        Shares are equal by default, as those of torch's `DistributedSampler`: with
+        unequal ones, ranks that average gradients wait forever for the rank that has
+        no batch left. Shares begin with the same samples for each `drop_last`, and a
+        state resumes with any.
+
         Shuffle before the split, not after. Workers of a torch iterable dataset divide
         the samples of a rank among themselves.
 
@@ -262,9 +292,9 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         --------
         >>> shuffled = ds.shuffle(seed=7)
         >>> [len(shuffled.split_by_rank(rank, 3)) for rank in range(3)]
+        [34, 34, 34]
+        >>> [len(shuffled.split_by_rank(r, 3, drop_last=False)) for r in range(3)]
         [34, 33, 33]
-        >>> len(shuffled.split_by_rank(0, 3, drop_last=True))
-        33
         """
         rank, world_size = index(rank), index(world_size)
         if not 1 <= world_size <= MAX_COUNT:
@@ -579,7 +609,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     @overload
     def batches(
         self,
-        n: int,
+        batch_size: int,
         *,
         collate: Callable[[list[T_co]], Batch],
         drop_last: bool = False,
@@ -589,7 +619,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     @overload
     def batches(
         self: BaseDataset[Sample | Mapping[str, Any]],
-        n: int,
+        batch_size: int,
         *,
         collate: None = None,
         drop_last: bool = False,
@@ -601,7 +631,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     @overload
     def batches(
         self,
-        n: int,
+        batch_size: int,
         *,
         collate: None = None,
         drop_last: bool = False,
@@ -610,9 +640,10 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         state: Mapping[str, Any] | None = None,
         on_error: OnError = "raise",
     ) -> BatchIterator[Any]: ...
+    @check_option_names("batches", aliases={"n": "batch_size"})
     def batches(
         self,
-        n: int,
+        batch_size: int,
         *,
         collate: Callable[[list[T_co]], Any] | None = None,
         drop_last: bool = False,
@@ -625,15 +656,15 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
 
         Parameters
         ----------
-        n : int
-            Samples of a batch.
+        batch_size : int
+            Samples of a batch. The argument's former name, `n`, works too.
         collate : callable, optional
             Function from a list of samples to a batch; by default `fastshard.collate`.
         drop_last : bool
-            Drop a last batch of fewer than `n` samples.
+            Drop a last batch of fewer samples.
         ragged, out
-            Options of `fastshard.collate`. Arrays in `out` have `n` rows, and each
-            batch overwrites the previous one.
+            Options of `fastshard.collate`. Arrays in `out` have `batch_size` rows, and
+            each batch overwrites the previous one.
         state : Mapping, optional
             As for `iter`.
         on_error : {"raise", "skip"} or callable
@@ -666,8 +697,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         >>> next(ds.batches(2, collate=lambda part: [s.text("txt") for s in part]))
         ['text 0', 'text 1']
         """
-        if index(n) < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
+        if index(batch_size) < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if collate is None or collate is collate_samples:
             collate = Collation(ragged, out)
         elif ragged != "list" or out is not None:
@@ -676,12 +707,12 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
                 "collate function"
             )
         handler = make_error_handler(on_error)
-        part = self._worker_share(index(n), state)
+        part = self._worker_share(index(batch_size), state)
         is_counted = handler is None or part._is_counted()
         return BatchIterator(
             part._iterator(WINDOW, handler),
             len(part) if is_counted else part.__len__,
-            index(n),
+            index(batch_size),
             collate,
             drop_last,
             handler,

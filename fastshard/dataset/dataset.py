@@ -131,6 +131,11 @@ class Dataset(BaseDataset[T_co]):
         decoders: Mapping[str, Decoder] | None = None,
         stages: tuple[Callable[[Any], Any], ...] = (),
     ) -> None:
+        if not isinstance(shards, ShardSet):
+            raise TypeError(
+                "a Dataset is made by fastshard.open(source), got "
+                f"{type(shards).__name__}"
+            )
         self._set = shards
         self._plan = plan
         self._fields = fields

@@ -174,7 +174,7 @@ def open(  # noqa: A001
             found, location, tar_options, remote, mode, max_mapped, reading
         )
         return Dataset(shards, decoders=decoders)
-    check_names("open", remote, _option_names())
+    _check_tar_options(remote)
     settings: Settings | None = location.settings(remote)
     listing = list_shards(location, remote=settings)
     index, folder = _resolve_index(index, listing, source, key)
@@ -210,6 +210,19 @@ def open(  # noqa: A001
 def _option_names() -> tuple[str, ...]:
     """Return the names of the options that every format takes."""
     return (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+
+
+def _check_tar_options(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for an option that datasets of tar shards do not take."""
+    names = _option_names()
+    for name in options.keys() - set(names):
+        for each in formats():
+            if name in each.options:
+                raise TypeError(
+                    f"open() has no argument {name}= for tar shards: it is an option "
+                    f"of {each.name} datasets"
+                )
+    check_names("open", options, names)
 
 
 def _find_format(location: Location, options: RemoteOptions) -> Format | None:
@@ -257,8 +270,12 @@ def _open_format(
     defaults = {"index": "auto", "key": "first", "lower": True, "check_size": False}
     changed = {name for name in defaults if tar_options[name] != defaults[name]}
     if changed - found.options:
+        name = next(name for name in defaults if name in changed - found.options)
         lacking = ", ".join(name for name in defaults if name not in found.options)
-        raise ValueError(f"a {found.name} dataset does not take {lacking}")
+        raise ValueError(
+            f"{name}= is an option of tar shards; a {found.name} dataset does not "
+            f"take {lacking}: leave it out"
+        )
     settings = location.settings(_select_remote(options))
     accepted = {name: value for name, value in options.items() if name in found.options}
     accepted |= {name: tar_options[name] for name in changed}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, overload
 
 from fastshard._core.dataset.gather import prefetch_members
@@ -288,10 +289,20 @@ class Members(Sequence[memoryview]):
             within = _range(len(self), start, stop)
             found = [i for i in found if i in within]
         if not found:
-            raise MemberNotFoundError(name, f"the dataset below {self._set.root}")
+            where = f"the dataset below {self._set.root}"
+            raise MemberNotFoundError(name, where, partial(self._similar, name))
         if len(found) > 1:
             raise AmbiguousKeyError(name, found)
         return found[0]
+
+    def _similar(self, name: str) -> tuple[str, ...]:
+        """Return names similar to an absent one, in some of the open shards."""
+        found: list[str] = []
+        for samples in self._set.open_samples[:MAX_SEARCHED]:
+            if samples is not None:
+                names = samples.shard.names
+                found += near_names(name, len(names), names.__getitem__)
+        return near_names(name, len(found), found.__getitem__)
 
     def keys(self) -> Iterator[str]:
         """Iterate over the members' names.
@@ -509,7 +520,7 @@ class DatasetKeys(Sequence[str]):
             found = [i for i in found if i in within]
         if not found:
             where = f"the dataset below {self._set.root}"
-            raise SampleNotFoundError(key, where, self._similar(key))
+            raise SampleNotFoundError(key, where, partial(self._similar, key))
         if len(found) > 1:
             raise AmbiguousKeyError(key, found)
         return found[0]

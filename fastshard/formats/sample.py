@@ -14,6 +14,7 @@ from fastshard._core.dataset.shard import (
     describe_item,
 )
 from fastshard._core.io.source import RemoteSource
+from fastshard._util.options import near_fields
 from fastshard._util.terminal import join_names
 from fastshard._util.viewfile import ViewFile
 from fastshard.errors import FieldNotFoundError, FormatError
@@ -435,7 +436,8 @@ class CopiedSample(Sample):
             return memoryview(self._fields[field])
         except KeyError:
             where = f"sample {self.key!r}, which has {', '.join(self._fields)}"
-            raise FieldNotFoundError(field, where) from None
+            near = partial(near_fields, field, list(self._fields))
+            raise FieldNotFoundError(field, where, near) from None
 
     def array(
         self,

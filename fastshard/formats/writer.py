@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fastshard._core.io.source import LocalFile
 from fastshard._core.table.grouping import Grouping
@@ -195,6 +195,9 @@ class ShardWriter:
         Each member's modification time, in seconds since 1970.
     mode : int
         Each member's permission bits.
+    maxsize, maxcount
+        webdataset's names of `max_size` and `max_count`, which take its floats, as
+        ``3e9``, too.
 
     Raises
     ------
@@ -213,7 +216,9 @@ class ShardWriter:
     {'a': 2}
     """
 
-    @check_option_names("ShardWriter")
+    @check_option_names(
+        "ShardWriter", aliases={"maxsize": "max_size", "maxcount": "max_count"}
+    )
     def __init__(
         self,
         pattern: str | os.PathLike[str],
@@ -227,13 +232,17 @@ class ShardWriter:
         lower: bool = True,
         mtime: int = 0,
         mode: int = 0o644,
+        maxsize: float | str | None = None,
+        maxcount: float | None = None,
     ) -> None:
         self._closed = True  # until the arguments are checked
         self._builder: TarBuilder | None = None
         _check_local(pattern)
         self._pattern = ShardPattern(os.fspath(pattern))
-        self._max_size = None if max_size is None else parse_size(max_size)
-        self._max_count = None if max_count is None else operator.index(max_count)
+        self._max_size = None if max_size is None else parse_size(_whole(max_size))
+        self._max_count = (
+            None if max_count is None else operator.index(_whole(max_count))
+        )
         if self._max_count is not None and self._max_count < 1:
             raise ValueError(f"max_count must be positive, got {max_count}")
         self._number = operator.index(start)
@@ -540,6 +549,13 @@ class ShardWriter:
                 f"{self._pattern}: all shards would share one index; put the number "
                 "before the first dot"
             )
+
+
+def _whole(number: Any) -> Any:
+    """Return a whole float as an int, as webdataset's users write ``3e9``."""
+    if isinstance(number, float) and number.is_integer():
+        return int(number)
+    return number
 
 
 def _check_local(pattern: str | os.PathLike[str]) -> None:

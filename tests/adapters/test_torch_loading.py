@@ -113,7 +113,8 @@ class Whole(torch.utils.data.Dataset):  # not divided: the sampler asks for all
 assert list(DataLoader(Whole(), batch_size=None, num_workers=workers)) == [206, 206]
 ranks = []
 for rank in range(3):
-    split = ft.IterableDataset(part.split_by_rank(rank, 3), 8)
+    share = part.split_by_rank(rank, 3, drop_last=False)
+    split = ft.IterableDataset(share, 8)
     ranks += joined(DataLoader(split, batch_size=None, num_workers=workers))
 assert sorted(ranks) == list(range(103))
 """,

@@ -97,6 +97,31 @@ def test_ranks_share_an_epoch(ds, world, rest):
             assert together == list(itertools.islice(itertools.cycle(whole), count))
 
 
+@pytest.mark.parametrize("world", [2, 3, 8, 250])
+def test_shares_are_equal_by_default_and_begin_as_unequal_ones(ds, world):
+    part = ds.shuffle(7)
+    shares = [part.split_by_rank(rank, world) for rank in range(world)]
+    assert {len(share) for share in shares} == {-(-103 // world)}
+    assert set(itertools.chain(*map(numbers, shares))) == set(range(103))
+    for rank, share in enumerate(shares):
+        unequal = numbers(part.split_by_rank(rank, world, drop_last=False))
+        assert numbers(share)[: len(unequal)] == unequal
+
+
+@pytest.mark.parametrize("rest", [False, True, "pad"])
+def test_a_state_of_any_split_resumes_in_the_default_one(ds, rest):
+    steps = [
+        iter(ds.shuffle(7).split_by_rank(rank, 3, drop_last=rest)) for rank in range(3)
+    ]
+    done = [numbers(itertools.islice(step, 20)) for step in steps]
+    state = json.loads(json.dumps(steps[0].state_dict()))
+    seen = [n for step in zip(*done, strict=True) for n in step]
+    rest_of = [numbers(ds.split_by_rank(r, 4).resume(state)) for r in range(4)]
+    assert {len(part) for part in rest_of} == {11}
+    seen += [n for step in zip(*rest_of, strict=True) for n in step]
+    assert seen[:103] == numbers(ds.shuffle(7))
+
+
 def test_ranks_are_below_the_world_size(ds):
     for rank, world in ((2, 2), (-1, 2)):
         with pytest.raises(ValueError, match=f"rank must be from 0 to 1, got {rank}"):

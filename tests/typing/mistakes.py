@@ -33,6 +33,12 @@ ds.shuffle("7")  # E: arg-type, reportArgumentType
 ds.split_by_rank(0, 2, drop_last="no")  # E: arg-type, reportArgumentType
 fastshard.open("train/", mode="mapped")  # E: arg-type, reportArgumentType
 fastshard.open("train/", chunk_size=3)  # E: call-arg, reportCallIssue
+fastshard.open("train/", shuffle=True)  # E: call-arg, reportCallIssue
+fastshard.WebDataset("train/")  # E: attr-defined, reportAttributeAccessIssue
+ds.batch(4)  # E: attr-defined, reportAttributeAccessIssue
+ds.shuffle(buffer_size=1000)  # E: call-arg, reportCallIssue
+fastshard.ShardWriter("x.tar", maxcuont=3)  # E: call-arg, reportCallIssue
+fastshard.ShardWriter("x.tar", max_count=3.5)  # E: arg-type, reportArgumentType
 fastshard.open_shard(7)  # E: arg-type, reportArgumentType
 
 # Mapped datasets.

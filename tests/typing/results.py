@@ -69,6 +69,10 @@ assert_type(sample.decode("jpg"), Decoded)
 # Order.
 assert_type(ds.shuffle(7, epoch=1, block=4), Dataset[Sample])
 assert_type(ds.split_by_rank(0, 2, drop_last="pad"), Dataset[Sample])
+assert_type(ds.shuffle(), Dataset[Sample])
+assert_type(ds.batches(batch_size=4), BatchIterator[dict[str, Any]])
+assert_type(fastshard.ShardWriter("x.tar", maxcount=1000, maxsize=3e9).count, int)
+assert_type(fastshard.ShardNotFoundError("none").path, str | None)
 assert_type(ds.state_dict(3), dict[str, Any])
 assert_type(ds.resume({}), Dataset[Sample])
 

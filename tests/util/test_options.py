@@ -1,11 +1,16 @@
 """Errors for unknown arguments and values suggest the nearest valid one."""
 
+import difflib
+import importlib
 import inspect
+import pickle
+import re
 
 import numpy as np
 import pytest
 
 import fastshard
+from fastshard._util.hints import CALLS, METHODS
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from support.tars import write_tar
 
@@ -83,6 +88,247 @@ def test_unknown_arguments_of_classes(tmp_path, make, name, near):
         make(tmp_path / "x", **{name: 1})
     assert near in inspect.signature(make).parameters
     assert "kwargs" not in inspect.signature(make).parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shuffle", r"shuffle is a method, fastshard.open\(...\).shuffle\(seed"),
+        ("suffle", "shuffle is a method"),
+        ("shuffle_seed", "shuffle is a method"),
+        ("batch_size", r"\.batches\(batch_size\), or torch's DataLoader"),
+        ("num_workers", "belongs to torch's DataLoader"),
+        ("transform", r"\.map\(fn\)"),
+        ("split", r'as the source, "DIR/train-\*.tar"'),
+        ("world_size", r"\.split_by_rank\(rank, world_size\)"),
+        ("fields", r"\.select_fields\("),
+        ("on_error", r"\.iter\("),
+        ("max_count", "belongs to fastshard.ShardWriter"),
+        ("hashes", "belongs to fastshard.build_index"),
+        ("streaming", "read by ranges"),
+        ("cache_size", "did you mean cache_limit="),
+        ("use_auth_token", "did you mean token="),
+    ],
+)
+def test_an_option_of_another_call_says_where_it_belongs(tar, name, words):
+    for call in (fastshard.open, fastshard.open_shard):
+        pattern = rf"^{call.__name__}\(\) has no argument {name}=[:;] .*{words}"
+        with pytest.raises(TypeError, match=pattern):
+            call(tar, **{name: 1})
+
+
+def test_an_option_of_datasets_is_refused_for_a_shard(tar):
+    for name in ("max_memory", "max_mapped", "decoders", "keep_cache"):
+        with pytest.raises(TypeError, match=f"{name}=: it belongs to fastshard.open$"):
+            fastshard.open_shard(tar, **{name: None})
+
+
+def test_all_explained_options_are_of_no_call_that_takes_them():
+    taken = {
+        fastshard.open: "decoders max_mapped max_memory keep_cache",
+        fastshard.ShardWriter: "max_count max_size maxcount maxsize overwrite append "
+        "start",
+        fastshard.build_index: "hashes threads again part",
+        fastshard.Dataset.shuffle: "seed epoch block",
+        fastshard.Dataset.split_by_rank: "rank world_size",
+        fastshard.Dataset.batches: "batch_size drop_last collate ragged state on_error",
+        fastshard.Dataset.iter: "window state on_error",
+    }
+    for call, names in taken.items():
+        assert set(names.split()) <= set(inspect.signature(call).parameters), call
+
+
+def test_an_option_that_a_format_lacks_is_named_first(tmp_path):
+    with ShardedDatasetWriter(tmp_path / "c") as writer:
+        writer.add_fields(["x"])
+        writer.add_sample({"x": np.zeros(1)})
+    with pytest.raises(
+        ValueError, match=r"^key= is an option of tar shards; a columna"
+    ):
+        fastshard.open(tmp_path / "c", key="last")
+
+
+@pytest.mark.parametrize("name", ["buffer_size", "bufsize", "size", "initial"])
+def test_a_shuffle_has_no_buffer(tar, name):
+    with fastshard.open(tar) as ds:
+        with pytest.raises(TypeError, match=rf"{name}=: the order is a permutation of"):
+            ds.shuffle(**{name: 1000})
+        with pytest.raises(TypeError, match="did you mean seed="):
+            ds.shuffle(sed=1)
+        assert list(ds.shuffle(1000).keys()) == list(ds.shuffle(seed=1000).keys())
+        assert list(ds.shuffle().keys()) == list(ds.shuffle(0, 0).keys())
+    assert "size" not in inspect.signature(fastshard.Dataset.shuffle).parameters
+
+
+def test_the_size_of_a_batch_has_two_names_and_a_position(tar):
+    with fastshard.open(tar) as ds:
+        for batches in (ds.batches(1), ds.batches(batch_size=1), ds.batches(n=1)):
+            assert [batch["__key__"] for batch in batches] == [["a"], ["b"]]
+        for both in (lambda: ds.batches(1, n=1), lambda: ds.batches(batch_size=1, n=1)):
+            with pytest.raises(TypeError, match=r"batch_size= or n=.*both"):
+                both()
+        with pytest.raises(TypeError, match="did you mean batch_size="):
+            ds.batches(batchsize=1)
+        with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+            ds.batches(0)
+
+
+def test_writers_take_the_names_of_webdataset(tmp_path):
+    options = {"maxcount": 2, "maxsize": 3e9}
+    with fastshard.ShardWriter(tmp_path / "a-{}.tar", **options) as writer:
+        for i in range(3):
+            writer.write({"__key__": f"{i}", "txt": "x" * 600})
+    assert len(writer.shards) == 2
+    with fastshard.ShardWriter(tmp_path / "b-{}.tar", maxsize="4KB") as writer:
+        for i in range(3):
+            writer.write({"__key__": f"{i}", "txt": "x" * 600})
+    assert len(writer.shards) == 3
+    for name in ("size", "count"):
+        with pytest.raises(TypeError, match=rf"takes max_{name}= or max{name}=.*both"):
+            fastshard.ShardWriter(
+                tmp_path / "c-{}.tar", **{f"max_{name}": 1, f"max{name}": 1}
+            )
+    with pytest.raises(ValueError, match="max_count must be positive, got 0"):
+        fastshard.ShardWriter(tmp_path / "c-{}.tar", maxcount=0)
+    with pytest.raises(TypeError):
+        fastshard.ShardWriter(tmp_path / "c-{}.tar", maxcount=1.5)
+    with pytest.raises(TypeError, match="start_shard=; did you mean start="):
+        fastshard.ShardWriter(tmp_path / "c-{}.tar", start_shard=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("batch", r"; use batches\(batch_size\)"),
+        ("to_tuple", r"; use decode\("),
+        ("select", "; use ds"),
+        ("num_rows", r"; use len\(ds\)"),
+        ("quux", "$"),
+    ],
+)
+def test_attributes_of_other_datasets_name_ours(tar, name, words):
+    with fastshard.open(tar) as ds:
+        for each in (ds, fastshard.mix([ds])):
+            kind = type(each).__name__
+            pattern = f"^{kind!r} object has no attribute {name!r}.*{words}"
+            with pytest.raises(AttributeError, match=pattern) as caught:
+                getattr(each, name)
+            assert (caught.value.name, caught.value.obj) == (name, each)
+            assert not hasattr(each, name)
+
+
+def test_methods_that_hints_name_exist():
+    for name in METHODS:
+        assert not hasattr(fastshard.Dataset, name), f"{name} exists: it needs no hint"
+    for name, call in CALLS.items():
+        assert name not in fastshard.__all__
+        module, _, attribute = call.rpartition(".")
+        if module.startswith("fastshard"):
+            assert hasattr(importlib.import_module(module), attribute), call
+    for text in METHODS.values():
+        for method in re.findall(r"^([a-z_]+)\(", text):
+            assert method == "len" or hasattr(fastshard.Dataset, method), text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("WebDataset", "; use fastshard.open$"),
+        ("load_dataset", "; use fastshard.open$"),
+        ("TarWriter", "; use fastshard.ShardWriter$"),
+        ("quux", "$"),
+    ],
+)
+def test_names_of_other_packages_name_ours(name, words):
+    with pytest.raises(AttributeError, match=f"'fastshard' has no .*{name}.*{words}"):
+        getattr(fastshard, name)
+    assert not hasattr(fastshard, name)
+
+
+@pytest.mark.parametrize("source", ["data/", ["a.tar"], None])
+def test_a_dataset_is_made_by_open(source):
+    with pytest.raises(TypeError, match=r"made by fastshard\.open\(source\), got"):
+        fastshard.Dataset(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("TXT", "txt"),
+        (".txt", "txt"),
+        ("caption.txt", "txt"),
+        ("text", "txt"),
+        ("jpg", None),
+        ("seg", None),
+    ],
+)
+def test_a_misspelt_field_suggests_the_nearest(tar, name, near):
+    with fastshard.open(tar) as ds:
+        for sample in (ds[0], pickle.loads(pickle.dumps(ds[0]))):
+            with pytest.raises(fastshard.FieldNotFoundError) as caught:
+                sample[name]
+            assert caught.value.near == (() if near is None else (near,))
+            assert ("did you mean 'txt'?" in str(caught.value)) == (near is not None)
+            again = pickle.loads(pickle.dumps(caught.value))
+            assert str(again) == str(caught.value)
+        with pytest.raises(KeyError, match=r"the key is sample\.key"):
+            ds[0]["__key__"]
+
+
+def test_a_misspelt_member_suggests_the_nearest_when_it_is_shown(tar):
+    shard = fastshard.open_shard(tar)
+    with fastshard.open(tar) as ds:
+        for missing in (shard, ds.members):
+            if missing is not shard:
+                len(ds)
+            with pytest.raises(fastshard.MemberNotFoundError) as caught:
+                missing["a.tx"]
+            assert "did you mean 'a.txt'" in str(caught.value)
+    with pytest.raises(fastshard.MemberNotFoundError) as caught:
+        shard["a.tx"]
+    shard.close()
+    assert str(caught.value)  # a closed shard has no names to suggest
+
+
+def test_errors_that_are_caught_look_for_no_names(tar, monkeypatch):
+    def refuse(*args):
+        raise AssertionError("names are compared")
+
+    monkeypatch.setattr(difflib, "get_close_matches", refuse)
+    with fastshard.open(tar) as ds, fastshard.open_shard(tar) as shard:
+        for get in (
+            lambda: ds[0]["text"],
+            lambda: ds["c"],
+            lambda: shard["a.tx"],
+            lambda: shard.samples["c"],
+            lambda: ds.members["a.tx"],
+        ):
+            with pytest.raises(KeyError):
+                get()
+        assert "text" not in ds[0]
+        assert "c" not in ds
+
+
+def test_misspelt_names_of_a_columnar_dataset(tmp_path):
+    with ShardedDatasetWriter(tmp_path) as writer:
+        writer.add_fields(["image", "label"])
+        for i in range(40):
+            sample = {"image": np.zeros(2), "label": np.zeros(1)}
+            writer.add_sample(sample, sample_id=f"sample_{i:04}")
+    with ShardedDatasetReader(tmp_path) as reader:
+        for missing in (
+            lambda: reader.get_sample("sample_007"),
+            lambda: reader.get_many(["sample_007"]),
+            lambda: reader.samples["sample_007"],
+        ):
+            with pytest.raises(KeyError, match=r"did you mean 'sample_0007'"):
+                missing()
+        for missing in (
+            lambda: reader.get_sample("sample_0007", fields=["lable"]),
+            lambda: list(reader.scan(fields=["lable"])),
+        ):
+            with pytest.raises(KeyError, match=r"did you mean 'label'\?"):
+                missing()
 
 
 def test_a_missing_column(tar, tmp_path):

@@ -36,7 +36,10 @@ from fastshard._core.table.extents cimport (
 )
 from fastshard._core.threads cimport fs_atomic_load, fs_atomic_publish
 
+from functools import partial
+
 from fastshard._core.table.extents import find_names
+from fastshard._util.options import near_fields, near_names
 from fastshard.errors import (
     ClosedError, FieldNotFoundError, FormatError, SampleNotFoundError,
 )
@@ -492,7 +495,9 @@ cdef class ColumnSamples(SamplesBase):
         finally:
             PyBuffer_Release(&buffer)
         if missing >= 0:
-            raise SampleNotFoundError(keys[missing], self.owner.path)
+            key = keys[missing]
+            near = partial(near_names, key, self.count(), self.key_at)
+            raise SampleNotFoundError(key, self.owner.path, near)
         return found
 
     def search_key(self, str key not None):
@@ -666,7 +671,8 @@ cdef class ColumnSamples(SamplesBase):
         """
         for field in fields:
             if field not in self.by_field:
-                raise FieldNotFoundError(field, self.owner.path)
+                near = partial(near_fields, field, list(self.by_field))
+                raise FieldNotFoundError(field, self.owner.path, near)
         return [self.by_field[field] for field in fields]
 
 

@@ -29,7 +29,9 @@ from fastshard._core.table.grouping cimport Grouping, groups_t, members_range
 from fastshard._core.span cimport span_t
 
 from array import array
+from functools import partial
 
+from fastshard._util.options import near_fields, near_names
 from fastshard.errors import (
     ClosedError, FieldNotFoundError, FormatError, MemberNotFoundError, RemoteError,
     SampleNotFoundError, StaleIndexError,
@@ -517,7 +519,8 @@ cdef class Shard:
         if i < 0:
             i = self.table.find(respell(key))
         if i < 0:
-            raise MemberNotFoundError(key, self.path)
+            near = partial(near_names, key, len(self), self.table.name_of)
+            raise MemberNotFoundError(key, self.path, near)
         return i
 
     cdef int extent(
@@ -744,9 +747,7 @@ cdef class SamplesBase:
             return resolve_position(key, count)
         i = self.search(key)
         if i < 0:
-            from fastshard._util.options import near_names
-
-            near = near_names(key, count, self.key_at)
+            near = partial(near_names, key, count, self.key_at)
             raise SampleNotFoundError(key, self.where(), near)
         return i
 
@@ -1007,10 +1008,12 @@ cdef class SampleBase:
         if self.only is None or field in self.only:
             member = self.samples.member(self.position, field)
         if member < 0:
+            fields = list(self.keys())
             raise FieldNotFoundError(
                 field,
                 f"sample {self.key!r} of {self.samples.where()}, "
-                f"which has {', '.join(self.keys())}",
+                f"which has {', '.join(fields)}",
+                partial(near_fields, field, fields),
             )
         return member
 

@@ -18,7 +18,7 @@ from fastshard.columnar.read.samples import (
     load_samples,
 )
 from fastshard.columnar.schema import parse_metadata, quote_name
-from fastshard.errors import FastshardError, FormatError, SampleNotFoundError
+from fastshard.errors import FastshardError, FormatError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -189,7 +189,7 @@ class RowLookup:
         except INDEX_ERRORS as error:
             raise snapshot.translate_error(error) from error
         if row is None:
-            raise SampleNotFoundError(sample_id, snapshot.root)
+            raise snapshot.sample_error(sample_id)
         arrays = self._read_row(reader, row, sample_id, copy)
         snapshot.release_shards()
         self._note_lookups(1)
@@ -306,7 +306,7 @@ class RowLookup:
             raise FormatError("several samples have the same id", snapshot.path, 0)
         for row, sample_id in zip(rows, ids, strict=True):
             if row[-1] != sample_id:  # NULL
-                raise SampleNotFoundError(sample_id, snapshot.root)
+                raise snapshot.sample_error(sample_id)
         return rows
 
     def _read_row(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable
+from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import WeakMethod, WeakSet
 
 from fastshard._core.io.page_ring import PageRing
+from fastshard._util.options import near_fields, near_names
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     ReaderConnection,
@@ -27,6 +29,10 @@ from fastshard.formats.tar import Mode
 
 __all__ = ["Snapshot"]
 
+NEIGHBOURS = (
+    "SELECT id FROM samples WHERE id >= ? ORDER BY id LIMIT 16",
+    "SELECT id FROM samples WHERE id < ? ORDER BY id DESC LIMIT 16",
+)
 MAX_SIZE_QUERIES = 16  # shards whose recorded size is queried one by one
 CACHE_SIZE = "PRAGMA cache_size = -65536"  # KiB: most pages of a large index
 SIZES = "SELECT field, shard, nbytes FROM fastshard_shards"
@@ -239,7 +245,9 @@ class Snapshot:
         for name in names:
             if name not in folders:
                 raise FieldNotFoundError(
-                    name, f"{self.root}, which has {', '.join(folders)}"
+                    name,
+                    f"{self.root}, which has {', '.join(folders)}",
+                    partial(near_fields, name, list(folders)),
                 )
         return names
 
@@ -275,9 +283,19 @@ class Snapshot:
         if text is None:
             rows = self.select(METADATA, (sample_id,))
             if not rows:
-                raise SampleNotFoundError(sample_id, self.root)
+                raise self.sample_error(sample_id)
             text = rows[0][0]
         return parse_metadata(text, sample_id, self.path)
+
+    def sample_error(self, sample_id: str) -> SampleNotFoundError:
+        """Return the error for an id without a sample."""
+        near = partial(self._similar, sample_id)
+        return SampleNotFoundError(sample_id, self.root, near)
+
+    def _similar(self, sample_id: str) -> tuple[str, ...]:
+        """Return ids similar to an absent one, of its neighbours in sorted order."""
+        found = [row[0] for sql in NEIGHBOURS for row in self.select(sql, (sample_id,))]
+        return near_names(sample_id, len(found), found.__getitem__)
 
     def release_shards(self) -> None:
         """Release the open shards at the end of a call, unless they are to be kept."""
