@@ -18,6 +18,7 @@ __all__ = [
     "check_option_names",
     "near_fields",
     "near_names",
+    "spell",
     "suggest",
 ]
 
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
 INDEXES = ("auto", "none", "rebuild")
+NUMBER = re.compile(r"[0-9]+\Z")
 WORD = re.compile(r"[A-Za-z_-]+")  # without suffix and folder: rarely a path
 
 
@@ -59,23 +61,24 @@ def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ..
         compared = [at(i) for i in range(count)]
     else:
         positions = dict.fromkeys(range(2 * NEIGHBOURS))
-        for spelling in _spellings(name, at(0)):
+        for spelling in spell(name, at(0)):
             middle = _bisect(spelling, count, at)
             first, last = max(0, middle - NEIGHBOURS), min(count, middle + NEIGHBOURS)
             positions |= dict.fromkeys(range(first, last))
         compared = [at(i) for i in positions]
     compared = [text for text in compared if len(text) <= MAX_LENGTH]
-    spellings = set(_spellings(name, compared[0] if compared else ""))
+    spellings = set(spell(name, compared[0] if compared else ""))
     exact = [text for text in dict.fromkeys(compared) if text in spellings]
     similar = get_close_matches(name, compared, MAX_SUGGESTIONS, MIN_SIMILARITY)
     return tuple(dict.fromkeys([*exact, *similar]))[:MAX_SUGGESTIONS]
 
 
-def _spellings(name: str, like: str) -> list[str]:
-    """Return variants of a name.
+def spell(name: str, like: str) -> list[str]:
+    """Return variants of a name, itself the first.
 
     Its extension or folder is left out; a number also gets the folder of `like`, with
-    as many digits as `like` has and without leading zeros.
+    as many digits as `like` has and without leading zeros. A number at the end gets as
+    many digits as that of `like`.
     """
     folder, slash, last = name.rpartition("/")
     stem = last.partition(".")[0]
@@ -84,6 +87,10 @@ def _spellings(name: str, like: str) -> list[str]:
         before, slash, other = like.rpartition("/")
         found.append(before + slash + stem.zfill(len(other)))
         found.append(before + slash + (stem.lstrip("0") or "0"))
+    number, other = NUMBER.search(stem), NUMBER.search(like)
+    if number and other:
+        digits = number[0].lstrip("0").zfill(len(other[0]))
+        found.append(f"{stem[: number.start()]}{digits}")
     return list(dict.fromkeys(found))
 
 

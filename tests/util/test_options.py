@@ -316,10 +316,11 @@ def test_misspelt_names_of_a_columnar_dataset(tmp_path):
             sample = {"image": np.zeros(2), "label": np.zeros(1)}
             writer.add_sample(sample, sample_id=f"sample_{i:04}")
     with ShardedDatasetReader(tmp_path) as reader:
+        ds = fastshard.open(tmp_path)
         for missing in (
             lambda: reader.get_sample("sample_007"),
             lambda: reader.get_many(["sample_007"]),
-            lambda: reader.samples["sample_007"],
+            lambda: ds["sample_007"],
         ):
             with pytest.raises(KeyError, match=r"did you mean 'sample_0007'"):
                 missing()

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakMethod, WeakSet
 
 from fastshard._core.io.page_ring import PageRing
-from fastshard._util.options import near_fields, near_names
+from fastshard._util.options import near_fields, near_names, spell
 from fastshard.columnar.connection import (
     INDEX_ERRORS,
     ReaderConnection,
@@ -294,7 +294,13 @@ class Snapshot:
 
     def _similar(self, sample_id: str) -> tuple[str, ...]:
         """Return ids similar to an absent one, of its neighbours in sorted order."""
-        found = [row[0] for sql in NEIGHBOURS for row in self.select(sql, (sample_id,))]
+        first = self.select("SELECT min(id) FROM samples")[0][0] or ""
+        found = [
+            row[0]
+            for spelling in spell(sample_id, first)
+            for sql in NEIGHBOURS
+            for row in self.select(sql, (spelling,))
+        ]
         return near_names(sample_id, len(found), found.__getitem__)
 
     def release_shards(self) -> None:
