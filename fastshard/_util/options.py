@@ -87,10 +87,10 @@ def spell(name: str, like: str) -> list[str]:
         before, slash, other = like.rpartition("/")
         found.append(before + slash + stem.zfill(len(other)))
         found.append(before + slash + (stem.lstrip("0") or "0"))
-    number, other = NUMBER.search(stem), NUMBER.search(like)
-    if number and other:
-        digits = number[0].lstrip("0").zfill(len(other[0]))
-        found.append(f"{stem[: number.start()]}{digits}")
+    number, digits = NUMBER.search(stem), NUMBER.search(like)
+    if number and digits:
+        padded = number[0].lstrip("0").zfill(len(digits[0]))
+        found.append(stem[: number.start()] + padded)
     return list(dict.fromkeys(found))
 
 
