@@ -3,8 +3,10 @@
 Each exception derives from `FastshardError` and from the builtin that a caller would
 expect: what is not found from `KeyError` or `FileNotFoundError`, damaged bytes from
 `ValueError`, what the network refuses from `OSError`. An `OSError` of the operating
-system is passed on unchanged. Exceptions pickle, and keep facts as attributes:
+system is passed on unchanged. Exceptions pickle, and keep facts as attributes.
 
+Examples
+--------
 >>> import fastshard
 >>> shard = fastshard.open_shard("data/train-0000.tar")
 >>> try:

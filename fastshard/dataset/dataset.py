@@ -69,20 +69,15 @@ Missing = Literal["raise", "skip"]
 class Dataset(BaseDataset[T_co]):
     """Sequence of the samples in a dataset's shards; see `fastshard.open`.
 
-    Samples
-        ``ds[7]``, ``ds[-1]``, ``ds["key"]``, ``len(ds)``, ``"key" in ds``, `keys`,
-        `get_many`, `get_many_async`; `shards`, `members`.
-    Other datasets on the same shards
-        ``ds[10:20]``, ``ds[positions]``, ``ds[mask]``, `select_fields`, `filter`,
-        `exclude`, `shuffle`, `split_by_rank`, `decode`, `map`; also `fastshard.mix`
-        and `fastshard.zip_by_key`.
-    Iteration
-        ``for sample in ds``, `iter`, `batches`, and to go on after a stop
-        `state_dict` and `resume`.
-    Many samples as arrays
-        `batches`, `columns`, `read_into`.
-    The data themselves
-        `info`, `stats`, `verify`, `memory_info`, `close`.
+    - Samples: ``ds[7]``, ``ds[-1]``, ``ds["key"]``, ``len(ds)``, ``"key" in ds``,
+      `keys`, `get_many`, `get_many_async`; `shards`, `members`.
+    - Other datasets on the same shards: ``ds[10:20]``, ``ds[positions]``, ``ds[mask]``,
+      `select_fields`, `filter`, `exclude`, `shuffle`, `split_by_rank`, `decode`, `map`;
+      also `fastshard.mix` and `fastshard.zip_by_key`.
+    - Iteration: ``for sample in ds``, `iter`, `batches`, and to go on after a stop
+      `state_dict` and `resume`.
+    - Many samples as arrays: `batches`, `columns`, `read_into`.
+    - The data themselves: `info`, `stats`, `verify`, `memory_info`, `close`.
 
     Methods that select, reorder or map samples return a new dataset. Nothing is read
     until a sample is accessed or samples are counted. Call `select_fields` and
@@ -507,6 +502,8 @@ class Dataset(BaseDataset[T_co]):
 
         A sequence of views by position or name.
 
+        Examples
+        --------
         >>> bytes(ds.members["000042.txt"])
         b'text 42'
         """
@@ -516,6 +513,8 @@ class Dataset(BaseDataset[T_co]):
     def shards(self) -> Shards:
         """The shards, opened on access.
 
+        Examples
+        --------
         >>> ds.shards.paths[0], ds.shards[0].names[2]
         ('data/train-0000.tar', '000000.txt')
         """

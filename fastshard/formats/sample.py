@@ -39,14 +39,12 @@ __all__ = ["CopiedSample", "Keys", "Sample", "Samples"]
 class Sample(SampleBase):
     """Training example: named fields of stored bytes.
 
-    ===============================  ==============================================
-    ``sample["jpg"]``                the stored bytes: a `memoryview`, no copy
-    ``sample.decode()``              all fields as values: arrays, numbers, text
-    ``sample.array("npy")``          one field as an array, no copy
-    ``sample.json(f)``, ``text(f)``  one field parsed
-    ``sample.open(f)``               one field as a binary file
-    ``sample.key``, ``keys()``       the sample's name, the fields' names
-    ===============================  ==============================================
+    - ``sample["jpg"]``: the stored bytes, a `memoryview`, no copy
+    - ``sample.decode()``: all fields as values: arrays, numbers, text
+    - ``sample.array("npy")``: one field as an array, no copy
+    - ``sample.json(f)``, ``sample.text(f)``: one field parsed
+    - ``sample.open(f)``: one field as a binary file
+    - ``sample.key``, ``sample.keys()``: the sample's name, the fields' names
 
     ``"jpg" in sample``, ``len(sample)``, iteration over fields and ``dict(sample)``
     work as for a mapping. It is not registered as a `Mapping`, for torch's

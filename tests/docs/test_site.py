@@ -186,3 +186,12 @@ def test_every_public_name_is_in_the_reference(site):
     names = [f"fastshard.{name}" for name in fastshard.__all__]
     missing = [n for n in names if not {n, n.replace(".", ".errors.")} & shown]
     assert missing == []
+
+
+def test_docstrings_leave_no_other_markup_on_the_site(site):
+    """An example without its heading becomes a quotation, a table of reST a line."""
+    folder, _ = site
+    for path in (folder / "reference").rglob("*.html"):
+        text = path.read_text()
+        assert "<blockquote>\n<blockquote>" not in text, path
+        assert not re.search(r"<p>[^<]*={5,} ={5,}", text), path
