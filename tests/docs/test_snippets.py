@@ -45,7 +45,7 @@ def run(page: Page, folder: Path) -> subprocess.CompletedProcess[str]:
     task = private / "page.json"
     task.write_text(json.dumps({"path": str(page.path), "steps": page.steps}))
     text = "\n".join(str(step["code"]) for step in page.steps)
-    if "https://" in text or "s3://" in text:
+    if any(f"{scheme}://" in text for scheme in ("https", "gs", "az")):
         needs("openssl")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with serve(text, work, private) as env:
@@ -166,12 +166,14 @@ with fastshard.ShardWriter("data/t-{:04d}.tar", max_count=2) as writer:
         "hf://datasets/someone/some-set@v2/data",
         "s3://bucket/data/t-*.tar",
         "s3://bucket/data",
+        "gs://bucket/data/**",
+        "az://container/data",
     ],
 )
 def test_hosts_that_a_page_names_hold_the_files_that_it_made(tmp_path, source):
     if "hf:" in source:
         pytest.importorskip("huggingface_hub")
-    if "s3:" in source:
+    if source.startswith(("s3:", "gs:", "az:")):
         pytest.importorskip("obstore")
     text = (
         fenced("python", f"import os\nos.makedirs('data')\n{MAKE}")

@@ -1,16 +1,16 @@
 """Hosts that pages name, on this machine.
 
 A page may write ``https://any.host/data/train-{0000..0003}.tar``, ``http://...``,
-``hf://datasets/owner/name/data``, ``s3://bucket/data`` in the blocks that run: each of
-these is the directory in which the page runs. So a page first writes ``data/`` with
-a `fastshard.ShardWriter`, and then opens it by any of the four. Files that are written
-later are there at once. A revision (``@v1``, ``revision="v1"``) of a repository of the
-hub has the same files as ``main``.
+``hf://datasets/owner/name/data``, ``s3://bucket/data``, ``gs://bucket/data``,
+``az://container/data`` in the blocks that run: each of these is the directory in which
+the page runs. So a page first writes ``data/`` with a `fastshard.ShardWriter`, and then
+opens it by any of them. Files that are written later are there at once. A revision
+(``@v1``, ``revision="v1"``) of a repository of the hub has the same files as ``main``.
 
 `serve` starts the servers that a text needs, and returns the environment variables by
-which clients come here: a proxy for HTTP with a certificate of its own, HF_ENDPOINT,
-AWS_ENDPOINT_URL with keys. Pages need nothing special; a block that must not run (a
-store that is not served here, such as ``gs://``) is fenced as ``text``.
+which clients come here: a proxy for HTTP, gs and az with a certificate of its own,
+HF_ENDPOINT, AWS_ENDPOINT_URL with keys. Pages need nothing special; a block that must
+not run is fenced as ``text``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from support.servers.messages import Answer, Request, plain
 
 HOST = re.compile(r"https://([\w.-]+)")
 REPOSITORY = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)")
+GOOGLE, AZURE = "storage.googleapis.com", ".blob.core.windows.net"
+ACCOUNT = re.compile(r"""account_name["']?[:=] ?["'](\w+)""")
 REVISION = re.compile(r"""hf://[^\s"']*@([\w.-]+)|revision=["']([\w.-]+)""")
 
 
@@ -93,6 +95,50 @@ class Bucket(Server):
             f"<KeyCount>{len(found)}</KeyCount>{''.join(found)}</ListBucketResult>"
         )
         return plain(200, text).set("Content-Type", "application/xml")
+
+
+class Container(Bucket):
+    """The part of Azure's blob storage that reads. Any container is served."""
+
+    def answer(self, request: Request) -> Answer:
+        query = {name: values[0] for name, values in parse_qs(request.query).items()}
+        if query.get("comp") == "list":
+            return self.list("", query.get("prefix", ""), query.get("delimiter"))
+        return super().answer(request)
+
+    def list(self, bucket: str, prefix: str, delimiter: str | None) -> Answer:
+        found = [
+            f"<Blob><Name>{escape(key)}</Name><Properties>"
+            "<Last-Modified>Mon, 01 Jan 2024 00:00:00 GMT</Last-Modified>"
+            f"<Content-Length>{len(self.files[key])}</Content-Length>"
+            "<Content-Type>application/x-tar</Content-Type>"
+            f"<Etag>{escape(self.etag(f'/{key}', self.files[key]))}</Etag>"
+            "</Properties></Blob>"
+            for key in self.files
+            if key.startswith(prefix)
+        ]
+        text = (
+            f"<EnumerationResults><Blobs>{''.join(found)}</Blobs><NextMarker/>"
+            "</EnumerationResults>"
+        )
+        return plain(200, text).set("Content-Type", "application/xml")
+
+
+class Web(Server):
+    """Server of HTTPS hosts, among them those of two stores."""
+
+    def __init__(self, files: Mapping[str, bytes], *hosts: str) -> None:
+        super().__init__(files, tls=True)
+        self.certificate, self.context = make_certificate(*hosts)
+        self.google, self.azure = Bucket(files), Container(files)
+
+    def answer(self, request: Request) -> Answer:
+        host = request.headers.get("host", "")
+        if host == GOOGLE:
+            return self.google.answer(request)
+        if host.endswith(AZURE):
+            return self.azure.answer(request)
+        return super().answer(request)
 
 
 class Proxy(Server):
@@ -162,10 +208,18 @@ def serve(text: str, folder: Path, private: Path) -> Iterator[dict[str, str]]:
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     }
     with contextlib.ExitStack() as stack:
-        if hosts := sorted(set(HOST.findall(text))):
-            web = Server(files, tls=True)
-            web.certificate, web.context = make_certificate(*hosts)
-            proxy = stack.enter_context(Proxy(stack.enter_context(web)))
+        hosts = set(HOST.findall(text))
+        if "gs://" in text:
+            hosts.add(GOOGLE)
+            env["GOOGLE_SKIP_SIGNATURE"] = "true"
+        if "az://" in text:
+            names = ACCOUNT.findall(text) or ["name"]
+            hosts.update(name + AZURE for name in names)
+            env["AZURE_STORAGE_ACCOUNT_NAME"] = names[0]
+            env["AZURE_SKIP_SIGNATURE"] = "true"
+        if hosts:
+            web = stack.enter_context(Web(files, *sorted(hosts)))
+            proxy = stack.enter_context(Proxy(web))
             env["HTTPS_PROXY"] = env["https_proxy"] = proxy.url
             pem = private / "hosts.pem"
             pem.write_text(web.certificate)

@@ -358,8 +358,12 @@ def make_certificate(*hosts: str) -> tuple[str, ssl.SSLContext]:
         )
         others = "".join(f",DNS:{host}" for host in hosts)
         names = f"subjectAltName=DNS:localhost,IP:127.0.0.1{others}"
+        leaf = "basicConstraints=critical,CA:FALSE"  # rustls takes no CA for a server
         subprocess.run(
-            [*command.split(), "-addext", names, "-keyout", key, "-out", pem],
+            [
+                *(*command.split(), "-addext", leaf, "-addext", names),
+                *("-keyout", key, "-out", pem),
+            ],
             check=True,
             capture_output=True,
         )
