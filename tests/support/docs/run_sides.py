@@ -125,11 +125,11 @@ def main(path: str) -> int:
     compared = 0
     try:
         warnings.simplefilter("ignore")  # those of the peers
-        left = run_side(page, "left")
+        left = run_side(page, "left") if page["both"] else []
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork")
         right = run_side(page, "right")
-        for row, a, b in zip(page["rows"], left, right, strict=True):
+        for row, a, b in zip(page["rows"], left, right, strict=page["both"]):
             line = row["line"]
             compared += compare(row, a, b)
     except SidesError as error:
