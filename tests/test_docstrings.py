@@ -4,11 +4,13 @@
 """
 
 import inspect
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
+import fastshard
 from support import docstrings
 from support.docstrings import Thing
 from support.marks import not_sanitized
@@ -102,6 +104,17 @@ def test_a_docstring_says_all_that_its_kind_needs(name):
         assert found, f"{name} is done: take it off the list"
     else:
         assert not found
+
+
+def test_no_docstring_describes_a_parameter_that_does_not_exist():
+    names = [m.name for m in pkgutil.walk_packages(fastshard.__path__, "fastshard.")]
+    modules = tuple(name for name in names if not name.endswith("__main__"))
+    things = docstrings.public_things(modules)  # with internal ones
+    assert len(things) > 2 * len(THINGS)
+    unknown = {
+        name: docstrings.unknown_parameters(thing) for name, thing in things.items()
+    }
+    assert not {name: found for name, found in unknown.items() if found}
 
 
 def test_what_is_listed_exists():
@@ -214,6 +227,11 @@ def test_a_good_docstring_passes():
 def test_a_wrong_docstring_is_found(old, new, complaint):
     (found,) = docstrings.complaints(changed(old, new), full=True)
     assert complaint in found
+
+
+def test_a_parameter_that_does_not_exist_is_found():
+    thing = changed("scale : float", "factor : float")
+    assert docstrings.unknown_parameters(thing) == ["factor"]
 
 
 @pytest.mark.parametrize(

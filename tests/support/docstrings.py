@@ -89,7 +89,8 @@ def public_things(modules: tuple[str, ...]) -> dict[str, Thing]:
             continue
         add(Thing(name, module))
         # What datasets share is documented with `Dataset`.
-        for each in sorted(module.__all__, key=lambda each: each != "Dataset"):
+        names = getattr(module, "__all__", ())
+        for each in sorted(names, key=lambda each: each != "Dataset"):
             value = getattr(module, each)
             if not isinstance(value, type) and not inspect.isroutine(value):
                 continue  # constants and aliases have no docstring of their own
@@ -167,13 +168,19 @@ def call_of(thing: Thing) -> Call | None:
     if not isinstance(value, FunctionType):
         return stub_call(thing)
     signature = inspect.signature(value)
-    names = [
-        {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(each.kind.name, "") + name
-        for name, each in signature.parameters.items()
-    ]
+    names = names_of(signature)
     if thing.owner is not None and not isinstance(thing.value, staticmethod):
         names = names[1:]
     return Call(names, str(signature.return_annotation) not in ("None", "NoReturn"))
+
+
+def names_of(signature: inspect.Signature) -> list[str]:
+    """Return the names of parameters, with stars."""
+    stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+    return [
+        stars.get(each.kind.name, "") + name
+        for name, each in signature.parameters.items()
+    ]
 
 
 def stub_call(thing: Thing) -> Call | None:
@@ -185,6 +192,8 @@ def stub_call(thing: Thing) -> Call | None:
     path = sys.modules[home.__module__].__file__
     assert path is not None
     stub = Path(path).parent / f"{home.__module__.rpartition('.')[2]}.pyi"
+    if not stub.exists():
+        return None
     for node in stub_tree(stub).body:
         if isinstance(node, ast.ClassDef) and node.name == home.__name__:
             for each in node.body:
@@ -248,9 +257,7 @@ def complaints(thing: Thing, *, full: bool) -> list[str]:
         found.append("the first line must be followed by an empty one")
     sections = parse(doc)
     is_called = thing.is_method or inspect.isroutine(thing.value)
-    called = call_of(thing) if is_called else None
-    if isinstance(thing.value, type) and "Parameters" in sections:
-        called = constructor_call(thing.value)
+    called = described_call(thing, sections)
     is_deprecated = "deprecated" in first
     full = full and not is_deprecated and not inspect.ismodule(thing.value)
     if called is not None:
@@ -273,12 +280,29 @@ def complaints(thing: Thing, *, full: bool) -> list[str]:
     return found
 
 
+def described_call(thing: Thing, sections: dict[str, str]) -> Call | None:
+    """Return the signature that a docstring is about, that of a class's constructor."""
+    if isinstance(thing.value, type):
+        return constructor_call(thing.value) if "Parameters" in sections else None
+    if thing.is_method or inspect.isroutine(thing.value):
+        return call_of(thing)
+    return None
+
+
+def unknown_parameters(thing: Thing) -> list[str]:
+    """Return the parameters that a docstring describes, and that do not exist."""
+    sections = parse(thing.doc)
+    called = described_call(thing, sections)
+    described = names_in(sections.get("Parameters", ""))
+    return [] if called is None else sorted({*described} - {*called.parameters})
+
+
 def constructor_call(kind: type) -> Call | None:
     init = vars(kind).get("__init__")
     if init is None:
         return None
     signature = inspect.signature(inspect.unwrap(init))
-    return Call(list(signature.parameters)[1:], False)
+    return Call(names_of(signature)[1:], False)
 
 
 def is_documented_result(sections: dict[str, str]) -> bool:
