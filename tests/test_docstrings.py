@@ -53,18 +53,7 @@ FULL = """
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode
     adapters.ray.read
 """
-
-# Not done yet: a name leaves its list when its docstring is whole, or its example runs.
-TODO = """
-    Dataset.stats
-"""
-TODO_EXAMPLES = """
-"""
-
-FULL, TODO, TODO_EXAMPLES = (
-    {f"fastshard.{name}" for name in names.split()}
-    for names in (FULL, TODO, TODO_EXAMPLES)
-)
+FULL = {f"fastshard.{name}" for name in FULL.split()}
 
 # Why an example is skipped where its library is missing.
 SKIPS = {
@@ -100,10 +89,7 @@ def ids(name):
 @pytest.mark.parametrize("name", THINGS, ids=ids)
 def test_a_docstring_says_all_that_its_kind_needs(name):
     found = docstrings.complaints(THINGS[name], full=is_full(name))
-    if name in TODO:
-        assert found, f"{name} is done: take it off the list"
-    else:
-        assert not found
+    assert not found
 
 
 def test_no_docstring_describes_a_parameter_that_does_not_exist():
@@ -119,8 +105,7 @@ def test_no_docstring_describes_a_parameter_that_does_not_exist():
 
 def test_what_is_listed_exists():
     missing = tuple(name for name in MODULES if name not in THINGS)  # their libraries
-    unknown = (FULL | TODO | TODO_EXAMPLES) - set(THINGS)
-    assert [name for name in unknown if not name.startswith(missing)] == []
+    assert [name for name in FULL - set(THINGS) if not name.startswith(missing)] == []
 
 
 def run_alone(name):
@@ -146,10 +131,6 @@ def test_an_example_gives_what_it_prints(name, tmp_path, monkeypatch):
         names = {}
         if name != thing.face:
             names = docstrings.begin_example(thing)
-        if name in TODO_EXAMPLES:
-            with pytest.raises(docstrings.ExampleError):
-                docstrings.run_example(thing.doc, name, names)
-            return
         docstrings.run_example(thing.doc, name, names)
     except ImportError as error:
         library = docstrings.missing_library(error)

@@ -70,14 +70,14 @@ class Dataset(BaseDataset[T_co]):
     """Sequence of the samples in a dataset's shards; see `fastshard.open`.
 
     - Samples: ``ds[7]``, ``ds[-1]``, ``ds["key"]``, ``len(ds)``, ``"key" in ds``,
-      `keys`, `get_many`, `get_many_async`; `shards`, `members`.
+      `head`, `keys`, `get_many`, `get_many_async`; `shards`, `members`.
     - Other datasets on the same shards: ``ds[10:20]``, ``ds[positions]``, ``ds[mask]``,
-      `select_fields`, `filter`, `exclude`, `shuffle`, `split_by_rank`, `decode`, `map`;
-      also `fastshard.mix` and `fastshard.zip_by_key`.
+      `take`, `split`, `select_fields`, `filter`, `exclude`, `shuffle`, `split_by_rank`,
+      `decode`, `map`; of several: ``a + b``, `fastshard.mix`, `fastshard.zip_by_key`.
     - Iteration: ``for sample in ds``, `iter`, `batches`, and to go on after a stop
       `state_dict` and `resume`.
     - Many samples as arrays: `batches`, `columns`, `read_into`.
-    - The data themselves: `info`, `stats`, `verify`, `memory_info`, `close`.
+    - The data themselves: `fields`, `info`, `stats`, `verify`, `memory_info`, `close`.
 
     Methods that select, reorder or map samples return a new dataset. Nothing is read
     until a sample is accessed or samples are counted. Call `select_fields` and

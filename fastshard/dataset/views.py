@@ -48,7 +48,7 @@ class Shards(Sequence["TarShard"]):
     >>> import fastshard
     >>> shards = fastshard.open("data/").shards
     >>> len(shards), shards[0]
-    (4, <TarShard '...train-0000.tar', 100 members, ... bytes, mode='mmap'>)
+    (4, TarShard('data/train-0000.tar'; 100 members, ... bytes; mmap))
     """
 
     def __init__(self, shards: ShardSet) -> None:
