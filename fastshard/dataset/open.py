@@ -61,23 +61,19 @@ def open(  # noqa: A001
     source : str, path-like or sequence of them
         Where the shards are; uncompressed tars.
 
-        ``"data/"``, ``"data/**"``
-            A directory: the ``.tar`` files in it; with ``**`` also those below it.
-        ``"data/train-*.tar"``, ``"data/train-{0000..0099}.tar"``
-            A glob, or a brace list. All numbers of a list must exist.
-        ``["a/0.tar", "b/1.tar"]``, ``"a/0.tar"``
-            Several of these, or one shard.
-        ``"https://host/train-{000..099}.tar"``
-            URLs. HTTP lists no directories: ``"https://host/data"`` needs a
-            ``dataset.fsi`` there, made by `build_index`.
-        ``"hf://datasets/owner/name/sub"``, ``"hf://datasets/owner/name@v1/*.tar"``
-            A repository of the Hugging Face hub, a directory of it, or a glob.
-        ``"s3://bucket/data/"``, ``"gs://..."``, ``"az://..."``
-            An object store, by the library obstore.
-        ``"shardindex.json"``
-            A wids index, also by URL.
-        ``"series/"``
-            The directory of another format, see `fastshard.columnar`.
+        - ``"data/"``, ``"data/**"``: the ``.tar`` files in a directory; with ``**``
+          also those below it.
+        - ``"data/train-*.tar"``, ``"data/train-{0000..0099}.tar"``: a glob, or a brace
+          list. All numbers of a list must exist.
+        - ``["a/0.tar", "b/1.tar"]``, ``"a/0.tar"``: several of these, or one shard.
+        - ``"https://host/train-{000..099}.tar"``: URLs. HTTP lists no directories:
+          ``"https://host/data"`` needs a ``dataset.fsi`` there, made by `build_index`.
+        - ``"hf://datasets/owner/name/sub"``, ``"hf://datasets/owner/name@v1/*.tar"``: a
+          repository of the Hugging Face hub, a directory of it, or a glob.
+        - ``"s3://bucket/data/"``, ``"gs://..."``, ``"az://..."``: an object store, by
+          the library obstore.
+        - ``"shardindex.json"``: a wids index, also by URL.
+        - ``"series/"``: the directory of another format, see `fastshard.columnar`.
 
         Directories and globs give shards in natural order, 2 before 10; lists keep
         their order.

@@ -429,30 +429,23 @@ def open_shard(
     index : {"auto", "none", "rebuild"} or path-like
         Where to find the members.
 
-        ``"auto"``
-            Use a fresh index beside the shard: ``.fsi``, else ``.json``. Ignore a
-            stale or damaged one with a `StaleIndexWarning`. Without an index, scan
-            the headers.
-        ``"none"``
-            Scan the headers, and look for no index.
-        ``"rebuild"``
-            Scan the headers, and write an ``.fsi`` beside the shard.
-        a path
-            Use that index (``.fsi``, ``.json``, ``.idx``, ``.tar.idx``), which must
-            be fresh; or look for one in that directory.
+        - ``"auto"``: use a fresh index beside the shard: ``.fsi``, else ``.json``.
+          Ignore a stale or damaged one with a `StaleIndexWarning`. Without an index,
+          scan the headers.
+        - ``"none"``: scan the headers, and look for no index.
+        - ``"rebuild"``: scan the headers, and write an ``.fsi`` beside the shard.
+        - a path: use that index (``.fsi``, ``.json``, ``.idx``, ``.tar.idx``), which
+          must be fresh; or look for one in that directory.
     mode : {"mmap", "private", "pread"}
         How to read the file.
 
-        ``"mmap"``
-            Mapped and read-only, without copies. No other process may truncate the
-            file: access beyond its new end kills this process (SIGBUS).
-        ``"private"``
-            Mapped copy-on-write: views and arrays are writable, and the file never
-            changes. Needed by in-place operations of NumPy and torch.
-        ``"pread"``
-            Not mapped: each view is a copy, and a file that was written to raises a
-            `FormatError`, unless bytes were only appended. Keeps one file descriptor
-            open.
+        - ``"mmap"``: mapped and read-only, without copies. No other process may
+          truncate the file: access beyond its new end kills this process (SIGBUS).
+        - ``"private"``: mapped copy-on-write: views and arrays are writable, and the
+          file never changes. Needed by in-place operations of NumPy and torch.
+        - ``"pread"``: not mapped: each view is a copy, and a file that was written to
+          raises a `FormatError`, unless bytes were only appended. Keeps one file
+          descriptor open.
     key : {"first", "last"}
         The dot of a name's last part at which the sample's key ends:
         ``"a.seg.png"`` is field ``seg.png`` of ``a``, or with ``"last"`` field
