@@ -15,6 +15,7 @@ page is skipped. Hosts that a page names are on this machine: see `support.docs.
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -181,5 +182,44 @@ def test_hosts_that_a_page_names_hold_the_files_that_it_made(tmp_path, source):
         + fenced("pycon", f">>> ds = fastshard.open({source!r})\n>>> len(ds)\n4")
         + fenced("pycon", ">>> ds[3].text('txt')\n'text 3'")
     )
+    done = run(page_of(tmp_path, text), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+PREPARE = """
+import glob
+import fastshard
+import fastshard.columnar
+
+for pattern in ("top-{:04d}.tar", "data/t-{:04d}.tar"):
+    with fastshard.ShardWriter(pattern, max_count=2) as writer:
+        for i in range(4):
+            writer.write({"__key__": f"{i}", "txt": f"text {i}", "cls": i})
+fastshard.build_index("top-*.tar", format="json")
+fastshard.build_index("top-*.tar", format="wids")
+urls, root = sorted(glob.glob("data/*.tar")), "series"
+with fastshard.columnar.ShardedDatasetWriter(root) as columns:
+    columns.add_field("x")
+    for i in range(4):
+        columns.add_sample({"x": [i]})
+
+
+def size(found: object) -> int:
+    if hasattr(found, "__len__"):
+        return len(found)
+    return found.total_files - 16  # it has all tars: 8, 8 and 4 members
+"""
+
+
+def test_calls_in_the_readme_s_table_open_datasets(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    rows = [line.split("|") for line in (TREE / "README.md").read_text().splitlines()]
+    cells = [row[3] for row in rows if len(row) == 5]
+    calls = [call for cell in cells for call in re.findall(r"`(fastshard\..*?)`", cell)]
+    assert len(calls) >= 6
+    text = fenced("python", PREPARE)
+    for call in calls:
+        text += fenced("python", f"found = {call}\nprint({call!r})")
+        text += fenced("python", "assert size(found) == 4")
     done = run(page_of(tmp_path, text), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
