@@ -27,8 +27,6 @@ MODULES = (
     "fastshard.dataset.verify",
     "fastshard.dataset.views",
     "fastshard.columnar",
-    "fastshard.columnar.read.sequence",
-    "fastshard.columnar.write.shard_handle",
     "fastshard.adapters.torch",
     "fastshard.adapters.ray",
 )
@@ -45,10 +43,9 @@ FULL = """
     decoders.NpzDecoder decoders.decode_field decoders.decoder_for
     decoders.is_data_error
     columnar.ShardedDatasetReader columnar.ShardedDatasetWriter columnar.compact
-    columnar.stat columnar.verify columnar.read.sequence.ArraySequence
-    columnar.write.shard_handle.ShardHandle.add_sample
-    columnar.write.shard_handle.ShardHandle.close
-    columnar.write.shard_handle.ShardHandle.discard
+    columnar.stat columnar.verify columnar.ArraySequence columnar.ColumnSample
+    columnar.ShardHandle.add_sample columnar.ShardHandle.close
+    columnar.ShardHandle.discard
     adapters.torch.IterableDataset adapters.torch.TensorCollation
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode
     adapters.ray.read

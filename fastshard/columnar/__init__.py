@@ -34,11 +34,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastshard.columnar.compaction import compact
     from fastshard.columnar.read.reader import ShardedDatasetReader
+    from fastshard.columnar.read.sequence import ArraySequence
+    from fastshard.columnar.samples import ColumnSample
     from fastshard.columnar.stats import stat
     from fastshard.columnar.verification import verify
+    from fastshard.columnar.write.rewrite import Compaction
+    from fastshard.columnar.write.shard_handle import ShardHandle
     from fastshard.columnar.write.writer import ShardedDatasetWriter
 
 __all__ = [
+    "ArraySequence",
+    "ColumnSample",
+    "Compaction",
+    "ShardHandle",
     "ShardedDatasetReader",
     "ShardedDatasetWriter",
     "compact",
@@ -47,6 +55,10 @@ __all__ = [
 ]
 
 MODULES = {  # not named as their contents, which they would hide
+    "ArraySequence": "read.sequence",
+    "ColumnSample": "samples",
+    "Compaction": "write.rewrite",
+    "ShardHandle": "write.shard_handle",
     "ShardedDatasetReader": "read.reader",
     "ShardedDatasetWriter": "write.writer",
     "compact": "compaction",

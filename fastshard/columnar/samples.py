@@ -114,12 +114,31 @@ class ArrayFields:
     keys: Any
 
     def decode(self, *fields: str) -> dict[str, Any]:
-        """Return decoded fields; see `Sample.decode`.
+        """Return decoded fields by name, and the key as ``"__key__"``.
+
+        Parameters
+        ----------
+        *fields : str
+            Fields to decode; by default all.
+
+        Returns
+        -------
+        dict
+            Arrays, or what the user's decoders return.
 
         Raises
         ------
         FastshardError
             A field is named ``"__key__"``, as the key in the result is.
+        FieldNotFoundError
+            The sample has no such field.
+        FormatError
+            A field is not an array.
+
+        Examples
+        --------
+        >>> ds[1].decode("target")
+        {'__key__': 'sample_000000000002', 'target': array([1., 1.])}
         """
         if "__key__" in (fields or self.keys()):
             raise FastshardError(
@@ -129,7 +148,23 @@ class ArrayFields:
         return decoded
 
     def decoder_of(self, field: str) -> Decoder | None:
-        """Return the user's decoder of a field, by default the decoder of ``.npy``."""
+        """Return the user's decoder of a field, by default the decoder of ``.npy``.
+
+        Parameters
+        ----------
+        field : str
+            The field's name, with or without a suffix.
+
+        Returns
+        -------
+        callable
+            It takes the stored bytes as a memoryview.
+
+        Examples
+        --------
+        >>> ds[1].decoder_of("target")(ds[1].view("target"))
+        array([1., 1.])
+        """
         own = decoder_for(field, self.decoders)
         if own is None or any(own is one for one in DECODERS.values()):
             return DECODERS["npy"]
@@ -137,17 +172,43 @@ class ArrayFields:
 
 
 class ColumnSample(ArrayFields, Sample):
-    """Sample of a columnar dataset: its fields are arrays.
+    """Sample of a columnar dataset, whose fields are arrays.
 
     ``sample["history"]`` is an array on the shard's memory, read-only unless the
     dataset has ``mode="private"``; `view` returns the stored bytes, an ``.npy`` file.
+    Otherwise it is a `fastshard.Sample`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> sample = fastshard.open("series")[2]
+    >>> sample.key, sample["history"], sample.metadata
+    ('sample_000000000003', array([2, 2, 2, 2]), {'day': 2})
     """
 
     __slots__ = ()
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the sample, parsed anew at each access."""
+        """Metadata of the sample, parsed anew at each access.
+
+        Returns
+        -------
+        dict
+            As the writer stored it; ``{}`` if there is none.
+
+        Raises
+        ------
+        FormatError
+            The metadata is not JSON.
+        ClosedError
+            The dataset is closed.
+
+        Examples
+        --------
+        >>> ds[1].metadata
+        {'day': 1}
+        """
         samples: Any = self.samples
         text = None
         if samples.has_metadata:
@@ -156,17 +217,45 @@ class ColumnSample(ArrayFields, Sample):
         return found
 
     def __getitem__(self, field: str) -> Any:
-        """Return a field as an array; see `Sample.array`.
+        """Return a field as an array.
+
+        Parameters
+        ----------
+        field : str
+            The field's name.
+
+        Returns
+        -------
+        ndarray
+            On the shard's memory, valid for as long as it is referenced.
 
         Raises
         ------
         FieldNotFoundError
             The sample has no such field.
+        FormatError, OSError, ClosedError
+            The array cannot be read.
+
+        Examples
+        --------
+        >>> ds[1]["history"]
+        array([1, 1, 1, 1])
         """
         return self.array(field)
 
     def infos(self) -> Mapping[str, dict[str, Any]]:
-        """Return the metadata as the one entry of `Sample.infos`."""
+        """Return the metadata as the one entry of `Sample.infos`.
+
+        Returns
+        -------
+        Mapping of str to dict
+            ``{"metadata": ...}``; ``ds.filter`` hands it to its function as ``info``.
+
+        Examples
+        --------
+        >>> ds[1].infos()["metadata"]
+        {'day': 1}
+        """
         return Infos(
             describe_item(self)[0],
             {"metadata": lambda: self.metadata},
