@@ -214,9 +214,34 @@ for data in (ds, ds.map(lambda sample: sample["txt"]), pairs,
         raise AssertionError(data)
 from torch.utils.data import default_collate
 assert default_collate([memoryview(bytearray(b"ab"))] * 2)[0].tolist() == [97, 97]
-private = fastshard.open(folder, mode="private")  # torch warns of read-only arrays
-batch = next(iter(DataLoader(private.decode("npy", "cls"), batch_size=4)))
-assert batch["npy"].shape == (4, 2, 3) and batch["cls"].tolist() == [0, 1, 2, 3]
+"""
+    )
+
+
+def test_default_collation_takes_read_only_arrays_without_a_warning(run):
+    run(
+        """
+import warnings
+warnings.simplefilter("error")
+for mode in ("mmap", "private"):
+    values = fastshard.open(folder, mode=mode).decode("npy", "cls")
+    for workers in (0, 1):
+        batch = next(iter(DataLoader(values, batch_size=4, num_workers=workers)))
+        assert batch["npy"].shape == (4, 2, 3) and batch["npy"].dtype == torch.float32
+        assert batch["npy"][:, 1, 2].tolist() == batch["cls"].tolist() == [0, 1, 2, 3]
+        batch["npy"].add_(1)  # a copy
+    assert values[1]["npy"][0, 0] == 1
+from torch.utils.data import default_collate
+frozen = np.ones(2, "f4")
+frozen.flags.writeable = False
+assert default_collate([frozen, np.zeros(2, "f4")]).tolist() == [[1, 1], [0, 0]]
+for unequal in ([frozen, np.ones(3, "f4")], [frozen.astype("S"), frozen]):
+    try:
+        default_collate(unequal)
+    except (RuntimeError, TypeError):
+        pass
+    else:
+        raise AssertionError
 """
     )
 

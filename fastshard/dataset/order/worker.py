@@ -51,10 +51,11 @@ def current_worker() -> tuple[int, int] | None:
 
 
 def guard_collation() -> None:
-    """Register images, samples and views with torch's default collation.
+    """Register images, arrays, samples and views with torch's default collation.
 
-    Images become tensors. Samples and views raise: the collation takes a view for a
-    sequence of ints, and would make one tensor of each byte.
+    Images become tensors, and so do read-only arrays, of which torch warns. Samples and
+    views raise: the collation takes a view for a sequence of ints, and would make one
+    tensor of each byte.
     """
     collation: Any = sys.modules.get(COLLATE)
     kinds = getattr(collation, "default_collate_fn_map", None)
@@ -85,6 +86,21 @@ def guard_collation() -> None:
             )
         return collation.default_collate(arrays)
 
+    torch: Any = sys.modules["torch"]
+    array_type = getattr(sys.modules.get("numpy"), "ndarray", None)
+    stack_any = kinds.get(array_type)
+
+    def stack_arrays(batch: Any, **options: Any) -> Any:
+        if not any(isinstance(a, array_type) and not a.flags.writeable for a in batch):
+            return stack_any(batch, **options)
+        try:  # tensors on the same memory, which the collation copies
+            tensors = list(map(torch.from_dlpack, batch))
+        except (AttributeError, BufferError, TypeError, ValueError, RuntimeError):
+            return stack_any(batch, **options)
+        return collation.collate(tensors, **options)
+
+    if stack_any is not None:
+        kinds[array_type] = stack_arrays
     kinds[memoryview] = refuse_views
     kinds[Image] = stack_images
     kinds[SampleBase] = (
