@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from types import ModuleType
@@ -13,6 +14,7 @@ __all__ = ["METHODS", "explain_option", "missing_name", "suggest_path"]
 
 MAX_COMPARED = 2000  # names of a directory compared with a missing one
 MAX_SHOWN = 3
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # of the hub
 
 OPEN = "fastshard.open(...)"
 SHUFFLE = f"shuffle is a method, {OPEN}.shuffle(seed, epoch)"
@@ -158,6 +160,8 @@ def suggest_path(path: str) -> str:
     if not is_near:
         where = parent or "the current directory"
         hint = f": there is no {name!r} in {where}"
+        if not near and REPOSITORY.fullmatch(path) and not path.endswith(".tar"):
+            return f"{hint}; a dataset of the hub is hf://datasets/{path}"
     if near:
         return f"{hint}; did you mean {os.path.join(parent, near[0])}?"
     if names and parent:

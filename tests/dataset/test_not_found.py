@@ -251,6 +251,11 @@ def test_a_link_to_a_parent_directory_does_not_hang():
             "there is no 'daat' in the current directory; did you mean data",
         ),
         (
+            "someone/some-set",
+            "the current directory; a dataset of the hub is hf://datasets/someone/some",
+        ),
+        ("someone/s-00.tar", "there is no 'someone' in the current directory"),
+        (
             "data/train/s",
             "data/train/s does not exist; did you mean data/train/s-00.tar",
         ),
