@@ -87,7 +87,7 @@ def guard_collation() -> None:
         return collation.default_collate(arrays)
 
     torch: Any = sys.modules["torch"]
-    array_type = getattr(sys.modules.get("numpy"), "ndarray", None)
+    array_type: Any = getattr(sys.modules.get("numpy"), "ndarray", None)
     stack_any = kinds.get(array_type)
 
     def stack_arrays(batch: Any, **options: Any) -> Any:
