@@ -195,6 +195,7 @@ class TarBuilder:
 
     @property
     def count(self) -> int:
+        """Number of samples so far."""
         return len(self.keys)
 
     def append(

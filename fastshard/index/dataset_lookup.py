@@ -44,6 +44,7 @@ class DatasetIndexView(NamedTuple):
 
     @property
     def path(self) -> str:
+        """Path or URL of the ``dataset.fsi``."""
         return self.file.path
 
     @property

@@ -137,6 +137,10 @@ assert_type(len(batches), int)
 assert_type(fastshard.collate([ds[0]], ragged="pad"), dict[str, Any])
 assert_type(fastshard.collate(ds.get_many([1])), dict[str, Any])
 assert_type(fastshard.collate([1, 2]), Any)
+
+# Formats.
+assert_type(fastshard.formats.formats(), list[fastshard.formats.Format])
+fastshard.formats.register("fastshard.columnar.format")
 assert_type(ds.columns([1], ["x"]), dict[str, Any])
 assert_type(ds.columns([1], {"x": "f4"}, ragged="list"), dict[str, Any])
 assert_type(ds.read_into([1], bytearray(9), fields="jpg"), NDArray[np.int64])
