@@ -344,5 +344,5 @@ def run_demo(out: str | None, as_json: bool) -> int:
     demo.print()
     if out is not None:
         write_note()
-        write_note(f"kept in {out}; go on with:  fastshard stat {out}/images-0000.tar")
+        write_note(f"the shards are in {out}: fastshard stat {out}/images-0000.tar")
     return 0

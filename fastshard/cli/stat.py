@@ -63,7 +63,12 @@ def print_figures(figures: dict[str, Any]) -> None:
         f"  members  {figures['members']:,} of {figures['member_bytes']:,} bytes"
     )
     write_line(
-        "  sizes    " + (", ".join(f"p{p} {n:,}" for p, n in percentiles) or "none")
+        "  sizes    "
+        + (
+            ", ".join(f"p{p} {n:,}" for p, n in percentiles) + " bytes"
+            if percentiles
+            else "none"
+        )
     )
     write_line(f"  samples  {figures['samples']:,}")
     write_line(f"  fields   {format_counts(figures['fields'])}")
@@ -119,7 +124,7 @@ class Totals:
         most = max(self.histogram.values(), default=1)
         for least, count in self.figures()["sizes"]:
             bar = "#" * max(1, count * BAR // most)
-            write_line(f"  {least:>15,} bytes and more  {count:>12,}  {bar}")
+            write_line(f"  from {least:>15,} bytes  {count:>12,}  {bar}")
 
 
 def cmd_stat(args: argparse.Namespace) -> int:

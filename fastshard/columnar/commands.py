@@ -58,21 +58,27 @@ def stat_lines(figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"  columns  {columns or 'none'}"
     for name, field in figures["fields"].items():
         nbytes, missing = f"{field['bytes']:,} bytes", field["missing"]
-        shards, samples = f"{field['shards']:,} shards", f"{field['samples']:,} samples"
+        samples = count_of(field["samples"], "sample")
+        shards = count_of(field["shards"], "shard")
         yield f"  {escape_name(name)}: {samples} in {shards} of {nbytes}"
         if missing:
             numbers = ", ".join(map(str, missing[:8]))
-            yield f"    {len(missing):,} shards are missing: {numbers}"
+            yield f"    missing shards: {len(missing):,}, as {numbers}"
         for state, reason in LEFTOVERS.items():
             if field[state]:
                 nbytes = f"{field[state + '_bytes']:,} bytes"
-                yield f"    {field[state]:,} files of {nbytes}: {reason}"
+                yield f"    {count_of(field[state], 'file')} of {nbytes}: {reason}"
         if "live_bytes" in field:
-            dead = f"{field['dead_bytes']:,} in {field['dead_members']:,} members"
+            members = count_of(field["dead_members"], "member")
+            dead = f"{field['dead_bytes']:,} in {members}"
             yield f"    live {field['live_bytes']:,} bytes, dead {dead}"
         for arrays in field.get("arrays", ()):
             dtype, shape = escape_name(arrays["dtype"]), tuple(arrays["shape"])
             yield f"    {arrays['count']:>12,}  {dtype} {shape}"
+
+
+def count_of(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def list_lines(root: str, long: bool, as_json: bool) -> Iterator[str]:
@@ -110,7 +116,7 @@ def cmd_compact(args: argparse.Namespace) -> int:
         write_line(json.dumps(result._asdict()))
         return 0
     freed = result.bytes_before - result.bytes_after
-    shards = f"{result.shards_before:,} shards, now {result.shards_after:,}"
+    shards = f"shards: {result.shards_before:,}, now {result.shards_after:,}"
     write_note(f"{freed:,} bytes freed of {result.bytes_before:,}; {shards}")
     return 0
 

@@ -1,6 +1,7 @@
 """Help of the commands, and suggestions for what is misspelt."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import fastshard
 from fastshard.cli.parser import main, make_parser
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized
+from support.paths import TREE
 from support.servers.hub import FakeHub
 
 pytestmark = not_sanitized
@@ -164,6 +166,21 @@ def test_wrong_usage_suggests_what_was_meant(call, args, message):
     assert message in err
     assert "usage: fastshard" in err
     assert "--help" in err
+
+
+def test_the_page_of_commands_has_each_with_its_help():
+    page = TREE / "docs" / "command-line.md"
+    if not page.exists():
+        pytest.skip("no source tree")
+    rows = re.findall(
+        r"^\| \[?`(\w+)`(?:\]\(#\w+\))? \| (.*) \|$", page.read_text(), re.M
+    )
+    documented = {command: text.replace("`", "") for command, text in rows[:10]}
+    listed = {each.dest: each.help for each in PARSERS[0].commands._choices_actions}
+    assert documented.pop("help").startswith(listed.pop("help"))
+    assert documented == listed
+    statuses = re.findall(r"^\| (\d+) \| ", page.read_text(), re.M)
+    assert statuses == re.findall(r"^ +(\d+)  ", PARSERS[0].epilog, re.M)
 
 
 def test_a_hostile_argument_takes_one_line(call):

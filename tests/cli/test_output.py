@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from fastshard._util.terminal import has_color, output_options, paint, write_lin
 from fastshard.cli.parser import main
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized
+from support.paths import TREE
 from support.processes import run_in_terminal
 from support.servers.http import Server
 from support.tars import write_tar
@@ -106,7 +108,7 @@ def test_a_terminal_shows_faults_results_headings_and_shards_in_colour(work):
         in run_in_terminal([*FASTSHARD, "ls", "data"])[1]
     )
     assert (
-        f"{RED}fastshard:\x1b[0m none.tar: "
+        f"{RED}fastshard:\x1b[0m none.tar does"
         in run_in_terminal([*FASTSHARD, "ls", "none.tar"])[1]
     )
     assert f"{RED}fastshard:\x1b[0m unknown" in run_in_terminal([*FASTSHARD, "sl"])[1]
@@ -157,7 +159,7 @@ def test_quiet_leaves_data_faults_and_errors(work, capsys):
     assert status == 1
     assert "ok" not in out
     assert "bad.tar: byte 0: " in out
-    assert "none.tar: No such file" in err
+    assert "none.tar does not exist" in err
     assert call("index", "-q", "data", "--again") == (0, "", "")
     assert call("verify", "-q", "data") == (0, "", "")
     assert call("compact", "-q", "columns") == (0, "", "")
@@ -169,54 +171,74 @@ def test_quiet_leaves_data_faults_and_errors(work, capsys):
 # --json
 
 
-def test_json_has_the_documented_members(work, capsys):
-    def objects(*args):
+PAGE = TREE / "docs" / "command-line.md"
+
+
+def read_documented():
+    """Return the members of each command's JSON objects, by the docs' table."""
+    documented = {}
+    text = PAGE.read_text().partition("\n## JSON\n")[2].partition("\n## ")[0]
+    for command, _, members in re.findall(
+        r"^\| (`.*?) \| (.*?) \| (.*) \|$", text, re.M
+    ):
+        names = re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", members))
+        documented[command.replace("`", "")] = set(names)
+    return documented
+
+
+@pytest.fixture
+def documented():
+    if not PAGE.exists():
+        pytest.skip("no source tree")
+    return read_documented()
+
+
+def test_json_has_the_documented_members(work, capsys, documented):
+    def members(*args):
         main([*args, "--json"])
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        lines = capsys.readouterr().out.splitlines()
+        return [set(json.loads(line)) for line in lines]
 
-    shard = {"shard", "index", "bytes", "members", "member_bytes", "size_percentiles",
-             "samples", "fields", "skipped", "after_end"}  # fmt: skip
-    total = {"shards", "indexed", "bytes", "members", "member_bytes", "samples",
-             "fields", "sizes"}  # fmt: skip
-    assert [set(line) for line in objects("ls", "data")] == [
-        {"shard", "name", "offset", "size"}
-    ] * 4
-    assert [set(line) for line in objects("stat", "--each", "data")] == [
-        shard, shard, total
-    ]  # fmt: skip
-    assert {frozenset(line) for line in objects("verify", "bad.tar")} == {
-        frozenset(("path", "offset", "member", "reason"))
-    }
-    assert objects("index", "data") == [
-        {"index": os.path.join("data", name)}
-        for name in ("t-0.fsi", "t-1.fsi", "dataset.fsi")
-    ]
-    assert [set(line) for line in objects("ls", "columns")] == [{"id", "shards"}] * 3
-    assert [set(line) for line in objects("query", "columns")] == [
-        {"id", "meta_json"}
-    ] * 3
-    assert [set(line) for line in objects("compact", "columns")] == [
-        {"bytes_before", "bytes_after", "shards_before", "shards_after"}
-    ]
-    [figures] = objects("stat", "columns")
-    assert {"dataset", "samples", "index_bytes", "bytes", "columns", "fields"} == set(
-        figures
-    )
+    shard, total = documented["stat"], documented["stat of several"]
+    assert members("ls", "data") == [documented["ls"]] * 4
+    assert members("stat", "--each", "data") == [shard, shard, total]
+    assert members("verify", "bad.tar") == [documented["verify"]]
+    assert members("index", "data") == [documented["index"]] * 3
+    found = members("ls", "columns")
+    assert found == [documented["ls of a columnar dataset"]] * 3
+    assert members("query", "columns") == [{"id", "meta_json"}] * 3
+    assert members("compact", "columns") == [documented["compact"]]
+    assert members("stat", "columns") == [documented["stat of a columnar dataset"]]
+    assert members("demo") == [documented["demo"]]
+    assert documented.keys() >= {"cache ls", "cache clear", "cache warm", "query"}
 
 
-def test_json_of_the_cache(work, capsys):
+def test_index_prints_paths_as_its_source_is_given(work, capsys):
+    assert main(["index", "data"]) == 0
+    names = ["t-0.fsi", "t-1.fsi", "dataset.fsi"]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == [os.path.join("data", name) for name in names]
+    assert main(["index", "data", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["index"] for line in lines] == shown
+
+
+def test_json_of_the_cache(work, capsys, documented):
     data = (work / "data/t-0.tar").read_bytes()
     with Server({"/t-0.tar": data}) as server:
         url = server.at("/t-0.tar") + "?sig=secret"
         assert main(["cache", "warm", url, "--cache-dir", "kept", "--json"]) == 0
         line = json.loads(capsys.readouterr().out)
         assert line == {"shard": server.at("/t-0.tar") + "?...", "bytes": len(data)}
+        assert set(line) == documented["cache warm"]
     assert main(["cache", "ls", "--cache-dir", "kept", "--json"]) == 0
     [line] = capsys.readouterr().out.splitlines()
-    assert set(json.loads(line)) == {"url", "disk_bytes", "nbytes", "whole", "used_ns"}
+    assert set(json.loads(line)) == documented["cache ls"]
     assert "secret" not in line
     assert main(["cache", "clear", "--cache-dir", "kept", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["freed_bytes"] > len(data)
+    freed = json.loads(capsys.readouterr().out)
+    assert freed["freed_bytes"] > len(data)
+    assert set(freed) == documented["cache clear"]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +285,7 @@ def test_ls_shows_the_shard_of_several_or_as_asked(work, capsys):
     ("args", "status", "message"),
     [
         ("ls data", 0, ""),
-        ("ls none.tar", 1, "none.tar: No such file or directory"),
+        ("ls none.tar", 1, "none.tar does not exist"),
         ("ls bad.tar", 1, "bad.tar, byte 0"),
         ("ls data bad.tar", 1, "bad.tar, byte 0"),
         ("ls locked.tar", 1, "locked.tar: Permission denied"),
@@ -278,14 +300,14 @@ def test_ls_shows_the_shard_of_several_or_as_asked(work, capsys):
         ("cat data 0.txt", 0, ""),
         ("cat data absent", 1, "no member 'absent'"),
         ("cat bad.tar absent", 1, "bad.tar"),
-        ("cat none.tar absent", 1, "No such file"),
+        ("cat none.tar absent", 1, "none.tar does not exist"),
         ("stat data", 0, ""),
         ("stat bad.tar", 1, "bad.tar"),
         ("stat locked.tar", 1, "Permission denied"),
         ("stat http://127.0.0.1:1/a.tar --offline --cache-dir kept", 1, "127.0.0.1"),
         ("verify data", 0, ""),
         ("verify bad.tar", 1, ""),
-        ("verify none.tar", 1, "No such file"),
+        ("verify none.tar", 1, "none.tar does not exist"),
         ("verify locked.tar", 1, "Permission denied"),
         ("verify --cache-limit many data", 2, "--cache-limit"),
         ("index data", 0, ""),
