@@ -184,12 +184,29 @@ def _names_in(folder: str) -> list[str]:
 
 
 def _nearest_names(name: str, names: list[str]) -> list[str]:
-    """Return the names that begin with a missing one, else the similar ones."""
+    """Return names that a missing one may stand for, the best first.
+
+    Another number is none: shard 7 is not a misspelt shard 17.
+    """
     from difflib import get_close_matches
 
+    mask, numbers = _split_numbers(name)
+    same = [other for other in names if _split_numbers(other) == (mask, numbers)]
+    if same:  # other zeros before the numbers
+        return same
     stem = name.removesuffix(".tar")
+    cut = len(stem)
     longer = [other for other in names if stem and other.startswith(stem)]
+    longer = [other for other in longer if not other[cut - 1 : cut + 1].isdigit()]
     if longer:
         return sorted(longer, key=natural_key)
-    by_case = {other.lower(): other for other in names}
+    if len(names) == MAX_COMPARED:  # the nearest may not be among them
+        return []
+    by_case = {n.lower(): n for n in names if _split_numbers(n)[0] != mask}
     return [by_case[n] for n in get_close_matches(name.lower(), by_case, 1, 0.7)]
+
+
+def _split_numbers(name: str) -> tuple[str, list[str]]:
+    """Return a name without its numbers, and these without leading zeros."""
+    numbers = [number.lstrip("0") for number in re.findall("[0-9]+", name)]
+    return re.sub("[0-9]+", "0", name), numbers

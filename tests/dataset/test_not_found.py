@@ -263,6 +263,9 @@ def test_a_link_to_a_parent_directory_does_not_hang():
         ("data/train/t-*.tar", "matches no shard (.tar); data/train has other ones: "),
         ("data/trian/*.tar", "data/trian does not exist; did you mean data/train?"),
         ("data/train/s-{0..3}.tar", "did you mean data/train/s-00.tar?"),
+        ("data/train/s-2.tar", "s-2.tar does not exist; data/train has s-00.tar, s-0"),
+        ("data/train/s-1.tar", "did you mean data/train/s-01.tar?"),
+        ("data/train/s-0", "data/train has s-00.tar, s-01.tar"),
         ("data/train/s-{00..09}.tar", "8 of 10 shards missing: data/train/s-02.tar, "),
     ],
 )
