@@ -496,7 +496,7 @@ def rank(k, world, folder, store):
     steps = 0
     for epoch in range(2):
         part = fastshard.open(folder).shuffle(7, epoch)
-        part = part.split_by_rank(k, world, drop_last="pad")
+        part = part.split_by_rank(k, world)
         data = ft.IterableDataset(part, 5)
         for batch in DataLoader(data, batch_size=None, num_workers=2):
             total = batch["cls"].sum()
