@@ -35,7 +35,8 @@ MODULES = (
 # other docstrings are a sentence at least, and what they describe is true.
 FULL = """
     open open_shard collate mix zip_by_key build_index merge_indexes ShardWriter
-    Dataset Mix Zip SampleIterator BatchIterator TarShard Shard Samples Sample
+    Dataset Mix Zip Concat FieldInfo SampleIterator BatchIterator TarShard Shard Samples
+    Sample
     formats.Format formats.register formats.encoders.encode
     dataset.views.DatasetKeys dataset.views.Members dataset.views.Shards
     RemoteOptions BatchProcessor DiscoveredDataset ShardReader discover_dataset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import ref
@@ -41,7 +41,7 @@ from fastshard.dataset.order.selection import (
     info_column,
 )
 from fastshard.dataset.order.state import Identity
-from fastshard.dataset.shardset import WINDOW, ShardSet, memory_info
+from fastshard.dataset.shardset import ShardSet, memory_info
 from fastshard.dataset.tarset import require_tars
 from fastshard.dataset.views import DatasetKeys, Members, Shards
 from fastshard.errors import ClosedError, FastshardError, FormatError
@@ -60,6 +60,7 @@ __all__ = [
 ]
 
 
+MAX_COMPLETIONS = 1000  # keys that a prompt completes
 NO_LIMIT = 1 << 62  # bytes of a remote batch without max_memory
 
 
@@ -251,7 +252,10 @@ class Dataset(BaseDataset[T_co]):
         """Return samples by position, with selected fields, not mapped."""
         if hasattr(positions, "tolist"):
             positions = positions.tolist()
-        items = LookaheadRing(self._prepare(), tuple(positions)).every()
+        return self._narrow(LookaheadRing(self._prepare(), tuple(positions)).every())
+
+    def _narrow(self, items: list[Any]) -> list[Any]:
+        """Apply the selected fields and the decoders to samples, in place."""
         if self._is_narrowed:
             for item in items:
                 item.narrow(self._fields, self._required, self._decoders)
@@ -265,7 +269,12 @@ class Dataset(BaseDataset[T_co]):
         Bytes of local shards are brought into the page cache, those of remote shards
         into the samples.
         """
-        samples = self._get_samples(positions)
+        return self._load(self._get_samples(positions), only)
+
+    def _load(
+        self, samples: list[Any], only: tuple[str, ...] | None = None
+    ) -> list[Any]:
+        """Read the bytes of samples; see `_load_samples`."""
         reading = self._set.reading
         if self._set.remote is not None:
             fetch_samples(samples, reading.max_memory or NO_LIMIT, only)
@@ -780,15 +789,28 @@ class Dataset(BaseDataset[T_co]):
                 sample.narrow(None, self._required, self._decoders)
         return samples
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return keys of open shards, which IPython completes after ``ds["``."""
+        keys: list[str] = []
+        if self._plan == Plan() and self._set.remote is None:
+            for samples in self._set.open_samples:
+                if samples is not None and len(keys) < MAX_COMPLETIONS:
+                    count = min(len(samples), MAX_COMPLETIONS - len(keys))
+                    keys += [samples.key_at(i) for i in range(count)]
+        return keys
+
     def head(self, n: int = 5) -> list[T_co]:
         n = self._check_number(n)
         if self._is_counted():
             return super().head(n)
-        iterator = self._iterator(min(n, WINDOW), None)
-        try:
-            return list(islice(iterator, n))
-        finally:
-            iterator.close()
+        items: list[Any] = []
+        for k in range(len(self._set)):  # one after the other: most are not opened
+            if len(items) == n:
+                break
+            samples = self._set.samples(k)
+            items += [samples[i] for i in range(min(len(samples), n - len(items)))]
+        items = self._load(self._narrow(items))
+        return self._map_items(items, range(len(items))) if self._stages else items
 
     def __add__(  # type: ignore[override, unused-ignore]
         self, other: BaseDataset[T]

@@ -19,6 +19,7 @@ from fastshard.dataset.shardset import WINDOW, ShardSet
 from fastshard.dataset.tarset import require_tars
 from fastshard.errors import (
     AmbiguousKeyError,
+    FastshardError,
     FormatError,
     MemberNotFoundError,
     SampleNotFoundError,
@@ -130,7 +131,7 @@ class Shards(Sequence["TarShard"]):
         return found[0]
 
     def __repr__(self) -> str:
-        return f"<{len(self):,} shards below {self._set.root!r}>"
+        return f"<{len(self):,} shards: {self._set.summary().where}>"
 
 
 class Members(Sequence[memoryview]):
@@ -320,7 +321,7 @@ class Members(Sequence[memoryview]):
             yield from require_tars(self._set).shard(k).names
 
     def __repr__(self) -> str:
-        return f"<{len(self):,} members of {len(self._set):,} shards>"
+        return f"<members of {self._set.summary().where}>"
 
 
 def build_key_table(
@@ -544,6 +545,13 @@ class DatasetKeys(Sequence[str]):
         return len(self.find(key))
 
     def __repr__(self) -> str:
-        first = ", ".join(repr(key) for key in self[:3])
+        # No preview of remote keys, nor of a closed dataset: it may open shards.
+        where = f"<keys of {self._set.summary().where}>"
+        if self._set.remote is not None or not self._set.is_counted():
+            return where
+        try:
+            first = ", ".join(repr(key) for key in self[:3])
+        except (FastshardError, OSError):
+            return where
         more = ", ..." if len(self) > 3 else ""
         return f"<{len(self):,} keys: [{first}{more}]>"

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["CopiedSample", "Keys", "Sample", "Samples"]
 
 
+MAX_COMPLETIONS = 1000  # keys that a prompt completes
+
+
 class Sample(SampleBase):
     """Training example: named fields of stored bytes.
 
@@ -481,6 +484,10 @@ class Samples(GroupedSamples, collections.abc.Sequence[Sample]):
         def __getitem__(self, key: Any, /) -> Any: ...
         def __iter__(self) -> Iterator[Sample]: ...
         def __contains__(self, key: object, /) -> bool: ...
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return the first keys, which IPython completes after ``samples["``."""
+        return [self.key_at(i) for i in range(min(MAX_COMPLETIONS, len(self)))]
 
     def keys(self) -> Keys:
         """Return the samples' keys as a lazy sequence.

@@ -119,6 +119,8 @@ def _load_function(name: str) -> Callable[..., Any] | None:
 
 register_functions(_load_function)
 
+MAX_COMPLETIONS = 1000  # names that a prompt completes
+
 
 class TarShard(Shard):
     """Open tar shard, local or remote; see `fastshard.open_shard`.
@@ -176,6 +178,10 @@ class TarShard(Shard):
     def index(self) -> str | None:
         """Path of the index in use, or None if the headers were scanned."""
         return self._contents.index
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return the first names, which IPython completes after ``shard["``."""
+        return [] if self.closed else self.names[:MAX_COMPLETIONS]
 
     @property
     def skipped(self) -> Mapping[str, int] | None:

@@ -18,6 +18,7 @@ from fastshard._core.table.grouping import Grouping
 from fastshard._util.files import make_directory
 from fastshard._util.options import check_option_names
 from fastshard._util.sizes import parse_size
+from fastshard._util.terminal import escape_line
 from fastshard.errors import ClosedError
 from fastshard.formats.encoders import encode
 from fastshard.formats.names import check_field, check_key, check_name, is_reserved
@@ -382,7 +383,8 @@ class ShardWriter:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
-        return f"<ShardWriter of {self._pattern}, {state}: {self.count:,} samples>"
+        pattern = escape_line(str(self._pattern))
+        return f"ShardWriter({self.count:,} samples; {pattern}; {state})"
 
     def _encode(
         self, sample: Mapping[str, object]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from fastshard._util.options import check_choice, check_option_names
 from fastshard._util.sizes import parse_size
+from fastshard._util.terminal import escape_line, join_names
 from fastshard.columnar.read.batch import scan_samples, stack_columns
 from fastshard.columnar.read.lookup import Metadata, RowLookup, SampleKeys
 from fastshard.columnar.read.query import Params, query, query_ids
@@ -730,8 +731,9 @@ class ShardedDatasetReader:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else ", ".join(self._snapshot.folders)
-        return f"<ShardedDatasetReader {self.root!r}: {state}>"
+        fields = join_names(list(self._snapshot.folders))
+        texts = (fields, escape_line(str(self.root)), "closed" if self.closed else "")
+        return f"ShardedDatasetReader({'; '.join(filter(None, texts))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._current()

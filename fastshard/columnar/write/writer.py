@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fastshard._util.options import check_option_names
+from fastshard._util.terminal import escape_line
 from fastshard.columnar.schema import (
     MAX_COUNTER,
     check_sample_id,
@@ -684,4 +685,4 @@ class ShardedDatasetWriter:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<ShardedDatasetWriter of {self.root}, {state}>"
+        return f"ShardedDatasetWriter({escape_line(str(self.root))}; {state})"

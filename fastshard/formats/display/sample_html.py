@@ -46,7 +46,8 @@ def _row(sample: Any, field: str) -> list[str]:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
             shown = _preview(sample, field, kind, file, size)
-        return [name, f"{html_text(kind)}, {size:,} bytes", shown]
+        what = f"{html_text(kind)}, {size:,} byte{'' if size == 1 else 's'}"
+        return [name, what, shown]
     except Exception as error:
         return [name, "", _describe_error(error)]
 
