@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Literal, Protocol, TextIO, TypeAlias
 
 __all__ = [
@@ -28,12 +29,14 @@ __all__ = [
     "paint",
     "write_fault",
     "write_line",
+    "write_lines",
     "write_note",
     "write_output",
 ]
 
 Color: TypeAlias = Literal["auto", "always", "never"]
 
+LINES_AT_ONCE = 1000
 NO_COLOR_TERMS = ("dumb",) if os.name == "posix" else ("dumb", "")
 STYLES = {  # SGR parameters, ECMA-48
     "bold": "1",
@@ -191,6 +194,13 @@ def write_output(data: str | memoryview = "", *, flush: bool = False) -> None:
         raise
     except OSError as error:
         raise OSError(error.errno, error.strerror, "stdout") from error
+
+
+def write_lines(lines: Iterator[str]) -> None:
+    """Print many lines to stdout; they are escaped already."""
+    encoding = getattr(sys.stdout, "encoding", None)
+    while chunk := list(islice(lines, LINES_AT_ONCE)):
+        write_output(escape_unencodable("\n".join(chunk) + "\n", encoding))
 
 
 def write_note(*columns: object, sep: str = "") -> None:

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 
 from fastshard._util.terminal import (
-    Painted,
     escape_name,
     paint,
     write_line,
+    write_lines,
     write_output,
 )
 from fastshard.cli.common import (
@@ -43,9 +43,9 @@ def format_members(
             member = {"shard": path, "name": name, "offset": offset, "size": size}
             yield json.dumps(member)
         elif args.long:
-            yield Painted(f"{prefix}{offset:>15} {size:>13}  {escape_name(name)}")
+            yield f"{prefix}{offset:>15} {size:>13}  {escape_name(name)}"
         else:
-            yield Painted(prefix + escape_name(name))
+            yield prefix + escape_name(name)
 
 
 def cmd_ls(args: argparse.Namespace) -> int:
@@ -67,8 +67,7 @@ def cmd_ls(args: argparse.Namespace) -> int:
             continue
         shown = redact(path)
         prefix = paint(shown, "shard") + ":" if has_prefix else ""
-        for line in format_members(shown, shard, args, prefix):
-            write_line(line)
+        write_lines(format_members(shown, shard, args, prefix))
     return status
 
 
