@@ -10,7 +10,6 @@ from fastshard._util.arguments import Parser
 from fastshard._util.progress import byte_bar
 from fastshard._util.terminal import UsageError, write_line, write_note
 from fastshard.cli.common import (
-    SOURCE_HELP,
     Commands,
     add_remote,
     find_shards,
@@ -159,8 +158,8 @@ def add_cache_dir(parser: Parser) -> None:
     parser.add_argument(
         "--cache-dir",
         metavar="DIR",
-        help="directory of the copies (default: FASTSHARD_CACHE, then fastshard in "
-        "XDG_CACHE_HOME or ~/.cache)",
+        help="directory of the copies (default: FASTSHARD_CACHE, or "
+        "~/.cache/fastshard)",
     )
 
 
@@ -180,7 +179,13 @@ def add_cache_warm(parts: Commands) -> None:
             ),
         ],
     )
-    parser.add_argument("sources", nargs="+", metavar="URL", help=SOURCE_HELP)
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="URL",
+        help="shards, as 'https://host/train-{0000..0099}.tar', or a folder of "
+        "hf:// or s3://",
+    )
     add_remote(parser)
     parser.add_output(json="print a JSON object for each shard")
     parser.set_defaults(run=cmd_warm)
