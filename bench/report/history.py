@@ -4,7 +4,8 @@
     python -m bench.report.history page bench/results/history.jsonl > docs/history.md
 
 A line has the medians of all contenders. The page has a table for each machine and
-scale: the groups in which fastshard has a rival, the latest runs side by side.
+scale: the groups in which fastshard has a rival, the latest runs side by side. A line
+may get a "note" by hand.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ def page(runs: Sequence[Mapping[str, Any]]) -> str:
         turns = ", ".join(sorted({str(run["turns"]) for run in found}))
         command = f"BENCH_SCALE={scale:g} BENCH_TURNS={turns} pytest bench"
         lines += [f"## {where}, scale {scale:g}\n", f"`{command}`\n"]
+        notes = dict.fromkeys(run["note"] for run in found if "note" in run)
+        lines += [f"{note}\n" for note in notes]
         lines += [*table(found), ""]
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sqlite3
 
 import numpy as np
 import pytest
@@ -164,8 +165,11 @@ def test_invalid_json_in_a_query_is_named(make_original):
     writer.add_sample({"x": np.arange(2)}, "nan", {"n": float("nan")})
     writer.close()
     with ShardedDatasetReader(writer.root) as reader:
-        with pytest.raises(fastshard.QueryError, match="json_valid"):
-            reader.query_ids("json_extract(meta_json, '$.n') = 1")
+        if sqlite3.sqlite_version_info >= (3, 42):  # NaN is JSON5, which it reads
+            assert reader.query_ids("json_extract(meta_json, '$.n') = 1") == ["good"]
+        else:
+            with pytest.raises(fastshard.QueryError, match="json_valid"):
+                reader.query_ids("json_extract(meta_json, '$.n') = 1")
         guarded = "CASE WHEN json_valid(meta_json) THEN {} END"
         wanted = guarded.format("json_extract(meta_json, '$.n') = 1")
         assert reader.query_ids(wanted) == ["good"]

@@ -79,6 +79,13 @@ def test_the_page_has_the_latest_run_first_and_ratios_to_the_fastest_rival(histo
     assert "BENCH_SCALE=0.1 BENCH_TURNS=3 pytest bench" in "".join(lines)
 
 
+def test_a_note_stands_above_the_table(history):
+    kept = json.loads(history.read_text().splitlines()[0]) | {"note": "On a laptop."}
+    history.write_text(json.dumps(kept))
+    text = run("page", str(history)).stdout
+    assert text.index("On a laptop.") < text.index("| a view |")
+
+
 def test_groups_without_a_rival_are_left_out(history):
     assert "ours alone" not in run("page", str(history)).stdout
 

@@ -16,7 +16,7 @@ import pytest
 
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import WriterLockedError
-from support.marks import not_sanitized
+from support.marks import needs, not_sanitized
 from support.paths import TESTS
 from support.processes import environment, start
 
@@ -31,6 +31,7 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not
 @not_sanitized  # watched.c and the sanitizer's runtime must both be preloaded first
 @pytest.mark.parametrize("kind", ["kills", "losses", "errors"])
 def test_acknowledged_samples_survive(kind):
+    needs(os.environ.get("CC", "cc").split()[0])
     script = TESTS / "columnar_crash.py"
     seeds = range(PROCESSES)
     children = [
