@@ -211,7 +211,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
 
         Parameters
         ----------
-        seed, epoch : int
+        seed, epoch : int, default 0
             Determine the order, together with the number of samples and `block`. The
             first number is the seed, never the size of a buffer: ``ds.shuffle(1000)``
             is the order of seed 1000.
@@ -262,7 +262,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         rank : int
             From 0 to ``world_size - 1``.
         world_size : int
-        drop_last : {"pad", True, False}
+        drop_last : {"pad", True, False}, default "pad"
             Handling of the remainder if `world_size` does not divide the number of
             samples. ``"pad"``: the first samples are repeated, at most
             ``world_size - 1`` of them. True: the remainder is dropped. False: the first
@@ -319,7 +319,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
 
         Parameters
         ----------
-        n : int
+        n : int, default 5
             Number of items; fewer if the dataset has fewer.
 
         Returns
@@ -386,7 +386,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             down, and samples left over go to the parts with the largest remainders,
             the first of them if equal. Or numbers of samples, all int, whose sum is
             ``len(ds)``.
-        seed : int, optional
+        seed : int, default 0
             Seed of the shuffle. None: no shuffle; the parts follow each other.
 
         Returns
@@ -443,7 +443,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
 
         Parameters
         ----------
-        done : int
+        done : int, default 0
             Finished samples of this rank; the other ranks have finished as many.
 
         Returns
@@ -530,10 +530,10 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         order : slice, sequence of int, or array, optional
             The positions, or a mask, to iterate over: the iterator is that of
             ``ds[order]``. Its state resumes with ``ds[order].iter(state)``.
-        window : int
+        window : int, default 32
             Number of samples to prefetch, more if they are small and contiguous.
             0 disables prefetching.
-        on_error : {"raise", "skip"} or callable
+        on_error : {"raise", "skip"} or callable, default "raise"
             Handling of samples that cannot be read: raise, and continue with the next
             sample if iteration goes on; skip them; or call
             ``on_error(error, position)`` and skip them. Skipped are errors that bad
@@ -660,14 +660,14 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             Samples of a batch. The argument's former name, `n`, works too.
         collate : callable, optional
             Function from a list of samples to a batch; by default `fastshard.collate`.
-        drop_last : bool
+        drop_last : bool, default False
             Drop a last batch of fewer samples.
         ragged, out
             Options of `fastshard.collate`. Arrays in `out` have `batch_size` rows, and
             each batch overwrites the previous one.
         state : Mapping, optional
             As for `iter`.
-        on_error : {"raise", "skip"} or callable
+        on_error : {"raise", "skip"} or callable, default "raise"
             As for `iter`; later samples take the places of skipped ones. Samples that
             `fastshard.collate` cannot read are skipped too. Errors of another `collate`
             are raised.

@@ -212,7 +212,7 @@ def collate(
     ----------
     samples : sequence
         Raw samples, decoded ones (dicts), or values.
-    ragged : {"list", "pad", "error"}
+    ragged : {"list", "pad", "error"}, default "list"
         For arrays of different shapes: return a list of them; pad them with zeros to
         the largest length of each axis; or raise an error.
     out : dict, optional

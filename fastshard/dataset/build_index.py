@@ -101,7 +101,7 @@ def build_index(
     source : str, path-like or sequence
         Shards, as for `fastshard.open`: a directory, a glob, a brace list, a list of
         paths, or URLs.
-    format : {"fsi", "json", "idx", "tar.idx", "wids"}
+    format : {"fsi", "json", "idx", "tar.idx", "wids"}, default "fsi"
         ``"fsi"``: fastshard's own binary format. ``"json"``: webshart's. ``"idx"``:
         DALI's. ``"tar.idx"``: Energon's. ``"wids"``: one file for all shards,
         ``shardindex.json``. Only ``"fsi"`` makes a ``dataset.fsi``.
@@ -110,15 +110,15 @@ def build_index(
         directory; by default indexes are beside their shards.
     threads : int, optional
         Shards to scan at a time; by default one for each processor.
-    hashes : bool
+    hashes : bool, default False
         Record the SHA-256 of members, which ``verify --hash`` compares; reads all
         bytes.
     part : (i, n) or "i/n", optional
         Index every n-th shard from shard i on, and leave ``dataset.fsi`` to
         `merge_indexes`: for n machines or processes at a time.
-    key : {"first", "last"}
+    key : {"first", "last"}, default "first"
         The key rule to record, as for `fastshard.open`.
-    again : bool
+    again : bool, default False
         Replace fresh indexes too.
     **remote
         How URLs are read, see `RemoteOptions`; remote shards need `out`.

@@ -61,9 +61,9 @@ def mix(
     weights : sequence of float, optional
         Proportions, not necessarily of sum 1. They hold in each block of 1,024 samples,
         up to about one sample a dataset. By default the sizes: every sample comes once.
-    seed : int
+    seed : int, default 0
         Determines the order within the blocks.
-    stop : {"first", "all"}
+    stop : {"first", "all"}, default "first"
         End of the mix: when the first dataset is exhausted, or when all are, repeating
         exhausted ones.
 
@@ -278,7 +278,7 @@ def zip_by_key(a: Dataset[A], b: Dataset[B], strict: bool = True) -> Zip[tuple[A
     ----------
     a, b : Dataset
         Also mapped, decoded or selected. The keys of `b` must be unique.
-    strict : bool
+    strict : bool, default True
         Require both datasets to have the same keys; a missing key is an error. If
         False, keys of only one dataset are left out, which takes one look-up of
         all keys of `a`.

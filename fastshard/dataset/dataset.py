@@ -403,7 +403,7 @@ class Dataset(BaseDataset[T_co]):
             stacked, or listed if they cannot be. Fields without a decoder are raw
             bytes. A mapping gives the dtype of raw values, or dtype and shape:
             ``{"vec": "float32", "grid": ("u1", (8, 8)), "cls": "u1"}``.
-        ragged : {"error", "list"}
+        ragged : {"error", "list"}, default "error"
             Handling of a field whose shape or dtype differs between samples: an error,
             or a list of arrays without a copy.
         threads : int, optional
@@ -537,7 +537,7 @@ class Dataset(BaseDataset[T_co]):
         Parameters
         ----------
         *fields : str
-        missing : {"raise", "skip"}
+        missing : {"raise", "skip"}, default "raise"
             Handling of samples that lack a field: raise `FieldNotFoundError` on
             access; or leave them out, which searches the names in all shards now.
 
@@ -900,7 +900,7 @@ class Dataset(BaseDataset[T_co]):
 
         Parameters
         ----------
-        hashes : bool
+        hashes : bool, default False
             Compare the bytes of members with the checksums that indexes record; reads
             all data.
 

@@ -77,23 +77,23 @@ def open(  # noqa: A001
 
         Directories and globs give shards in natural order, 2 before 10; lists keep
         their order.
-    index : {"auto", "none", "rebuild"} or path-like
+    index : {"auto", "none", "rebuild"} or path-like, default "auto"
         Where to find the members of shards. ``"auto"``: fresh indexes beside the
         shards (``.fsi``, else ``.json``), and a fresh ``dataset.fsi``, with which
         samples are counted without opening shards; headers are scanned where there is
         none. ``"none"``: scan the headers. ``"rebuild"``: make all indexes first. A
         path: a directory, or the URL of one, of indexes that were made with ``out=``.
-    key : {"first", "last"}
+    key : {"first", "last"}, default "first"
         The dot of a name's last part at which a sample's key ends:
         ``"a.seg.png"`` is field ``seg.png`` of ``a``, or with ``"last"`` field
         ``png`` of ``a.seg``.
-    lower : bool
+    lower : bool, default True
         Lower-case the fields of samples, as WebDataset does.
     decoders : Mapping of str to callable, optional
         ``fn(view) -> value`` by suffix of the field, for `Sample.decode`; they
         take precedence over the built-in ones, see `fastshard.decoders`.
         `fastshard.decoders.NpzDecoder` limits the memory of an ``.npz`` field.
-    mode : {"mmap", "private", "pread"}
+    mode : {"mmap", "private", "pread"}, default "mmap"
         How to read local files. ``"mmap"``: mapped, read-only, no copies.
         ``"private"``: mapped copy-on-write, for views and arrays that are written to;
         files never change. ``"pread"``: each view is a copy, and a file that was
@@ -107,13 +107,13 @@ def open(  # noqa: A001
         ``"1GiB"``; by default none. The least recently read pages are released, by
         whatever call they were read; views of them stay valid and fault their bytes
         in again. Pages that were written to in ``mode="private"`` stay.
-    keep_cache : bool
+    keep_cache : bool, default True
         Leave pages that were read in the page cache. False is for datasets larger
         than memory that are read once.
-    prefetch : bool
+    prefetch : bool, default True
         Bring bytes into memory, without the GIL, before a view of them is returned,
         and ahead of iterations.
-    check_size : bool
+    check_size : bool, default False
         For mapped files: keep a file descriptor, and raise a `FormatError` at each read
         once the file has become shorter.
     **remote

@@ -275,7 +275,7 @@ class TarShard(Shard):
             By default beside the shard, with the format's suffix.
         format : {"fsi", "json", "idx", "tar.idx"}, optional
             By default inferred from the suffix of `path`; ``"fsi"`` without a path.
-        hashes : bool
+        hashes : bool, default False
             Record checksums too, for which the whole shard is read.
         progress : callable, optional
             Called after each hashed MiB with the number of the shard's bytes done.
@@ -432,7 +432,7 @@ def open_shard(
     path : str or path-like
         An uncompressed tar file (v7, ustar, GNU or pax), ``"train-0000.tar"``; or the
         URL of one, as for `fastshard.open`: ``"https://host/train-0000.tar"``.
-    index : {"auto", "none", "rebuild"} or path-like
+    index : {"auto", "none", "rebuild"} or path-like, default "auto"
         Where to find the members.
 
         - ``"auto"``: use a fresh index beside the shard: ``.fsi``, else ``.json``.
@@ -442,7 +442,7 @@ def open_shard(
         - ``"rebuild"``: scan the headers, and write an ``.fsi`` beside the shard.
         - a path: use that index (``.fsi``, ``.json``, ``.idx``, ``.tar.idx``), which
           must be fresh; or look for one in that directory.
-    mode : {"mmap", "private", "pread"}
+    mode : {"mmap", "private", "pread"}, default "mmap"
         How to read the file.
 
         - ``"mmap"``: mapped and read-only, without copies. No other process may
@@ -452,16 +452,16 @@ def open_shard(
         - ``"pread"``: not mapped: each view is a copy, and a file that was written to
           raises a `FormatError`, unless bytes were only appended. Keeps one file
           descriptor open.
-    key : {"first", "last"}
+    key : {"first", "last"}, default "first"
         The dot of a name's last part at which the sample's key ends:
         ``"a.seg.png"`` is field ``seg.png`` of ``a``, or with ``"last"`` field
         ``png`` of ``a.seg``.
-    lower : bool
+    lower : bool, default True
         Lower-case the fields of samples, as WebDataset does.
-    prefetch : bool
+    prefetch : bool, default True
         Read a member that is not in memory, without the GIL, before a view of it is
         returned; of a large member the first 16 MiB.
-    check_size : bool
+    check_size : bool, default False
         For a mapped file: keep a file descriptor, and raise a `FormatError` at each
         read once the file has become shorter.
     **remote

@@ -172,29 +172,29 @@ class ShardWriter:
         Path of the shards with a slot for the number: ``"train-{:06d}.tar"`` or
         ``"train-%06d.tar"``. Without a slot there can be one shard only. Missing
         directories are created with the first shard.
-    max_size : int, str or None
+    max_size : int, str or None, default "1GiB"
         Size of a shard's file, at most: bytes, ``"500MB"``, ``"1GiB"``. A sample that
         exceeds it gets a shard of its own.
     max_count : int, optional
         Number of samples in a shard, at most.
-    index : {"fsi", "json", "idx", "tar.idx"} or None
+    index : {"fsi", "json", "idx", "tar.idx"} or None, default "fsi"
         Format of the index to write beside each shard; None for no index.
-    start : int
+    start : int, default 0
         The first shard's number.
-    overwrite : bool
+    overwrite : bool, default False
         Replace existing shards and indexes. An ``.fsi`` beside a replaced shard is
         removed first, for any `index`.
-    append : bool
+    append : bool, default False
         Continue after the existing shards: the first number is one more than their
         largest, and at least `start`. Existing files stay unchanged. Processes that
         append at the same time never share a number. Rebuild ``dataset.fsi``
         afterwards: ``fastshard index``.
-    lower : bool
+    lower : bool, default True
         Require lower-case fields, for readers lower-case them. Use False for shards
         that are read with ``open_shard(path, lower=False)``.
-    mtime : int
+    mtime : int, default 0
         Each member's modification time, in seconds since 1970.
-    mode : int
+    mode : int, default 0o644
         Each member's permission bits.
     maxsize, maxcount
         webdataset's names of `max_size` and `max_count`, which take its floats, as

@@ -154,11 +154,33 @@ def names_in(section: str) -> list[str]:
     return found
 
 
+def defaults_in(section: str) -> dict[str, str]:
+    """Return the defaults that a section Parameters states: ``n : int, default 5``."""
+    found: dict[str, str] = {}
+    for line in section.splitlines():
+        names, _, kind = line.partition(" : ")
+        stated = kind.rpartition(", default ")[2]
+        if stated != kind and line and not line[0].isspace():
+            found |= dict.fromkeys(map(str.strip, names.split(",")), stated)
+    return found
+
+
 class Call(NamedTuple):
-    """How a function is called: its parameters, and whether it returns a value."""
+    """How a function is called.
+
+    Attributes
+    ----------
+    parameters : list of str
+        Their names, with stars.
+    returns : bool
+        Whether it returns a value.
+    defaults : dict
+        By parameter, those that are literals.
+    """
 
     parameters: list[str]
     returns: bool
+    defaults: dict[str, Any]
 
 
 def call_of(thing: Thing) -> Call | None:
@@ -171,7 +193,8 @@ def call_of(thing: Thing) -> Call | None:
     names = names_of(signature)
     if thing.owner is not None and not isinstance(thing.value, staticmethod):
         names = names[1:]
-    return Call(names, str(signature.return_annotation) not in ("None", "NoReturn"))
+    returns = str(signature.return_annotation) not in ("None", "NoReturn")
+    return Call(names, returns, defaults_of(signature))
 
 
 def names_of(signature: inspect.Signature) -> list[str]:
@@ -181,6 +204,10 @@ def names_of(signature: inspect.Signature) -> list[str]:
         stars.get(each.kind.name, "") + name
         for name, each in signature.parameters.items()
     ]
+
+
+def defaults_of(signature: inspect.Signature) -> dict[str, Any]:
+    return {name: each.default for name, each in signature.parameters.items()}
 
 
 def stub_call(thing: Thing) -> Call | None:
@@ -202,7 +229,17 @@ def stub_call(thing: Thing) -> Call | None:
                     given = [*taken.posonlyargs, *taken.args][1:]
                     names = [arg.arg for arg in (*given, *taken.kwonlyargs)]
                     assert each.returns is not None
-                    return Call(names, ast.unparse(each.returns) != "None")
+                    values = [*taken.defaults, *taken.kw_defaults]
+                    given = [
+                        *given[len(given) - len(taken.defaults) :],
+                        *taken.kwonlyargs,
+                    ]
+                    defaults = {
+                        arg.arg: ast.literal_eval(value)
+                        for arg, value in zip(given, values, strict=True)
+                        if value is not None
+                    }
+                    return Call(names, ast.unparse(each.returns) != "None", defaults)
     return None
 
 
@@ -264,6 +301,9 @@ def complaints(thing: Thing, *, full: bool) -> list[str]:
         described = names_in(sections.get("Parameters", ""))
         if (full or described) and described != called.parameters:
             found.append(f"parameters {called.parameters}, described: {described}")
+        for name, stated in defaults_in(sections.get("Parameters", "")).items():
+            if ast.literal_eval(stated) != called.defaults.get(name):
+                found.append(f"the default of {name} is not {stated}")
         if not called.returns and "Returns" in sections:
             found.append("a section Returns, and returns nothing")
         if full and is_called and called.returns and not is_documented_result(sections):
@@ -302,7 +342,7 @@ def constructor_call(kind: type) -> Call | None:
     if init is None:
         return None
     signature = inspect.signature(inspect.unwrap(init))
-    return Call(names_of(signature)[1:], False)
+    return Call(names_of(signature)[1:], False, defaults_of(signature))
 
 
 def is_documented_result(sections: dict[str, str]) -> bool:

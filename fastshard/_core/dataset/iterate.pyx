@@ -128,6 +128,9 @@ cdef ChunkOwner add_to_ring(PageRing ring, MappedSource source):
 cdef class PrefetchIterator(IteratorBase):
     """Iterator over a stream of local items that prefetches their pages.
 
+    `Dataset.iter` and `Shard.scan` make it; `fastshard.SampleIterator` says how it is
+    used.
+
     Parameters
     ----------
     stream : ItemStream

@@ -218,12 +218,12 @@ cdef class Shard:
         ----------
         order : sequence of int, or array, optional
             Positions; by default all members in order.
-        window : int
+        window : int, default 32
             Members to prefetch; more if they are small and adjacent. 0: none.
         max_memory : int or str, optional
             Limit of resident pages, in bytes or as ``"1GiB"``; pages behind the read
             position are released.
-        keep_cache : bool
+        keep_cache : bool, default True
             Leave the pages read in the page cache.
 
         Returns
@@ -453,7 +453,7 @@ cdef class Shard:
 
         Parameters
         ----------
-        strict : bool
+        strict : bool, default False
             Raise if views made through this handle are alive.
 
         Raises

@@ -34,7 +34,7 @@ def read_files_batch(
     file_requests : sequence of tuple
         ``(shard, file)``, or ``(dataset, shard, file)`` for several datasets; files are
         numbered by sorted name.
-    errors : {"none", "raise"}
+    errors : {"none", "raise"}, default "none"
         Return None for a file that cannot be read, as webshart does; or raise the first
         error.
 
@@ -150,7 +150,7 @@ class BatchProcessor:
         ----------
         source : str
             As for `discover_dataset`.
-        batch_size : int
+        batch_size : int, default 50
             Number of files to read at a time.
         max_files : int, optional
             Maximum number of files; by default all.

@@ -65,7 +65,7 @@ def discover_dataset(
     metadata : str or path-like, optional
         First choice of indexes, as ``<metadata>/<shard's name>.json``: a directory,
         ``owner/name`` of the hub, or a URL. Second choice are those beside the shards.
-    strict_index : bool
+    strict_index : bool, default False
         Leave out shards without an index, as webshart does; by default they are scanned
         on first use. HTTP has no listings: all shards stay.
     **remote
@@ -194,7 +194,7 @@ def discover_datasets_batch(
         As for `discover_dataset`.
     subfolders : sequence of str or None, optional
         One for each source.
-    errors : {"none", "raise"}
+    errors : {"none", "raise"}, default "none"
         What becomes of a source that cannot be found: None in the list, or the error.
     **remote
         As for `discover_dataset`.
