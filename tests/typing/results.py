@@ -17,7 +17,14 @@ from fastshard import (
     SampleIterator,
     Zip,
 )
-from fastshard.columnar import ShardedDatasetReader
+from fastshard.columnar import (
+    ArraySequence,
+    Compaction,
+    ShardedDatasetReader,
+    ShardedDatasetWriter,
+    ShardHandle,
+    compact,
+)
 
 Decoded = dict[str, Any]
 
@@ -210,6 +217,7 @@ assert_type(fastshard.build_index("d", format="fsi", part="0/2"), list[str])
 # Columnar datasets.
 with ShardedDatasetReader("columnar/") as reader:
     assert_type(len(reader), int)
+    assert_type(reader.samples, ArraySequence)
     assert_type(reader.samples[0]["x"], NDArray[Any])
     assert_type(reader.samples[1:], list[dict[str, NDArray[Any]]])
     arrays, metadata = reader.get_sample("a", ["x"])
@@ -224,3 +232,10 @@ with ShardedDatasetReader("columnar/") as reader:
     assert_type(next(reader.scan("x", batch_size=2)), dict[str, Any])
     assert_type(reader.query_ids("x_offset IS NOT NULL"), list[str])
     assert_type(reader.query(columns=["id"]), list[dict[str, Any]])
+
+with ShardedDatasetWriter("columnar/") as column_writer:
+    assert_type(column_writer, ShardedDatasetWriter)
+    assert_type(column_writer.add_sample({"x": np.arange(3)}), str)
+    assert_type(column_writer.open_shard("x"), ShardHandle)
+    assert_type(column_writer.compact(), Compaction)
+assert_type(compact("columnar/"), Compaction)

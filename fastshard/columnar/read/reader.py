@@ -423,8 +423,8 @@ class ShardedDatasetReader:
         Returns
         -------
         ArraySequence
-            Its arrays are views of the shards. It stays valid, in its state, after
-            `refresh`.
+            Its arrays are views of the shards. Take it anew after `refresh`: an older
+            one does not see the new state, and its shards may be gone after `compact`.
 
         Raises
         ------
@@ -667,7 +667,8 @@ class ShardedDatasetReader:
     def refresh(self) -> None:
         """Move to the present state of the dataset.
 
-        Arrays and `samples` that were returned before stay as they are.
+        Arrays that were returned before stay as they are. `samples` and `scan` have to
+        be called again.
 
         Raises
         ------
