@@ -154,6 +154,13 @@ class ErrorHandler:
             self._callback(error, position)
         return True
 
+    def shifted(self, start: int) -> ErrorHandler:
+        """Return the handler of a part whose first position is `start`."""
+        callback = self._callback
+        if callback is None:
+            return self
+        return ErrorHandler(lambda error, i: callback(error, start + i))
+
 
 def make_error_handler(on_error: OnError) -> ErrorHandler | None:
     """Return the handler of an `on_error` option, or None to raise all errors.

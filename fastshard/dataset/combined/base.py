@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from fastshard._core.table.order import Order
 from fastshard.dataset.base import BaseDataset, T
+from fastshard.dataset.combined.chain import ChainIterator
 from fastshard.dataset.combined.concat_keys import ConcatKeys
 from fastshard.dataset.display.text import (
     Description,
@@ -459,6 +460,13 @@ class Concat(CombinedDataset[T_co]):
 
     def _read(self, base_positions: Iterable[int]) -> list[Any]:
         return read_sources(self.datasets, [self.source_of(i) for i in base_positions])
+
+    def _iterator(
+        self, window: int, on_error: ErrorHandler | None
+    ) -> SampleIterator[T_co]:
+        if self._plan == Plan():
+            return ChainIterator(self, self.starts, window, on_error)
+        return super()._iterator(window, on_error)
 
     @overload
     def __getitem__(self, key: int | np.integer[Any] | str) -> T_co: ...

@@ -108,7 +108,7 @@ def describe_plan(plan: Plan) -> str:
         parts.append(f"shuffled seed {seed} epoch {epoch}{blocks}")
     if plan.split is not None:
         rank, world_size, remainder = plan.split
-        rest = {False: "", True: " drop_last", "pad": " padded"}[remainder]
+        rest = {"pad": "", True: " drop_last", False: " drop_last=False"}[remainder]
         parts.append(f"rank {rank} of {world_size}{rest}")
     if plan.start:
         parts.append(f"from {plan.start:,} on")

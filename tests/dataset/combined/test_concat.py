@@ -134,7 +134,7 @@ def test_a_concatenation_is_a_dataset(parts):
     shuffled = both.shuffle(9)
     assert sorted(numbers(shuffled)) == EXPECTED[:140]
     assert numbers(shuffled) != EXPECTED[:140]
-    shares = [both.split_by_rank(rank, 3) for rank in range(3)]
+    shares = [both.split_by_rank(r, 3, drop_last=False) for r in range(3)]
     assert [numbers(share) for share in shares] == [EXPECTED[r:140:3] for r in range(3)]
     assert [n for batch in both.batches(32) for n in batch["cls"]] == EXPECTED[:140]
     assert both.map(lambda sample: sample.key)[100] == "000000"
@@ -152,7 +152,10 @@ def test_a_concatenation_resumes(parts, folders):
     rng = random.Random(0)
     for world in (1, 3):
         done = rng.randrange(len(expected) // world)
-        its = [iter(whole(parts).split_by_rank(r, world)) for r in range(world)]
+        its = [
+            iter(whole(parts).split_by_rank(r, world, drop_last=False))
+            for r in range(world)
+        ]
         seen = [numbers(itertools.islice(it, done)) for it in its]
         state = json.loads(json.dumps(its[0].state_dict()))
         again = whole([fastshard.open(folder) for folder in folders])
@@ -213,3 +216,52 @@ def test_workers_read_a_concatenation(tmp_path, folders):
     )
     found = run_script(tmp_path, code, *folders[:2])
     assert json.loads(found) == EXPECTED[:140]
+
+
+def test_iteration_in_order_has_positions_states_and_errors(parts, tmp_path):
+    a, b, c = parts
+    both = a + fastshard.mix([b, c]) + c
+    expected = numbers(both.get_many(range(len(both))))
+    for done in (0, 1, 99, 100, 101, 146, 147, 153, 154):
+        it = iter(both)
+        seen = numbers(itertools.islice(it, done))
+        assert it.position == done
+        assert it.__length_hint__() == 154 - done
+        state = json.loads(json.dumps(it.state_dict()))
+        assert seen + numbers(both.iter(state)) == expected
+        assert f"position {done}" in repr(it)
+        it.close()
+        assert list(it) == []
+    write_tar(tmp_path / "x.tar", {"1.cls": b"1", "2.cls": b"bad", "3.cls": b"3"})
+    x = fastshard.open(tmp_path / "x.tar").decode()
+
+    def fail_on_3(item):
+        if item["cls"] == 3:
+            raise ValueError("three")
+        return item["cls"]
+
+    seen = []
+    it = (x + x).map(fail_on_3).iter(on_error=lambda error, i: seen.append(i))
+    assert list(it) == [1, 1]
+    assert seen == [1, 2, 4, 5]
+    assert it.skipped == 4
+    it = iter((x + x).map(fail_on_3))
+    assert next(it) == 1
+    with pytest.raises(fastshard.FormatError):
+        next(it)
+    with pytest.raises(ValueError, match="three") as caught:
+        next(it)
+    assert any("position 2 of the dataset" in note for note in caught.value.__notes__)
+    assert next(it) == 1
+
+
+def test_closing_the_iterator_ends_its_thread(folders):
+    both = fastshard.open(folders[0]) + fastshard.open(folders[1])
+    before = len(os.listdir("/proc/self/task"))
+    it = iter(both)
+    next(it)
+    it.close()
+    assert len(os.listdir("/proc/self/task")) == before
+    with pytest.raises(StopIteration):
+        next(it)
+    assert it.position == 1
