@@ -16,6 +16,7 @@ not run is fenced as ``text``.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import socket
 import threading
@@ -26,7 +27,7 @@ from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
 from support.servers.http import Server, make_certificate
-from support.servers.hub import FakeHub
+from support.servers.hub import Asked, FakeHub, HubError
 from support.servers.messages import Answer, Request, plain
 
 HOST = re.compile(r"https://([\w.-]+)")
@@ -54,11 +55,37 @@ class FolderFiles(Mapping[str, bytes]):
         return self.known[path][1]
 
     def __iter__(self) -> Iterator[str]:
-        files = (path for path in self.folder.rglob("*") if path.is_file())
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
         return (path.relative_to(self.folder).as_posix() for path in sorted(files))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def items(self) -> list[tuple[str, bytes]]:  # type: ignore[override]
+        found = []
+        for name in self:
+            with contextlib.suppress(KeyError, FileNotFoundError):  # removed meanwhile
+                found.append((name, self[name]))
+        return found
+
+
+class FolderRevision(Asked):
+    """A revision whose commit stays while files are added."""
+
+    @property
+    def commit(self) -> str:
+        return hashlib.sha1(self.repo.encode()).hexdigest()
+
+
+class FolderHub(FakeHub):
+    """Hub whose repositories are a directory: one commit, of all revisions."""
+
+    def find(self, repo: str, revision: str) -> FolderRevision:
+        known = {"main", *self.revisions.get(repo, {})}
+        found = FolderRevision(repo, revision, self.repos[repo])
+        if revision not in known | {found.commit}:
+            raise HubError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return found
 
 
 class Bucket(Server):
@@ -231,7 +258,7 @@ def serve(text: str, folder: Path, private: Path) -> Iterator[dict[str, str]]:
         names = {"owner/name", *REPOSITORY.findall(text)}
         revisions = {"v1", *(one or two for one, two in REVISION.findall(text))}
         if "hf" in text or "discover_dataset" in text:
-            hub = FakeHub(
+            hub = FolderHub(
                 {name.partition("@")[0]: files for name in names},
                 revisions={name: dict.fromkeys(revisions, files) for name in names},
                 page=1000,
