@@ -47,11 +47,11 @@ def run(path, work, both=True):
 @pytest.mark.parametrize(
     ("name", "library", "values"),
     [
-        ("webdataset", "webdataset", 20),
-        ("wids", "wids", 5),
-        ("webshart", "webshart", 5),
-        ("huggingface", "datasets", 5),
-        ("mosaicml", "streaming", 5),
+        ("webdataset", "webdataset", 25),
+        ("wids", "wids", 10),
+        ("webshart", "webshart", 18),
+        ("huggingface", "datasets", 23),
+        ("mosaicml", "streaming", 6),
     ],
 )
 def test_both_columns_of_a_page_give_the_same_values(name, library, values, tmp_path):
