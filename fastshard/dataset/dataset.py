@@ -37,6 +37,7 @@ from fastshard.dataset.order.plan import Plan
 from fastshard.dataset.order.selection import (
     RAISE,
     apply_mask,
+    check_filter,
     collect_mask,
     info_column,
 )
@@ -589,6 +590,8 @@ class Dataset(BaseDataset[T_co]):
 
         Raises
         ------
+        TypeError
+            The function takes another number of arguments.
         InfoNotFoundError
             The function reads a column that the index lacks.
         Exception
@@ -602,6 +605,7 @@ class Dataset(BaseDataset[T_co]):
         """
         import numpy as np
 
+        check_filter(fn)
         unmapped = self._unmapped()
 
         def is_selected(i: int) -> bool:

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
     from fastshard.dataset.shardset import ShardSet
 
-__all__ = ["RAISE", "apply_mask", "collect_mask", "info_column", "select_positions"]
+__all__ = [
+    "RAISE",
+    "apply_mask",
+    "check_filter",
+    "collect_mask",
+    "info_column",
+    "select_positions",
+]
 
 RAISE: Any = object()  # the default of `info_column` that makes it raise
 
@@ -54,6 +61,24 @@ def select_positions(count: int, key: Any) -> Order:
             raise IndexError(f"a mask must have {count:,} values, got {len(wanted):,}")
         wanted = np.flatnonzero(wanted)
     return PositionList(_normalize(wanted, count), count, owned=True)
+
+
+def check_filter(fn: Callable[..., object]) -> None:
+    """Raise TypeError unless a function takes what `Dataset.filter` calls it with."""
+    from inspect import signature
+
+    try:
+        taken = signature(fn)
+    except ValueError:  # a built-in function without a signature
+        return
+    try:
+        taken.bind("key", {}, {})
+    except TypeError as error:
+        raise TypeError(
+            f"filter calls fn(key, sizes, info), without reading data ({error}); to "
+            'select by values pass a mask: labels = ds.columns(range(len(ds)), "cls")'
+            '["cls"]; ds[labels == 1]'
+        ) from None
 
 
 def apply_mask(mask: NDArray[np.bool_], order: Order | None) -> Order:
