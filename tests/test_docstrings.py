@@ -38,7 +38,8 @@ FULL = """
     open open_shard collate mix zip_by_key build_index merge_indexes ShardWriter
     Dataset Mix Zip Concat FieldInfo SampleIterator BatchIterator TarShard Shard Samples
     Sample
-    formats.Format formats.register formats.encoders.encode
+    formats.Format formats.find_format formats.formats formats.register
+    formats.encoders.encode
     dataset.views.DatasetKeys dataset.views.Members dataset.views.Shards
     RemoteOptions BatchProcessor DiscoveredDataset ShardReader discover_dataset
     discover_dataset_async discover_datasets_batch read_files_batch

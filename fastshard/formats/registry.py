@@ -186,12 +186,41 @@ def register(module: str) -> None:
 
 
 def formats() -> list[Format]:
-    """Import and return all registered formats."""
+    """Import and return all registered formats.
+
+    Returns
+    -------
+    list of Format
+        In the order of registration.
+
+    Examples
+    --------
+    >>> import fastshard.formats
+    >>> fastshard.formats.formats()[0].name
+    'columnar'
+    """
     return [import_module(module).FORMAT for module in _modules]
 
 
 def find_format(folder: Folder) -> Format | None:
-    """Return the directory's format, or None for a plain tar dataset."""
+    """Return the directory's format, or None for a plain tar dataset.
+
+    Parameters
+    ----------
+    folder : Folder
+        Local or remote; remote ones only match formats whose datasets may be URLs.
+
+    Returns
+    -------
+    Format or None
+
+    Examples
+    --------
+    >>> from fastshard.formats import find_format
+    >>> from fastshard.formats.folder import LocalFolder
+    >>> find_format(LocalFolder("data")) is None
+    True
+    """
     for each in formats():
         if (each.is_remote or not folder.is_remote) and each.marks(folder):
             return each
