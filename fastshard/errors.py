@@ -220,6 +220,10 @@ def _notes_of(error: BaseException) -> dict[str, Any]:
 HABITS = {
     "__key__": "; the key is sample.key",
     "__url__": "; the path of the shard is sample.shard.path",
+    **dict.fromkeys(
+        ("pil", "pilrgb", "rgb", "rgb8", "torchrgb"),
+        '; decode takes names of fields, decode("jpg"), and images are Pillow\'s',
+    ),
 }
 
 

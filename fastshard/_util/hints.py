@@ -145,6 +145,9 @@ def suggest_path(path: str) -> str:
     """Return the end of a message on a missing path: the nearest that exists, or ""."""
     if os.path.islink(path):
         return ": it is a dangling link"
+    expanded = os.path.expandvars(os.path.expanduser(path))
+    if expanded != path and os.path.lexists(expanded):
+        return f"; did you mean {expanded}?"
     parent, name = os.path.split(path.rstrip("/" + os.sep))
     is_near = True
     while parent and not os.path.lexists(parent):

@@ -511,6 +511,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         base = order_digest(self._plan.base)
         return self._with_plan(resume_plan(state, self._plan, self._identity(), base))
 
+    @check_option_names("iter")
     def iter(
         self,
         state: Mapping[str, Any] | None = None,

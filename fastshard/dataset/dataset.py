@@ -18,6 +18,7 @@ from fastshard._core.dataset.remote_prefetch import (
 from fastshard._core.dataset.shard import add_notes
 from fastshard._core.dataset.streams import ItemStream, PositionStream, ShardStream
 from fastshard._util.aio import run_in_thread
+from fastshard._util.options import check_option_names
 from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.batch import (
     Ragged,
@@ -61,6 +62,16 @@ __all__ = [
 ]
 
 
+MAP_NOTES = {  # arguments of datasets
+    **dict.fromkeys(
+        ("batched", "batch_size"),
+        "the function takes one sample; see batches(collate=)",
+    ),
+    **dict.fromkeys(
+        ("num_proc", "desc", "load_from_cache_file", "remove_columns"),
+        "the function is called on access, in the process that reads the sample",
+    ),
+}
 MAX_COMPLETIONS = 1000  # keys that a prompt completes
 NO_LIMIT = 1 << 62  # bytes of a remote batch without max_memory
 
@@ -564,6 +575,7 @@ class Dataset(BaseDataset[T_co]):
         if missing not in ("raise", "skip"):
             raise ValueError(f'missing must be "raise" or "skip", got {missing!r}')
         self._require_unmapped("select_fields")
+        _check_fields("select_fields", fields)
         narrowed = self._replace(fields=fields)
         if missing == "raise":
             return narrowed
@@ -666,6 +678,7 @@ class Dataset(BaseDataset[T_co]):
         describe = self._unmapped()._describe
         return info_column(map(describe, range(len(self))), name, default)
 
+    @check_option_names("map", notes=MAP_NOTES)
     def map(self, fn: Callable[[T_co], T]) -> Dataset[T]:
         """Return a dataset of ``fn(item)``, called on access.
 
@@ -712,6 +725,7 @@ class Dataset(BaseDataset[T_co]):
         {'__key__': '000007', 'cls': 7, 'txt': 'text 7'}
         """
         self._require_unmapped("decode")
+        _check_fields("decode", fields)
         return self.map(DecodeStage(fields))
 
     def exclude(self, shards: Iterable[str | int]) -> Dataset[T_co]:
@@ -966,6 +980,16 @@ class Dataset(BaseDataset[T_co]):
             "stages": self._stages,
         }
         return _rebuild, (self._set, options)
+
+
+def _check_fields(method: str, fields: tuple[object, ...]) -> None:
+    """Raise TypeError if a field is not a str, such as a list of fields."""
+    for field in fields:
+        if not isinstance(field, str):
+            raise TypeError(
+                f'{method}() takes names of fields, {method}("jpg", "cls"), got a '
+                f"{type(field).__name__}"
+            )
 
 
 def _rebuild(shards: ShardSet, options: dict[str, Any]) -> Dataset[Any]:

@@ -276,6 +276,16 @@ def test_a_path_that_does_not_exist_names_the_nearest(source, text):
     assert text in message_of(source)
 
 
+def test_a_path_that_a_shell_would_expand(tmp_path, monkeypatch):
+    make("data/0.tar")
+    for name in ("HOME", "USERPROFILE", "ROOT_OF_DATA"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for path in ("~/data", "$ROOT_OF_DATA/data"):
+        message = message_of(path)
+        assert message.startswith(f"{path} does not exist; did you mean ")
+        assert message.endswith("/data?")
+
+
 def test_a_missing_absolute_path(tmp_path):
     make("train/0.tar")
     path = str(tmp_path / "trian").replace(os.sep, "/")

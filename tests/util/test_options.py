@@ -155,6 +155,8 @@ def test_a_shuffle_has_no_buffer(tar, name):
             ds.shuffle(**{name: 1000})
         with pytest.raises(TypeError, match="did you mean seed="):
             ds.shuffle(sed=1)
+        with pytest.raises(TypeError, match=r"a seed .* must be an int, got NoneType"):
+            ds.shuffle(None)
         assert list(ds.shuffle(1000).keys()) == list(ds.shuffle(seed=1000).keys())
         assert list(ds.shuffle().keys()) == list(ds.shuffle(0, 0).keys())
     assert "size" not in inspect.signature(fastshard.Dataset.shuffle).parameters
@@ -273,6 +275,24 @@ def test_a_misspelt_field_suggests_the_nearest(tar, name, near):
             assert str(again) == str(caught.value)
         with pytest.raises(KeyError, match=r"the key is sample\.key"):
             ds[0]["__key__"]
+        with pytest.raises(KeyError, match="decode takes names of fields"):
+            ds.decode("pil")[0]
+
+
+def test_calls_as_of_other_datasets_say_how_ours_are(tar):
+    with fastshard.open(tar) as ds:
+        for method in (ds.select_fields, ds.decode):
+            pattern = rf'{method.__name__}\("jpg", "cls"\), got a list'
+            with pytest.raises(TypeError, match=pattern):
+                method(["txt"])
+        with pytest.raises(TypeError, match=r"fn\(key, sizes, info\).*too many pos"):
+            ds.filter(lambda sample: True)
+        assert len(ds.filter(lambda *args: True)) == 2
+        assert len(ds.filter(lambda key, sizes, info, more=1: key == "a")) == 1
+        with pytest.raises(TypeError, match="num_proc=: the function is called on acc"):
+            ds.map(len, num_proc=3)
+        with pytest.raises(TypeError, match=r"batch_size=: batches are a method"):
+            ds.iter(batch_size=3)
 
 
 def test_a_misspelt_member_suggests_the_nearest_when_it_is_shown(tar):

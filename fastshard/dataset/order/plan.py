@@ -178,7 +178,11 @@ def compose(*orders: Order | None) -> Order | None:
 
 def check_seed(number: int) -> int:
     """Return a seed or an epoch as an int; raise ValueError above 128 bits."""
-    number = index(number)
+    try:
+        number = index(number)
+    except TypeError:
+        kind = type(number).__name__
+        raise TypeError(f"a seed or an epoch must be an int, got {kind}") from None
     if number.bit_length() > 128:
         bits = number.bit_length()
         raise ValueError(f"a seed or an epoch must have at most 128 bits, got {bits:,}")
