@@ -310,7 +310,7 @@ class IterableDataset(torch.utils.data.IterableDataset[Any]):
         Drop the last batch if it is smaller; one in all, not one per worker.
     collate : callable, optional
         Makes a batch from a list of samples; by default `collate` of this module.
-    on_error : {"raise", "skip"} or callable
+    on_error : "raise", "skip" or callable
         As for `Dataset.iter`, and `Dataset.batches` with a `batch_size`. A function
         must be picklable for spawned workers. With skipped samples the length is an
         upper bound, and batches depend on the number of workers.

@@ -534,7 +534,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
         window : int, default 32
             Number of samples to prefetch, more if they are small and contiguous.
             0 disables prefetching.
-        on_error : {"raise", "skip"} or callable, default "raise"
+        on_error : "raise", "skip" or callable, default "raise"
             Handling of samples that cannot be read: raise, and continue with the next
             sample if iteration goes on; skip them; or call
             ``on_error(error, position)`` and skip them. Skipped are errors that bad
@@ -668,7 +668,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
             each batch overwrites the previous one.
         state : Mapping, optional
             As for `iter`.
-        on_error : {"raise", "skip"} or callable, default "raise"
+        on_error : "raise", "skip" or callable, default "raise"
             As for `iter`; later samples take the places of skipped ones. Samples that
             `fastshard.collate` cannot read are skipped too. Errors of another `collate`
             are raised.

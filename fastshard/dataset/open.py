@@ -77,7 +77,7 @@ def open(  # noqa: A001
 
         Directories and globs give shards in natural order, 2 before 10; lists keep
         their order.
-    index : {"auto", "none", "rebuild"} or path-like, default "auto"
+    index : "auto", "none", "rebuild" or path-like, default "auto"
         Where to find the members of shards. ``"auto"``: fresh indexes beside the
         shards (``.fsi``, else ``.json``), and a fresh ``dataset.fsi``, with which
         samples are counted without opening shards; headers are scanned where there is

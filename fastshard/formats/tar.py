@@ -432,7 +432,7 @@ def open_shard(
     path : str or path-like
         An uncompressed tar file (v7, ustar, GNU or pax), ``"train-0000.tar"``; or the
         URL of one, as for `fastshard.open`: ``"https://host/train-0000.tar"``.
-    index : {"auto", "none", "rebuild"} or path-like, default "auto"
+    index : "auto", "none", "rebuild" or path-like, default "auto"
         Where to find the members.
 
         - ``"auto"``: use a fresh index beside the shard: ``.fsi``, else ``.json``.

@@ -177,7 +177,7 @@ class ShardWriter:
         exceeds it gets a shard of its own.
     max_count : int, optional
         Number of samples in a shard, at most.
-    index : {"fsi", "json", "idx", "tar.idx"} or None, default "fsi"
+    index : "fsi", "json", "idx", "tar.idx" or None, default "fsi"
         Format of the index to write beside each shard; None for no index.
     start : int, default 0
         The first shard's number.
