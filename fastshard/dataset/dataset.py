@@ -769,11 +769,11 @@ class Dataset(BaseDataset[T_co]):
     def fields(self) -> Mapping[str, FieldInfo]:
         """The samples' fields: a mapping from name to `FieldInfo`.
 
-        They are those of the first shard that has samples, which is opened; and the
-        dtypes and shapes, of ``npy`` fields, those of its first 8 samples: sizes that
-        differ among them are None. Of remote shards only headers are fetched. Computed
-        at the first access. With `select_fields`, the selected fields; they are stored
-        fields, before `map` and `decode`.
+        They are those of the first shard that has samples (of its first 100,000
+        members), which is opened; and the dtypes and shapes, of ``npy`` fields, those
+        of its first 8 samples: sizes that differ among them are None. Of remote shards
+        only headers are fetched. Computed at the first access. With `select_fields`,
+        the selected fields; they are stored fields, before `map` and `decode`.
 
         Raises
         ------

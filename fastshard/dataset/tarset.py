@@ -28,7 +28,7 @@ from fastshard.formats.tar import (
     open_remote_tar,
 )
 from fastshard.index.dataset_lookup import DatasetIndexView
-from fastshard.index.sidecar import peek_counts, peek_fields
+from fastshard.index.sidecar import MAX_COUNTED, peek_counts, peek_fields
 from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import (
@@ -288,7 +288,7 @@ class TarSet(ShardSet):
 
     def field_names(self) -> list[str]:
         for k in range(len(self)):
-            fields = self.samples(k).grouping.field_counts()
+            fields = self.samples(k).grouping.field_counts(MAX_COUNTED)
             if fields:
                 return list(fields)
         return []

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
+    "MAX_COUNTED",
     "find_index",
     "infer_format",
     "parse_json_sidecar",
@@ -34,6 +35,9 @@ FORMATS = {  # file suffix by format
     "tar.idx": ".tar.idx",
 }
 SEARCHED = "fsi", "json"  # formats to look for; the others lack names or sizes
+
+MAX_COUNTED = 100_000  # members whose fields are listed
+MAX_COPIED = 16 << 20  # bytes of an index that is not mapped, for it may shrink
 
 
 def sidecar_path(shard: str, format: str, folder: str | None = None) -> str:  # noqa: A002
@@ -223,7 +227,7 @@ def peek_fields(
     lower: bool,
     fingerprint: bytes | None = None,
 ) -> list[str]:
-    """Return the fields of a shard's samples, from its ``.fsi``.
+    """Return the fields of a shard's first samples, from its ``.fsi``.
 
     Empty if there is no fresh one; see `peek_counts`.
 
@@ -250,7 +254,8 @@ def peek_fields(
     from fastshard.index.binary import read_binary
     from fastshard.index.freshness import identify_file, is_same_file
 
-    index = read_binary(path)
+    copied = os.path.getsize(path) <= MAX_COPIED
+    index = read_binary(path, copied=copied)
     header = index.header
     if header.shard_bytes != status.st_size or header.last_dot != last_dot:
         return []
@@ -259,7 +264,7 @@ def peek_fields(
     ):
         return []
     grouping = index.contents(last_dot, lower).grouping
-    return [] if grouping is None else list(grouping.field_counts())
+    return [] if grouping is None else list(grouping.field_counts(MAX_COUNTED))
 
 
 def save_index(

@@ -434,13 +434,19 @@ cdef class Grouping:
         """Return the number of samples."""
         return self.get_groups().count
 
-    def field_counts(self):
-        """Return the number of members of each field, in order of first appearance."""
+    def field_counts(self, uint32_t limit=0xFFFFFFFF):
+        """Return the number of members of each field, in order of first appearance.
+
+        Parameters
+        ----------
+        limit : int
+            Members of samples to count, from the first on.
+        """
         cdef groups_t *groups = self.get_groups()
         cdef uint32_t i
         self.check_all()
         counts = {}
-        for i in range(groups.grouped):
+        for i in range(min(<uint32_t> groups.grouped, limit)):
             field = self.field(member_at(groups, i))
             counts[field] = counts.get(field, 0) + 1
         return counts

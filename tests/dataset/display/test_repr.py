@@ -157,7 +157,7 @@ def test_places_and_orders_differ(folder, tmp_path):
         ds.shuffle(1)[:9],
         ds.split_by_rank(0, 2),
         ds.split_by_rank(0, 2, drop_last=True),
-        ds.split_by_rank(0, 2, drop_last="pad"),
+        ds.split_by_rank(0, 2, drop_last=False),
         ds.split_by_rank(1, 2),
         *ds.split([0.5, 0.5]),
         ds.resume(ds.state_dict(3)),
