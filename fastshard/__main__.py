@@ -2,7 +2,7 @@
 
 import sys
 
-from fastshard.cli.parser import main
+from fastshard.cli.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -35,6 +35,7 @@ MOVED = {
     "fastshard.batches": "fastshard.dataset.iteration",
     "fastshard.bulk": "fastshard.dataset.dataset",
     "fastshard.build": "fastshard.dataset.build_index",
+    "fastshard.cli.parser": "fastshard.cli.entry",  # scripts of older installations
     "fastshard.collation": "fastshard.dataset.batch",
     "fastshard.columnar.arrays": "fastshard.columnar.read.reader",
     "fastshard.columnar.dataset": "fastshard.columnar.shardset",

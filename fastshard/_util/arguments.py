@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ exit status:
   0 done; 1 a fault in the data, or a file that cannot be read or written;
   2 wrong usage"""
 MIN_SIMILARITY = 0.6  # the default of difflib.get_close_matches
+SHORT = 3  # characters
 
 Examples = Sequence[tuple[str, str]]
 
@@ -39,6 +40,8 @@ class Parser(argparse.ArgumentParser):
         What a command line does, and the command line.
     root : Parser, optional
         The program's parser, of which this is a command's.
+    synonyms : Mapping of str to str
+        Of the program's parser: commands by the words of other programs.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Parser(argparse.ArgumentParser):
         *args: Any,
         examples: Examples = (),
         root: Parser | None = None,
+        synonyms: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -53,6 +57,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **options)
         self.examples = examples
         self.root = root or self
+        self.synonyms = synonyms or {}
         self.commands: Any = None
         self.given: Sequence[str] = ()
         self._positionals.title = "arguments"
@@ -163,8 +168,11 @@ class Parser(argparse.ArgumentParser):
         if choices is None or value in choices:
             return
         similar = _nearest(str(value), map(str, choices))
+        is_command = self.commands is not None and action is self.commands
+        if is_command and self.root.synonyms.get(value) in choices:
+            similar = self.root.synonyms[value]
         hint = "" if similar is None else f"; did you mean {similar}?"
-        if self.commands is not None and action is self.commands:
+        if is_command:
             listed = hint or f"; commands: {', '.join(choices)}"
             raise argparse.ArgumentError(None, f"unknown command {value!r}{listed}")
         expected = ", ".join(map(str, choices))
@@ -176,7 +184,8 @@ class Parser(argparse.ArgumentParser):
 def _nearest(name: str, names: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # takes 5 ms to import
 
-    found = get_close_matches(name, list(names), 1, MIN_SIMILARITY)
+    cutoff = 0.5 if len(name) <= SHORT else MIN_SIMILARITY  # sl: ls
+    found = get_close_matches(name, list(names), 1, cutoff)
     return found[0] if found else None
 
 

@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Literal, Protocol, TextIO, TypeAlias
 
@@ -19,6 +19,7 @@ __all__ = [
     "Color",
     "Painted",
     "UsageError",
+    "describe_error",
     "escape_line",
     "escape_name",
     "escape_unencodable",
@@ -27,6 +28,7 @@ __all__ = [
     "join_names",
     "output_options",
     "paint",
+    "print_error",
     "write_fault",
     "write_line",
     "write_lines",
@@ -223,6 +225,29 @@ def write_fault(fault: PrintableFault, as_json: bool) -> None:
 
 def _escape_column(column: object) -> str:
     return escape_line(str(column))
+
+
+def print_error(message: object, *, is_warning: bool = False) -> None:
+    """Print an error or a warning on stderr, if that can be written."""
+    with suppress(OSError):
+        if sys.stderr is None:
+            return
+        name = paint("fastshard:", "error", sys.stderr)
+        kind = paint(" warning:", "warning", sys.stderr) if is_warning else ""
+        if isinstance(message, OSError):
+            message = describe_error(message)
+        write_line(name, kind, f" {message}", file=sys.stderr, sep="")
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error; of the system's, without its number."""
+    if not isinstance(error, OSError) or type(error).__module__ != "builtins":
+        return str(error)
+    if error.strerror is None:
+        return str(error)
+    if error.filename is None:
+        return error.strerror
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def _has(encoding: str, character: str) -> bool:

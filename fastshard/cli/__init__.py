@@ -1,3 +1,3 @@
 """Command line."""
 
-from fastshard.cli.parser import main as main
+from fastshard.cli.entry import main as main

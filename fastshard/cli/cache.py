@@ -8,14 +8,13 @@ import time
 
 from fastshard._util.arguments import Parser
 from fastshard._util.progress import byte_bar
-from fastshard._util.terminal import UsageError, write_line, write_note
+from fastshard._util.terminal import UsageError, print_error, write_line, write_note
 from fastshard.cli.common import (
     Commands,
     add_remote,
     find_shards,
     get_settings,
     parse_sources,
-    print_error,
 )
 from fastshard.errors import FastshardError
 from fastshard.remote.file import cache_key, default_cache_dir

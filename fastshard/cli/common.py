@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TextIO, TypeAlias
 
 from fastshard._util.arguments import Parser
@@ -15,10 +14,10 @@ from fastshard._util.progress import BAR_DELAY, byte_bar, make_bar
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import (
     UsageError,
+    describe_error,
     escape_line,
     is_quiet,
-    paint,
-    write_line,
+    print_error,
 )
 from fastshard.dataset.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
@@ -33,14 +32,12 @@ __all__ = [
     "ShardProgress",
     "add_remote",
     "add_sources",
-    "describe_error",
     "find_dataset",
     "find_shards",
     "get_remote_options",
     "get_settings",
     "open_each",
     "parse_sources",
-    "print_error",
     "short_warnings",
 ]
 
@@ -58,29 +55,6 @@ def parse_size_argument(text: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def print_error(message: object, *, is_warning: bool = False) -> None:
-    """Print an error or a warning on stderr, if that can be written."""
-    with suppress(OSError):
-        if sys.stderr is None:
-            return
-        name = paint("fastshard:", "error", sys.stderr)
-        kind = paint(" warning:", "warning", sys.stderr) if is_warning else ""
-        if isinstance(message, OSError):
-            message = describe_error(message)
-        write_line(name, kind, f" {message}", file=sys.stderr, sep="")
-
-
-def describe_error(error: Exception) -> str:
-    """Return the message of an error; of the system's, without its number."""
-    if not isinstance(error, OSError) or type(error).__module__ != "builtins":
-        return str(error)
-    if error.strerror is None:
-        return str(error)
-    if error.filename is None:
-        return error.strerror
-    return f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def add_sources(parser: Parser) -> None:

@@ -7,13 +7,17 @@ import json
 import os
 
 from fastshard._util.arguments import parse_positive
-from fastshard._util.terminal import UsageError, write_line, write_note
+from fastshard._util.terminal import (
+    UsageError,
+    describe_error,
+    print_error,
+    write_line,
+    write_note,
+)
 from fastshard.cli.common import (
     Commands,
     add_sources,
-    describe_error,
     get_remote_options,
-    print_error,
 )
 
 __all__ = ["add_index"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fastshard._util.terminal import (
     escape_name,
     paint,
+    print_error,
     write_line,
     write_lines,
     write_output,
@@ -23,7 +24,6 @@ from fastshard.cli.common import (
     get_settings,
     open_each,
     parse_sources,
-    print_error,
 )
 from fastshard.formats.tar import TarShard
 from fastshard.remote.urls import redact

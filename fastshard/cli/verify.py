@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastshard._util.terminal import paint, write_fault, write_note
+from fastshard._util.terminal import paint, print_error, write_fault, write_note
 from fastshard.cli.common import (
     Commands,
     ShardProgress,
@@ -16,7 +16,6 @@ from fastshard.cli.common import (
     find_shards,
     get_settings,
     parse_sources,
-    print_error,
 )
 from fastshard.errors import FastshardError
 from fastshard.remote.file import try_open_remote

@@ -248,6 +248,17 @@ def test_the_installed_command_is_the_same(shard_path, members, capsys):
     assert capsys.readouterr().out.splitlines() == list(members)
 
 
+def test_interrupting_imports_ends_with_130(monkeypatch):
+    class Interrupted:
+        def find_spec(self, name, *args):
+            if name == "fastshard.cli.program":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "fastshard.cli.program", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert main(["ls", "x.tar"]) == 130
+
+
 def test_interrupting_ends_with_130(shard_path, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fastshard.cli.parser import main
+from fastshard.cli.entry import main
 from support.marks import needs, not_sanitized
 from support.processes import Terminal
 

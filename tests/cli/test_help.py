@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard.cli.parser import main, make_parser
+from fastshard.cli.entry import main
+from fastshard.cli.program import make_parser
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized
 from support.paths import TREE
@@ -138,6 +139,10 @@ def test_help_is_a_command_too(call):
     [
         ("verfy data", "fastshard: unknown command 'verfy'; did you mean verify?"),
         ("list data", "fastshard: unknown command 'list'; did you mean ls?"),
+        ("sl data", "fastshard: unknown command 'sl'; did you mean ls?"),
+        ("check data", "unknown command 'check'; did you mean verify?"),
+        ("cache rm", "fastshard cache: unknown command 'rm'; did you mean clear?"),
+        ("rm data", "fastshard: unknown command 'rm'; commands: ls, cat,"),
         ("cache lss", "fastshard cache: unknown command 'lss'; did you mean ls?"),
         ("frobnicate", "fastshard: unknown command 'frobnicate'; commands: ls, cat,"),
         ("ls --lnog data", "fastshard ls: unknown option --lnog; did you mean --long?"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fastshard._util.terminal import has_color, output_options, paint, write_line
-from fastshard.cli.parser import main
+from fastshard.cli.entry import main
 from fastshard.columnar import ShardedDatasetWriter
 from support.marks import not_sanitized
 from support.paths import TREE

@@ -22,7 +22,7 @@ AT_ONCE = """
 import sys
 from fastshard._util import progress
 progress.BAR_DELAY = 0
-from fastshard.cli.parser import main
+from fastshard.cli.entry import main
 sys.exit(main())
 """
 IMPATIENT = [sys.executable, "-c", AT_ONCE]

@@ -1,29 +1,22 @@
-"""Parser and entry point of the command line.
-
-Data goes to stdout, messages to stderr. See `STATUS` for the exit status.
-"""
+"""The program's parser: its commands, help and completion."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from fastshard._util.arguments import Parser
 from fastshard._util.terminal import (
     Color,
-    UsageError,
     output_options,
     write_line,
-    write_output,
 )
 from fastshard.cli.cache import add_cache
 from fastshard.cli.common import (
     Commands,
-    print_error,
     short_warnings,
 )
 from fastshard.cli.completion import SHELLS, ShowCompletion
@@ -31,13 +24,24 @@ from fastshard.cli.index import add_index
 from fastshard.cli.ls import add_cat, add_ls
 from fastshard.cli.stat import add_stat
 from fastshard.cli.verify import add_verify
-from fastshard.errors import FastshardError
 from fastshard.formats.registry import formats
 
-__all__ = ["main", "make_parser"]
+__all__ = ["make_parser", "run_command"]
 
-INTERRUPTED = 128 + 2  # as shells report SIGINT
-OUTPUT_CLOSED = 128 + 13  # as shells report SIGPIPE
+SYNONYMS = {  # words of other programs
+    "check": "verify",
+    "count": "stat",
+    "delete": "clear",
+    "download": "warm",
+    "find": "query",
+    "info": "stat",
+    "list": "ls",
+    "remove": "clear",
+    "rm": "clear",
+    "select": "query",
+    "show": "cat",
+    "validate": "verify",
+}
 EPILOG = """\
 start here:
   fastshard demo
@@ -123,6 +127,7 @@ def make_parser() -> Parser:
         usage="fastshard [--help] COMMAND ...",
         description="Read sharded datasets at memory speed.",
         epilog=EPILOG,
+        synonyms=SYNONYMS,
     )
     parser.add_argument(
         "--version", action=ShowVersion, nargs=0, help="show the version and exit"
@@ -148,6 +153,7 @@ def make_parser() -> Parser:
 
 
 def run_command(argv: Sequence[str] | None) -> int:
+    """Parse arguments, run the command, and return its exit status."""
     parser = make_parser()
     args = parser.parse_args(argv)
     if not hasattr(args, "run"):  # no command: help, but not success for a script
@@ -161,46 +167,3 @@ def run_command(argv: Sequence[str] | None) -> int:
     with output_options(color=color, quiet=quiet), short_warnings():
         status: int = args.run(args)
     return status
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, and return its exit status."""
-    try:
-        try:
-            status = run_command(argv)
-        except SystemExit:  # of --help, --version, wrong usage
-            flush_output()
-            raise
-        flush_output()
-    except BrokenPipeError:
-        discard(sys.stdout)
-        return OUTPUT_CLOSED
-    except UsageError as error:
-        print_error(error)
-        return 2
-    except (FastshardError, OSError) as error:
-        discard(sys.stdout)
-        print_error(error)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    finally:
-        discard(sys.stderr)
-    return status
-
-
-def flush_output() -> None:
-    """Write what stdout buffers, so that an error of the disk is reported."""
-    if sys.stdout is not None:  # nothing was written, or that has raised
-        write_output(flush=True)
-
-
-def discard(file: TextIO | None) -> None:
-    """Let no later flush of a failed file raise."""
-    if file is None:
-        return
-    try:
-        file.flush()
-    except OSError:
-        with open(os.devnull, "wb") as null:
-            os.dup2(null.fileno(), file.fileno())
