@@ -28,6 +28,14 @@ MAX_LENGTH = 256  # characters of a compared name
 MAX_SUGGESTIONS = 3
 MIN_SIMILARITY = 0.75  # the cutoff of difflib.get_close_matches
 FIELD_SIMILARITY = 0.7  # tells png from jpg
+# Fields by names that columns have elsewhere, and by image specs of webdataset.
+IMAGES = "jpg", "jpeg", "png", "webp"
+MEANT = {
+    **dict.fromkeys(("image", "img", "pil", "rgb", "rgb8"), IMAGES),
+    **dict.fromkeys(("torch", "torchrgb", "torchrgb8"), IMAGES),
+    **dict.fromkeys(("label", "labels", "target"), ("cls",)),
+    **dict.fromkeys(("text", "caption"), ("txt",)),
+}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -116,8 +124,9 @@ def near_fields(field: str, fields: Sequence[str]) -> tuple[str, ...]:
     for spelling in (wanted, wanted.rpartition(".")[2]):
         if spelling in by_case:
             return (by_case[spelling],)
-    near = get_close_matches(wanted, by_case, 1, FIELD_SIMILARITY)
-    return tuple(by_case[name] for name in near)
+    meant = [name for name in MEANT.get(wanted, ()) if name in by_case]
+    near = meant or get_close_matches(wanted, by_case, 1, FIELD_SIMILARITY)
+    return tuple(by_case[name] for name in near[:1])
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:

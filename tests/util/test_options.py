@@ -404,3 +404,24 @@ def test_a_metadata_key_that_is_missing(tmp_path):
                 ds.filter(fn)
         with pytest.raises(KeyError, match=r"info\['metadata'\]\['h'\]"):
             ds.filter(lambda key, sizes, info: info["h"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [
+        ("pil", "png"),
+        ("image", "png"),
+        ("label", "cls"),
+        ("text", "txt"),
+        ("audio", ""),
+    ],
+)
+def test_names_that_other_libraries_use_suggest_a_field(tmp_path, asked, near):
+    path = tmp_path / "s.tar"
+    with fastshard.ShardWriter(path) as writer:
+        writer.write({"__key__": "a", "png": b"", "cls": 1, "txt": "x"})
+    sample = fastshard.open(path)[0]
+    with pytest.raises(fastshard.FieldNotFoundError) as caught:
+        sample.decode(asked)
+    assert ("did you mean" in str(caught.value)) == bool(near)
+    assert f"did you mean {near!r}?" in str(caught.value) or not near
