@@ -508,6 +508,9 @@ class Concat(CombinedDataset[T_co]):
             return self.get_many([self.keys().index(key)])[0]
         return super().__getitem__(key)
 
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self.keys()
+
     def keys(self) -> ConcatKeys:
         """Return the samples' keys.
 

@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 MAX_PARTS = 8  # datasets of a combination shown
+MAX_TEXT = 2000  # characters of one of them
 MAX_LISTED = 3  # shards named one by one
 MAX_NAME = 60  # characters of a function's name
 DIGEST = 8  # hexadecimal digits of a selection or a list of paths
@@ -165,11 +166,22 @@ def describe_parts(datasets: Sequence[object]) -> str:
     """Return the texts of the datasets that another one is made of."""
     texts = [repr(dataset) for dataset in datasets]
     if len(texts) <= MAX_PARTS:
-        return ", ".join(texts)
-    digest = blake2b("\n".join(texts).encode("utf-8", "replace"), digest_size=4)
+        return ", ".join(map(_cut, texts))
     more = len(texts) - MAX_PARTS // 2
-    shown = texts[: MAX_PARTS // 2]
-    return ", ".join([*shown, f"... {more:,} more ({digest.hexdigest()})"])
+    shown = map(_cut, texts[: MAX_PARTS // 2])
+    return ", ".join([*shown, f"... {more:,} more ({_digest(texts)})"])
+
+
+def _cut(text: str) -> str:
+    """Cut the text of a deep combination; a digest stands for the rest."""
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[: MAX_TEXT // 2]}... ({_digest([text])})"
+
+
+def _digest(texts: Sequence[str]) -> str:
+    data = "\n".join(texts).encode("utf-8", "backslashreplace")
+    return blake2b(data, digest_size=DIGEST // 2).hexdigest()
 
 
 def describe_paths(paths: Sequence[str], root: str) -> str:
@@ -191,9 +203,7 @@ def describe_paths(paths: Sequence[str], root: str) -> str:
         ]
     pattern = _describe_names(names)
     if pattern is None:
-        text = "\n".join(names).encode("utf-8", "surrogateescape")
-        digest = blake2b(text, digest_size=DIGEST // 2).hexdigest()
-        return escape_line(f"{shown or names[0]} ({digest})")
+        return escape_line(f"{shown or names[0]} ({_digest(names)})")
     if not shown or os.path.isabs(pattern) or is_remote(pattern):
         return escape_line(pattern)
     return escape_line(shown.rstrip(slash) + slash + pattern)

@@ -119,6 +119,8 @@ def test_keys_find_samples_of_all_parts(parts, tmp_path):
     assert keys.index("000003", 50) == 101
     assert "own" in keys
     assert 7 not in keys
+    assert "own" in both
+    assert "none" not in both
     reversed_ = both[::-1]
     assert reversed_.keys().find("000003") == [0, 98]
     assert reversed_["own"].key == "own"

@@ -3,11 +3,13 @@
 import functools
 import os
 import pickle
+import random
 import re
 import shutil
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -231,6 +233,31 @@ def test_a_repr_is_one_printable_line(tmp_path):
         assert text.isprintable(), text
 
 
+def test_damaged_indexes_are_shown_as_none_or_as_they_were(folder):
+    rng = random.Random(0)
+    fastshard.build_index(folder)
+    whole = repr(fastshard.open(folder))
+    assert "25 samples in 3 shards" in whole
+    for path in (folder / "dataset.fsi", folder / "n-000.fsi"):
+        data = path.read_bytes()
+        for _ in range(100):
+            damaged = bytearray(data)
+            damaged[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            path.write_bytes(
+                damaged[: rng.choice([len(data), rng.randrange(len(data))])]
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", fastshard.StaleIndexWarning)
+                shown = repr(fastshard.open(folder))
+            assert shown in (
+                whole,
+                whole.replace("25 samples in ", ""),
+                whole.replace(" txt, npy, cls;", ""),
+                whole.replace(" txt, npy, cls;", "").replace("25 samples in ", ""),
+            )
+        path.unlink()
+
+
 def test_a_repr_never_raises(folder):
     ds = fastshard.open(folder)
     many = [ds, ds + ds, fastshard.mix([ds, ds[:3]]), fastshard.zip_by_key(ds, ds)]
@@ -325,6 +352,11 @@ def test_combinations_show_their_parts(folder):
     assert repr(mixed) == f"Mix({part}, {part}; seed 5 weights [1.0, 2.0] stop all)"
     assert repr(fastshard.zip_by_key(ds, ds)[:3]) == f"Zip({part}, {part}; [:3])"
     assert len(repr(sum([ds] * 1000))) < 10 * len(part)
+    deep, other = ds, ds[:3]
+    for _ in range(9):
+        deep, other = fastshard.mix([deep, deep]), fastshard.mix([other, other])
+    assert len(repr(deep)) < 5000
+    assert repr(deep) != repr(other)
     assert repr(sum([ds] * 9)) != repr(sum([*[ds] * 8, ds[:3]]))
 
 
