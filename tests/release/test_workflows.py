@@ -1,10 +1,13 @@
 """Workflows refer to what exists, by pinned actions and with few permissions."""
 
+import os
 import re
+import subprocess
 import tomllib
 
 import pytest
 
+from support.marks import needs
 from support.paths import TREE
 
 yaml = pytest.importorskip("yaml")
@@ -78,6 +81,23 @@ def test_only_a_tag_publishes_after_all_wheels_and_the_sdist():
     assert "startsWith(github.ref, 'refs/tags/v')" in publish["if"]
     assert set(publish["needs"]) == {"wheels", "sdist"}
     assert publish["environment"] == "pypi"
+
+
+@pytest.mark.parametrize(
+    ("tag", "code"), [("v0.1.0", 0), ("v0.1", 1), ("v0.1.1", 1), ("v0.1.0rc1", 1)]
+)
+def test_files_of_another_version_are_not_published(tmp_path, tag, code):
+    steps = jobs(FOLDER / "wheels.yml")["publish"]["steps"]
+    (script,) = [step["run"] for step in steps if "run" in step]
+    (tmp_path / "dist").mkdir()
+    for name in ("fastshard-0.1.0.tar.gz", "fastshard-0.1.0-cp313-cp313-any.whl"):
+        (tmp_path / "dist" / name).touch()
+    done = subprocess.run(
+        [needs("bash"), "-e", "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"GITHUB_REF_NAME": tag},
+    )
+    assert done.returncode == code
 
 
 @pytest.mark.parametrize("name", ["test", "wheels"])
