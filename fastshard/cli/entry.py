@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(error)
         return 1
     except KeyboardInterrupt:
+        if sys.stdout is sys.__stdout__:
+            redirect(sys.stdout)  # a flush would wait for a reader that has stopped
         return INTERRUPTED
     finally:
         discard(sys.stderr)
@@ -61,5 +63,11 @@ def discard(file: TextIO | None) -> None:
     try:
         file.flush()
     except OSError:
+        redirect(file)
+
+
+def redirect(file: TextIO | None) -> None:
+    """Send what a file buffers, and will write, to nowhere."""
+    if file is not None:
         with open(os.devnull, "wb") as null:
             os.dup2(null.fileno(), file.fileno())

@@ -108,14 +108,14 @@ def test_several_urls_are_counted_one_is_in_bytes(work):
         assert re.search(r"t-0\.tar: .*B/s", text)
 
 
-@pytest.mark.parametrize("args", ["stat data", "index data", "verify columns", "demo"])
+@pytest.mark.parametrize("args", ["stat data", "index data", "verify columns"])
 def test_quiet_shows_no_bar(work, args):
     text = run_in_terminal([*IMPATIENT, *args.split(), "-q"], EACH_UPDATE)[1]
     assert "%" not in text
     assert "it/s" not in text
 
 
-@pytest.mark.parametrize("args", ["stat data", "index data", "verify columns", "demo"])
+@pytest.mark.parametrize("args", ["stat data", "index data", "verify columns"])
 def test_no_bar_shows_in_a_pipe(work, args):
     env = {**os.environ, **EACH_UPDATE}
     done = subprocess.run([*IMPATIENT, *args.split()], capture_output=True, env=env)

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import fastshard
 from support.paths import TESTS
 
@@ -55,7 +57,7 @@ class Terminal:
     """
 
     def __init__(self, args, env=None, cwd=None):
-        import pty  # POSIX only, as the two below
+        pty = pytest.importorskip("pty")  # POSIX only, as the two below
         import termios
         from fcntl import ioctl
 
