@@ -15,6 +15,7 @@ from fastshard._util.terminal import Painted, UsageError, write_line
 __all__ = ["SHELLS", "ShowCompletion", "make_script"]
 
 SHELLS = ("bash", "zsh", "fish")
+INSTALL = "pip install 'shtab>=1.13'"
 FILES = {"SOURCE", "FILE"}  # placeholders of arguments that are paths
 FOLDERS = {"DIR", "ROOT"}
 DETAILS = r"[;:]| \("  # end of the part of a help that a menu has room for
@@ -35,14 +36,14 @@ def make_script(parser: Parser, shell: str) -> str:
     Raises
     ------
     UsageError
-        shtab is not installed.
+        shtab is not installed, or does not know the shell.
     """
     try:
         import shtab
     except ImportError:
-        raise UsageError(
-            "--completion needs shtab: pip install 'fastshard[completion]'"
-        ) from None
+        raise UsageError(f"--completion needs shtab: {INSTALL}") from None
+    if shell not in shtab.SUPPORTED_SHELLS:
+        raise UsageError(f"--completion {shell} needs a newer shtab: {INSTALL}")
     for each in parser.walk():
         if each.commands is not None:
             for listed in each.commands._choices_actions:

@@ -10,7 +10,7 @@ from support.marks import needs, not_sanitized
 from support.processes import Terminal
 
 pytestmark = not_sanitized
-pytest.importorskip("shtab")
+shtab = pytest.importorskip("shtab")
 
 # A line, and the word that completes its last one.
 COMPLETED = [
@@ -128,12 +128,18 @@ def test_zsh_completes_at_its_prompt(folder):
         assert found.rstrip(" /") == whole, line
 
 
-def test_without_shtab_the_extra_is_named(monkeypatch, capsys):
+def test_without_shtab_its_installation_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["--completion", "bash"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "pip install 'fastshard[completion]'" in err
+    assert "pip install 'shtab>=1.13'" in err
+
+
+def test_a_shtab_without_fish_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(shtab, "SUPPORTED_SHELLS", ["bash", "zsh", "tcsh"])
+    assert main(["--completion", "fish"]) == 2
+    assert "newer shtab: pip install" in capsys.readouterr().err
 
 
 def test_other_shells_are_wrong_usage(capsys):
