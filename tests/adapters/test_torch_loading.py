@@ -128,7 +128,7 @@ def test_a_stateful_loader_resumes_at_its_state(run, workers):
     run(
         """
 from torchdata.stateful_dataloader import StatefulDataLoader
-part = ds.shuffle(7).split_by_rank(1, 2)
+part = ds.shuffle(7).split_by_rank(1, 2, drop_last=False)
 workers = int(args[0])
 
 def loader(kind):

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from fastshard.errors import (
     FormatError,
     StateError,
 )
-from support.paths import README
 
 COUNT = 230
 
@@ -200,21 +198,3 @@ def test_samples_equal_those_of_the_reader(ds, root):
     with ShardedDatasetReader(root) as reader:
         for i, arrays in enumerate(reader.samples):
             assert list(arrays) == list(ds[i])
-
-
-@pytest.mark.skipif(not README.exists(), reason="no source tree")
-def test_the_example_in_the_readme(tmp_path, monkeypatch):
-    text = README.read_text().partition("\n## Columnar datasets\n")[2]
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:1]
-    code = code.replace("reader.samples[7]", "reader.samples[0]").replace(
-        "ds[7]", "ds[0]"
-    )
-    monkeypatch.chdir(tmp_path)
-    found = {"np": np, "fastshard": fastshard}
-    exec(compile(code, "README.md", "exec"), found)
-    assert found["ids"] == [found["sample_id"]]
-    assert found["arrays"]["target"].tolist() == [1] * 50
-    assert found["metadata"] == {"length": 100}
-    assert found["batch"]["__key__"] == found["ids"]
-    found["reader"].close()
-    found["ds"].close()
