@@ -201,9 +201,11 @@ class MemberNotFoundError(FastshardError, KeyError):
         self._near = names
 
     def __str__(self) -> str:  # that of KeyError is only the repr of args
-        hint = HABITS.get(self.name, "") if self.kind == "field" else ""
-        if not hint and self.near:
+        hint = ""
+        if self.near:
             hint = f"; did you mean {' or '.join(map(repr, self.near))}?"
+        if self.kind == "field":
+            hint += HABITS.get(self.name, "")
         return escape_line(f"no {self.kind} {self.name!r} in {self.where}{hint}")
 
     def __reduce__(self) -> tuple[Any, ...]:
