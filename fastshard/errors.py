@@ -205,7 +205,8 @@ class MemberNotFoundError(FastshardError, KeyError):
         if self.near:
             hint = f"; did you mean {' or '.join(map(repr, self.near))}?"
         if self.kind == "field":
-            hint += HABITS.get(self.name, "")
+            habit = HABITS.get(self.name, "")
+            hint += habit.replace("; ", " ", 1) if hint else habit
         return escape_line(f"no {self.kind} {self.name!r} in {self.where}{hint}")
 
     def __reduce__(self) -> tuple[Any, ...]:
