@@ -106,10 +106,11 @@ def test_interrupts_at_every_call(tmp_path):
     """Interrupt the n-th call of a session, for n up to the last call."""
     acknowledged = {}
     interrupted = 0
+    gc.collect()
+    gc.freeze()  # what other tests have loaded need not be collected each time
     for n in thin(range(1, 5000, 13), 2):
-        root = (
-            tmp_path / f"data-{n // 130}"
-        )  # few sessions each: a session opens all shards
+        # Few sessions each: a session opens all shards.
+        root = tmp_path / f"data-{n // 130}"
         calls = 0
 
         def look(frame, event, _, n=n):
@@ -141,6 +142,7 @@ def test_interrupts_at_every_call(tmp_path):
             break
     else:
         pytest.fail("sessions have more calls than are tested")
+    gc.unfreeze()
     assert interrupted > (50 if LONG else 25)
     assert sum(map(len, acknowledged.values())) > 30
     for root, ids in acknowledged.items():

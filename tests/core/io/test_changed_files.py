@@ -25,7 +25,12 @@ def payload(i):
 @pytest.fixture
 def path(tmp_path):
     members = {f"{i:03d}.bin": payload(i) for i in range(COUNT)}
-    path = write_tar(tmp_path / "changing.tar", members)
+    data = write_tar(tmp_path / "changing.tar", members).read_bytes()
+    path = tmp_path / "changing.tar"
+    # By pages: a large folio of the page cache would reach beyond a truncation.
+    with path.open("wb", buffering=0) as file:
+        for at in range(0, len(data), 4096):
+            file.write(data[at : at + 4096])
     fastshard.build_index(path)
     return path
 

@@ -263,7 +263,7 @@ def test_closing_the_iterator_ends_its_thread(folders):
     it = iter(both)
     next(it)
     it.close()
-    assert len(os.listdir("/proc/self/task")) == before
+    assert len(os.listdir("/proc/self/task")) <= before  # others may have ended
     with pytest.raises(StopIteration):
         next(it)
     assert it.position == 1
