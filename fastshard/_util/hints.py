@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABCMeta
 from collections.abc import Iterable
 from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
 from fastshard._util.globs import natural_key
 
-__all__ = ["METHODS", "explain_option", "missing_name", "suggest_path"]
+__all__ = [
+    "METHODS",
+    "HintingType",
+    "MissingAttribute",
+    "explain_option",
+    "missing_name",
+    "suggest_path",
+]
 
 MAX_COMPARED = 2000  # names of a directory compared with a missing one
 MAX_SHOWN = 3
@@ -103,6 +112,36 @@ CALLS = {
     "ShardedDatasetReader": "fastshard.columnar.ShardedDatasetReader",
     "ShardedDatasetWriter": "fastshard.columnar.ShardedDatasetWriter",
 }
+
+
+class MissingAttribute:
+    """Attribute that another library's datasets have: absent here, with a hint.
+
+    A class with `__getattr__` would have slower access to all of its attributes.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> object:
+        message = (
+            f"{owner.__name__!r} object has no attribute {self.name!r}; "
+            f"use {METHODS[self.name]}"
+        )
+        raise AttributeError(message, name=self.name, obj=instance)
+
+
+class HintingType(ABCMeta):
+    """Type of classes with all `MissingAttribute`, which `dir` and `help` leave out."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], *args: Any) -> None:
+        super().__init__(name, bases, *args)
+        if not any(isinstance(base, HintingType) for base in bases):
+            for missing in METHODS:
+                setattr(cls, missing, MissingAttribute(missing))
+
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if name not in METHODS]
 
 
 def missing_name(name: str, module: ModuleType) -> AttributeError:

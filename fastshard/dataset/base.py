@@ -11,7 +11,7 @@ from warnings import warn
 
 from fastshard._core.dataset.shard import add_notes
 from fastshard._core.table.order import Order, Stride
-from fastshard._util.hints import METHODS
+from fastshard._util.hints import METHODS, HintingType
 from fastshard._util.options import check_option_names
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.batch import collate as collate_samples
@@ -71,7 +71,7 @@ SHUFFLE_NOTES = {  # arguments of webdataset, datasets and tf.data
 MAX_COUNT = 1 << 62  # ranks, or samples of a block
 
 
-class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
+class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
     """Base class of datasets: a sequence ordered by a `Plan`.
 
     Subclasses are immutable: methods that select, reorder or map return a new object.
@@ -141,14 +141,8 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co]):
     def __getitem__(self, key: Any) -> Any:
         """Return an item by position, or a dataset of several."""
 
-    if not TYPE_CHECKING:  # type checkers refuse the attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; name the method for those of other libraries."""
-            hint = f"; use {METHODS[name]}" if name in METHODS else ""
-            kind = type(self).__name__
-            message = f"{kind!r} object has no attribute {name!r}{hint}"
-            raise AttributeError(message, name=name, obj=self)
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in METHODS]
 
     def _is_counted(self) -> bool:
         """Return whether the number of items is known without opening shards."""

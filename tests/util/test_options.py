@@ -217,6 +217,8 @@ def test_attributes_of_other_datasets_name_ours(tar, name, words):
                 getattr(each, name)
             assert (caught.value.name, caught.value.obj) == (name, each)
             assert not hasattr(each, name)
+            assert name not in dir(each)
+            assert name not in dir(type(each))
 
 
 def test_methods_that_hints_name_exist():
