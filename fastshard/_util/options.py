@@ -202,7 +202,9 @@ def check_option_names(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         code = function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        valid = [*(name for name in names if name != "self"), *aliases]
+        valid = list(
+            dict.fromkeys(name for name in (*names, *aliases) if name != "self")
+        )
         positions = {name: i for i, name in enumerate(names[: code.co_argcount])}
 
         @wraps(function)

@@ -39,6 +39,13 @@ def test_max_mem_is_max_memory(tar):
         fastshard.open(tar, quux=1)
 
 
+def test_each_argument_is_listed_once(tmp_path):
+    with pytest.raises(TypeError, match="quux=: it takes append=") as caught:
+        fastshard.ShardWriter(tmp_path / "{}.tar", quux=1)
+    listed = re.findall(r"(\w+)=", str(caught.value).partition("takes")[2])
+    assert listed == sorted(set(listed)) != []
+
+
 def test_remote_options_are_accepted(tar):
     with fastshard.open(tar, timeout=3, connections=2) as ds:
         assert len(ds) == 2
