@@ -32,6 +32,15 @@ def test_the_command_states_the_version():
     assert fastshard.__version__ in done.stdout.split()
 
 
+def test_a_folder_of_the_package_s_name_does_not_hide_it(tmp_path):
+    (tmp_path / "fastshard").mkdir()  # as a clone is, in the directory that holds it
+    code = "import fastshard; print(fastshard.open.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == "open\n", done.stderr
+
+
 def test_every_extra_that_an_extra_takes_exists():
     extras = PYPROJECT["project"]["optional-dependencies"]
     for name, requirements in extras.items():
