@@ -169,8 +169,9 @@ class Parser(argparse.ArgumentParser):
             return
         similar = _nearest(str(value), map(str, choices))
         is_command = self.commands is not None and action is self.commands
-        if is_command and self.root.synonyms.get(value) in choices:
-            similar = self.root.synonyms[value]
+        synonym = self.root.synonyms.get(value) if is_command else None
+        if synonym in choices or (synonym and self.has_option(synonym)):
+            similar = synonym
         hint = "" if similar is None else f"; did you mean {similar}?"
         if is_command:
             listed = hint or f"; commands: {', '.join(choices)}"

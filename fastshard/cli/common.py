@@ -22,6 +22,7 @@ from fastshard._util.terminal import (
 from fastshard.dataset.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder
+from fastshard.formats.foreign import describe_file
 from fastshard.formats.registry import Format, find_format
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
@@ -132,9 +133,11 @@ def find_shards(
 ) -> list[str]:
     """Return the shards of some sources, in order.
 
-    An explicit file is a shard with any suffix; opening it reports what it is.
+    An explicit file is a shard with any suffix; opening it reports what it is. Indexes
+    beside shards, as a shell's ``data/*`` gives them, are left out.
     """
     found: list[str] = []
+    indexes: list[str] = []
     for source in sources:
         if source.kind == "url":
             found += list_shards(source, remote=remote).paths
@@ -142,10 +145,14 @@ def find_shards(
         path = str(source.parts[0])
         pattern = any(c in path for c in "*?[{") or "::" in path
         is_file = source.kind == "path" and (os.path.exists(path) or not pattern)
-        if is_file and not path.endswith(".json"):
+        if is_file and path.endswith(".fsi"):
+            indexes.append(path)
+        elif is_file and not path.endswith(".json"):
             found.append(path)
         else:
             found += list_shards(source).paths
+    if indexes and not found:
+        raise FastshardError(describe_file(indexes[0]))
     return found
 
 

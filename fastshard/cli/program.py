@@ -41,6 +41,7 @@ SYNONYMS = {  # words of other programs
     "select": "query",
     "show": "cat",
     "validate": "verify",
+    "version": "--version",
 }
 EPILOG = """\
 start here:

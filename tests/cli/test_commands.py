@@ -50,6 +50,17 @@ def test_ls_json_is_one_object_a_line(shard_path, members):
     }
 
 
+@pytest.mark.parametrize("command", ["ls", "stat", "verify"])
+def test_indexes_among_shards_are_left_out(shard_path, command, tmp_path):
+    index = fastshard.open_shard(shard_path).save_index()
+    done = run(command, index, shard_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines(done) == lines(run(command, shard_path))
+    alone = run(command, index)
+    assert alone.returncode == 1
+    assert b"is not a shard (.tar) but an index: open the shards" in alone.stderr
+
+
 def test_ls_continues_after_a_broken_shard(shard_path, members, tmp_path):
     bad = tmp_path / "bad.tar"
     bad.write_bytes(b"x" * 1000)

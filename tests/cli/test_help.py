@@ -141,6 +141,8 @@ def test_help_is_a_command_too(call):
         ("list data", "fastshard: unknown command 'list'; did you mean ls?"),
         ("sl data", "fastshard: unknown command 'sl'; did you mean ls?"),
         ("check data", "unknown command 'check'; did you mean verify?"),
+        ("version", "unknown command 'version'; did you mean --version?"),
+        ("cache version", "fastshard cache: unknown command 'version'; commands: ls,"),
         ("cache rm", "fastshard cache: unknown command 'rm'; did you mean clear?"),
         ("rm data", "fastshard: unknown command 'rm'; commands: ls, cat,"),
         ("cache lss", "fastshard cache: unknown command 'lss'; did you mean ls?"),
