@@ -63,8 +63,20 @@ def encode(field: str, value: object) -> Payload:
     encoder, accepted = ENCODERS.get(suffix, (encode_text, "str"))
     payload = encoder(value, suffix)
     if payload is None:
-        payload = view_buffer(value, accepted)
+        try:
+            payload = view_buffer(value, accepted)
+        except TypeError as error:
+            raise TypeError(f"{error}{advise(field, suffix, value)}") from None
     return payload
+
+
+def advise(field: str, suffix: str, value: object) -> str:
+    """Return which field stores a value, for the error of one that does not."""
+    kind = type(value).__name__
+    if suffix in ENCODERS and not (ENCODERS[suffix][0] is encode_int and kind in WHERE):
+        return ""
+    name = WHERE.get(kind)
+    return f"; a field {name!r} or '{field}.{name}' stores it" if name else ""
 
 
 def view_buffer(value: object, accepted: str) -> memoryview:
@@ -224,6 +236,15 @@ def import_library(module: str, name: str, extra: str) -> Any:
 def accept_bytes_only(value: object, suffix: str) -> Payload | None:
     return None
 
+
+WHERE = {  # a field for values of common types
+    "int": "cls",
+    "int64": "cls",
+    "float": "json",
+    "dict": "json",
+    "list": "json",
+    "ndarray": "npy",
+}
 
 Encoder = Callable[[object, str], "Payload | None"]
 

@@ -136,6 +136,10 @@ def test_names_between_underscores_are_ignored(one):
     ("field", "value", "error", "match"),
     [
         ("bin", 5, TypeError, "str, or bytes, got int"),
+        ("label", 5, TypeError, "int; a field 'cls' or 'label.cls' stores it$"),
+        ("image", np.zeros((3, 3)), TypeError, "'npy' or 'image.npy' stores it$"),
+        ("cls", 5.5, TypeError, "float; a field 'json' or 'cls.json' stores it$"),
+        ("txt", 5, TypeError, "expected str, or bytes, got int$"),
         ("bin", None, TypeError, "got NoneType"),
         ("bin", {"a": 1}, TypeError, "got dict"),
         ("bin", np.zeros(3), TypeError, 'buffer of "d"'),
