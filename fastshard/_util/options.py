@@ -77,6 +77,8 @@ def near_names(name: str, count: int, at: Callable[[int], str]) -> tuple[str, ..
     compared = [text for text in compared if len(text) <= MAX_LENGTH]
     spellings = set(spell(name, compared[0] if compared else ""))
     exact = [text for text in dict.fromkeys(compared) if text in spellings]
+    if "/" not in name:  # a key without its folder
+        exact += (text for text in compared if text.rpartition("/")[2] in spellings)
     similar = get_close_matches(name, compared, MAX_SUGGESTIONS, MIN_SIMILARITY)
     return tuple(dict.fromkeys([*exact, *similar]))[:MAX_SUGGESTIONS]
 

@@ -203,6 +203,14 @@ def test_an_absent_key_names_near_ones(folder, asked, meant):
         assert (str(again), again.near) == (str(caught.value), caught.value.near)
 
 
+def test_a_key_without_its_folder_names_those_that_end_so(make_tar):
+    names = {f"{folder}/{i:03}.x": b"" for folder in ("cat", "dog") for i in range(9)}
+    ds = fastshard.open(make_tar(names))
+    with pytest.raises(SampleNotFoundError) as caught:
+        ds["007"]
+    assert caught.value.near == ("cat/007", "dog/007")
+
+
 def test_near_keys_of_a_large_dataset_are_found_in_little_time(tmp_path):
     with fastshard.ShardWriter(tmp_path / "n-{}.tar", max_count=20_000) as writer:
         for i in range(40_000):
