@@ -1,6 +1,7 @@
 """The report of the benches, and the chart of the README."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -28,6 +29,7 @@ def run(*args):
     return subprocess.run(
         [sys.executable, "-m", *args],
         cwd=TREE,
+        env={**os.environ, "PYTHONPATH": str(TREE)},
         capture_output=True,
         text=True,
         check=False,

@@ -1,6 +1,7 @@
 """The history of the benches: lines of JSON, and the page made of them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ def run(*args):
     return subprocess.run(
         [sys.executable, "-m", "bench.report.history", *args],
         cwd=TREE,
+        env={**os.environ, "PYTHONPATH": str(TREE)},
         capture_output=True,
         text=True,
     )
