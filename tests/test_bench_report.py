@@ -60,7 +60,7 @@ def test_the_longest_bar_is_the_fastest():
 def test_an_unknown_contender_or_group_is_refused():
     assert (
         "no contenders"
-        in run("bench.report.chart", str(RESULTS), "batches of", "nobody").stderr
+        in run("bench.report.chart", str(RESULTS), "batches of", "quux").stderr
     )
     assert (
         "is part of 0 of"

@@ -57,7 +57,7 @@ class Thing(NamedTuple):
 
     @property
     def is_method(self) -> bool:
-        """Whether it is called on an object."""
+        """True for a method of a class."""
         value = getattr(self.value, "__func__", self.value)
         return self.owner is not None and (
             inspect.isroutine(value) and not inspect.isgetsetdescriptor(value)
@@ -166,7 +166,7 @@ def defaults_in(section: str) -> dict[str, str]:
 
 
 class Call(NamedTuple):
-    """How a function is called.
+    """Signature of a function, as far as docstrings state it.
 
     Attributes
     ----------

@@ -125,7 +125,7 @@ class ShardedDatasetReader:
 
     @property
     def cache_tars(self) -> bool:
-        """Whether shards stay open between calls; may be set.
+        """True if shards stay open between calls; may be set.
 
         Examples
         --------
@@ -140,7 +140,7 @@ class ShardedDatasetReader:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called.
+        """True after `close`.
 
         Examples
         --------

@@ -130,7 +130,7 @@ class ShardedDatasetWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written.
+        """True if nothing more can be written.
 
         Examples
         --------

@@ -1,1 +1,1 @@
-"""What prompts and notebooks show of a dataset."""
+"""Reprs and HTML of datasets, for prompts and notebooks."""

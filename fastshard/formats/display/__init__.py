@@ -1,1 +1,1 @@
-"""What notebooks show of samples."""
+"""HTML of samples, for notebooks."""

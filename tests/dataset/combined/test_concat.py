@@ -13,26 +13,7 @@ import fastshard
 from fastshard import AmbiguousKeyError, Concat, SampleNotFoundError, StateError
 from fastshard.columnar import ShardedDatasetWriter
 from support.processes import run_script
-from support.tars import write_numbers, write_tar
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """Datasets of 100 (0...), 40 (1000...) and 7 (2000...) samples."""
-    root = tmp_path_factory.mktemp("parts")
-    return [
-        write_numbers(root / name, count, first=first)
-        for name, count, first in (("a", 100, 0), ("b", 40, 1000), ("c", 7, 2000))
-    ]
-
-
-@pytest.fixture
-def parts(folders):
-    datasets = [fastshard.open(folder) for folder in folders]
-    yield datasets
-    for dataset in datasets:
-        dataset.close()
-
+from support.tars import write_tar
 
 EXPECTED = [*range(100), *range(1000, 1040), *range(2000, 2007)]
 
