@@ -73,6 +73,7 @@ class ChainIterator(Iterator[T_co]):
         return 0 if self._closed else self._starts[-1] - self.position
 
     def __next__(self) -> T_co:
+        # As `enter_exclusively`, a generator that costs more than the item.
         if not self._lock.acquire(blocking=False):
             raise ValueError("another thread is in this iterator")
         try:
