@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from support.streaming.expected import Expected, unpack
 from support.tars import MakeTar, write_tar
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are shared
@@ -85,6 +87,31 @@ def members() -> dict[str, bytes]:
 @pytest.fixture
 def shard_path(make_tar: MakeTar, members: dict[str, bytes]) -> Path:
     return make_tar(members)
+
+
+@pytest.fixture(scope="session")
+def streaming_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Expected]:
+    """Return datasets by mosaicml-streaming, by name. Tests do not change them.
+
+    A reader of a compressed shard may write the raw file beside it: such tests take
+    `copy_streaming`.
+    """
+    return unpack(tmp_path_factory.mktemp("streaming"))
+
+
+@pytest.fixture
+def copy_streaming(
+    streaming_data: dict[str, Expected], tmp_path: Path
+) -> Callable[[str], Expected]:
+    """Return a dataset of `streaming_data` copied into ``tmp_path``, by name."""
+
+    def copy(name: str) -> Expected:
+        known = streaming_data[name]
+        root = tmp_path / "streaming" / name.partition("#")[0]
+        shutil.copytree(known.root, root, dirs_exist_ok=True)
+        return known.moved(root)
+
+    return copy
 
 
 @pytest.fixture

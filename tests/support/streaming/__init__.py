@@ -1,0 +1,1 @@
+"""Datasets that mosaicml-streaming wrote, and what their values are."""
