@@ -8,11 +8,29 @@ from typing import Any
 import pytest
 
 from harness import SCALE, TURNS, Tar, names_of_reads, write
+from report.table import bars, merge_turns
 
 
 def pytest_benchmark_update_json(output_json: dict[str, Any]) -> None:
     """Store the size of the data and the turns of each contender for the history."""
     output_json |= {"scale": SCALE, "turns": TURNS}
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print which bars were met."""
+    session: Any = getattr(config, "_benchmarksession", None)
+    benches = [
+        {
+            "group": bench.group,
+            "extra_info": bench.extra_info,
+            "stats": {"median": bench.stats.median},
+        }
+        for bench in getattr(session, "benchmarks", ())
+        if bench  # one that failed has no rounds
+    ]
+    if reached := bars(merge_turns(benches)):
+        terminalreporter.section("bars")
+        terminalreporter.write_line("\n".join(reached))
 
 
 @pytest.fixture(autouse=True)

@@ -49,6 +49,16 @@ def contenders(group: str, **reads: Callable[..., Any]) -> Decorator:
     return decorate
 
 
+def expect(benchmark: Any, who: str, against: str, times: float) -> None:
+    """Store a bar: contender `who` is to be `times` as fast as another of its group.
+
+    A bar below 1 bounds how much slower it may be.
+    """
+    info = benchmark.extra_info
+    if info["who"] == who.replace("_", " "):
+        info.setdefault("bars", {})[against.replace("_", " ")] = times
+
+
 @dataclass
 class Tar:
     """Shard of a benchmark, with the names and offsets of its members."""

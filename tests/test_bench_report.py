@@ -78,3 +78,27 @@ def test_trimmed_figures_give_the_same_table(tmp_path):
     assert table.returncode == 0, table.stderr
     assert table.stdout == run("bench.report", str(RESULTS)).stdout
     assert "| fastshard |" in table.stdout
+
+
+def bench(who, seconds, **extra):
+    info = {"who": who, "operations": 2, **extra}
+    return {"group": "rows", "stats": {"median": seconds}, "extra_info": info}
+
+
+def test_bars_are_met_by_the_medians_of_the_turns(tmp_path):
+    path = tmp_path / "bench.json"
+    machine = {"cpu": {}, "machine": "m", "system": "s", "release": "r"}
+    bars = {"bars": {"rival": 10, "absent": 2, "other": 30}}
+    benches = [bench("ours", seconds, **bars) for seconds in (1e-6, 2e-6, 90e-6)]
+    benches += [bench("rival", seconds) for seconds in (20e-6, 40e-6, 50e-6)]
+    benches += [bench("other", 40e-6)]
+    machine["python_version"] = "3.11.7"
+    path.write_text(json.dumps({"machine_info": machine, "benchmarks": benches}))
+
+    done = run("bench.report", str(path))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "met: rows: ours 1 us, rival 20 us: 20 x, bar 10 x",
+        "MISSED: rows: ours 1 us, other 20 us: 20 x, bar 30 x",
+    ]

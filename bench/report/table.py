@@ -30,7 +30,10 @@ def merge_turns(
         info = dict(bench["extra_info"])
         seconds = bench["stats"]["median"] / info.pop("operations", 1)
         group = groups.setdefault(bench["group"], {})
-        found = group.setdefault(info.pop("who"), {"turns": [], "extra": {}})
+        bars = info.pop("bars", {})
+        found = group.setdefault(
+            info.pop("who"), {"turns": [], "extra": {}, "bars": bars}
+        )
         found["turns"].append(seconds)
         for name, value in info.items():
             found["extra"].setdefault(name, []).append(value)
@@ -57,6 +60,26 @@ def rows(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
             ratio = "" if i == 0 else f"{seconds / first:.3g} x"
             what = group if i == 0 else ""
             lines.append(f"| {what} | {name} | {duration(seconds)}{extra} | {ratio} |")
+    return lines
+
+
+def bars(groups: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
+    """Return a line for each bar: how many times as fast a contender is, and must be.
+
+    A bar whose other contender was skipped has no line.
+    """
+    lines = []
+    for group, found in groups.items():
+        for who, figures in found.items():
+            own = median(figures["turns"])
+            for other, times in figures["bars"].items():
+                if other in found:
+                    ratio = median(found[other]["turns"]) / own
+                    state = "met" if ratio >= times else "MISSED"
+                    lines.append(
+                        f"{state}: {group}: {who} {duration(own)}, {other} "
+                        f"{duration(own * ratio)}: {ratio:.3g} x, bar {times:.3g} x"
+                    )
     return lines
 
 

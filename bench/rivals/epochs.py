@@ -7,6 +7,7 @@ module replaces it where it is missing.
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.util
 import io
@@ -187,22 +188,26 @@ def batches_webshart(folder: Path) -> Epoch:
 # mosaicml-streaming.
 
 
-def open_mosaicml(folder: Path) -> Any:
+def import_mosaicml() -> Any:
+    """Import mosaicml-streaming; without torchvision an empty module replaces that."""
     if importlib.util.find_spec("torchvision") is None:
         for name in ("", ".datasets", ".transforms", ".transforms.functional"):
             module = types.ModuleType(f"torchvision{name}")
             module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
             module.VisionDataset = module.to_tensor = object  # type: ignore[attr-defined]
             sys.modules[module.__name__] = module
-    from streaming import MDSWriter, StreamingDataset
+    return importlib.import_module("streaming")
 
+
+def open_mosaicml(folder: Path) -> Any:
+    streaming = import_mosaicml()
     mds = folder / "mds"
     if not mds.exists():
         columns = {"npy": "ndarray:float32:512"}
-        with MDSWriter(out=str(mds), columns=columns) as writer:
+        with streaming.MDSWriter(out=str(mds), columns=columns) as writer:
             for _, vector in vectors():
                 writer.write({"npy": vector})
-    return StreamingDataset(local=str(mds), batch_size=BATCH, shuffle=False)
+    return streaming.StreamingDataset(local=str(mds), batch_size=BATCH, shuffle=False)
 
 
 def batches_mosaicml(folder: Path) -> Epoch:
