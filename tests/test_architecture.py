@@ -24,7 +24,7 @@ FLOORS = [
     {"index"},
     {"formats"},
     {"dataset"},
-    {"columnar", "adapters"},
+    {"columnar", "streaming", "adapters"},
     {"cli"},
 ]
 FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
