@@ -299,7 +299,7 @@ class Sample(SampleBase):
     def _decode_with(self, decoder: Decoder, field: str) -> Any:
         shard, member = self.place(field)
         offset, _ = shard.extent_of(member)  # after its header was checked
-        name = shard.names[member]
+        name = shard.name_at(member)
         try:
             return decode_field(decoder, shard[member], shard.path, offset, name)
         except FormatError:  # it names the member

@@ -170,10 +170,10 @@ cdef class Pieces:
         """Add a member; the caller sets its destination."""
         cdef piece_t *piece
         cdef uint64_t offset, size
-        if not 0 <= member < <Py_ssize_t> shard.table.columns.count:
+        if not 0 <= member < shard.member_count():
             raise IndexError(
                 f"position {member} is out of range: {shard.path} has "
-                f"{shard.table.columns.count:,} members"
+                f"{shard.member_count():,} members"
             )
         if shard is not self.last:
             self.select_shard(shard, member)
@@ -252,13 +252,14 @@ cdef class Pieces:
 
     cdef int use_staged(self, piece_t *piece) except -1:
         """Point a remote piece at staged bytes, or count it as unstaged."""
-        cdef bytes data = self.remote.get_staged(piece.offset, piece.size)
+        cdef uint64_t start
+        cdef bytes data = self.remote.find_staged(piece.offset, piece.size, &start)
         if data is None:
             self.unstaged += 1
             return 0
         self.staged.append(data)
         piece.base = <uint8_t *> PyBytes_AS_STRING(data)
-        piece.offset = 0
+        piece.offset = start
         return 0
 
     cdef int read_remote(self) except -1:
@@ -479,7 +480,7 @@ cdef int assign_targets(Pieces pieces, Target target, int64_t *offsets) except -
         piece = &pieces.at[i]
         if target.row > 0 and piece.size != target.row:
             raise ValueError(
-                f"member {pieces.shard_of(i).table.name_of(piece.member)!r} of "
+                f"member {pieces.shard_of(i).member_name(piece.member)!r} of "
                 f"{pieces.shard_of(i).path} has {piece.size:,} bytes, and a row has "
                 f"{target.row:,}"
             )

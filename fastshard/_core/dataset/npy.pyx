@@ -303,18 +303,19 @@ cdef object make_member_array(
 ):
     """Return member `i` as an array on bytes from `Shard.pin`."""
     cdef bint writable = type(owner) is View and (<View> owner).owner.writable
+    cdef uint64_t offset
     try:
         return make_array(
             at, size, dtype, shape, writable, owner, get_layout_cache(shard)
         )
     except FormatError as error:   # its offset is relative to the member
-        offset = shard.table.columns.offsets[i] + error.offset
+        shard.extent(shard.open_source(), i, &offset, &size)
         raise FormatError(
-            error.reason, shard.path, offset, shard.table.name(i)
+            error.reason, shard.path, offset + error.offset, shard.member_name(i)
         ) from error.__cause__
     except ValueError as error:
         raise ValueError(
-            f"{error} - at member {shard.table.name(i)!r} of {shard.path}"
+            f"{error} - at member {shard.member_name(i)!r} of {shard.path}"
         ) from None
 
 

@@ -8,7 +8,7 @@ its item's turn is sent again in its turn: only that response counts.
 cimport cython
 from libc.stdint cimport uint64_t
 
-from fastshard._core.dataset.shard cimport SampleBase, Shard
+from fastshard._core.dataset.shard cimport SampleBase, Shard, members_of_fields
 from fastshard._core.dataset.streams cimport (
     IteratorBase, ItemStream, MemberStream, SampleStream, strip_traceback,
 )
@@ -343,9 +343,8 @@ cdef RequestedItem request_fields(SampleBase sample, tuple only):
     requested.item = sample
     requested.requests, requested.offsets, requested.members = [], [], []
     try:
-        for field in only:
-            if field in sample:
-                add_request(requested, sample.samples.shard, sample.member_of(field))
+        for shard, member in members_of_fields(sample, only):
+            add_request(requested, shard, member)
     except (FastshardError, OSError) as error:
         requested.item = error
     return requested

@@ -33,6 +33,8 @@ cdef class Shard:
     cdef object __weakref__
     cdef Source open_source(self)
     cdef Py_ssize_t find(self, object key) except -1
+    cdef Py_ssize_t member_count(self) except -1
+    cdef str member_name(self, Py_ssize_t i)
     cdef int extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1
@@ -64,6 +66,7 @@ cdef class SamplesBase:
     cdef Shard holder(self, Py_ssize_t i, object field)
     cdef bint is_resident(self, SampleBase sample) except -1
     cdef list visible_members(self, SampleBase sample)
+    cdef SamplesBase with_shard(self, Shard shard)
     cdef void prefetch(self, Py_ssize_t i, int stage) noexcept
 
 
@@ -79,6 +82,9 @@ cdef class SampleBase:
 
 cdef class GroupedSamples(SamplesBase):
     cdef readonly Grouping grouping
+
+
+cdef list members_of_fields(SampleBase sample, tuple only)
 
 
 cdef inline bint use_resident(Shard shard):

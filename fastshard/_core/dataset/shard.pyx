@@ -153,7 +153,7 @@ cdef class Shard:
 
     def __len__(self):
         self.open_source()
-        return self.table.columns.count
+        return self.member_count()
 
     def __getitem__(self, key):
         """Return the bytes of a member without copying them.
@@ -246,6 +246,33 @@ cdef class Shard:
         return load_function("scan_members")(
             self, order, window, max_memory, keep_cache
         )
+
+    def name_at(self, i):
+        """Return the name of a member.
+
+        Parameters
+        ----------
+        i : int
+            Position; a negative one counts from the end.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        IndexError
+            The shard has no member at this position.
+        ClosedError
+            The shard is closed.
+
+        Examples
+        --------
+        >>> shard.name_at(6)
+        '000001.txt'
+        """
+        self.open_source()
+        return self.member_name(resolve_position(i, self.member_count()))
 
     def position(self, name):
         """Return the position of the last member of this name.
@@ -421,9 +448,7 @@ cdef class Shard:
         """
         cdef uint64_t offset, size
         cdef Source source = self.open_source()
-        self.extent(
-            source, resolve_position(i, self.table.columns.count), &offset, &size
-        )
+        self.extent(source, resolve_position(i, self.member_count()), &offset, &size)
         return offset, size
 
     def parts(self):
@@ -497,7 +522,7 @@ cdef class Shard:
         if source is None:
             return f"{name}({self.path!r}; closed)"
         return (
-            f"{name}({self.path!r}; {self.table.columns.count:,} members, "
+            f"{name}({self.path!r}; {self.member_count():,} members, "
             f"{source.nbytes:,} bytes; {self.mode})"
         )
 
@@ -514,7 +539,7 @@ cdef class Shard:
         cdef Py_ssize_t i
         self.open_source()
         if not isinstance(key, str):
-            return resolve_position(key, self.table.columns.count)
+            return resolve_position(key, self.member_count())
         i = self.table.find(key)
         if i < 0:
             i = self.table.find(respell(key))
@@ -522,6 +547,14 @@ cdef class Shard:
             near = partial(near_names, key, len(self), self.table.name_of)
             raise MemberNotFoundError(key, self.path, near)
         return i
+
+    cdef Py_ssize_t member_count(self) except -1:
+        """Return the number of members."""
+        return self.table.columns.count
+
+    cdef str member_name(self, Py_ssize_t i):
+        """Return the name of the member at a position in range."""
+        return self.table.name(i)
 
     cdef int extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
@@ -543,7 +576,7 @@ cdef class Shard:
         if offset > source.nbytes or size > source.nbytes - offset:
             raise FormatError(
                 f"an extent of {size:,} bytes reaches beyond the file",
-                self.path, offset, self.table.name(i),
+                self.path, offset, self.member_name(i),
             )
         return 0
 
@@ -622,11 +655,11 @@ cdef class Shard:
     cdef object annotate(self, object error, Py_ssize_t i):
         """Return an error of the source with the member's name."""
         if isinstance(error, RemoteError):
-            return error.of_member(self.table.name(i))
+            return error.of_member(self.member_name(i))
         if isinstance(error, OSError):
-            where = f"{error.strerror} - at member {self.table.name(i)!r}"
+            where = f"{error.strerror} - at member {self.member_name(i)!r}"
             return OSError(error.errno, where, self.path)
-        return FormatError(error.reason, self.path, error.offset, self.table.name(i))
+        return FormatError(error.reason, self.path, error.offset, self.member_name(i))
 
     cdef object view_at(self, Py_ssize_t i):
         return get_view(self, i)
@@ -799,7 +832,10 @@ cdef class SamplesBase:
         raise NotImplementedError
 
     cdef list visible_members(self, SampleBase sample):
-        """Return the members of the visible fields as (shard, member)."""
+        """Return the members to read for the visible fields, as (shard, member).
+
+        A format whose fields are parts of a row returns the row.
+        """
         cdef Py_ssize_t member
         found = []
         fields = self.fields(sample.position) if sample.only is None else sample.only
@@ -808,6 +844,10 @@ cdef class SamplesBase:
             if member >= 0:
                 found.append((self.holder(sample.position, field), member))
         return found
+
+    cdef SamplesBase with_shard(self, Shard shard):
+        """Return these samples, held by another handle on their shard."""
+        raise NotImplementedError
 
     cdef void prefetch(self, Py_ssize_t i, int stage) noexcept:
         """Prefetch the memory of one stage of a sample's look-up into the CPU cache."""
@@ -1138,6 +1178,9 @@ cdef class GroupedSamples(SamplesBase):
             (self.shard, member) for member in self.grouping.members(sample.position)
         ]
 
+    cdef SamplesBase with_shard(self, Shard shard):
+        return type(self)(shard, self.grouping, self.sample_type)
+
     cdef object item(self, Py_ssize_t i):
         cdef Grouping grouping = self.grouping
         if self.shard.source is None or not fs_is_set(&grouping.grouped) or not (
@@ -1219,13 +1262,20 @@ def stage_bytes(SampleBase sample not None, dict staged not None):
     staged : dict of int to bytes
         Bytes by offset in the shard.
     """
-    cdef GroupedSamples samples = sample.samples
-    cdef Shard shard = samples.shard
+    cdef Shard shard = sample.samples.shard
     cdef Shard handle = shard.with_source(
         RemoteSource((<RemoteSource?> shard.open_source()).file, staged)
     )
     handle.layouts = shard.layouts
-    sample.samples = type(samples)(handle, samples.grouping, samples.sample_type)
+    sample.samples = sample.samples.with_shard(handle)
+
+
+@cython.nonecheck(True)
+cdef list members_of_fields(SampleBase sample, tuple only):
+    """Return the members to read for those of some fields that a sample shows."""
+    cdef SampleBase part = make_sample(sample.samples, sample.position)
+    part.only = tuple([field for field in only if field in sample])
+    return sample.samples.visible_members(part)
 
 
 @cython.nonecheck(True)

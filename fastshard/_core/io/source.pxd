@@ -118,6 +118,7 @@ cdef class RemoteSource(Source):
     cdef readonly object file      # a RemoteFile, which requests ranges
     cdef dict staged               # prefetched bytes by offset, or None
     cdef bytes get_staged(self, uint64_t offset, uint64_t size)
+    cdef bytes find_staged(self, uint64_t offset, uint64_t size, uint64_t *start)
 
 
 cdef Source local_source(

@@ -1010,16 +1010,37 @@ cdef class RemoteSource(Source):
         return True
 
     cdef bytes get_staged(self, uint64_t offset, uint64_t size):
-        """Return a prefetched extent, or None."""
+        """Return the bytes of an extent that were prefetched, or None."""
+        cdef uint64_t start
+        cdef bytes data = self.find_staged(offset, size, &start)
+        if data is None or <uint64_t> PyBytes_GET_SIZE(data) == size:
+            return data
+        return data[start:start + size]
+
+    cdef bytes find_staged(self, uint64_t offset, uint64_t size, uint64_t *start):
+        """Return prefetched bytes that hold an extent, or None; set its start there.
+
+        A sample has one prefetched extent a member, or one for its row, which holds
+        the fields.
+        """
         cdef object data
+        cdef uint64_t first, nbytes
+        start[0] = 0
         if size == 0:
             return b""
         if self.staged is None:
             return None
         data = self.staged.get(offset)
-        if data is None or <uint64_t> PyBytes_GET_SIZE(data) != size:
-            return None
-        return data
+        if data is not None and size <= <uint64_t> PyBytes_GET_SIZE(data):
+            return data
+        for first, data in self.staged.items():
+            nbytes = PyBytes_GET_SIZE(<bytes?> data)
+            if first <= offset and offset - first <= nbytes and (
+                size <= nbytes - (offset - first)
+            ):
+                start[0] = offset - first
+                return data
+        return None
 
     def has_staged(self, uint64_t offset, uint64_t size):
         """Return whether an extent was prefetched."""

@@ -312,3 +312,14 @@ def test_a_file_that_cannot_be_mapped_is_an_error_that_names_pread():
 
     with open("/proc/self/status") as file, pytest.raises(OSError, match="pread"):
         MappedFile(file.fileno(), 100, "/proc/self/status")
+
+
+def test_names_by_position(shard_path):
+    with fastshard.open_shard(shard_path) as shard:
+        assert [shard.name_at(i) for i in range(len(shard))] == list(shard.names)
+        assert shard.name_at(-1) == shard.names[-1]
+        for i in (len(shard), -len(shard) - 1):
+            with pytest.raises(IndexError):
+                shard.name_at(i)
+    with pytest.raises(fastshard.ClosedError):
+        shard.name_at(0)
