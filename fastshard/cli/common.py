@@ -7,9 +7,10 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO, TypeAlias
+from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from fastshard._util.arguments import Parser
+from fastshard._util.globs import SUFFIX, has_magic
 from fastshard._util.progress import BAR_DELAY, byte_bar, make_bar
 from fastshard._util.sizes import parse_size
 from fastshard._util.terminal import (
@@ -21,15 +22,16 @@ from fastshard._util.terminal import (
 )
 from fastshard.dataset.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
-from fastshard.formats.folder import LocalFolder
+from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.foreign import describe_file
-from fastshard.formats.registry import Format, find_format
+from fastshard.formats.registry import Format, find_format, formats
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
-from fastshard.remote.urls import is_remote, url_basename
+from fastshard.remote.urls import Url, is_remote, url_basename
 
 __all__ = [
     "Commands",
+    "FoundDataset",
     "ShardProgress",
     "add_remote",
     "add_sources",
@@ -156,20 +158,65 @@ def find_shards(
     return found
 
 
-def find_dataset(sources: Sequence[Location]) -> tuple[Format, str] | None:
-    """Return the format and path of a dataset directory, or None for tar shards."""
+class FoundDataset(NamedTuple):
+    """A dataset of a format other than tar shards.
+
+    Attributes
+    ----------
+    format : Format
+    root : str
+        The directory, or its URL.
+    shown : str
+        The root, for messages.
+    options : dict
+        ``remote``, for a URL: arguments of the format's `list_lines` and the like.
+    """
+
+    format: Format
+    root: str
+    shown: str
+    options: dict[str, Any]
+
+
+def find_dataset(
+    sources: Sequence[Location], remote: Settings | None
+) -> FoundDataset | None:
+    """Return the dataset of a source that has a format, or None for tar shards."""
     for source in sources:
-        if source.kind != "folder":
+        dataset = _find_dataset(source, remote)
+        if dataset is None:
             continue
-        path = str(source.parts[0])
-        found = find_format(LocalFolder(path))
-        if found is not None and len(sources) > 1:
+        if len(sources) > 1:
             raise UsageError(
-                f"{path} is a {found.name} dataset: give it as the only source"
+                f"{dataset.shown} is a {dataset.format.name} dataset: give it as the "
+                "only source"
             )
-        if found is not None:
-            return found, path
+        return dataset
     return None
+
+
+def _find_dataset(source: Location, remote: Settings | None) -> FoundDataset | None:
+    """Return the dataset of a source, if it is a folder with a format's mark."""
+    root = source.parts[0]
+    if source.kind == "folder":
+        path = str(root)
+        found = find_format(LocalFolder(path))
+        return None if found is None else FoundDataset(found, path, path, {})
+    if not isinstance(root, Url) or len(source.parts) > 1 or is_shard(root):
+        return None
+    assert remote is not None
+    if not any(each.is_remote for each in formats()):
+        return None
+    found = find_format(RemoteFolder(root.text, remote))
+    if found is None:
+        return None
+    return FoundDataset(found, root.text, root.redacted, {"remote": remote})
+
+
+def is_shard(url: Url) -> bool:
+    """Return whether a URL names shards, or an index of them, rather than a folder."""
+    path = url.base.partition("://")[2].partition("/")[2]
+    return path.endswith((SUFFIX, ".json")) or has_magic(path)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Commands ``ls`` and ``cat``: names and bytes of members."""
+"""Commands ``ls`` and ``cat``: names and bytes of members and fields."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 
 from fastshard._util.terminal import (
+    UsageError,
     escape_name,
     paint,
     print_error,
@@ -21,6 +22,7 @@ from fastshard.cli.common import (
     add_sources,
     find_dataset,
     find_shards,
+    get_remote_options,
     get_settings,
     open_each,
     parse_sources,
@@ -51,14 +53,16 @@ def format_members(
 def cmd_ls(args: argparse.Namespace) -> int:
     """List the members of shards."""
     sources = parse_sources(args.sources)
-    found = find_dataset(sources)
+    remote = get_settings(sources, args)
+    found = find_dataset(sources, remote)
     if found is not None:
-        dataset, root = found
-        for line in dataset.list_lines(root, long=args.long, as_json=args.json):
+        lines = found.format.list_lines(
+            found.root, long=args.long, as_json=args.json, **found.options
+        )
+        for line in lines:
             write_line(line)
         return 0
     status = 0
-    remote = get_settings(sources, args)
     paths = find_shards(sources, remote)
     has_prefix = len(paths) > 1 if args.with_filename is None else args.with_filename
     for path, shard in open_each(paths, remote):
@@ -78,7 +82,7 @@ def add_ls(commands: Commands) -> None:
         usage="fastshard ls [OPTION]... SOURCE...",
         description="List the names of the files (members) stored in shards, a line\n"
         "each; of several shards, behind the shard's path and a colon.\n"
-        "Of a columnar dataset: the ids of its samples.",
+        "Of a dataset without members, as a columnar one: its samples.",
         examples=[
             ("names in a shard", "fastshard ls data/train-0000.tar"),
             ("offsets and sizes too", "fastshard ls --long data/train-0000.tar"),
@@ -92,7 +96,7 @@ def add_ls(commands: Commands) -> None:
         "--long",
         action="store_true",
         help="show each member's offset in its shard and size, in bytes; of a "
-        "columnar dataset each sample's fields",
+        "dataset without members each sample's fields",
     )
     names = parser.add_mutually_exclusive_group()
     names.add_argument(
@@ -114,10 +118,37 @@ def add_ls(commands: Commands) -> None:
     parser.set_defaults(run=cmd_ls)
 
 
+def write_fields(args: argparse.Namespace) -> int:
+    """Write the stored bytes of fields of the sample at a position."""
+    from fastshard.dataset.open import open as open_dataset
+
+    position, *fields = args.names
+    if not is_integer(position) or not fields:
+        raise UsageError(
+            f"{redact(args.source)} has samples, not members: give a position, such "
+            f"as 0, and the names of fields, got {' '.join(args.names)}"
+        )
+    with open_dataset(args.source, **get_remote_options(args)) as dataset:
+        try:
+            sample = dataset[int(position)]
+        except IndexError as error:
+            print_error(f"{redact(args.source)}: {error}")
+            return 1
+        for view in [sample.view(field) for field in fields]:
+            write_output(view)
+    return 0
+
+
+def is_integer(text: str) -> bool:
+    return text.isascii() and text.removeprefix("-").isdigit() and len(text) < 19
+
+
 def cmd_cat(args: argparse.Namespace) -> int:
-    """Write the bytes of members to stdout."""
+    """Write the bytes of members, or of fields of a sample, to stdout."""
     sources = parse_sources([args.source])
     remote = get_settings(sources, args)
+    if find_dataset(sources, remote) is not None:
+        return write_fields(args)
     paths = find_shards(sources, remote)
     status = 0
     views: dict[str, list[memoryview]] = {name: [] for name in args.names}
@@ -129,6 +160,9 @@ def cmd_cat(args: argparse.Namespace) -> int:
             if name in shard:
                 found.append(shard[name])
     shown = redact(args.source)
+    is_position = len(args.names) > 1 and is_integer(args.names[0])
+    if is_position and status == 0 and not any(views.values()):
+        return write_fields(args)
     for name in args.names:
         found = views[name]
         if len(found) == 1:
@@ -145,18 +179,25 @@ def cmd_cat(args: argparse.Namespace) -> int:
 def add_cat(commands: Commands) -> None:
     parser = commands.add_parser(
         "cat",
-        help="write the bytes of members to stdout",
-        usage="fastshard cat [OPTION]... SOURCE NAME...",
+        help="write the bytes of members or fields to stdout",
+        usage="fastshard cat [OPTION]... SOURCE NAME...\n"
+        "       fastshard cat [OPTION]... SOURCE POSITION FIELD...",
         description="Write the bytes of members to stdout, one after another.\n"
-        "A name must be in one shard of the source only.",
+        "A name must be in one shard of the source only. Or write the stored\n"
+        "bytes of fields of the sample at a position.",
         examples=[
             ("show a label", "fastshard cat data/train-0000.tar 000000.cls"),
             ("save a picture", "fastshard cat data 000001.png > picture.png"),
+            ("fields of the last sample", "fastshard cat data -1 cls png > fields"),
         ],
     )
     parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
     parser.add_argument(
-        "names", nargs="+", metavar="NAME", help="member to write, as ls shows it"
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="member to write, as ls shows it; or the position of a sample, from 0, "
+        "negative from the end, and its fields",
     )
     add_remote(parser)
     parser.add_output()

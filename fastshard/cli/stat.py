@@ -130,13 +130,13 @@ class Totals:
 def cmd_stat(args: argparse.Namespace) -> int:
     """Show counts of members, samples, bytes, sizes, fields and skipped entries."""
     sources = parse_sources(args.sources)
-    found = find_dataset(sources)
+    remote = get_settings(sources, args)
+    found = find_dataset(sources, remote)
     if found is not None:
-        dataset, root = found
-        print_dataset(dataset, dataset.stat(root, deep=args.deep), args.json)
+        figures = found.format.stat(found.root, deep=args.deep, **found.options)
+        print_dataset(found.format, figures, args.json)
         return 0
     status = 0
-    remote = get_settings(sources, args)
     paths = find_shards(sources, remote)
     each = len(paths) == 1 or args.each
     totals = Totals()
@@ -187,8 +187,8 @@ def add_stat(commands: Commands) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="of a columnar dataset: read the headers of all shards, to show dtypes, "
-        "shapes and the bytes that compact would free",
+        help="read the headers of all shards of a columnar dataset too, to show "
+        "dtypes, shapes and the bytes that compact would free",
     )
     parser.add_output(
         json="print a JSON object for each shard shown, and one for the total"

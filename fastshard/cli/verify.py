@@ -86,11 +86,12 @@ def check_dataset_index(
 def cmd_verify(args: argparse.Namespace) -> int:
     """Check headers, bounds, names and indexes of shards."""
     sources = parse_sources(args.sources)
-    found = find_dataset(sources)
-    if found is not None:
-        dataset, root = found
-        return write_faults(root, dataset.verify(root), args.json)
     remote = get_settings(sources, args)
+    found = find_dataset(sources, remote)
+    if found is not None:
+        check = found.format.verify
+        faults = check(found.root, hashes=args.hash, **found.options)
+        return write_faults(found.shown, faults, args.json)
     paths = find_shards(sources, remote)
     if remote is not None and not all(map(is_remote, paths)):
         raise FastshardError(
@@ -127,7 +128,8 @@ def add_verify(commands: Commands) -> None:
     parser.add_argument(
         "--hash",
         action="store_true",
-        help="read all bytes and compare them with the sha256 that an index records",
+        help="read all bytes and compare them with the checksums that the index "
+        "records",
     )
     parser.add_output(json="print a JSON object for each fault; nothing for what is ok")
     parser.set_defaults(run=cmd_verify)

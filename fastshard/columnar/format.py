@@ -11,6 +11,7 @@ from fastshard.formats.registry import Format
 
 if TYPE_CHECKING:
     from fastshard.columnar.shardset import ColumnSet
+    from fastshard.remote.options import Settings
 
 __all__ = ["FORMAT"]
 
@@ -28,12 +29,16 @@ class ColumnarFormat(Format):
 
         return ColumnSet(root, **options)
 
-    def list_lines(self, root: str, *, long: bool, as_json: bool) -> Iterable[str]:
+    def list_lines(
+        self, root: str, *, long: bool, as_json: bool, remote: Settings | None = None
+    ) -> Iterable[str]:
         from fastshard.columnar.commands import list_lines
 
         return list_lines(root, long, as_json)
 
-    def stat(self, root: str, *, deep: bool) -> dict[str, Any]:
+    def stat(
+        self, root: str, *, deep: bool, remote: Settings | None = None
+    ) -> dict[str, Any]:
         from fastshard.columnar.stats import stat
 
         return stat(root, deep=deep)
@@ -43,7 +48,9 @@ class ColumnarFormat(Format):
 
         return stat_lines(figures)
 
-    def verify(self, root: str) -> list[Any]:
+    def verify(
+        self, root: str, *, hashes: bool = False, remote: Settings | None = None
+    ) -> list[Any]:
         from fastshard.columnar.verification import verify
 
         return list(verify(root))

@@ -108,7 +108,7 @@ class ColumnSet(ShardSet):
         i = self.rows().search_key(key)
         return [] if i < 0 else [i]
 
-    def verify(self) -> list[Any]:
+    def verify(self, *, hashes: bool = False) -> list[Any]:
         """Return the faults of the index and the shards."""
         return list(verify(self.snapshot.root))
 

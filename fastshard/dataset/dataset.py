@@ -932,7 +932,7 @@ class Dataset(BaseDataset[T_co]):
         >>> ds.verify()
         []
         """
-        faults = self._set.verify()
+        faults = self._set.verify(hashes=hashes)
         if faults is None:
             from fastshard.dataset.verify import verify_dataset
 

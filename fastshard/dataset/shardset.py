@@ -262,8 +262,14 @@ class ShardSet(ABC):
         """Return the positions of samples with a key, or None without a key index."""
         return None
 
-    def verify(self) -> list[Any] | None:
-        """Return the faults that a format's own check finds, or None if it has none."""
+    def verify(self, *, hashes: bool = False) -> list[Any] | None:
+        """Return the faults that a format's own check finds, or None if it has none.
+
+        Parameters
+        ----------
+        hashes : bool
+            Compare the files with the checksums that the dataset records.
+        """
         return None
 
     def samples(self, k: int) -> Any:

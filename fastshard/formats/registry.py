@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from fastshard.formats.folder import Folder
+    from fastshard.remote.options import Settings
 
 __all__ = [
     "Format",
@@ -29,6 +30,16 @@ class Format:
     ``FORMAT``, and `register` the module: `fastshard.open` and the commands then know
     it. Methods import what they need when they are called.
 
+    ==============================  ===========================================
+    command                         asks the format for
+    ==============================  ===========================================
+    ``ls SOURCE``                   `list_lines`
+    ``cat SOURCE POSITION FIELD``   `open_set`; the stored bytes, by `Sample.view`
+    ``stat SOURCE``                 `stat`, `stat_lines`
+    ``verify [--hash] SOURCE``      `verify`
+    commands of its own             `add_commands`
+    ==============================  ===========================================
+
     Attributes
     ----------
     name : str
@@ -38,7 +49,8 @@ class Format:
         (decoders, mode, max_mapped, max_memory, keep_cache, prefetch), its own ones
         included.
     is_remote : bool
-        Whether its datasets may be URLs.
+        Whether its datasets may be URLs. `list_lines`, `stat` and `verify` then take
+        ``remote=``, which is given for URLs only.
 
     Examples
     --------
@@ -94,16 +106,21 @@ class Format:
         """
         raise NotImplementedError
 
-    def list_lines(self, root: str, *, long: bool, as_json: bool) -> Iterable[str]:
+    def list_lines(
+        self, root: str, *, long: bool, as_json: bool, remote: Settings | None = None
+    ) -> Iterable[str]:
         """Return the lines of ``fastshard ls``, one for each sample.
 
         Parameters
         ----------
         root : str
+            The directory, or its URL.
         long : bool
             With sizes, in bytes.
         as_json : bool
             One JSON object a line.
+        remote : Settings, optional
+            How a URL is read.
 
         Returns
         -------
@@ -111,14 +128,19 @@ class Format:
         """
         raise NotImplementedError
 
-    def stat(self, root: str, *, deep: bool) -> dict[str, Any]:
+    def stat(
+        self, root: str, *, deep: bool, remote: Settings | None = None
+    ) -> dict[str, Any]:
         """Return the object that ``fastshard stat --json`` prints.
 
         Parameters
         ----------
         root : str
+            The directory, or its URL.
         deep : bool
             Read shards, not their index alone.
+        remote : Settings, optional
+            How a URL is read.
 
         Returns
         -------
@@ -140,12 +162,20 @@ class Format:
         """
         raise NotImplementedError
 
-    def verify(self, root: str) -> list[Any]:
+    def verify(
+        self, root: str, *, hashes: bool = False, remote: Settings | None = None
+    ) -> list[Any]:
         """Return the faults of a dataset.
 
         Parameters
         ----------
         root : str
+            The directory, or its URL.
+        hashes : bool, default False
+            Compare files with the checksums that the dataset records, if it does;
+            reads all data.
+        remote : Settings, optional
+            How a URL is read.
 
         Returns
         -------

@@ -198,3 +198,16 @@ def test_cat_finds_a_member_in_its_shard(folder, capsys):
     done = subprocess.run([*command, "none.txt"], capture_output=True)
     assert done.returncode == 1
     assert b"no member 'none.txt'" in done.stderr
+
+
+def test_cat_takes_a_position_of_shards_too(folder, capsys):
+    assert main(["cat", str(folder), "6", "txt", "cls"]) == 0
+    assert main(["cat", f"{folder}/t-0.tar", "-3", "txt"]) == 0
+    assert capsys.readouterr().out == "x" * 100 + "1" + "x" * 10
+    write_tar(folder / "u.tar", {"7": b"seven", "txt": b"name"})
+    assert main(["cat", str(folder), "7", "txt"]) == 0  # names of members win
+    assert capsys.readouterr().out == "sevenname"
+    assert main(["cat", str(folder), "16", "cls"]) == 1
+    assert "16 is out of range" in capsys.readouterr().err
+    assert main(["cat", str(folder), "0", "png"]) == 1
+    assert "png" in capsys.readouterr().err

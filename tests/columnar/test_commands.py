@@ -55,6 +55,12 @@ def test_ls(root, call):
     assert call("ls", root) == (0, "".join(f"{name}\n" for name in ids), "")
 
 
+def test_cat_writes_the_npy_file_of_a_field(root, capfdbinary):
+    assert main(["cat", str(root), "3", "a"]) == 0
+    array = np.load(io.BytesIO(capfdbinary.readouterr().out))
+    np.testing.assert_array_equal(array, np.full(4, 3))
+
+
 def test_ls_long(root, call):
     _, out, _ = call("ls", "-l", root)
     assert out.splitlines()[:2] == ["s0  a", "s1  a b"]

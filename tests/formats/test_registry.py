@@ -36,17 +36,19 @@ class ToyFormat(Format):
         plain = {"index": "none", "lower": True}
         return TarSet(paths, root=root, key=key, remote=remote, **plain, **options)
 
-    def list_lines(self, root, *, long, as_json):
-        yield f"listed {long}"
+    def list_lines(self, root, *, long, as_json, remote=None):
+        yield f"listed {long}{' from a URL' if remote else ''}"
 
-    def stat(self, root, *, deep):
-        return {"samples": 2}
+    def stat(self, root, *, deep, remote=None):
+        return {"samples": 2 + (remote is not None)}
 
     def stat_lines(self, figures):
         yield f"{figures['samples']} samples"
 
-    def verify(self, root):
-        return [Fault(root, 7, None, "a fault of a toy")]
+    def verify(self, root, *, hashes=False, remote=None):
+        assert (remote is not None) == root.startswith("http")
+        reason = "a fault of a toy" + " with a checksum" * hashes
+        return [Fault("toys", 7, None, reason)]
 
     def add_commands(self, commands):
         parser = commands.add_parser("play")
@@ -117,9 +119,47 @@ def test_commands(folder, capsys):
         "listed True",
         "2 samples",
         '{"samples": 2}',
-        f"{folder}: byte 7: a fault of a toy",
+        "toys: byte 7: a fault of a toy",
     ]
     assert "give it as the only source" in printed.err
+
+
+@pytest.mark.usefixtures("toy")
+def test_commands_on_urls(folder, capsys):
+    files = {f"/d/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    with Server(files) as server:
+        url = f"{server.url}/d"
+        assert main(["ls", url]) == 0
+        assert main(["stat", url]) == 0
+        assert main(["verify", "--hash", url]) == 1
+        assert main(["cat", url, "1", "x.txt"]) == 0
+        assert main(["ls", url, url]) == 2
+        assert main(["ls", f"{url}/a.tar"]) == 0  # a shard: no mark is looked for
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "listed False from a URL",
+        "3 samples",
+        "toys: byte 7: a fault of a toy with a checksum",
+        "two1.x.txt",
+    ]
+    assert "give it as the only source" in printed.err
+
+
+@pytest.mark.usefixtures("toy")
+def test_cat_takes_a_position_and_fields(folder, capsys):
+    assert main(["cat", str(folder), "-2", "x.txt", "x.txt"]) == 0
+    assert capsys.readouterr().out == "oneone"
+    for wrong, status, message in [
+        (["2", "x.txt"], 1, "position 2 is out of range"),
+        (["0", "x.txt", "y"], 1, "'y'"),
+        (["0"], 2, "names of fields"),
+        (["1.x.txt"], 2, "has samples, not members"),
+        (["x", "x.txt"], 2, "give a position"),
+    ]:
+        assert main(["cat", str(folder), *wrong]) == status
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert message in err
 
 
 def test_a_format_that_is_not_registered_marks_nothing(folder):
