@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastshard.streaming.encodings import register_encoding
+    from fastshard.streaming.index import FileInfo
 
 __all__ = [
+    "FileInfo",
     "register_encoding",
 ]
 
 MODULES = {  # not named as their contents, which they would hide
+    "FileInfo": "index",
     "register_encoding": "encodings",
 }
 

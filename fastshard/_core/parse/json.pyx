@@ -30,38 +30,6 @@ cdef enum:
 
 cdef uint64_t LARGEST = <uint64_t> -1
 
-cdef enum json_status_t:
-    JSON_OK
-    JSON_END                       # of an object or an array
-    JSON_NO_MEMORY
-    JSON_CUT                       # from here on: faults, at `fault_at`
-    JSON_NO_VALUE
-    JSON_NO_KEY
-    JSON_NO_STRING
-    JSON_NO_COLON
-    JSON_NO_COMMA
-    JSON_NO_OBJECT
-    JSON_BAD_NUMBER
-    JSON_NOT_UNSIGNED
-    JSON_OVERFLOW
-    JSON_CONTROL
-    JSON_BAD_UTF8
-    JSON_BAD_ESCAPE
-    JSON_SURROGATE
-    JSON_DEEP
-    JSON_TRAILING
-    JSON_STATUSES
-
-cdef struct json_t:                # state of a parser
-    span_t rest                    # text not read yet; borrowed
-    size_t size                    # bytes of the whole text
-    size_t fault_at                # offset of a fault in bytes
-    int depth                      # open objects and arrays
-
-cdef struct json_string_t:
-    span_t raw                     # between the quotes; validated, still escaped
-    bint escaped
-
 cdef enum key_t:                   # keys of a member's object, a bit each
     KEY_OTHER
     KEY_OFFSET

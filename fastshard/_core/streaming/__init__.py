@@ -1,0 +1,1 @@
+"""Rows of MosaicML Streaming shards: offset tables, plans, indexes, samples."""

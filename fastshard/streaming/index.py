@@ -1,0 +1,505 @@
+"""Index of a streaming dataset, ``index.json``: its shards, their files and columns."""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fastshard._core.streaming.index import LARGEST_INDEX, ShardTable, parse_index
+from fastshard.errors import FormatError
+
+__all__ = [
+    "INDEX_NAME",
+    "FileInfo",
+    "Schema",
+    "ShardEntry",
+    "StreamIndex",
+    "parse_size_limit",
+    "read_index",
+]
+
+INDEX_NAME = "index.json"
+XSV_SEPARATORS = {"csv": ",", "tsv": "\t"}
+FORMATS = ("mds", "json", "xsv", "csv", "tsv")
+RAW_DATA, ZIP_DATA, RAW_META, ZIP_META = range(4)
+KEYS = {  # of a shard's object, beside version and format
+    "mds": ("column_names", "column_encodings", "column_sizes"),
+    "json": ("columns", "newline"),
+    "xsv": ("column_names", "column_encodings", "newline", "separator"),
+    "csv": ("column_names", "column_encodings", "newline"),
+    "tsv": ("column_names", "column_encodings", "newline"),
+}
+COMMON_KEYS = ("compression", "hashes", "size_limit")
+UNITS = ("kb", "mb", "gb", "tb", "pb", "eb", "zb", "yb")
+MAX_COLUMN_SIZE = 1 << 32  # bytes
+SHOWN = 80  # characters of a wrong value in an error
+
+
+class FileInfo(NamedTuple):
+    """A file of a shard, as ``index.json`` describes it.
+
+    Attributes
+    ----------
+    basename : str
+        Its path below the directory of the index.
+    bytes : int
+        Its size.
+    hashes : dict of str to str
+        Hexadecimal digests by the name of their algorithm.
+
+    Examples
+    --------
+    >>> from fastshard.streaming import FileInfo
+    >>> FileInfo("shard.00000.mds", 1024, {}).bytes
+    1024
+    """
+
+    basename: str
+    bytes: int
+    hashes: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``index.json`` has for the file.
+
+        Returns
+        -------
+        dict
+
+        Examples
+        --------
+        >>> from fastshard.streaming import FileInfo
+        >>> FileInfo("shard.00000.mds", 1024, {}).to_json()
+        {'basename': 'shard.00000.mds', 'bytes': 1024, 'hashes': {}}
+        """
+        return {
+            "basename": self.basename,
+            "bytes": self.bytes,
+            "hashes": dict(self.hashes),
+        }
+
+
+class Schema(NamedTuple):
+    """Everything that equal shards of an index have in common.
+
+    Attributes
+    ----------
+    format : {"mds", "json", "xsv", "csv", "tsv"}
+    compression : str or None
+        ``"zstd"``, ``"zstd:7"``, ...
+    hashes : tuple of str
+        Names of algorithms.
+    size_limit : int or None
+        Bytes of a shard.
+    names, encodings : tuple of str
+        The columns.
+    sizes : tuple of int or None
+        Bytes of the values of each column; None if they vary. Of mds.
+    newline, separator : str or None
+        Of text rows.
+    """
+
+    format: str
+    compression: str | None
+    hashes: tuple[str, ...]
+    size_limit: int | None
+    names: tuple[str, ...]
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+    newline: str | None
+    separator: str | None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a shard is two files: data, and offsets as meta."""
+        return self.format != "mds"
+
+
+class ShardEntry:
+    """A shard of an index.
+
+    Parameters
+    ----------
+    index : StreamIndex
+    number : int
+        Of the shard.
+
+    Attributes
+    ----------
+    schema : Schema
+    samples : int
+    where : int
+        Byte of its object in the index.
+    """
+
+    __slots__ = ("_index", "number", "samples", "schema", "where")
+
+    def __init__(self, index: StreamIndex, number: int) -> None:
+        table = index.table
+        self._index = index
+        self.number = number
+        self.samples = table.samples(number)
+        self.schema = index.schemas[table.schema(number)]
+        self.where = table.where(number)
+
+    @property
+    def format(self) -> str:
+        """Format of the shard's rows."""
+        return self.schema.format
+
+    @property
+    def compression(self) -> str | None:
+        """Compression as the writer was given it, ``"zstd:7"``."""
+        return self.schema.compression
+
+    @property
+    def hashes(self) -> list[str]:
+        """Names of the hash algorithms."""
+        return list(self.schema.hashes)
+
+    @property
+    def size_limit(self) -> int | None:
+        """The writer's limit of a shard's size, in bytes."""
+        return self.schema.size_limit
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Encodings by column."""
+        return dict(zip(self.schema.names, self.schema.encodings, strict=True))
+
+    @property
+    def raw_data(self) -> FileInfo:
+        """The file of rows."""
+        found = self._index.file(self.number, RAW_DATA)
+        assert found is not None
+        return found
+
+    @property
+    def zip_data(self) -> FileInfo | None:
+        """The compressed file of rows."""
+        return self._index.file(self.number, ZIP_DATA)
+
+    @property
+    def raw_meta(self) -> FileInfo | None:
+        """The file of offsets, of formats that have one."""
+        return self._index.file(self.number, RAW_META)
+
+    @property
+    def zip_meta(self) -> FileInfo | None:
+        """The compressed file of offsets."""
+        return self._index.file(self.number, ZIP_META)
+
+    @property
+    def file_pairs(self) -> list[tuple[FileInfo, FileInfo | None]]:
+        """Raw and compressed files, the meta pair first."""
+        pairs = [(self.raw_data, self.zip_data)]
+        if self.raw_meta is not None:
+            pairs.insert(0, (self.raw_meta, self.zip_meta))
+        return pairs
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of the shard, for `reader_from_json`.
+
+        Returns
+        -------
+        dict
+        """
+        schema = self.schema
+        shard: dict[str, Any] = {
+            "version": 2,
+            "format": schema.format,
+            "compression": schema.compression,
+            "hashes": list(schema.hashes),
+            "size_limit": schema.size_limit,
+            "samples": self.samples,
+            "raw_data": self.raw_data.to_json(),
+            "zip_data": _object_of(self.zip_data),
+        }
+        if schema.is_split:
+            shard["raw_meta"] = _object_of(self.raw_meta)
+            shard["zip_meta"] = _object_of(self.zip_meta)
+            shard["newline"] = schema.newline
+        if schema.format == "json":
+            shard["columns"] = self.columns
+            return shard
+        shard["column_names"] = list(schema.names)
+        shard["column_encodings"] = list(schema.encodings)
+        if schema.format == "mds":
+            shard["column_sizes"] = list(schema.sizes)
+        if schema.format == "xsv":
+            shard["separator"] = schema.separator
+        return shard
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardEntry({self.raw_data.basename!r}; {self.format}, "
+            f"{self.samples:,} samples)"
+        )
+
+
+class StreamIndex:
+    """Shards of an ``index.json``: a sequence of `ShardEntry`, made on access.
+
+    Parameters
+    ----------
+    table : ShardTable
+    path : str
+        The index, for error messages.
+    dirname : str
+        The directory that files of the shards are named from.
+
+    Attributes
+    ----------
+    schemas : list of Schema
+    """
+
+    def __init__(self, table: ShardTable, path: str, dirname: str) -> None:
+        self.table = table
+        self.path = path
+        self.dirname = dirname
+        self.schemas = [
+            _parse_schema(values, path, where) for where, values in table.schemas()
+        ]
+        self._check_meta()
+        if table.has_odd_names:
+            self._check_spellings()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, k: int) -> ShardEntry:
+        """Return an entry by its number."""
+        if not -len(self.table) <= k < len(self.table):
+            raise IndexError(f"shard {k} is out of range for {len(self):,} shards")
+        return ShardEntry(self, k if k >= 0 else k + len(self.table))
+
+    def starts(self) -> array[int]:
+        """Return the position of each shard's first sample, then the total."""
+        return self.table.starts()
+
+    def name(self, k: int) -> str:
+        """Return the basename of shard `k`'s raw file of rows."""
+        found = self.table.file(k, RAW_DATA)
+        assert found is not None
+        return found[0]
+
+    def file(self, k: int, which: int) -> FileInfo | None:
+        """Return a file of shard `k`: RAW_DATA, ZIP_DATA, RAW_META or ZIP_META."""
+        found = self.table.file(k, which)
+        if found is None:
+            return None
+        name, nbytes, text = found
+        hashes = {} if text == b"{}" else self._parse(text, self.table.where(k))
+        return FileInfo(name, nbytes, hashes)
+
+    def _parse(self, text: bytes, where: int) -> Any:
+        return _parse_value(text, self.path, where)
+
+    def _check_meta(self) -> None:
+        """Raise FormatError if a shard of text rows has no file of offsets."""
+        split = [schema.is_split for schema in self.schemas]
+        if not any(split):
+            return
+        for k in range(len(self.table)):
+            if split[self.table.schema(k)] and self.table.file(k, RAW_META) is None:
+                where = self.table.where(k)
+                raise FormatError("shard has no key 'raw_meta'", self.path, where)
+
+    def _check_spellings(self) -> None:
+        """Raise FormatError if two spellings name one file."""
+        seen = set()
+        for k in range(len(self.table)):
+            for which in range(4):
+                found = self.table.file(k, which)
+                if found is None:
+                    continue
+                name = os.path.normpath(found[0])
+                if name in seen:
+                    where = self.table.where(k)
+                    reason = "two shards name one file"
+                    raise FormatError(reason, self.path, where, found[0])
+                seen.add(name)
+
+
+def read_index(
+    source: str | os.PathLike[str] | bytes, dirname: str | os.PathLike[str]
+) -> StreamIndex:
+    """Read an ``index.json``.
+
+    Parameters
+    ----------
+    source : str, path-like or bytes
+        Its path, or its contents.
+    dirname : str or path-like
+        The directory, or the folder's URL, that files of the shards are named from.
+
+    Returns
+    -------
+    StreamIndex
+
+    Raises
+    ------
+    FormatError
+        It is not an index, or a name in it leaves the directory or occurs twice.
+    OSError
+        The file cannot be read.
+    """
+    folder = os.fspath(dirname)
+    if isinstance(source, bytes):
+        path, text = os.path.join(folder, INDEX_NAME), source
+    else:
+        path = os.fspath(source)
+        text = _read_text(path)
+    table = parse_index(text, path, has_backslashes=os.sep == "\\")
+    return StreamIndex(table, path, folder)
+
+
+def _read_text(path: str) -> bytes:
+    """Read an index of bounded size."""
+    with open(path, "rb") as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        text = b"" if nbytes > LARGEST_INDEX else file.read(LARGEST_INDEX + 1)
+    if max(nbytes, len(text)) > LARGEST_INDEX:
+        raise FormatError(
+            f"an index of {max(nbytes, len(text)):,} bytes; at most "
+            f"{LARGEST_INDEX:,} are read",
+            path,
+            LARGEST_INDEX,
+        )
+    return text
+
+
+def parse_size_limit(size_limit: int | str | None) -> int | str | None:
+    """Return a limit of a shard's size in bytes.
+
+    Parameters
+    ----------
+    size_limit : int, str or None
+        Bytes; or a number and a unit, in powers of 1,024: ``"100kb"``, ``"1.5gb"``.
+        None, 0 and ``""``: no limit; returned as they are.
+
+    Raises
+    ------
+    ValueError
+        The limit is negative, or no size.
+    """
+    if not size_limit:
+        return size_limit
+    limit = _parse_units(size_limit) if isinstance(size_limit, str) else int(size_limit)
+    if limit < 0:
+        raise ValueError(f"size_limit must not be negative, got {size_limit!r}")
+    return limit
+
+
+def _parse_units(text: str) -> int:
+    plain = text.lower().strip()
+    unit = plain[-2:]
+    try:
+        if unit in UNITS:
+            return int(float(plain[:-2]) * 1024 ** (UNITS.index(unit) + 1))
+        digits = plain.removesuffix("b")
+        if digits.isdecimal():
+            return int(digits)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(
+        f"a size must be a number of bytes, with or without one of the units b, "
+        f"{', '.join(UNITS)}, got {text!r}"
+    )
+
+
+def _object_of(file: FileInfo | None) -> dict[str, Any] | None:
+    return None if file is None else file.to_json()
+
+
+def _parse_value(text: bytes, path: str, where: int) -> Any:
+    try:
+        return json.loads(text.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError) as error:  # a number with too many digits
+        raise FormatError(f"not JSON: {error}", path, where) from None
+
+
+def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> Schema:
+    """Return a schema from the texts of its values; check their types."""
+
+    def fail(reason: str) -> FormatError:
+        return FormatError(reason, path, where)
+
+    def check(key: str, good: bool, expected: str) -> None:
+        if not good:
+            shown = values[key][:SHOWN].decode("utf-8", "replace")
+            raise fail(f"expected {key!r} to be {expected}, got {shown}")
+
+    found = {key: _parse_value(text, path, where) for key, text in values.items()}
+    if "format" not in found:
+        raise fail("shard has no key 'format'")
+    name = found["format"]
+    check("format", name in FORMATS, f"one of {', '.join(FORMATS)}")
+    for key in (*COMMON_KEYS, *KEYS[name]):
+        if key not in found:
+            raise fail(f"shard has no key {key!r}")
+    compression, limit = found["compression"], found["size_limit"]
+    check("compression", isinstance(compression, str | None), "a string or null")
+    check("hashes", _is_texts(found["hashes"]), "a list of strings")
+    check("size_limit", _is_limit(limit), "a size or null")
+    if name == "json":
+        columns = found["columns"]
+        good = isinstance(columns, dict) and _is_texts(list(columns.values()))
+        check("columns", good, "an object of strings")
+        names, encodings = list(columns), list(columns.values())
+    else:
+        names, encodings = found["column_names"], found["column_encodings"]
+        good = _is_texts(names) and len(set(names)) == len(names)
+        check("column_names", good, "a list of unlike strings")
+        good = _is_texts(encodings) and len(encodings) == len(names)
+        check("column_encodings", good, f"a list of {len(names)} strings")
+    sizes: list[int | None] = []
+    newline = separator = None
+    if name == "mds":
+        sizes = found["column_sizes"]
+        good = isinstance(sizes, list) and len(sizes) == len(names)
+        good = good and all(map(_is_column_size, sizes))
+        check("column_sizes", good, f"a list of {len(names)} sizes or nulls")
+        sizes = [size or None for size in sizes]  # 0 is variable, as upstream reads it
+    else:
+        newline = found["newline"]
+        check("newline", isinstance(newline, str) and newline != "", "a string")
+        separator = found.get("separator", XSV_SEPARATORS.get(name))
+        if name != "json" and "separator" in found:
+            good = isinstance(separator, str) and separator != ""
+            check("separator", good, "a string")
+        if name in XSV_SEPARATORS:
+            separator = XSV_SEPARATORS[name]
+    return Schema(
+        name,
+        compression,
+        tuple(found["hashes"]),
+        parse_size_limit(limit) or None,  # type: ignore[arg-type]
+        tuple(names),
+        tuple(encodings),
+        tuple(sizes),
+        newline,
+        separator if name != "json" else None,
+    )
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_column_size(value: Any) -> bool:
+    if value is None:
+        return True
+    return type(value) is int and 0 <= value < MAX_COLUMN_SIZE
+
+
+def _is_limit(value: Any) -> bool:
+    if isinstance(value, str):
+        try:
+            parse_size_limit(value)
+        except ValueError:
+            return False
+        return True
+    return value is None or (type(value) is int and value >= 0)
