@@ -1,0 +1,1 @@
+"""Compression, hashes and decompressed files of shards."""

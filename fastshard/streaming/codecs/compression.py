@@ -1,0 +1,453 @@
+"""The five compressions of shards: br, bz2, gz, snappy and zstd, with their levels.
+
+A file is one stream without random access. Decompression is bounded by the raw size
+that the index states: pieces of at most `PIECE_BYTES` are asked of a library, and the
+first byte beyond the size is an error.
+
+Output is that of mosaicml-streaming, byte for byte: its zstd compresses with worker
+threads, which changes the blocks of files of some MiB. For br this needs the library
+brotli; cramjam compresses a little differently.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from fastshard.errors import FormatError, MissingLibraryError
+
+__all__ = ["COMPRESSIONS", "Codec", "parse_compression"]
+
+PIECE_BYTES = 256 << 10  # of output, asked of a library at a time
+INPUT_BYTES = 64 << 10  # given to a library at a time: it copies the rest of it
+LEVELS: dict[str, tuple[range, int]] = {  # and the default, by algorithm
+    "br": (range(12), 11),
+    "bz2": (range(1, 10), 9),
+    "gz": (range(10), 9),
+    "snappy": (range(0), 0),
+    "zstd": (range(1, 23), 3),
+}
+SNAPPY_RATIO = 64  # above the largest of the format: 64 bytes by a copy of 3
+GZIP_TIME = slice(4, 8)  # bytes of a header
+MEMORY = "<memory>"
+
+
+class Decoder(Protocol):
+    """Incremental decompression of one stream, as of `bz2.BZ2Decompressor`."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class Codec(NamedTuple):
+    """A compression of shards.
+
+    Attributes
+    ----------
+    algo : {"br", "bz2", "gz", "snappy", "zstd"}
+    level : int
+        Of snappy 0: it has no levels.
+    """
+
+    algo: str
+    level: int
+
+    @property
+    def extension(self) -> str:
+        """Suffix of compressed files, without a dot."""
+        return self.algo
+
+    def compress(self, data: bytes) -> bytes:
+        """Compress data into one stream.
+
+        Raises
+        ------
+        MissingLibraryError
+            The library of the algorithm is not installed.
+        """
+        return COMPRESSORS[self.algo](data, self.level)
+
+    def decompress(self, data: bytes, nbytes: int, path: str = MEMORY) -> bytes:
+        """Decompress data to exactly `nbytes` bytes.
+
+        Parameters
+        ----------
+        data : bytes-like
+        nbytes : int
+            Size of the result; no more is ever decompressed.
+        path : str
+            The file, for error messages.
+
+        Raises
+        ------
+        FormatError
+            The data are damaged, cut, followed by other bytes, or of another size.
+        MissingLibraryError
+            The library of the algorithm is not installed.
+        """
+        from fastshard._core.io.source import allocate_bytes
+
+        check_plausible(nbytes, path)
+        view = memoryview(data)
+        chunks = (view[i : i + INPUT_BYTES] for i in range(0, len(view), INPUT_BYTES))
+        pieces = self.iter_pieces(chunks, nbytes, path)
+        first = next(pieces, b"")
+        if len(first) == nbytes:
+            for _ in pieces:  # reads the stream to its end
+                pass
+            return first
+        whole, out = allocate_bytes(nbytes)
+        at = len(first)
+        out[:at] = first
+        for piece in pieces:
+            out[at : at + len(piece)] = piece
+            at += len(piece)
+        return whole
+
+    def iter_pieces(
+        self, chunks: Iterable[bytes | memoryview], nbytes: int, path: str = MEMORY
+    ) -> Iterator[bytes]:
+        """Decompress chunks of a file; yield pieces that are `nbytes` long together.
+
+        Parameters
+        ----------
+        chunks : iterable of bytes-like
+            Of snappy all are held, and one piece is yielded.
+        nbytes : int
+            Bytes of all pieces together.
+        path : str
+            The file, for error messages.
+
+        Raises
+        ------
+        FormatError
+            As `decompress`; the pieces before it have been yielded.
+        """
+        whole = WHOLE.get(self.algo)
+        if whole is None or (self.algo == "br" and brotli_streams()):
+            return _iter_streams(self.algo, chunks, nbytes, path)
+        return whole(chunks, nbytes, path)
+
+    def __str__(self) -> str:
+        return f"{self.algo}:{self.level}"
+
+
+def parse_compression(text: str) -> Codec:
+    """Return the compression of a name such as ``"zstd"`` or ``"zstd:7"``.
+
+    Raises
+    ------
+    ValueError
+        The name is not one of `COMPRESSIONS`.
+    """
+    if text not in COMPRESSIONS:
+        raise ValueError(
+            f"{text!r} is not a supported compression: one of {', '.join(LEVELS)}, "
+            'with a level as in "zstd:7"'
+        )
+    algo, _, level = text.partition(":")
+    return Codec(algo, int(level) if level else LEVELS[algo][1])
+
+
+COMPRESSIONS = tuple(
+    name
+    for algo, (levels, _) in LEVELS.items()
+    for name in (algo, *(f"{algo}:{level}" for level in levels))
+)
+
+
+def check_plausible(nbytes: int, path: str) -> None:
+    """Raise FormatError if no machine has so much memory."""
+    if not 0 <= nbytes < 1 << 48:
+        raise FormatError(f"a raw size of {nbytes:,} bytes", path, 0)
+
+
+def _iter_streams(
+    algo: str, chunks: Iterable[bytes | memoryview], nbytes: int, path: str
+) -> Iterator[bytes]:
+    """Decompress streams, one after the other, of libraries that yield pieces."""
+    new_decoder = DECODERS[algo]()
+    decoder: Decoder | None = None
+    streams = 0
+    left = nbytes
+    end = 0  # of the input that was given to the library
+    for chunk in chunks:
+        end += len(chunk)
+        data = bytes(chunk)
+        while decoder is not None or data:
+            if decoder is None:
+                if streams and algo == "br":
+                    raise FormatError(
+                        "bytes follow the compressed data", path, end - len(data)
+                    )
+                if streams and algo == "gz" and not (data := data.lstrip(b"\0")):
+                    break  # gzip pads files with zeros
+                decoder = new_decoder()
+                streams += 1
+            with _convert_errors(algo, path, end - len(data)):
+                piece = decoder.decompress(data, min(PIECE_BYTES, left + 1))
+            left -= len(piece)
+            if left < 0:
+                raise too_large(nbytes, path, end)
+            if piece:
+                yield piece
+            if decoder.eof:
+                data, decoder = decoder.unused_data, None
+            elif decoder.needs_input:
+                break
+            else:
+                data = b""
+    if decoder is not None or not streams:
+        raise FormatError("the compressed data end early", path, end)
+    if left:
+        raise too_small(nbytes - left, nbytes, path, end)
+
+
+def too_large(nbytes: int, path: str, at: int) -> FormatError:
+    """Return the error of data that grow beyond their size."""
+    return FormatError(
+        f"more than the {nbytes:,} bytes that the index states", path, at
+    )
+
+
+def too_small(got: int, nbytes: int, path: str, at: int) -> FormatError:
+    """Return the error of data that are shorter than the index states."""
+    return FormatError(
+        f"decompressed to {got:,} bytes; the index states {nbytes:,}", path, at
+    )
+
+
+@contextmanager
+def _convert_errors(algo: str, path: str, at: int) -> Iterator[None]:
+    """Convert errors of a library into a FormatError."""
+    try:
+        yield
+    except (FormatError, MemoryError):
+        raise
+    except Exception as error:
+        raise FormatError(f"{algo}: {error}", path, at) from error
+
+
+def import_library(name: str, package: str, what: str) -> Any:
+    """Import a library of the extra ``mds``."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"{package} is needed for {what}: pip install 'fastshard[mds]' ({error})"
+        ) from error
+
+
+# zstd
+
+
+def _zstd() -> Any:
+    if sys.version_info >= (3, 14):
+        return importlib.import_module("compression.zstd")
+    return import_library("backports.zstd", "backports.zstd", "zstd")
+
+
+def _compress_zstd(data: bytes, level: int) -> bytes:
+    zstd = _zstd()
+    names = zstd.CompressionParameter
+    options = {names.compression_level: level}
+    if names.nb_workers.bounds()[1] > 0:
+        options[names.nb_workers] = 1  # splits large inputs as upstream's library does
+    compressed: bytes = zstd.compress(data, options=options)
+    return compressed
+
+
+# gz
+
+
+class GzipDecoder:
+    """A member of a gzip file, with the interface of `Decoder`."""
+
+    def __init__(self) -> None:
+        import zlib
+
+        self._member = zlib.decompressobj(wbits=31)
+        self._rest = b""  # input that the limit has left
+        self._full = False
+
+    @property
+    def eof(self) -> bool:
+        return self._member.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._rest and not self._full
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._member.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        piece = self._member.decompress(self._rest + data, max_length)
+        self._rest = self._member.unconsumed_tail
+        self._full = len(piece) == max_length  # zlib may hold more output
+        return piece
+
+
+def _compress_gz(data: bytes, level: int) -> bytes:
+    import gzip
+
+    compressed = bytearray(gzip.compress(data, level))
+    compressed[GZIP_TIME] = bytes(4)  # equal input: equal files
+    return bytes(compressed)
+
+
+# bz2
+
+
+def _compress_bz2(data: bytes, level: int) -> bytes:
+    import bz2
+
+    return bz2.compress(data, level)
+
+
+def _new_bz2() -> Callable[[], Decoder]:
+    import bz2
+
+    return bz2.BZ2Decompressor
+
+
+# br
+
+
+def _find_brotli() -> Any:
+    """Return the library brotli if it is installed and works without a GIL."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return None  # importing it would enable the GIL
+    try:
+        return importlib.import_module("brotli")
+    except ImportError:
+        return None
+
+
+def brotli_streams() -> bool:
+    """Return whether there is a library that limits the output of br."""
+    brotli = _find_brotli()
+    return hasattr(getattr(brotli, "Decompressor", None), "can_accept_more_data")
+
+
+class BrotliDecoder:
+    """A br stream, with the interface of `Decoder`."""
+
+    unused_data = b""  # bytes behind the stream are an error of the library's
+
+    def __init__(self) -> None:
+        self._stream = _find_brotli().Decompressor()
+        self._drained = False
+
+    @property
+    def eof(self) -> bool:
+        finished: bool = self._stream.is_finished()
+        return finished
+
+    @property
+    def needs_input(self) -> bool:
+        return self._drained
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        piece: bytes = self._stream.process(data, output_buffer_limit=max_length)
+        self._drained = not piece and self._stream.can_accept_more_data()
+        return piece
+
+
+def _compress_br(data: bytes, level: int) -> bytes:
+    brotli = _find_brotli()
+    if brotli is not None:
+        compressed: bytes = brotli.compress(data, quality=level)
+        return compressed
+    cramjam = import_library("cramjam", "cramjam", "br")
+    return bytes(cramjam.brotli.compress(data, level=level))
+
+
+def _decompress_br(
+    chunks: Iterable[bytes | memoryview], nbytes: int, path: str
+) -> Iterator[bytes]:
+    """Decompress br by cramjam, which ignores bytes behind the stream.
+
+    There are none if the data without their last byte are no whole stream; to find
+    out, they are decompressed twice.
+    """
+    cramjam = import_library("cramjam", "cramjam", "br")
+    data = b"".join(chunks)
+    check_plausible(nbytes, path)
+    out = bytearray(nbytes)
+    got = _into(cramjam.brotli.decompress_into, data, out, "br", path)
+    if got < nbytes:
+        raise too_small(got, nbytes, path, len(data))
+    yield bytes(out)
+    try:
+        cramjam.brotli.decompress_into(memoryview(data)[:-1], out)
+    except cramjam.DecompressionError:
+        return
+    raise FormatError("bytes follow the compressed data", path, len(data) - 1)
+
+
+# snappy
+
+
+def _compress_snappy(data: bytes, level: int) -> bytes:
+    cramjam = import_library("cramjam", "cramjam", "snappy")
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def _decompress_snappy(
+    chunks: Iterable[bytes | memoryview], nbytes: int, path: str
+) -> Iterator[bytes]:
+    """Decompress the raw block format, which begins with the size of the result."""
+    cramjam = import_library("cramjam", "cramjam", "snappy")
+    data = b"".join(chunks)
+    check_plausible(nbytes, path)
+    with _convert_errors("snappy", path, 0):
+        got = cramjam.snappy.decompress_raw_len(data)
+    if got > nbytes:
+        raise too_large(nbytes, path, 0)
+    if got < nbytes:
+        raise too_small(got, nbytes, path, 0)
+    if nbytes > SNAPPY_RATIO * len(data):
+        raise FormatError("the compressed data end early", path, len(data))
+    out = bytearray(nbytes)
+    _into(cramjam.snappy.decompress_raw_into, data, out, "snappy", path)
+    yield bytes(out)
+
+
+def _into(
+    decompress: Callable[[bytes, bytearray], int],
+    data: bytes,
+    out: bytearray,
+    algo: str,
+    path: str,
+) -> int:
+    with _convert_errors(algo, path, 0):
+        return decompress(data, out)
+
+
+COMPRESSORS: dict[str, Callable[[bytes, int], bytes]] = {
+    "br": _compress_br,
+    "bz2": _compress_bz2,
+    "gz": _compress_gz,
+    "snappy": _compress_snappy,
+    "zstd": _compress_zstd,
+}
+DECODERS: dict[str, Callable[[], Callable[[], Decoder]]] = {
+    "br": lambda: BrotliDecoder,
+    "bz2": _new_bz2,
+    "gz": lambda: GzipDecoder,
+    "zstd": lambda: _zstd().ZstdDecompressor,
+}
+# Algorithms whose libraries hold a whole file; br if `brotli_streams` does not hold.
+WHOLE: dict[
+    str, Callable[[Iterable[bytes | memoryview], int, str], Iterator[bytes]]
+] = {"br": _decompress_br, "snappy": _decompress_snappy}
