@@ -28,7 +28,7 @@ cdef class LocalFile:
 cdef class Mapping:
     cdef uint8_t *base             # NULL for an empty file
     cdef uint64_t nbytes
-    cdef object keeper             # mmap.mmap, on systems without fs_map; else None
+    cdef object keeper             # bytes in memory, or mmap.mmap where fs_map is not
     cdef MappedChunks chunks       # in a ring; None: resident pages are not bounded
     cdef Py_buffer held            # buffer of `keeper`
 
@@ -106,6 +106,10 @@ cdef class MappedSource(Source):
     cdef bint watched              # ensure residency before bytes are handed out
     cdef Py_ssize_t trusted        # reads left until the next check
     cdef int ensure_resident(self, uint64_t offset, uint64_t size) except -1
+
+
+cdef class MemorySource(Source):
+    cdef MappedFile file           # holds a buffer instead of a mapping
 
 
 cdef class PreadSource(Source):

@@ -108,6 +108,16 @@ class MappedSource(Source):
     ) -> MappedSource: ...
 
 @final
+class MemorySource(Source):
+    def __new__(
+        cls,
+        data: bytes | bytearray | memoryview | MappedFile,
+        path: str,
+        *,
+        writable: bool = False,
+    ) -> MemorySource: ...
+
+@final
 class PreadSource(Source):
     def __new__(cls, file: LocalFile) -> PreadSource: ...
 

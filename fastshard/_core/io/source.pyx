@@ -273,7 +273,7 @@ cdef class Mapping:
     """Memory of one mapped file, unmapped when the last reference goes."""
 
     def __dealloc__(self):
-        if self.base == NULL:
+        if self.base == NULL and self.keeper is None:
             return
         if self.chunks is not None:
             self.chunks.detach()
@@ -916,8 +916,6 @@ cdef class MappedSource(Source):
 
     cpdef object read(self, uint64_t offset, uint64_t size):
         """Return a copy of `size` bytes from `offset`."""
-        cdef object copy
-        cdef char *to
         if offset > self.nbytes or size > self.nbytes - offset:
             raise FormatError(
                 f"cannot read {size:,} bytes: the file has {self.nbytes:,}",
@@ -927,13 +925,92 @@ cdef class MappedSource(Source):
         self.touch(offset, size)
         self.ensure_resident(offset, size)
         self.confine(offset, size)
-        if size < LARGE_COPY:
-            return PyBytes_FromStringAndSize(<const char *> self.base + offset, size)
-        copy = PyBytes_FromStringAndSize(NULL, size)
-        to = PyBytes_AS_STRING(copy)
-        with nogil:                # the caller's reference to `self` keeps the mapping
-            memcpy(to, self.base + offset, size)
-        return copy
+        return copy_extent(self, offset, size)
+
+
+@cython.final
+@cython.no_gc
+cdef class MemorySource(Source):
+    """Source of bytes in memory, such as a shard that was decompressed.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Kept alive by the views.
+    path : str
+        For error messages.
+    writable : bool
+        Hand out writable views, of a copy that the source owns: as private mappings do.
+    """
+
+    def __cinit__(self, data not None, path not None, *, bint writable=False):
+        self.file = data if type(data) is MappedFile else hold_memory(
+            data, path, writable
+        )
+        self.base = self.file.base
+        self.writable = self.file.writable
+        self.nbytes = self.file.nbytes
+        self.path = path
+
+    @property
+    def live_views(self):
+        """Number of live views of this source."""
+        return self.file.live_views
+
+    def handle(self):
+        """Return a source of the same memory with a counter of views of its own."""
+        return MemorySource(self.file.handle(), self.path)
+
+    cdef bint is_resident(self) except -1:
+        return True
+
+    cdef bint has_resident(self, uint64_t offset, uint64_t size) noexcept:
+        return True
+
+    cdef object pin(self, uint64_t offset, uint64_t size, uint8_t **at):
+        at[0] = self.file.base + offset
+        return self.file.raw_view(offset, size)
+
+    cpdef object read(self, uint64_t offset, uint64_t size):
+        """Return a copy of `size` bytes from `offset`."""
+        return copy_extent(self, offset, size)
+
+
+cdef MappedFile hold_memory(object data, object path, bint writable):
+    """Return a MappedFile that holds the buffer of `data`, or of a writable copy."""
+    cdef MappedFile file = MappedFile.__new__(
+        MappedFile, -1, 0, path, writable=writable
+    )
+    cdef Mapping mapping = Mapping.__new__(Mapping)
+    held = bytearray(data) if writable else data
+    PyObject_GetBuffer(
+        held, &mapping.held, PyBUF_WRITABLE if writable else PyBUF_SIMPLE
+    )
+    mapping.keeper = held          # only now: a failed call has nothing to release
+    mapping.base = <uint8_t *> mapping.held.buf
+    mapping.nbytes = <uint64_t> mapping.held.len
+    file.mapping = mapping
+    file.base = mapping.base
+    file.nbytes = mapping.nbytes
+    return file
+
+
+cdef object copy_extent(Source source, uint64_t offset, uint64_t size):
+    """Return a copy of memory of a source; copy much of it without the GIL."""
+    cdef object copy
+    cdef char *to
+    if offset > source.nbytes or size > source.nbytes - offset:
+        raise FormatError(
+            f"cannot read {size:,} bytes: there are {source.nbytes:,}",
+            source.path, offset,
+        )
+    if size < LARGE_COPY:
+        return PyBytes_FromStringAndSize(<const char *> source.base + offset, size)
+    copy = PyBytes_FromStringAndSize(NULL, size)
+    to = PyBytes_AS_STRING(copy)
+    with nogil:                    # the caller's reference keeps the memory
+        memcpy(to, source.base + offset, size)
+    return copy
 
 
 @cython.final
