@@ -133,13 +133,11 @@ def stack_field(
 
     from fastshard._core.dataset.npy import read_layouts
 
-    if layout.kind == "array":
-        return _stack_arrays([sample.array(field) for sample in samples], allocate)
     shards, members = find_members(samples, field)
     if not shards:
         return np.empty((0,), layout.dtype)
     dtype, shape, fortran, skips, odd = read_layouts(
-        shards, members, layout.dtype, layout.shape
+        shards, members, layout.dtype, layout.shape, layout.kind == "array"
     )
     if odd is not None:
         raise UnequalError(odd[0], f"{dtype} {shape}", odd[1])
@@ -157,19 +155,6 @@ def stack_field(
         return stack
     out[...] = stack
     return out
-
-
-def _stack_arrays(
-    arrays: list[NDArray[Any]], allocate: Allocator | None
-) -> NDArray[Any]:
-    """Stack arrays into one, in memory of `allocate` if given."""
-    import numpy as np
-
-    _check_equal(arrays)
-    if allocate is None or not arrays:
-        return np.stack(arrays) if arrays else np.empty((0,))
-    out = allocate((len(arrays), *arrays[0].shape), arrays[0].dtype)
-    return np.stack(arrays, out=out)
 
 
 def _check_equal(arrays: Iterable[NDArray[Any]]) -> None:
@@ -568,7 +553,10 @@ def read_column(
         dtype and shape of the raw value, each None if not given.
     """
     dtype, shape = given
-    if dtype is None:
+    layout = samples[0].layout_of(field) if samples else VALUE
+    if dtype is not None:
+        layout = FieldLayout("raw", dtype, shape)
+    elif layout == VALUE:
         decoder = samples[0].decoder_of(field) if samples else None
         if decoder is None:
             decoder = decoder_for(field, decoders)
@@ -576,10 +564,6 @@ def read_column(
         if decoder is decode_integer or is_custom:
             return _read_decoded(samples, field, ragged, is_custom)
         layout = NPY if decoder is DECODERS["npy"] else RAW
-        if samples and samples[0].layout_of(field) != VALUE:
-            layout = samples[0].layout_of(field)
-    else:
-        layout = FieldLayout("raw", dtype, shape)
     try:
         return stack_field(samples, field, layout, None, threads)
     except UnequalError as error:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from fastshard._util.globs import SUFFIX, has_magic
 from fastshard._util.options import check_choice, check_index, check_names
 from fastshard._util.sizes import parse_size
 from fastshard.dataset.dataset import Dataset
@@ -227,14 +228,22 @@ def _find_format(location: Location, options: RemoteOptions) -> Format | None:
     if location.kind == "folder":
         return find_format(LocalFolder(str(first)))
     if (
-        location.kind == "url"
+        isinstance(first, Url)
+        and location.kind == "url"
         and not others
+        and _may_be_folder(first)
         and any(each.is_remote for each in formats())
     ):
-        assert isinstance(first, Url)
         settings = location.settings(_select_remote(options))
         return find_format(RemoteFolder(first.text, settings))
     return None
+
+
+def _may_be_folder(url: Url) -> bool:
+    """Return whether a URL may be of a folder; it names no files and is no pattern."""
+    path = url.base.partition("://")[2]
+    is_file = path.endswith((SUFFIX, ".json", ".fsi"))
+    return not is_file and not has_magic(path) and "{" not in path
 
 
 def _select_remote(options: Mapping[str, Any]) -> RemoteOptions:

@@ -14,8 +14,9 @@ class FieldLayout(NamedTuple):
     ----------
     kind : {"npy", "raw", "array", "value"}
         ``"npy"``: an ``.npy`` file. ``"raw"``: array elements without a header, of
-        `dtype` and `shape`. ``"array"``: an array with the format's own header, for
-        `Sample.array`. ``"value"``: bytes for a decoder.
+        `dtype` and `shape`. ``"array"``: an array behind a header of the format, which
+        alone determines its dtype and shape; `Shard.array` reads it. ``"value"``: bytes
+        for a decoder.
     dtype : dtype-like, optional
         Of a raw field.
     shape : tuple of int, optional

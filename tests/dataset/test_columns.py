@@ -6,6 +6,9 @@ import pytest
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
 from fastshard.errors import FormatError, RaggedError
+from fastshard.formats.layout import ARRAY, NPY, FieldLayout
+from fastshard.formats.sample import Sample
+from support.builders import npy
 from support.tars import write_numbers, write_tar
 
 
@@ -94,3 +97,41 @@ def test_fields_of_columnar_datasets(tmp_path):
     own = {"cls": lambda view: len(view)}
     with fastshard.open(tmp_path / "c", decoders=own) as ds:
         assert ds.columns([0], "cls")["cls"].tolist() == [len(ds[0].view("cls"))]
+
+
+@pytest.mark.parametrize("layout", [ARRAY, NPY], ids=lambda layout: layout.kind)
+def test_arrays_behind_headers_are_stacked(tmp_path, monkeypatch, layout):
+    """An ``.npy`` file is read as one of a format with headers of its own, too."""
+    arrays = [np.arange(6, dtype="<i4").reshape(2, 3) + i for i in range(5)]
+    odd = [arrays[0].astype("<f4"), arrays[0].ravel(), np.zeros((2, 3, 9), "<i4")]
+    write_tar(
+        tmp_path / "a.tar",
+        {f"{i}.x.npy": npy(array) for i, array in enumerate([*arrays, *odd])},
+    )
+    monkeypatch.setattr(Sample, "layout_of", lambda self, field: layout)
+    with fastshard.open(tmp_path) as ds:
+        found = ds.columns([3, 0, 3], "x.npy")["x.npy"]
+        np.testing.assert_array_equal(found, np.stack([arrays[i] for i in (3, 0, 3)]))
+        batch = fastshard.collate([ds[1], ds[2]])
+        np.testing.assert_array_equal(batch["x.npy"], np.stack(arrays[1:3]))
+        for i in range(5, 8):
+            with pytest.raises(RaggedError, match=rf"sample '{i}'"):
+                ds.columns([0, 1, i], "x.npy")
+            ragged = ds.columns([0, i], "x.npy", ragged="list")["x.npy"]
+            np.testing.assert_array_equal(ragged[1], odd[i - 5], strict=True)
+
+
+def test_raw_elements_are_stacked(tmp_path, monkeypatch):
+    arrays = [np.arange(6, dtype="<i4").reshape(2, 3) + i for i in range(5)]
+    members = {f"{i}.x": array.tobytes() for i, array in enumerate(arrays)}
+    write_tar(tmp_path / "a.tar", members | {"5.x": bytes(23)})
+    raw = FieldLayout("raw", "<i4", (2, 3))
+    monkeypatch.setattr(Sample, "layout_of", lambda self, field: raw)
+    with fastshard.open(tmp_path) as ds:
+        found = ds.columns([3, 0], "x")["x"]
+        np.testing.assert_array_equal(found, np.stack([arrays[3], arrays[0]]))
+        np.testing.assert_array_equal(
+            next(ds[:5].batches(5))["x"], np.stack(arrays), strict=True
+        )
+        with pytest.raises(ValueError, match="23 bytes"):
+            ds.columns([0, 5], "x")

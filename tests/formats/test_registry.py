@@ -107,6 +107,26 @@ def test_a_url_is_recognized_by_its_mark(folder):
 
 
 @pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("source", ["a.tar", "{a,b}.tar", "shards.json"])
+def test_urls_of_files_are_not_asked_for_marks(folder, source):
+    wids = {"wids_version": 1, "shardlist": [{"url": "a.tar", "nsamples": 1}]}
+    (folder / "shards.json").write_text(json.dumps(wids))
+    files = {f"/d/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    with Server(files) as server:
+        assert keys_of(fastshard.open(f"{server.url}/d/{source}"))[0] == "1"
+        assert not any(MARK in request.path for request in server.requests)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_mark_is_asked_for_once(folder):
+    files = {f"/d/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    with Server(files) as server, fastshard.open(f"{server.url}/d") as ds:
+        asked = [request.path for request in server.requests]
+        assert asked == [f"/d/{MARK}"]
+        assert len(ds) == 2
+
+
+@pytest.mark.usefixtures("toy")
 def test_commands(folder, capsys):
     assert main(["ls", "-l", str(folder)]) == 0
     assert main(["stat", str(folder)]) == 0

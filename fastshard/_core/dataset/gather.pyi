@@ -24,6 +24,7 @@ def gather(
     out: Any,
     *,
     skips: Sequence[int] | NDArray[np.int64] | None = None,
+    sizes: Sequence[int] | NDArray[np.int64] | None = None,
     threads: int | None = None,
 ) -> NDArray[np.int64]: ...
 def pack(

@@ -495,7 +495,9 @@ cdef int assign_targets(Pieces pieces, Target target, int64_t *offsets) except -
     return 0
 
 
-def gather(list shards not None, members, out, *, skips=None, threads=None):
+def gather(
+    list shards not None, members, out, *, skips=None, sizes=None, threads=None
+):
     """Copy members into one buffer without the GIL.
 
     Parameters
@@ -509,6 +511,8 @@ def gather(list shards not None, members, out, *, skips=None, threads=None):
         otherwise each fills a row.
     skips : sequence of int, optional
         Number of bytes to skip at the start of each member.
+    sizes : sequence of int, optional
+        Number of bytes to copy from there; by default up to the member's end.
     threads : int, optional
 
     Returns
@@ -517,7 +521,7 @@ def gather(list shards not None, members, out, *, skips=None, threads=None):
         Offset of each member in `out`, and the end of the last.
     """
     cdef Target target = Target(out)
-    return move(make_pieces(shards, members, skips), target, threads)
+    return move(make_pieces(shards, members, skips, sizes), target, threads)
 
 
 def pack(list shards not None, members, allocate, *, threads=None):
@@ -535,13 +539,13 @@ def pack(list shards not None, members, allocate, *, threads=None):
     buffer, ndarray of int64 [members + 1]
         The allocated buffer; offset of each member in it, and the end of the last.
     """
-    cdef Pieces pieces = make_pieces(shards, members, None)
+    cdef Pieces pieces = make_pieces(shards, members, None, None)
     out = allocate(pieces.nbytes)
     return out, move(pieces, Target(out), threads)
 
 
-cdef Pieces make_pieces(list shards, members, skips):
-    """Return the extents of members without their skipped starts."""
+cdef Pieces make_pieces(list shards, members, skips, sizes):
+    """Return the extents of members, or of parts of them."""
     cdef Pieces pieces = Pieces()
     cdef Py_buffer buffer
     cdef const int64_t *numbers = int64s_of(members, &buffer)
@@ -558,31 +562,39 @@ cdef Pieces make_pieces(list shards, members, skips):
     finally:
         PyBuffer_Release(&buffer)
     if skips is not None:
-        skip_starts(pieces, skips)
+        cut_pieces(pieces, skips, True)
+    if sizes is not None:
+        cut_pieces(pieces, sizes, False)
     return pieces
 
 
-cdef int skip_starts(Pieces pieces, skips) except -1:
-    """Remove some bytes at the start of each piece."""
+cdef int cut_pieces(Pieces pieces, numbers, bint starts) except -1:
+    """Remove some bytes at the start of each piece, or leave some bytes of each."""
     cdef Py_buffer buffer
-    cdef const int64_t *skipped = int64s_of(skips, &buffer)
+    cdef const int64_t *given = int64s_of(numbers, &buffer)
     cdef piece_t *piece
+    cdef uint64_t before
     cdef size_t i
+    what = "skip" if starts else "size"
     try:
         if buffer.len // 8 != <Py_ssize_t> pieces.count:
             raise ValueError(
-                f"expected {pieces.count:,} skips, got {buffer.len // 8:,}"
+                f"expected {pieces.count:,} {what}s, got {buffer.len // 8:,}"
             )
         for i in range(pieces.count):
             piece = &pieces.at[i]
-            if not 0 <= skipped[i] <= <int64_t> piece.size:
+            before = piece.size
+            if not 0 <= given[i] <= <int64_t> before:
                 raise ValueError(
-                    f"a skip must be between 0 and the member's {piece.size:,} bytes, "
-                    f"got {skipped[i]:,}"
+                    f"a {what} must be between 0 and the member's {before:,} bytes, "
+                    f"got {given[i]:,}"
                 )
-            piece.offset += skipped[i]
-            piece.size -= skipped[i]
-            pieces.nbytes -= skipped[i]
+            if starts:
+                piece.offset += given[i]
+                piece.size -= given[i]
+            else:
+                piece.size = given[i]
+            pieces.nbytes -= before - piece.size
     finally:
         PyBuffer_Release(&buffer)
     return 0

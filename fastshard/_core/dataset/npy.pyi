@@ -35,7 +35,11 @@ def array_from_buffer(
     shape: int | tuple[int, ...] | None = None,
 ) -> NDArray[Any]: ...
 def read_layouts(
-    shards: list[Shard], members: array[int], dtype: Any, shape: Any
+    shards: list[Shard],
+    members: array[int],
+    dtype: Any,
+    shape: Any,
+    own: bool = False,
 ) -> tuple[
     np.dtype[Any],
     tuple[int, ...],

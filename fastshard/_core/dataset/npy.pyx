@@ -515,7 +515,9 @@ cdef object describe_layout(array):
     return array.dtype, array.shape, fortran
 
 
-def read_layouts(list shards not None, members not None, dtype, shape):
+def read_layouts(
+    list shards not None, members not None, dtype, shape, bint own=False
+):
     """Return the layout of members to stack; read their headers only.
 
     Parameters
@@ -525,6 +527,9 @@ def read_layouts(list shards not None, members not None, dtype, shape):
         Position of a member in each of them.
     dtype, shape
         As for `Shard.array`.
+    own : bool, default False
+        The members have headers of their format, not of ``.npy``: their type and shape
+        depend on the bytes before the elements alone.
 
     Returns
     -------
@@ -541,13 +546,13 @@ def read_layouts(list shards not None, members not None, dtype, shape):
                 f"expected a member for each of {len(shards):,} shards, "
                 f"got {buffer.len // 8:,}"
             )
-        return read_layouts_at(shards, numbers, dtype, shape)
+        return read_layouts_at(shards, numbers, dtype, shape, own)
     finally:
         PyBuffer_Release(&buffer)
 
 
 cdef tuple read_layouts_at(
-    list shards, const int64_t *numbers, object dtype, object shape
+    list shards, const int64_t *numbers, object dtype, object shape, bint own
 ):
     cdef cnp.ndarray skips = numpy.zeros(len(shards), numpy.int64)
     cdef int64_t *skipped = <int64_t *> cnp.PyArray_DATA(skips)
@@ -555,9 +560,12 @@ cdef tuple read_layouts_at(
     cdef Layout first = None
     cdef Shard shard
     cdef uint8_t *at
+    cdef const uint8_t *first_at = NULL
     cdef uint64_t size
     cdef uint64_t first_size = 0
+    cdef uint64_t header = 0       # bytes before the data of the first member
     cdef Py_ssize_t i, member
+    cdef object first_held = None  # keeps `first_at` valid
     wanted = None
     for i in range(len(shards)):
         shard = <Shard?> shards[i]
@@ -566,15 +574,24 @@ cdef tuple read_layouts_at(
         if wanted is not None and size == first_size:
             if dtype is not None:
                 continue
-            layout = find_layout(at, size, get_layout_cache(shard))
-            if has_same_header(first, layout):
-                skipped[i] = layout.header_size
+            if own and memcmp(at, first_at, header) == 0:
+                skipped[i] = header
                 continue
-        array = make_array_at(shard, member, dtype, shape)  # checks the whole member
+            if not own:
+                layout = find_layout(at, size, get_layout_cache(shard))
+                if has_same_header(first, layout):
+                    skipped[i] = layout.header_size
+                    continue
+        if own:
+            array = shard.array(member)
+        else:                      # checks the whole member
+            array = make_array_at(shard, member, dtype, shape)
         found = describe_layout(array)
         if wanted is None:
             wanted, first_size = found, size
-            if dtype is None:
+            first_at, first_held = at, held
+            header = size - <uint64_t> array.nbytes
+            if dtype is None and not own:
                 first = find_layout(at, size, get_layout_cache(shard))
         elif found != wanted:
             text = f"{found[0]} {found[1]}"

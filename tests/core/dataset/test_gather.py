@@ -10,6 +10,7 @@ import pytest
 
 import fastshard
 from fastshard import FastshardError, FieldNotFoundError, FormatError
+from fastshard._core.dataset.gather import gather
 from support.memory import evict
 from support.tars import write_tar
 
@@ -207,3 +208,23 @@ def test_a_tensor_is_a_buffer(mixed):
         out = torch.zeros(len(data[5]), dtype=torch.uint8)
         shard.read_into([5], out)
         assert out.numpy().tobytes() == data[5]
+
+
+def test_parts_of_members(shard_path):
+    with fastshard.open_shard(shard_path) as shard:
+        members = [i for i in range(len(shard)) if len(shard[i]) >= 4][:5]
+        skips, sizes = [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]
+        parts = [
+            bytes(shard[i])[skip : skip + size]
+            for i, skip, size in zip(members, skips, sizes, strict=True)
+        ]
+        out = np.zeros(10, np.uint8)
+        given = (np.array(numbers) for numbers in (members, skips, sizes))
+        numbers, skips, sizes = given
+        ends = gather([shard], numbers, out, skips=skips, sizes=sizes)
+        assert out.tobytes() == b"".join(parts)
+        assert ends.tolist() == [0, 4, 7, 9, 10, 10]
+        too_large = [len(shard[i]) + 1 for i in members]
+        for wrong in (too_large, [-1] * 5, sizes[:4]):
+            with pytest.raises(ValueError, match="size"):
+                gather([shard], numbers, out, sizes=np.array(wrong))
