@@ -47,6 +47,8 @@ SINGLE_SUBCLASS = {
     "CopiedSample": "used by itself for samples of tar shards",
     "Collation": "used by itself for NumPy batches",
     "TarSet": "used by itself by `fastshard.open`",
+    "RowSchema": "used by itself for rows of text",
+    "RowTable": "JSON and XSV rows are others",
 }
 
 

@@ -33,6 +33,10 @@ cdef class LayoutCache:
 cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache layouts)
 cdef object make_fault(uint64_t at, str reason)
 
+cdef object make_shaped_array(
+    object dtype, const shape_t *shape, uint8_t *at, bint writable, object owner
+)
+
 cdef LayoutCache get_layout_cache(Shard shard)
 
 cdef object make_layout_array(Layout layout, uint8_t *at, object owner)

@@ -268,6 +268,13 @@ cdef cnp.ndarray new_array(
     return array
 
 
+cdef object make_shaped_array(
+    object dtype, const shape_t *shape, uint8_t *at, bint writable, object owner
+):
+    """Return an array on memory that `owner` keeps alive."""
+    return new_array(dtype, shape, at, writable, owner)
+
+
 cdef cnp.ndarray make_column(ExtentTable table, uint64_t *column):
     """Return a column of a table as an array on the table's memory."""
     cdef shape_t shape

@@ -1,0 +1,91 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from fastshard._core.streaming.offsets cimport OffsetTable
+
+cdef enum:
+    MAX_DIMENSIONS = 64            # of an array; NumPy's own limit
+
+cdef struct column_t:
+    int kind                       # of the encoding; see plan.pyx
+    int code                       # of its type of numbers; 0: none, or in each field
+    bint resolved                  # its decoder and types are loaded
+    uint64_t size                  # bytes of a field; 0: in the header of each row
+    uint64_t before                # bytes of the fixed columns before
+    Py_ssize_t variables           # variable columns before
+
+
+# Makes a NumPy array: dtype, dimensions, their lengths, data, writable, owner of data.
+ctypedef object (*array_maker_t)(
+    object, int, const Py_ssize_t *, uint8_t *, bint, object
+)
+cdef array_maker_t array_maker     # set by arrays.pyx
+
+
+cdef class RowSchema:
+    cdef readonly tuple names
+    cdef readonly tuple encodings  # parallel to `names`
+    cdef readonly Py_ssize_t width
+    cdef dict expected             # by key of a config
+    cdef bytes accepted            # the config that was last found to agree
+    cdef dict places               # name to its column
+    cdef int check_config(
+        self, const uint8_t *at, uint64_t size, str path, uint64_t offset
+    ) except -1
+    cdef Py_ssize_t find(self, object name) except -2
+
+
+cdef class RowPlan(RowSchema):
+    cdef readonly tuple sizes      # None for variable columns
+    cdef column_t *columns
+    cdef Py_ssize_t variables      # variable columns
+    cdef uint64_t fixed            # bytes of a row without its variable fields
+    cdef list decoders             # callables, None for compiled ones
+    cdef list shapes               # tuples, None unless the encoding has the shape
+    cdef object resolver           # encoding to a callable; raises if there is none
+    cdef int place_columns(self) except -1
+    cdef int set_array(self, Py_ssize_t k, str rest) except -1
+    cdef int resolve(self, Py_ssize_t k) except -1
+    cdef object decode(
+        self, Py_ssize_t k, const uint8_t *at, uint64_t size, object owner, bint copy
+    )
+    cdef object decode_array(
+        self, Py_ssize_t k, const uint8_t *at, uint64_t size, object owner, bint copy
+    )
+
+
+cdef class RowTable:
+    cdef readonly str path         # of the file with the rows
+    cdef readonly uint64_t nbytes  # of that file
+    cdef readonly RowSchema schema
+    cdef readonly tuple names
+    cdef readonly Py_ssize_t count  # samples
+    cdef readonly Py_ssize_t width  # columns
+    cdef readonly OffsetTable offsets
+    cdef int row_extent(
+        self, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except -1
+    cdef int field_extent(
+        self, Py_ssize_t i, const uint8_t *row, uint64_t row_size, Py_ssize_t k,
+        uint64_t *start, uint64_t *size,
+    ) except -1
+    cdef object decode_row(
+        self, Py_ssize_t i, const uint8_t *row, uint64_t size, object owner,
+        bytes mask, bint copy,
+    )
+    cdef object decode_field(
+        self, Py_ssize_t i, Py_ssize_t k, const uint8_t *at, uint64_t size,
+        uint64_t start, object owner, bint copy,
+    )
+    cpdef object layout(self, Py_ssize_t k)
+    cdef object fault(self, Py_ssize_t i, Py_ssize_t k, object reason, uint64_t at)
+
+
+cdef class MdsRows(RowTable):
+    cdef RowPlan plan
+    cdef int check_row(
+        self, Py_ssize_t i, const uint8_t *row, uint64_t size
+    ) except -1
+    cdef object explain(self, Py_ssize_t i, Py_ssize_t k, uint64_t start, error)
+
+
+cdef object view_of(object owner, const uint8_t *at, uint64_t size)
