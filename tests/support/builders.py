@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
 
-__all__ = ["BUILDERS", "Samples", "npy"]
+__all__ = ["BUILDERS", "Builder", "Samples", "npy"]
 
 Samples = Sequence[tuple[str, Mapping[str, np.ndarray]]]
 PER_SHARD = 25
@@ -22,6 +24,67 @@ def npy(array: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+def same(array: np.ndarray) -> Any:
+    return array
+
+
+@dataclass(frozen=True)
+class Builder:
+    """How a format stores samples of arrays.
+
+    Attributes
+    ----------
+    format : str
+        Name of the registered format; "tar" for plain shards.
+    build : callable
+        ``build(folder, samples)`` makes a dataset of more than two shards.
+    stored : callable
+        ``stored(array, field)`` returns the bytes of a field.
+    shards : str
+        Glob of the files that are shards.
+    suffix : str
+        Follows a field's name.
+    value : callable
+        The value that is stored in an array's place.
+    has_arrays : bool
+        `Sample.array` reads its fields.
+    may_lack : bool
+        A sample may lack a field that others have.
+    opens_whole : bool
+        A truncated shard does not open; otherwise its whole samples are read.
+    counts_shards : bool
+        Samples are counted in the shards, not in an index.
+    """
+
+    format: str
+    build: Callable[[Path, Samples], None]
+    stored: Callable[[np.ndarray, str], bytes]
+    shards: str
+    suffix: str = ""
+    value: Callable[[np.ndarray], Any] = same
+    has_arrays: bool = True
+    may_lack: bool = True
+    opens_whole: bool = False
+    counts_shards: bool = False
+
+    def name(self, field: str) -> str:
+        """Return the name that a field has in this format."""
+        return field + self.suffix
+
+    def read(self, sample: Any, field: str) -> Any:
+        """Return a field of a sample in the format's usual way."""
+        if self.has_arrays:
+            return sample.array(field)
+        return sample.decode(field)[field]
+
+    def shard_paths(self, folder: Path) -> list[Path]:
+        return sorted(folder.rglob(self.shards))
+
+
+def store_npy(array: np.ndarray, field: str) -> bytes:
+    return npy(array)
 
 
 def build_tar(folder: Path, samples: Samples) -> None:
@@ -42,8 +105,15 @@ def build_columnar(folder: Path, samples: Samples) -> None:
             writer.add_sample(dict(arrays), key)
 
 
-# By format: what builds a dataset, and what comes behind a field's name there.
-BUILDERS: dict[str, tuple[Callable[[Path, Samples], None], str]] = {
-    "tar": (build_tar, ".npy"),
-    "columnar": (build_columnar, ""),
+BUILDERS = {
+    "tar": Builder(
+        "tar",
+        build_tar,
+        store_npy,
+        "*.tar",
+        suffix=".npy",
+        opens_whole=True,
+        counts_shards=True,
+    ),
+    "columnar": Builder("columnar", build_columnar, store_npy, "*.tar"),
 }
