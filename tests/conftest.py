@@ -44,6 +44,8 @@ ALLOWED_SKIPS = (
     "no xxhash for this Python",
     "no datasets for this Python",
     "no PIL for this Python",
+    "no streaming for this Python",
+    "no brotli for this Python",
     "the right column was run alone",  # a migration page, without the library
     "needs openssl",
     "pyright does not run",  # it could not be downloaded

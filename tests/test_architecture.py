@@ -46,6 +46,8 @@ SINGLE_SUBCLASS = {
     "GroupedSamples": "compiled look-up; its subclass is a Sequence",
     "CopiedSample": "used by itself for samples of tar shards",
     "Collation": "used by itself for NumPy batches",
+    "JointWriter": "users' formats of one file derive from it",
+    "XSVWriter": "used by itself",
     "TarSet": "used by itself by `fastshard.open`",
     "RowSchema": "used by itself for rows of text",
     "RowTable": "JSON and XSV rows are others",

@@ -7,14 +7,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastshard.streaming.encodings import register_encoding
     from fastshard.streaming.index import FileInfo
+    from fastshard.streaming.write.base import JointWriter, SplitWriter, Writer
+    from fastshard.streaming.write.jsonl import JSONWriter
+    from fastshard.streaming.write.mds import MDSWriter
+    from fastshard.streaming.write.xsv import CSVWriter, TSVWriter, XSVWriter
 
 __all__ = [
+    "CSVWriter",
     "FileInfo",
+    "JSONWriter",
+    "JointWriter",
+    "MDSWriter",
+    "SplitWriter",
+    "TSVWriter",
+    "Writer",
+    "XSVWriter",
     "register_encoding",
 ]
 
 MODULES = {  # not named as their contents, which they would hide
+    "CSVWriter": "write.xsv",
     "FileInfo": "index",
+    "JSONWriter": "write.jsonl",
+    "JointWriter": "write.base",
+    "MDSWriter": "write.mds",
+    "SplitWriter": "write.base",
+    "TSVWriter": "write.xsv",
+    "Writer": "write.base",
+    "XSVWriter": "write.xsv",
     "register_encoding": "encodings",
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NoReturn, TypeAlias
@@ -70,7 +69,6 @@ def fail(reason: str, at: int, cause: BaseException | None = None) -> NoReturn:
     raise FormatError(reason, "<view>", at) from cause
 
 
-@functools.cache
 def pillow(module: str = "Image") -> Any:
     """Import a module of Pillow."""
     try:

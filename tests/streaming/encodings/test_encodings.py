@@ -1,8 +1,6 @@
 """Encodings: the values of upstream's datasets, bytes of each kind, errors."""
 
 import io
-import itertools
-import json
 import math
 import struct
 from decimal import Decimal
@@ -30,28 +28,9 @@ from fastshard.streaming.encodings.rows import (
     xsv_encode,
 )
 from support.streaming.expected import described
+from support.streaming.plain import mds_fields
 
 Image = pytest.importorskip("PIL.Image", reason="no PIL for this Python")
-
-
-def rows_of(path):
-    """Yield the fields of each row of an MDS shard, as (encoding, bytes) by name."""
-    data = path.read_bytes()
-    (count,) = struct.unpack_from("<I", data)
-    ends = struct.unpack_from(f"<{count + 1}I", data, 4)
-    config = json.loads(data[8 + 4 * count : ends[0]])
-    names, encodings = config["column_names"], config["column_encodings"]
-    for start, end in itertools.pairwise(ends):
-        row, at = data[start:end], 4 * config["column_sizes"].count(None)
-        variable = iter(struct.unpack_from(f"<{at // 4}I", row))
-        fields = {}
-        for name, encoding, fixed in zip(
-            names, encodings, config["column_sizes"], strict=True
-        ):
-            size = next(variable) if fixed is None else fixed
-            fields[name] = encoding, row[at : at + size]
-            at += size
-        yield fields
 
 
 DATASETS = ("mds/none", "edge/bytes_passthrough", "edge/column_names", "edge/pkl")
@@ -63,7 +42,7 @@ def test_fields_that_upstream_wrote(streaming_data, name, kind):
     known = streaming_data[name]
     samples = iter(known.samples)
     for path in sorted(known.root.glob("*.mds")):
-        for fields, sample in zip(rows_of(path), samples, strict=False):
+        for fields, sample in zip(mds_fields(path), samples, strict=False):
             assert list(fields) == sample["keys"]
             for field, (encoding, data) in fields.items():
                 value = mds_decode(encoding, kind(data), unsafe=True)
