@@ -45,6 +45,7 @@ cdef class RowPlan(RowSchema):
     cdef int place_columns(self) except -1
     cdef int set_array(self, Py_ssize_t k, str rest) except -1
     cdef int resolve(self, Py_ssize_t k) except -1
+    cdef object layout(self, Py_ssize_t k)
     cdef object decode(
         self, Py_ssize_t k, const uint8_t *at, uint64_t size, object owner, bint copy
     )

@@ -34,6 +34,7 @@ from fastshard._core.streaming.offsets cimport OffsetTable, copy_offsets, offset
 
 import json
 import sys
+from math import prod
 
 from fastshard.errors import FormatError
 
@@ -413,6 +414,20 @@ cdef class RowPlan(RowSchema):
             return decode_float_text(at, size)
         return self.decoders[k]((<const char *> at)[:size])
 
+    cdef object layout(self, Py_ssize_t k):
+        """Return dtype and shape of a column; see `RowTable.layout`."""
+        cdef column_t *column = &self.columns[k]
+        cdef int code = 65 if column.kind == INT else column.code
+        shape = self.shapes[k]
+        if column.kind not in (INT, NUMBER, ARRAY):
+            return None
+        load_numpy()
+        if column.kind != ARRAY:   # of another size: an error when it is decoded
+            return (<object> dtypes[code], ()) if column.size == code >> 3 else None
+        if shape is None or column.size != (code >> 3) * prod(shape):
+            return None, None
+        return <object> dtypes[code], shape
+
     cdef object decode_array(
         self, Py_ssize_t k, const uint8_t *at, uint64_t size, object owner, bint copy
     ):
@@ -558,7 +573,10 @@ cdef class RowTable:
         raise NotImplementedError
 
     cpdef object layout(self, Py_ssize_t k):
-        """Return dtype and shape of a column of arrays or numbers of one layout."""
+        """Return dtype and shape of the numbers or arrays of a column.
+
+        ``(None, None)`` if each array has a header, None for other values.
+        """
         return None
 
     cdef object fault(self, Py_ssize_t i, Py_ssize_t k, object reason, uint64_t at):
@@ -747,6 +765,11 @@ cdef class MdsRows(RowTable):
         except BAD_BYTES as error:
             raise self.explain(i, k, place, error)
         return values
+
+    cpdef object layout(self, Py_ssize_t k):
+        if not 0 <= k < self.width:
+            raise IndexError(f"column {k} of {self.width}")
+        return self.plan.layout(k)
 
     cdef object decode_field(
         self, Py_ssize_t i, Py_ssize_t k, const uint8_t *at, uint64_t size,

@@ -331,6 +331,33 @@ def test_sizes_of_columns_are_checked(sizes):
         RowPlan(["x"], ["str"], sizes, no_decoder)
 
 
+LAYOUTS = {
+    ("int", 8): ("i8", ()),
+    ("float16", 2): ("f2", ()),
+    ("uint64", 8): ("u8", ()),
+    ("ndarray:int16:2,3", 12): ("i2", (2, 3)),
+    ("ndarray:int16:2,3", None): (None, None),
+    ("ndarray:int16:2,3", 13): (None, None),
+    ("ndarray:int16", None): (None, None),
+    ("ndarray", None): (None, None),
+    ("int", 4): None,
+    ("uint64", None): None,
+    ("str", None): None,
+    ("bytes", 8): None,
+    ("ndarray:int3", None): None,
+}
+
+
+@pytest.mark.parametrize(("encoding", "size"), LAYOUTS)
+def test_layouts_of_columns(encoding, size):
+    plan = RowPlan(["x"], [encoding], [size], no_decoder)
+    rows = rows_of(plan, shard_of(plan, []), 0)
+    assert rows.layout(0) == LAYOUTS[encoding, size]
+    for k in (-1, 1):
+        with pytest.raises(IndexError):
+            rows.layout(k)
+
+
 @pytest.fixture(scope="module")
 def mixed():
     """A plan with every compiled kind, and a shard of three rows."""
