@@ -19,7 +19,13 @@ from typing import Any, NamedTuple, Protocol
 
 from fastshard.errors import FormatError, MissingLibraryError
 
-__all__ = ["COMPRESSIONS", "Codec", "parse_compression"]
+__all__ = [
+    "COMPRESSIONS",
+    "INPUT_BYTES",
+    "Codec",
+    "join_pieces",
+    "parse_compression",
+]
 
 PIECE_BYTES = 256 << 10  # of output, asked of a library at a time
 INPUT_BYTES = 64 << 10  # given to a library at a time: it copies the rest of it
@@ -93,24 +99,9 @@ class Codec(NamedTuple):
         MissingLibraryError
             The library of the algorithm is not installed.
         """
-        from fastshard._core.io.source import allocate_bytes
-
-        check_plausible(nbytes, path)
         view = memoryview(data)
         chunks = (view[i : i + INPUT_BYTES] for i in range(0, len(view), INPUT_BYTES))
-        pieces = self.iter_pieces(chunks, nbytes, path)
-        first = next(pieces, b"")
-        if len(first) == nbytes:
-            for _ in pieces:  # reads the stream to its end
-                pass
-            return first
-        whole, out = allocate_bytes(nbytes)
-        at = len(first)
-        out[:at] = first
-        for piece in pieces:
-            out[at : at + len(piece)] = piece
-            at += len(piece)
-        return whole
+        return join_pieces(self.iter_pieces(chunks, nbytes, path), nbytes, path)
 
     def iter_pieces(
         self, chunks: Iterable[bytes | memoryview], nbytes: int, path: str = MEMORY
@@ -162,6 +153,25 @@ COMPRESSIONS = tuple(
     for algo, (levels, _) in LEVELS.items()
     for name in (algo, *(f"{algo}:{level}" for level in levels))
 )
+
+
+def join_pieces(pieces: Iterator[bytes], nbytes: int, path: str = MEMORY) -> bytes:
+    """Return pieces of `Codec.iter_pieces`, which are `nbytes` long, as one object."""
+    from fastshard._core.io.source import allocate_bytes
+
+    check_plausible(nbytes, path)
+    first = next(pieces, b"")
+    at = len(first)
+    if at == nbytes:
+        for _ in pieces:  # reads the stream to its end
+            pass
+        return first
+    whole, out = allocate_bytes(nbytes)
+    out[:at] = first
+    for piece in pieces:
+        out[at : at + len(piece)] = piece
+        at += len(piece)
+    return whole
 
 
 def check_plausible(nbytes: int, path: str) -> None:

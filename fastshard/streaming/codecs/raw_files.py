@@ -1,0 +1,415 @@
+"""Raw files of compressed shards: decompressed once, and checked against hashes.
+
+The raw file is written beside the compressed one, as mosaicml-streaming does, under a
+hidden temporary name that is its lock as well: ``.NAME.tmp``. A process that finds it
+locked waits for the raw file; one that finds it unlocked, after its writer was killed,
+writes it again. So each raw file is decompressed by one process, appears whole, and a
+killed process leaves at most one temporary file, which the next one takes over.
+
+On file systems without locks each process has a temporary name of its own: the work
+may be done twice, and the result is the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from fastshard._util.files import make_directory, sync_directory
+from fastshard.errors import FormatError
+from fastshard.streaming.codecs.compression import (
+    INPUT_BYTES,
+    join_pieces,
+    parse_compression,
+)
+from fastshard.streaming.codecs.hashes import hash_file, open_hash
+
+__all__ = ["StoredFile", "check_hash", "locate", "open_raw", "store_raw"]
+
+# The directory cannot be written to: the next best place is taken.
+UNWRITABLE = (
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
+CACHE_FOLDER = "decompressed"  # below cache_dir
+FLAGS = (
+    os.O_RDWR
+    | os.O_CREAT
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+MODE = 0o666  # of new files, less the umask
+SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.05  # seconds between two looks at a lock
+PATIENCE = 60.0  # seconds without progress of the lock's holder; then we do the work
+MAX_NAME = 200  # characters of a file's name in a temporary one
+
+if sys.platform == "win32":
+    fcntl = None
+else:
+    import fcntl
+
+
+class StoredFile(Protocol):
+    """A file of a shard; `fastshard.streaming.FileInfo` is one."""
+
+    @property
+    def basename(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def hashes(self) -> Mapping[str, str]: ...
+
+
+def open_raw(
+    dirname: str,
+    raw: StoredFile,
+    zip: StoredFile | None,  # noqa: A002 - the counterpart of raw
+    compression: str | None,
+    *,
+    cache_dir: str | None = None,
+    max_memory: int | None = None,
+    validate_hash: str | None = None,
+) -> str | bytes:
+    """Return the path of a raw file; decompress it if it does not exist.
+
+    Parameters
+    ----------
+    dirname : str
+        Directory that the files are named from, with the split.
+    raw, zip : StoredFile
+        The raw file, and the compressed one if there is one.
+    compression : str, optional
+        Name of the compression, with or without a level.
+    cache_dir : str, optional
+        Directory for raw files whose own cannot be written to.
+    max_memory : int, optional
+        Largest raw file, in bytes, to be decompressed to memory if it can be written
+        nowhere. None: no limit.
+    validate_hash : str, optional
+        Hash that is checked: of the compressed file before, and of the raw one.
+
+    Returns
+    -------
+    str or bytes
+        Path of the raw file, or its bytes if it cannot be written.
+
+    Raises
+    ------
+    FormatError
+        A file has another size or hash than the index states, or is damaged; a name
+        leaves the directory.
+    FileNotFoundError
+        There is neither the raw nor the compressed file.
+    OSError
+        A file cannot be read, or the raw one cannot be written and exceeds
+        `max_memory`.
+    ValueError
+        The compression is not supported, or the index has no such hash.
+    MissingLibraryError
+        A library is not installed.
+    """
+    path = locate(dirname, raw.basename)
+    if os.path.exists(path):
+        check_hash(path, raw, validate_hash)
+        return path
+    if zip is None or not compression:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    codec = parse_compression(compression)
+    zip_path = locate(dirname, zip.basename)
+    try:
+        status = os.stat(zip_path)
+    except FileNotFoundError:
+        reason = "neither the raw nor the compressed file exists"
+        raise FileNotFoundError(errno.ENOENT, reason, path) from None
+    if status.st_size != zip.bytes:
+        raise FormatError(
+            f"the file has {status.st_size:,} bytes; the index states {zip.bytes:,}",
+            zip_path,
+            min(status.st_size, zip.bytes),
+        )
+
+    def pieces() -> Iterator[bytes]:
+        check_hash(zip_path, zip, validate_hash)
+        return codec.iter_pieces(_read_chunks(zip_path), raw.bytes, zip_path)
+
+    try:
+        store_raw(path, pieces, raw, validate_hash)
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        failure = error
+    else:
+        return path
+    if cache_dir is not None:
+        cached = _place_in_cache(cache_dir, zip_path, status, raw)
+        with _suppress_unwritable():
+            make_directory(os.path.dirname(cached))
+            if os.path.exists(cached):
+                check_hash(cached, raw, validate_hash)
+            store_raw(cached, pieces, raw, validate_hash)
+            return cached
+    if max_memory is not None and raw.bytes > max_memory:
+        raise OSError(
+            failure.errno,
+            f"{failure.strerror}: the raw file cannot be written, and its "
+            f"{raw.bytes:,} bytes exceed max_memory={max_memory:,}; pass cache_dir=",
+            path,
+        ) from failure
+    checked = _check_pieces(pieces(), raw, validate_hash, path)
+    return join_pieces(checked, raw.bytes, zip_path)
+
+
+@contextmanager
+def _suppress_unwritable() -> Iterator[None]:
+    """Suppress errors of directories that cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+
+
+def locate(dirname: str, basename: str) -> str:
+    """Return the path of a file of a dataset.
+
+    Raises
+    ------
+    FormatError
+        The name is empty, absolute, or leaves the directory.
+    """
+    parts = (
+        basename.replace("\\", "/").split("/")
+        if os.sep == "\\"
+        else (basename.split("/"))
+    )
+    if (
+        not basename
+        or "\0" in basename
+        or ".." in parts
+        or os.path.isabs(basename)
+        or os.path.splitdrive(basename)[0]
+        or parts[-1] in ("", ".")
+    ):
+        raise FormatError(f"the name {basename!r} leaves the directory", dirname, 0)
+    return os.path.join(dirname, basename)
+
+
+def check_hash(path: str, file: StoredFile, algo: str | None) -> None:
+    """Check the hash of a file; None: nothing.
+
+    Raises
+    ------
+    FormatError
+        The digest differs from the index's.
+    ValueError
+        The index has no such hash of the file.
+    """
+    if algo is not None:
+        expected = _expected_hash(file, algo, path)
+        _compare(hash_file(path, [algo])[algo], expected, algo, path)
+
+
+def _expected_hash(file: StoredFile, algo: str, path: str) -> str:
+    open_hash(algo)  # raises for names that are none
+    try:
+        return file.hashes[algo]
+    except KeyError:
+        known = ", ".join(sorted(file.hashes)) or "none"
+        raise ValueError(f"the index has no hash {algo!r} of {path}: {known}") from None
+
+
+def _compare(found: str, expected: str, algo: str, path: str) -> None:
+    if found != expected:
+        raise FormatError(f"{algo} is {found}; the index states {expected}", path, 0)
+
+
+def store_raw(
+    path: str,
+    pieces: Callable[[], Iterable[bytes]],
+    raw: StoredFile,
+    validate_hash: str | None = None,
+) -> None:
+    """Write a raw file, unless it exists or another process writes it meanwhile.
+
+    Parameters
+    ----------
+    path : str
+        The file appears there when it is whole and synced.
+    pieces : callable
+        Yields the file's bytes; called if the file is to be written.
+    raw : StoredFile
+        Its hashes.
+    validate_hash : str, optional
+        Hash that is checked before the file appears.
+
+    Raises
+    ------
+    OSError
+        The directory cannot be written to.
+    FormatError
+        The hash differs; and what `pieces` raises. The file does not appear.
+    """
+    folder, name = os.path.split(path)
+    hidden = f".{name[:MAX_NAME]}"
+    temporary = os.path.join(folder, f"{hidden}.tmp")
+    while not os.path.exists(path):
+        fd = _open_locked(temporary)
+        if fd is None:  # another process had it, and has written or dropped it
+            continue
+        if fd < 0:
+            temporary = os.path.join(folder, f"{hidden}.{secrets.token_hex(6)}.tmp")
+            fd = os.open(temporary, FLAGS | os.O_EXCL, MODE)
+        renamed = False
+        try:
+            if os.path.exists(path):
+                return
+            os.ftruncate(fd, 0)
+            for piece in _check_pieces(pieces(), raw, validate_hash, path):
+                _write_all(fd, piece)
+            os.fsync(fd)
+            if fcntl is None:  # Windows renames no open file
+                os.close(fd)
+                fd = -1
+            os.replace(temporary, path)
+            renamed = True
+        finally:
+            if not renamed:
+                with suppress(OSError):
+                    os.unlink(temporary)
+            _close_locked(fd)
+        sync_directory(folder)
+
+
+def _check_pieces(
+    pieces: Iterable[bytes], raw: StoredFile, algo: str | None, path: str
+) -> Iterator[bytes]:
+    """Yield pieces of a raw file, then check their hash."""
+    if algo is None:
+        yield from pieces
+        return
+    expected = _expected_hash(raw, algo, path)
+    made = open_hash(algo)
+    for piece in pieces:
+        made.update(piece)
+        yield piece
+    _compare(made.hexdigest(), expected, algo, path)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    done = os.write(fd, data)
+    while done < len(data):
+        done += os.write(fd, memoryview(data)[done:])
+
+
+def _read_chunks(path: str) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(INPUT_BYTES):
+            yield chunk
+
+
+def _place_in_cache(
+    cache_dir: str, zip_path: str, status: os.stat_result, raw: StoredFile
+) -> str:
+    """Return the path of a raw file in a cache, by the version of the compressed one.
+
+    The file's own hashes tell versions apart, too: times may be those of a copy.
+    """
+    version = (
+        os.path.realpath(zip_path),
+        status.st_size,
+        status.st_mtime_ns,
+        raw.bytes,
+        sorted(raw.hashes.items()),
+    )
+    digest = hashlib.sha256(repr(version).encode("utf-8", "surrogateescape"))
+    name = os.path.basename(raw.basename)[:MAX_NAME]
+    folder = os.path.join(os.path.abspath(cache_dir), CACHE_FOLDER)
+    return os.path.join(folder, f"{digest.hexdigest()[:40]}-{name}")
+
+
+# The lock.
+
+
+def _open_locked(temporary: str) -> int | None:
+    """Open and lock a temporary file.
+
+    Returns
+    -------
+    int or None
+        Its descriptor. None: it was renamed or removed while it was waited for. -1: it
+        cannot be locked, or its holder makes no progress.
+    """
+    if fcntl is None:
+        return -1
+    try:
+        fd = os.open(temporary, FLAGS, MODE)
+    except OSError as error:
+        # Of another user, or a link: a name of our own may do.
+        if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP):
+            return -1
+        raise
+    keep = False
+    try:
+        locked = _wait_for_lock(fd)
+        if locked is None:
+            with suppress(OSError):
+                os.unlink(temporary)
+        if not locked:
+            return -1
+        keep = _is_at(fd, temporary)
+        return fd if keep else None
+    finally:
+        if not keep:
+            _close_locked(fd)
+
+
+def _wait_for_lock(fd: int) -> bool | None:
+    """Lock a file; return False if its holder is stuck, None if there are no locks."""
+    assert fcntl is not None
+    wait, seen, since = SHORTEST_WAIT, -1, time.monotonic()
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            nbytes = os.fstat(fd).st_size
+            if nbytes != seen:
+                seen, since = nbytes, time.monotonic()
+            if time.monotonic() - since > PATIENCE:
+                return False
+        except OSError:
+            return None
+        else:
+            return True
+        time.sleep(wait)
+        wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Return whether a path is that of an open file."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _close_locked(fd: int) -> None:
+    """Unlock and close a file: a forked child may hold a copy of the descriptor."""
+    if fd < 0:
+        return
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
