@@ -1,0 +1,1 @@
+"""Readers of shards, and the files that they read."""
