@@ -32,6 +32,7 @@ __all__ = [
     "Padding",
     "Ragged",
     "UnequalError",
+    "allocate_column",
     "collate",
     "gather_samples",
     "image_array",
@@ -71,6 +72,13 @@ def gather_samples(
     return gather(
         shards, resolve_positions(members, MAX_POSITION), out, threads=threads
     )
+
+
+def allocate_column(field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return memory for one field of many samples."""
+    import numpy as np
+
+    return np.empty(shape, dtype)
 
 
 def parse_field_types(
@@ -341,8 +349,16 @@ class Collation:
                 "select the other fields, ds.select_fields(...)"
             )
         batch: dict[str, Any] = {KEYS: [sample.key for sample in samples]}
+        layouts = {field: first.layout_of(field) for field in fields}
+        arrays = tuple(field for field in fields if layouts[field] != VALUE)
+        stacks = first._stack_fields(
+            samples, arrays, lambda field, *given: self._output(prefix + field, *given)
+        )
         for field in fields:
-            layout = first.layout_of(field)
+            layout = layouts[field]
+            if field in stacks:
+                batch[field] = self._wrap(stacks[field], prefix + field, lengths)
+                continue
             if layout != VALUE:
                 batch[field] = self._collate_arrays(
                     samples, field, layout, prefix, lengths
@@ -370,9 +386,12 @@ class Collation:
         except UnequalError:
             arrays = [sample.array(field) for sample in samples]
             return self.collate_values(arrays, prefix + field, lengths)
+        return self._wrap(stack, prefix + field, lengths)
+
+    def _wrap(self, stack: NDArray[Any], field: str, lengths: Lengths) -> Any:
+        """Return the batch's value for a stack; record the shapes of its arrays."""
         if self.ragged == "pad":
-            shapes = [stack.shape[1:]] * len(stack)
-            _record_lengths(prefix + field, shapes, lengths)
+            _record_lengths(field, [stack.shape[1:]] * len(stack), lengths)
         return self.wrap_stack(stack)
 
     def _collate_mappings(

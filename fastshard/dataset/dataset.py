@@ -22,6 +22,7 @@ from fastshard._util.options import check_option_names
 from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.batch import (
     Ragged,
+    allocate_column,
     gather_samples,
     parse_field_types,
     read_column,
@@ -445,11 +446,32 @@ class Dataset(BaseDataset[T_co]):
         if ragged not in ("error", "list"):
             raise ValueError(f'ragged must be "error" or "list", got {ragged!r}')
         types = parse_field_types(fields)
-        samples = self._load_samples(positions, tuple(types))
+        if not hasattr(positions, "__len__"):
+            positions = list(positions)
+        stacks = self._stack_columns(positions, types)
+        if len(stacks) == len(types):
+            return {field: stacks[field] for field in types}
+        rest = tuple(field for field in types if field not in stacks)
+        samples = self._load_samples(positions, rest)
         return {
-            field: read_column(samples, field, type_, ragged, threads, self._decoders)
-            for field, type_ in types.items()
+            field: stacks[field]
+            if field in stacks
+            else read_column(samples, field, given, ragged, threads, self._decoders)
+            for field, given in types.items()
         }
+
+    def _stack_columns(
+        self, positions: Any, types: Mapping[str, tuple[Any, Any]]
+    ) -> dict[str, NDArray[Any]]:
+        """Return the fields that the format reads together from rows."""
+        if self._decoders:
+            return {}
+        fields = [field for field, given in types.items() if given == (None, None)]
+        if self._fields is not None:
+            fields = [field for field in fields if field in self._fields]
+        return self._set.stack_columns(
+            self._prepare(), positions, tuple(fields), allocate_column
+        )
 
     def _iterator(
         self, window: int, on_error: ErrorHandler | None

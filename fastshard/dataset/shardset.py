@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import accumulate, chain
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
 from fastshard._core.dataset.iterate import PrefetchIterator
@@ -21,6 +21,9 @@ from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
 from fastshard.index.dataset_lookup import DatasetIndexView
 from fastshard.remote.options import Settings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "WINDOW",
@@ -261,6 +264,27 @@ class ShardSet(ABC):
     def find_key(self, key: str) -> list[int] | None:
         """Return the positions of samples with a key, or None without a key index."""
         return None
+
+    def stack_columns(
+        self,
+        locator: SampleLocator,
+        positions: Any,
+        fields: tuple[str, ...],
+        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    ) -> dict[str, NDArray[Any]]:
+        """Return fields of many samples that are arrays of one layout, by name.
+
+        A format whose fields lie in rows reads each row once for all of them; by
+        default no field is returned, and each is read for itself.
+
+        Parameters
+        ----------
+        locator : SampleLocator
+            Finds samples by `positions`, of which negative ones count from the end.
+        allocate : callable
+            ``allocate(field, shape, dtype)`` returns an array to fill.
+        """
+        return {}
 
     def verify(self, *, hashes: bool = False) -> list[Any] | None:
         """Return the faults that a format's own check finds, or None if it has none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast, overload
 
@@ -291,6 +291,18 @@ class Sample(SampleBase):
         (True, False)
         """
         return self.layout_of(field) != VALUE
+
+    @staticmethod
+    def _stack_fields(
+        samples: list[Any],
+        fields: tuple[str, ...],
+        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    ) -> dict[str, NDArray[Any]]:
+        """Return fields of samples of this type that the format reads together.
+
+        As `fastshard.dataset.shardset.ShardSet.stack_columns`, from samples.
+        """
+        return {}
 
     def _decode_field(self, field: str) -> Any:
         decoder = self.decoder_of(field)
