@@ -4,7 +4,9 @@ The raw file is written beside the compressed one, as mosaicml-streaming does, u
 hidden temporary name that is its lock as well: ``.NAME.tmp``. A process that finds it
 locked waits for the raw file; one that finds it unlocked, after its writer was killed,
 writes it again. So each raw file is decompressed by one process, appears whole, and a
-killed process leaves at most one temporary file, which the next one takes over.
+killed process leaves at most one temporary file, which the next one takes over. The
+file is synced before it is renamed; the directory is not, for a raw file that a power
+loss takes away is decompressed again.
 
 On file systems without locks each process has a temporary name of its own: the work
 may be done twice, and the result is the same.
@@ -22,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from fastshard._util.files import make_directory, sync_directory
+from fastshard._util.files import make_directory
 from fastshard.errors import FormatError
 from fastshard.streaming.codecs.compression import (
     INPUT_BYTES,
@@ -31,7 +33,7 @@ from fastshard.streaming.codecs.compression import (
 )
 from fastshard.streaming.codecs.hashes import hash_file, open_hash
 
-__all__ = ["StoredFile", "check_hash", "locate", "open_raw", "store_raw"]
+__all__ = ["StoredFile", "check_hash", "locate", "open_raw", "read_chunks", "store_raw"]
 
 # The directory cannot be written to: the next best place is taken.
 UNWRITABLE = (
@@ -143,7 +145,7 @@ def open_raw(
 
     def pieces() -> Iterator[bytes]:
         check_hash(zip_path, zip, validate_hash)
-        return codec.iter_pieces(_read_chunks(zip_path), raw.bytes, zip_path)
+        return codec.iter_pieces(read_chunks(zip_path), raw.bytes, zip_path)
 
     try:
         store_raw(path, pieces, raw, validate_hash)
@@ -290,7 +292,6 @@ def store_raw(
                 with suppress(OSError):
                     os.unlink(temporary)
             _close_locked(fd)
-        sync_directory(folder)
 
 
 def _check_pieces(
@@ -314,7 +315,8 @@ def _write_all(fd: int, data: bytes) -> None:
         done += os.write(fd, memoryview(data)[done:])
 
 
-def _read_chunks(path: str) -> Iterator[bytes]:
+def read_chunks(path: str) -> Iterator[bytes]:
+    """Yield a file in chunks for `Codec.iter_pieces`."""
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(INPUT_BYTES):
             yield chunk
