@@ -73,6 +73,7 @@ _SUBMODULES = f"{_SHOWN} decoders index sources"
 
 _moved.install()
 register("fastshard.columnar.format")
+register("fastshard.streaming.format")
 
 
 def __getattr__(name: str) -> object:

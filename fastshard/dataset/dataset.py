@@ -774,7 +774,7 @@ class Dataset(BaseDataset[T_co]):
         """
         excluded = {self.shards.index(shard) for shard in shards}
         if self._plan == Plan():  # without opening a shard: it may be unreadable
-            return self._replace(shards=require_tars(self._set).without(excluded))
+            return self._replace(shards=self._set.without(excluded))
         import numpy as np
 
         starts = self._set.starts()

@@ -226,7 +226,7 @@ def _find_format(location: Location, options: RemoteOptions) -> Format | None:
     """Return the format of a directory, or None for a source of tars."""
     (first, *others) = location.parts
     if location.kind == "folder":
-        return find_format(LocalFolder(str(first)))
+        return find_format(LocalFolder(str(first)), options)
     if (
         isinstance(first, Url)
         and location.kind == "url"
@@ -235,7 +235,7 @@ def _find_format(location: Location, options: RemoteOptions) -> Format | None:
         and any(each.is_remote for each in formats())
     ):
         settings = location.settings(_select_remote(options))
-        return find_format(RemoteFolder(first.text, settings))
+        return find_format(RemoteFolder(first.text, settings), options)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -16,6 +16,7 @@ from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
+from fastshard.errors import FastshardError
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
@@ -226,6 +227,33 @@ class ShardSet(ABC):
     @abstractmethod
     def identify(self) -> Identity:
         """Return the identity of the dataset; it does not depend on the root."""
+
+    def shard(self, k: int) -> Any:
+        """Return shard `k`; open it if needed.
+
+        Raises
+        ------
+        FastshardError
+            Samples of this format have no shard of their own.
+        """
+        raise self.unlike_tars()
+
+    def without(self, dropped: Collection[int]) -> ShardSet:
+        """Return a set without some shards.
+
+        Raises
+        ------
+        FastshardError
+            As for `shard`.
+        """
+        raise self.unlike_tars()
+
+    def unlike_tars(self) -> FastshardError:
+        """Return the error for what needs tar shards."""
+        return FastshardError(
+            f"expected a dataset of tar shards, got a {self.format} dataset: "
+            f"{self.root}; its shards hold fields, not samples"
+        )
 
     def file_count(self) -> int:
         """Return the number of files."""

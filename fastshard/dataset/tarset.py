@@ -415,10 +415,7 @@ def require_tars(shards: ShardSet) -> TarSet:
         The dataset is of another format.
     """
     if not isinstance(shards, TarSet):
-        raise FastshardError(
-            f"expected a dataset of tar shards, got a {shards.format} dataset: "
-            f"{shards.root}; its shards hold fields, not samples"
-        )
+        raise shards.unlike_tars()
     return shards
 
 

@@ -92,8 +92,9 @@ class Shards(Sequence["TarShard"]):
         """
         numbers = range(len(self))[k]
         if isinstance(numbers, int):
-            return require_tars(self._set).shard(numbers)
-        return [require_tars(self._set).shard(number) for number in numbers]
+            shard: TarShard = self._set.shard(numbers)
+            return shard
+        return [self._set.shard(number) for number in numbers]
 
     def index(self, shard: str | int, start: int = 0, stop: int | None = None) -> int:
         """Return the position of a shard by its path, file name or position.

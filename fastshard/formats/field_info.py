@@ -51,7 +51,7 @@ class FieldInfo(NamedTuple):
     Attributes
     ----------
     kind : str
-        ``"image"``, ``"text"``, ``"json"``, ``"int"``, ``"array"`` (npy),
+        ``"image"``, ``"text"``, ``"json"``, ``"int"``, ``"float"``, ``"array"`` (npy),
         ``"arrays"`` (npz), ``"msgpack"`` or ``"torch"``: what `Sample.decode` makes of
         the field. ``"bytes"``: it has no decoder. ``"object"``: its decoder is one of
         ``fastshard.open(..., decoders=)``.
@@ -113,6 +113,9 @@ def kind_of_decoder(decoder: Decoder | None) -> str:
         return "bytes"
     if isinstance(decoder, NpzDecoder):
         return "arrays"
+    kind = getattr(decoder, "kind", None)  # a format's own decoders tell theirs
+    if isinstance(kind, str):
+        return kind
     try:
         return KINDS.get(decoder, "object")
     except TypeError:  # a decoder that cannot be hashed

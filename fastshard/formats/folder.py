@@ -18,6 +18,10 @@ class Folder(Protocol):
     path: str
     is_remote: bool
 
+    def below(self, name: str) -> Folder:
+        """Return a directory below this one."""
+        ...
+
     def has(self, name: str) -> bool:
         """Return whether the directory has a file of this name."""
         ...
@@ -34,6 +38,10 @@ class LocalFolder:
 
     def __init__(self, path: str) -> None:
         self.path = path
+
+    def below(self, name: str) -> LocalFolder:
+        """Return a directory below this one."""
+        return LocalFolder(os.path.join(self.path, name))
 
     def has(self, name: str) -> bool:
         """Return whether the directory has a file of this name."""
@@ -55,6 +63,10 @@ class RemoteFolder:
     def __init__(self, path: str, settings: Settings) -> None:
         self.path = path
         self._settings = settings
+
+    def below(self, name: str) -> RemoteFolder:
+        """Return a folder below this one."""
+        return RemoteFolder(join_url(self.path, name), self._settings)
 
     def has(self, name: str) -> bool:
         """Return whether there is an object of this name."""

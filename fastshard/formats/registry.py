@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -86,6 +87,21 @@ class Format:
         bool
         """
         raise NotImplementedError
+
+    def subfolder(self, options: Mapping[str, Any]) -> str:
+        """Return the directory below a dataset's that `marks` is asked of.
+
+        Parameters
+        ----------
+        options : Mapping
+            The keyword arguments of `fastshard.open`.
+
+        Returns
+        -------
+        str
+            By default ``""``, the dataset's own directory.
+        """
+        return ""
 
     def open_set(self, root: str, **options: Any) -> Any:
         """Return the `ShardSet` of a dataset.
@@ -232,13 +248,17 @@ def formats() -> list[Format]:
     return [import_module(module).FORMAT for module in _modules]
 
 
-def find_format(folder: Folder) -> Format | None:
+def find_format(
+    folder: Folder, options: Mapping[str, Any] = MappingProxyType({})
+) -> Format | None:
     """Return the directory's format, or None for a plain tar dataset.
 
     Parameters
     ----------
     folder : Folder
         Local or remote; remote ones only match formats whose datasets may be URLs.
+    options : Mapping, optional
+        The keyword arguments of `fastshard.open`.
 
     Returns
     -------
@@ -252,6 +272,9 @@ def find_format(folder: Folder) -> Format | None:
     True
     """
     for each in formats():
-        if (each.is_remote or not folder.is_remote) and each.marks(folder):
+        if not each.is_remote and folder.is_remote:
+            continue
+        below = each.subfolder(options)
+        if each.marks(folder.below(below) if below else folder):
             return each
     return None

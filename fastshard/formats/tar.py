@@ -61,6 +61,7 @@ __all__ = [
     "Progress",
     "TarOptions",
     "TarShard",
+    "map_cached_file",
     "open_local_tar",
     "open_remote_tar",
     "open_shard",
@@ -644,7 +645,7 @@ def open_remote_tar(
         raise RemoteShardNotFoundError.of(error) from error
     rule = {"last_dot": options.key == "last", "lower": options.lower}
     contents = find_contents(file, index, progress, **rule)
-    source = _map_cached_file(file, ring) or RemoteSource(file)
+    source = map_cached_file(file, ring) or RemoteSource(file)
     return TarShard(
         source,
         contents.table,
@@ -660,7 +661,7 @@ def open_remote_tar(
     )
 
 
-def _map_cached_file(file: RemoteFile, ring: PageRing | None) -> MappedSource | None:
+def map_cached_file(file: RemoteFile, ring: PageRing | None) -> MappedSource | None:
     """Map the cached copy of a remote shard, if it is complete."""
     if file.entry is None or not file.nbytes:
         return None

@@ -10,13 +10,17 @@ from typing import Any, NamedTuple
 
 from fastshard._core.streaming.index import LARGEST_INDEX, ShardTable, parse_index
 from fastshard.errors import FormatError
+from fastshard.remote.file import open_remote
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import join_url
 
 __all__ = [
     "INDEX_NAME",
     "FileInfo",
-    "Schema",
+    "ShardConfig",
     "ShardEntry",
     "StreamIndex",
+    "parse_remote",
     "parse_size_limit",
     "read_index",
 ]
@@ -81,7 +85,7 @@ class FileInfo(NamedTuple):
         }
 
 
-class Schema(NamedTuple):
+class ShardConfig(NamedTuple):
     """Everything that equal shards of an index have in common.
 
     Attributes
@@ -128,46 +132,46 @@ class ShardEntry:
 
     Attributes
     ----------
-    schema : Schema
+    config : ShardConfig
     samples : int
     where : int
         Byte of its object in the index.
     """
 
-    __slots__ = ("_index", "number", "samples", "schema", "where")
+    __slots__ = ("_index", "config", "number", "samples", "where")
 
     def __init__(self, index: StreamIndex, number: int) -> None:
         table = index.table
         self._index = index
         self.number = number
         self.samples = table.samples(number)
-        self.schema = index.schemas[table.schema(number)]
+        self.config = index.configs[table.schema(number)]
         self.where = table.where(number)
 
     @property
     def format(self) -> str:
         """Format of the shard's rows."""
-        return self.schema.format
+        return self.config.format
 
     @property
     def compression(self) -> str | None:
         """Compression as the writer was given it, ``"zstd:7"``."""
-        return self.schema.compression
+        return self.config.compression
 
     @property
     def hashes(self) -> list[str]:
         """Names of the hash algorithms."""
-        return list(self.schema.hashes)
+        return list(self.config.hashes)
 
     @property
     def size_limit(self) -> int | None:
         """The writer's limit of a shard's size, in bytes."""
-        return self.schema.size_limit
+        return self.config.size_limit
 
     @property
     def columns(self) -> dict[str, str]:
         """Encodings by column."""
-        return dict(zip(self.schema.names, self.schema.encodings, strict=True))
+        return dict(zip(self.config.names, self.config.encodings, strict=True))
 
     @property
     def raw_data(self) -> FileInfo:
@@ -206,30 +210,30 @@ class ShardEntry:
         -------
         dict
         """
-        schema = self.schema
+        config = self.config
         shard: dict[str, Any] = {
             "version": 2,
-            "format": schema.format,
-            "compression": schema.compression,
-            "hashes": list(schema.hashes),
-            "size_limit": schema.size_limit,
+            "format": config.format,
+            "compression": config.compression,
+            "hashes": list(config.hashes),
+            "size_limit": config.size_limit,
             "samples": self.samples,
             "raw_data": self.raw_data.to_json(),
             "zip_data": _object_of(self.zip_data),
         }
-        if schema.is_split:
+        if config.is_split:
             shard["raw_meta"] = _object_of(self.raw_meta)
             shard["zip_meta"] = _object_of(self.zip_meta)
-            shard["newline"] = schema.newline
-        if schema.format == "json":
+            shard["newline"] = config.newline
+        if config.format == "json":
             shard["columns"] = self.columns
             return shard
-        shard["column_names"] = list(schema.names)
-        shard["column_encodings"] = list(schema.encodings)
-        if schema.format == "mds":
-            shard["column_sizes"] = list(schema.sizes)
-        if schema.format == "xsv":
-            shard["separator"] = schema.separator
+        shard["column_names"] = list(config.names)
+        shard["column_encodings"] = list(config.encodings)
+        if config.format == "mds":
+            shard["column_sizes"] = list(config.sizes)
+        if config.format == "xsv":
+            shard["separator"] = config.separator
         return shard
 
     def __repr__(self) -> str:
@@ -252,14 +256,14 @@ class StreamIndex:
 
     Attributes
     ----------
-    schemas : list of Schema
+    configs : list of ShardConfig
     """
 
     def __init__(self, table: ShardTable, path: str, dirname: str) -> None:
         self.table = table
         self.path = path
         self.dirname = dirname
-        self.schemas = [
+        self.configs = [
             _parse_schema(values, path, where) for where, values in table.schemas()
         ]
         self._check_meta()
@@ -285,6 +289,12 @@ class StreamIndex:
         assert found is not None
         return found[0]
 
+    def data_bytes(self, k: int) -> int:
+        """Return the bytes of shard `k`'s raw file of rows."""
+        found = self.table.file(k, RAW_DATA)
+        assert found is not None
+        return found[1]
+
     def file(self, k: int, which: int) -> FileInfo | None:
         """Return a file of shard `k`: RAW_DATA, ZIP_DATA, RAW_META or ZIP_META."""
         found = self.table.file(k, which)
@@ -299,7 +309,7 @@ class StreamIndex:
 
     def _check_meta(self) -> None:
         """Raise FormatError if a shard of text rows has no file of offsets."""
-        split = [schema.is_split for schema in self.schemas]
+        split = [config.is_split for config in self.configs]
         if not any(split):
             return
         for k in range(len(self.table)):
@@ -356,18 +366,38 @@ def read_index(
     return StreamIndex(table, path, folder)
 
 
+def parse_remote(folder: str, settings: Settings) -> StreamIndex:
+    """Read the ``index.json`` of a remote folder.
+
+    Raises
+    ------
+    RemoteError
+        It cannot be read.
+    FormatError
+        As for `read_index`.
+    """
+    file = open_remote(join_url(folder, INDEX_NAME), settings)
+    if file.nbytes > LARGEST_INDEX:
+        raise _too_large(file.nbytes, file.path)
+    text = file.read(0, file.nbytes)
+    return StreamIndex(parse_index(text, file.path), file.path, folder)
+
+
+def _too_large(nbytes: int, path: str) -> FormatError:
+    return FormatError(
+        f"an index of {nbytes:,} bytes; at most {LARGEST_INDEX:,} are read",
+        path,
+        LARGEST_INDEX,
+    )
+
+
 def _read_text(path: str) -> bytes:
     """Read an index of bounded size."""
     with open(path, "rb") as file:
         nbytes = os.fstat(file.fileno()).st_size
         text = b"" if nbytes > LARGEST_INDEX else file.read(LARGEST_INDEX + 1)
     if max(nbytes, len(text)) > LARGEST_INDEX:
-        raise FormatError(
-            f"an index of {max(nbytes, len(text)):,} bytes; at most "
-            f"{LARGEST_INDEX:,} are read",
-            path,
-            LARGEST_INDEX,
-        )
+        raise _too_large(max(nbytes, len(text)), path)
     return text
 
 
@@ -421,8 +451,8 @@ def _parse_value(text: bytes, path: str, where: int) -> Any:
         raise FormatError(f"not JSON: {error}", path, where) from None
 
 
-def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> Schema:
-    """Return a schema from the texts of its values; check their types."""
+def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardConfig:
+    """Return a config from the texts of its values; check their types."""
 
     def fail(reason: str) -> FormatError:
         return FormatError(reason, path, where)
@@ -472,7 +502,7 @@ def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> Schema:
             check("separator", good, "a string")
         if name in XSV_SEPARATORS:
             separator = XSV_SEPARATORS[name]
-    return Schema(
+    return ShardConfig(
         name,
         compression,
         tuple(found["hashes"]),

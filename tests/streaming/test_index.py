@@ -97,8 +97,8 @@ def test_escaped_keys_and_names_are_plain_ones():
 def test_a_csv_index_may_have_a_separator():
     shard = changed(XSV, format="csv", separator=",")
 
-    assert read(text_of(shard))[0].schema.separator == ","
-    assert read(text_of(changed(shard, separator=...)))[0].schema.separator == ","
+    assert read(text_of(shard))[0].config.separator == ","
+    assert read(text_of(changed(shard, separator=...)))[0].config.separator == ","
     assert "separator" not in read(text_of(shard))[0].to_json()
 
 
@@ -308,7 +308,7 @@ def test_too_many_kinds_of_shards():
     shards = [
         changed(MDS, raw_data=file(str(k)), size_limit=k) for k in range((1 << 14) + 1)
     ]
-    assert len(read(text_of(*shards[:-1])).schemas) == 1 << 14
+    assert len(read(text_of(*shards[:-1])).configs) == 1 << 14
     with pytest.raises(FormatError, match="shards of more than 16,384 kinds"):
         read(text_of(*shards))
 

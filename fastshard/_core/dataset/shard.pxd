@@ -46,6 +46,7 @@ cdef class Shard:
     ) noexcept
     cdef int check_header(self, Source source, Py_ssize_t i) except -1
     cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size)
+    cdef object make_view(self, Py_ssize_t i)
     cdef object annotate(self, object error, Py_ssize_t i)
     cdef object view_at(self, Py_ssize_t i)
 

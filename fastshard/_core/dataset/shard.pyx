@@ -70,12 +70,8 @@ cdef object respell(object name):
 
 cdef inline object get_view(Shard shard, Py_ssize_t i):
     """Return a view of the member at a position in range."""
-    cdef uint8_t *at
-    cdef uint64_t size
     cdef object view = resident_view(shard, i)
-    if view is None:
-        return PyMemoryView_FromObject(shard.pin(i, &at, &size))
-    return view
+    return shard.make_view(i) if view is None else view
 
 
 cdef object get_views(Shard shard, object key):
@@ -651,6 +647,12 @@ cdef class Shard:
         if self.table.verified != NULL and not fs_has_bit(self.table.verified, i):
             self.check_header(source, i)
         return owner
+
+    cdef object make_view(self, Py_ssize_t i):
+        """Return a view of a member, for which `resident_view` has none."""
+        cdef uint8_t *at
+        cdef uint64_t size
+        return PyMemoryView_FromObject(self.pin(i, &at, &size))
 
     cdef object annotate(self, object error, Py_ssize_t i):
         """Return an error of the source with the member's name."""

@@ -1,0 +1,37 @@
+from libc.stdint cimport uint8_t, uint64_t
+
+from fastshard._core.dataset.shard cimport SamplesBase, Shard
+from fastshard._core.io.source cimport Source
+from fastshard._core.streaming.plan cimport RowTable
+
+
+cdef struct field_t:               # of a row
+    Py_ssize_t row
+    Py_ssize_t column              # -1: the whole row
+    uint64_t offset                # of the row in the file
+    uint64_t size                  # of the row
+    uint64_t start                 # of the field in the row
+    uint64_t nbytes                # of the field
+
+
+cdef class RowShard(Shard):
+    cdef readonly RowTable rows
+    cdef readonly object facts     # what Python samples ask: encodings, decoders
+    cdef Py_ssize_t members        # fields, then rows
+    cdef uint64_t head             # bytes of a row that tell its fields' places
+    cdef tuple kept                # (row, bytes) of a remote shard, or None
+    cdef int find_row(self, Source source, Py_ssize_t i, field_t *field) except -1
+    cdef object read_row(self, Source source, const field_t *field)
+    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field)
+    cdef object decode(self, Py_ssize_t row, bytes mask, bint copy)
+
+
+cdef class RowSamples(SamplesBase):
+    cdef RowShard held
+    cdef RowTable rows
+    cdef readonly Py_ssize_t first # position of the first row in the dataset
+    cdef Py_ssize_t key_column     # -1: keys are positions
+    cdef dict places               # column by name
+    cdef readonly list names       # of the fields
+    cdef tuple last                # (fields, mask) of the last `decode`
+    cdef bytes mask_of(self, tuple fields)

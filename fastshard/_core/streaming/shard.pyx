@@ -1,0 +1,433 @@
+"""Shards of rows, whose fields are found behind the rows' headers, and their samples.
+
+Of a shard of n rows and c columns, member ``i * c + k`` is field k of row i, and member
+``n * c + i`` the whole row i. Rows are warmed, fetched and counted against budgets;
+views, arrays and gathers ask for fields.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcmp
+
+from fastshard._core.dataset.shard cimport (
+    STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleBase, SamplesBase, Shard,
+)
+from fastshard._core.io.source cimport MappedSource, RemoteSource, Source
+from fastshard._core.platform cimport fs_prefetch_line
+from fastshard._core.streaming.plan cimport MdsRows, RowTable
+from fastshard._core.table.extents cimport ExtentTable, resolve_position
+
+from fastshard.errors import FormatError, MemberNotFoundError
+
+cdef enum:
+    MAX_KEPT = 4 << 20             # bytes of a remote row that is kept
+
+cdef ExtentTable NO_EXTENTS = ExtentTable.__new__(ExtentTable)
+
+
+cdef bytes slice_of(object data, uint64_t start, uint64_t size):
+    """Return a part of bytes, which the caller has checked."""
+    if start == 0 and size == <uint64_t> PyBytes_GET_SIZE(data):
+        return data
+    return (<const uint8_t *> PyBytes_AS_STRING(data) + start)[:size]
+
+
+cdef class RowShard(Shard):
+    """Open shard of rows; see `fastshard.Shard`.
+
+    Parameters
+    ----------
+    source : Source
+        The file of rows.
+    path, mode : str
+    rows : RowTable
+    facts : object
+        What samples ask for encodings and decoders.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.direct = None         # extents are not in a table
+
+    def __init__(
+        self, Source source, ExtentTable table, str path, str mode,
+        RowTable rows not None, facts,
+    ):
+        self.rows = rows
+        self.facts = facts
+        self.members = (rows.width + 1) * rows.count
+        self.head = <uint64_t> -1  # text: a field ends where the next begins
+        if isinstance(rows, MdsRows):
+            self.head = 4 * <uint64_t> rows.width
+
+    def with_source(self, Source source not None):
+        """Return a handle that reads the same bytes from another source."""
+        return RowShard(
+            source, NO_EXTENTS, self.path, self.mode, self.rows, self.facts
+        )
+
+    def __copy__(self):
+        return self.with_source(self.parts()[0])
+
+    def __reduce__(self):
+        raise TypeError("a shard of rows does not pickle; pickle the dataset")
+
+    cdef Py_ssize_t find(self, object key) except -1:
+        self.open_source()
+        if isinstance(key, str):
+            raise MemberNotFoundError(key, self.path, list)
+        return resolve_position(key, self.members)
+
+    cdef Py_ssize_t member_count(self) except -1:
+        return self.members
+
+    cdef str member_name(self, Py_ssize_t i):
+        cdef Py_ssize_t fields = self.rows.width * self.rows.count
+        if i >= fields:
+            return f"sample {i - fields}"
+        column = self.rows.names[i % self.rows.width]
+        return f"sample {i // self.rows.width}, column {column!r}"
+
+    cdef int find_row(self, Source source, Py_ssize_t i, field_t *field) except -1:
+        """Set row, column and the row's extent, which is checked."""
+        cdef Py_ssize_t width = self.rows.width
+        cdef Py_ssize_t fields = width * self.rows.count
+        if i >= fields:
+            field.row = i - fields
+            field.column = -1
+        else:
+            field.row = i // width
+            field.column = i - field.row * width
+        self.rows.row_extent(field.row, &field.offset, &field.size)
+        return self.check_extent(source, i, field.offset, field.size)
+
+    cdef object read_row(self, Source source, const field_t *field):
+        """Return the bytes of a row of a file that is not mapped."""
+        cdef tuple kept = None
+        cdef object data
+        if not source.is_remote():
+            return source.read(field.offset, field.size)
+        with cython.critical_section(self):
+            kept = self.kept
+        if kept is not None and kept[0] == field.row:
+            return kept[1]
+        data = source.read(field.offset, field.size)
+        if field.size <= MAX_KEPT:
+            kept = (field.row, data)
+            with cython.critical_section(self):
+                self.kept = kept
+        return data
+
+    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
+        """Set the place of member `i`; return the row's bytes unless it is mapped."""
+        cdef const uint8_t *row
+        cdef object data = None
+        self.find_row(source, i, field)
+        field.start = 0
+        field.nbytes = field.size
+        if field.column < 0:
+            return None
+        if source.base != NULL:
+            row = source.base + field.offset
+            if self.head > 0 and type(source) is MappedSource:
+                (<MappedSource> source).ensure_resident(
+                    field.offset, min(field.size, self.head)
+                )
+        else:
+            data = self.read_row(source, field)
+            row = <const uint8_t *> PyBytes_AS_STRING(data)
+        self.rows.field_extent(
+            field.row, row, field.size, field.column, &field.start, &field.nbytes
+        )
+        if field.start > field.size or field.nbytes > field.size - field.start:
+            raise FormatError(
+                "a field overruns its row", self.path, field.offset,
+                self.member_name(i),
+            )
+        return data
+
+    cdef int extent(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except -1:
+        cdef field_t field
+        try:
+            self.place_field(source, i, &field)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
+        offset[0] = field.offset + field.start
+        size[0] = field.nbytes
+        return 0
+
+    cdef bint estimate_extent(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) noexcept:
+        """Set the extent of the member's row."""
+        cdef field_t field
+        try:
+            self.find_row(source, i, &field)
+        except Exception:          # reading the member reports it
+            return False
+        offset[0] = field.offset
+        size[0] = field.size
+        return True
+
+    cdef int check_header(self, Source source, Py_ssize_t i) except -1:
+        return 0
+
+    cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
+        cdef Source source = self.open_source()
+        cdef field_t field
+        cdef object data
+        try:
+            data = self.place_field(source, i, &field)
+            size[0] = field.nbytes
+            if data is None:
+                return source.pin(field.offset + field.start, field.nbytes, at)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
+        data = slice_of(data, field.start, field.nbytes)
+        at[0] = <uint8_t *> PyBytes_AS_STRING(data)
+        return data
+
+    def array(self, key, dtype=None, shape=None):
+        """Return a member as an array; see `Shard.array`.
+
+        By default a field of an ``ndarray`` encoding is decoded without a copy.
+        """
+        cdef Py_ssize_t i = self.find(key)
+        cdef Py_ssize_t column
+        cdef uint64_t size
+        cdef uint8_t *at
+        if dtype is None and i < self.rows.width * self.rows.count:
+            column = i % self.rows.width
+            if column in self.facts.array_columns:
+                owner = self.pin(i, &at, &size)
+                return self.rows.decode_field(
+                    i // self.rows.width, column, at, size, 0, owner, False
+                )
+        return Shard.array(self, i, dtype, shape)
+
+    cdef object make_view(self, Py_ssize_t i):
+        cdef Source source = self.open_source()
+        cdef MappedSource mapped
+        cdef field_t field
+        cdef uint8_t *at
+        cdef uint64_t size
+        if type(source) is not MappedSource or (
+            (<MappedSource> source).file.chunks is not None
+        ):
+            owner = self.pin(i, &at, &size)
+            return PyMemoryView_FromObject(owner)
+        mapped = <MappedSource> source
+        try:
+            self.place_field(mapped, i, &field)
+            mapped.ensure_resident(field.offset + field.start, field.nbytes)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
+        return mapped.file.view(field.offset + field.start, field.nbytes)
+
+    cdef object annotate(self, object error, Py_ssize_t i):
+        if isinstance(error, FormatError) and error.member is not None:
+            return error           # of the table of rows, which names its column
+        return Shard.annotate(self, error, i)
+
+    cdef object decode(self, Py_ssize_t row, bytes mask, bint copy):
+        """Return values of a row by column."""
+        cdef Source source = self.open_source()
+        cdef MappedSource mapped
+        cdef field_t field
+        cdef object data
+        cdef uint8_t *at
+        cdef Py_ssize_t i = self.rows.width * self.rows.count + row
+        self.find_row(source, i, &field)
+        try:
+            if type(source) is MappedSource and (
+                (<MappedSource> source).file.chunks is None
+            ):
+                mapped = <MappedSource> source
+                mapped.ensure_resident(field.offset, field.size)
+                return self.rows.decode_row(
+                    row, mapped.base + field.offset, field.size, mapped.file, mask,
+                    copy,
+                )
+            data = source.pin(field.offset, field.size, &at)
+        except FormatError as error:
+            raise self.annotate(error, i) from None
+        except OSError as error:
+            raise self.annotate(error, i) from None
+        return self.rows.decode_row(row, at, field.size, data, mask, copy)
+
+
+@cython.final
+cdef class RowSamples(SamplesBase):
+    """Rows of a shard as samples.
+
+    Parameters
+    ----------
+    shard : RowShard
+    sample_type : type
+    first : int
+        Position in the dataset of the shard's first row.
+    key_column : int
+        Column of the keys; -1: keys are positions in the dataset.
+    """
+
+    def __cinit__(
+        self, RowShard shard not None, type sample_type not None, Py_ssize_t first,
+        Py_ssize_t key_column,
+    ):
+        self.shard = self.held = shard
+        self.rows = shard.rows
+        self.sample_type = sample_type
+        self.first = first
+        self.key_column = key_column
+        self.places = {name: k for k, name in enumerate(self.rows.names)}
+        self.names = [
+            name for k, name in enumerate(self.rows.names) if k != key_column
+        ]
+
+    def having(self, tuple fields not None):
+        """Return a byte per sample: 1 if it has all these fields, else 0."""
+        has_all = all(field in self.places for field in fields)
+        return bytearray(b"\1" if has_all else b"\0") * self.rows.count
+
+    def search_key(self, str key not None):
+        """Return the position of the sample with this key, or -1."""
+        return self.search(key)
+
+    cdef Py_ssize_t count(self) except -1:
+        self.held.open_source()
+        return self.rows.count
+
+    cdef str key(self, Py_ssize_t i):
+        if self.key_column < 0:
+            return str(self.first + i)
+        view = self.held.make_view(i * self.rows.width + self.key_column)
+        key = self.held.facts.decode_key(view)
+        if type(key) is str:
+            return key
+        raise self.held.rows.fault(i, self.key_column, "the key is not text", 0)
+
+    cdef Py_ssize_t search(self, object key) except -2:
+        cdef Py_ssize_t size, i
+        cdef const char *text
+        if self.key_column < 0:
+            if not key.isdecimal() or not key.isascii() or len(key) > 18:
+                return -1
+            i = int(key) - self.first
+            if str(int(key)) != key or not 0 <= i < self.rows.count:
+                return -1
+            return i
+        for i in range(self.rows.count):
+            if self.key(i) == key:
+                return i
+        return -1
+
+    cdef str where(self):
+        return self.shard.path
+
+    cdef list fields(self, Py_ssize_t i):
+        return list(self.names)
+
+    cdef Py_ssize_t width(self, Py_ssize_t i) except -1:
+        return len(self.names)
+
+    cdef Py_ssize_t member(self, Py_ssize_t i, object field) except -2:
+        cdef object place = self.places.get(field)
+        if place is None:
+            return -1
+        return i * self.rows.width + <Py_ssize_t> place
+
+    cdef bint is_resident(self, SampleBase sample) except -1:
+        return self.shard.open_source().is_resident()
+
+    cdef list visible_members(self, SampleBase sample):
+        return [
+            (self.shard, self.rows.width * self.rows.count + sample.position)
+        ]
+
+    cdef SamplesBase with_shard(self, Shard shard):
+        return RowSamples(shard, self.sample_type, self.first, self.key_column)
+
+    cdef void prefetch(self, Py_ssize_t i, int stage) noexcept:
+        cdef Source source = self.shard.source
+        cdef uint64_t offset, size
+        if i >= self.rows.count:
+            return
+        if stage == STAGE_LIST:
+            fs_prefetch_line(self.rows.offsets.values + i)
+        elif stage == STAGE_BYTES and source is not None and source.base != NULL:
+            if self.held.estimate_extent(
+                source, self.rows.width * self.rows.count + i, &offset, &size
+            ):
+                fs_prefetch_line(source.base + offset)
+
+    cdef bytes mask_of(self, tuple fields):
+        """Return the mask of some columns, None for all fields."""
+        cdef tuple last = self.last
+        if fields is None:
+            if self.key_column < 0:
+                return None
+            fields = tuple(self.names)
+        if last is not None and last[0] == fields:
+            return last[1]
+        chosen = bytearray(self.rows.width)
+        for field in fields:
+            chosen[self.places[field]] = 1
+        mask = bytes(chosen)
+        self.last = (fields, mask)
+        return mask
+
+
+def make_row_shard(
+    Source source not None, str path not None, str mode not None,
+    RowTable rows not None, facts,
+):
+    """Return the shard of a table of rows, read from a source."""
+    return RowShard(source, NO_EXTENTS, path, mode, rows, facts)
+
+
+def decode_fields(SampleBase sample not None, tuple fields not None):
+    """Return values of a sample's fields by name, with the key as ``"__key__"``.
+
+    Parameters
+    ----------
+    sample : SampleBase
+        Of `RowSamples`.
+    fields : tuple of str
+        Empty: all visible ones.
+
+    Raises
+    ------
+    FieldNotFoundError
+        The sample has no such field.
+    FormatError
+        The bytes are not of the columns' encodings.
+    """
+    cdef RowSamples samples = <RowSamples?> sample.samples
+    cdef dict found, values
+    cdef tuple asked = fields if fields else sample.only
+    if fields:
+        for field in fields:
+            sample.member_of(field)
+    elif asked is not None:
+        asked = tuple([field for field in asked if field in samples.places])
+    found = samples.held.decode(sample.position, samples.mask_of(asked), True)
+    values = {"__key__": samples.key(sample.position)}
+    if asked is None or len(asked) < 2:
+        values.update(found)
+    else:
+        for field in asked:
+            values[field] = found[field]
+    return values
+
+
+def decode_member(SampleBase sample not None, field, bint copy=True):
+    """Return the value of one field of a sample of `RowSamples`."""
+    cdef RowSamples samples = <RowSamples?> sample.samples
+    sample.member_of(field)
+    return samples.held.decode(
+        sample.position, samples.mask_of((field,)), copy
+    )[field]

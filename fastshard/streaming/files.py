@@ -1,0 +1,355 @@
+"""Files of streaming shards: local, compressed or remote; checked and opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from importlib import import_module
+from typing import Any
+from urllib.parse import quote
+
+from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.source import LocalFile, MemorySource, RemoteSource, source_of
+from fastshard._core.streaming.plan import MdsRows, RowPlan, RowTable
+from fastshard._core.streaming.shard import RowShard, make_row_shard
+from fastshard.dataset.shardset import ReadOptions
+from fastshard.errors import (
+    FormatError,
+    RemoteNotFoundError,
+    RemoteShardNotFoundError,
+    ShardNotFoundError,
+)
+from fastshard.formats.tar import Mode, map_cached_file
+from fastshard.remote.file import RemoteFile, open_remote
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import HTTP, join_url, redact, scheme_of
+from fastshard.streaming.index import FileInfo, ShardConfig, StreamIndex
+from fastshard.streaming.samples import RowFacts
+
+__all__ = ["StreamFiles"]
+
+CONFIG_BYTES = 8 << 10  # behind the offset table, read with it
+MAX_CONFIG = 1 << 20  # bytes; a longer config is not compared with the index
+CHUNK = 4 << 20  # bytes of a remote file read at a time
+HEADER_BYTES = 64 << 10  # of a text shard, for the names of its columns
+
+
+class StreamFiles:
+    """Opens the files of an index's shards.
+
+    Parameters
+    ----------
+    index : StreamIndex
+    mode, reading, remote
+        As for `ShardSet`.
+    ring : PageRing or None
+    unsafe : bool
+        Decode columns of pickles.
+    validate_hash, check_size, cache_dir
+        As for `StreamSet`.
+    """
+
+    def __init__(
+        self,
+        index: StreamIndex,
+        *,
+        mode: Mode,
+        reading: ReadOptions,
+        ring: PageRing | None,
+        remote: Settings | None,
+        unsafe: bool,
+        validate_hash: str | None,
+        check_size: bool,
+        cache_dir: str | None,
+    ) -> None:
+        self.index = index
+        self.mode: Mode = mode
+        self.reading = reading
+        self.ring = ring
+        self.remote = remote
+        self.unsafe = unsafe
+        self.validate_hash = validate_hash
+        self.check_size = check_size
+        self.cache_dir = cache_dir
+        self._schemas: dict[ShardConfig, Any] = {}
+
+    def path(self, name: str) -> str:
+        """Return the path or URL of a file."""
+        folder = self.index.dirname
+        if self.remote is None:
+            return os.path.join(folder, name)
+        if scheme_of(folder) in HTTP:
+            name = quote(name, errors="surrogateescape")
+        if scheme_of(name):
+            raise FormatError(
+                f"the name {name!r} leaves the directory", self.index.path, 0
+            )
+        return join_url(folder, name)
+
+    def shown(self, path: str) -> str:
+        """Return a path for messages: URLs without their secrets."""
+        return path if self.remote is None else redact(path)
+
+    def open_shard(self, number: int, facts: RowFacts) -> RowShard:
+        """Open a shard by its number in the index.
+
+        Raises
+        ------
+        ShardNotFoundError
+            A file does not exist.
+        FormatError
+            A file disagrees with the index, or is damaged.
+        OSError
+            A file cannot be read.
+        """
+        entry = self.index[number]
+        raw = entry.raw_data
+        meta = entry.raw_meta
+        meta_bytes = b""
+        if meta is not None and facts.config.is_split:
+            meta_bytes = self._read_meta(meta, entry.zip_meta, entry.compression)
+        source, path, mode = self._open_source(raw, entry.zip_data, entry.compression)
+        rows = self._make_rows(facts.config, source, path, entry.samples, meta_bytes)
+        return make_row_shard(source, path, mode, rows, facts)
+
+    def _open_source(
+        self, raw: FileInfo, zipped: FileInfo | None, compression: str | None
+    ) -> tuple[Any, str, str]:
+        """Return the source of a raw file, its path for errors, and the mode."""
+        if self.remote is not None:
+            return self._open_remote(raw, zipped, compression, self.remote)
+        found = self._find_raw(raw, zipped, compression)
+        if isinstance(found, str):
+            return self._open_local(found, found, raw), found, self.mode
+        path = self.path(raw.basename)
+        _check_nbytes(len(found), raw, path)
+        return self._hold(found, path), path, self.mode
+
+    def _hold(self, data: bytes, path: str) -> MemorySource:
+        return MemorySource(data, path, writable=self.mode == "private")
+
+    def _open_local(self, path: str, shown: str, raw: FileInfo) -> Any:
+        file = LocalFile(path)
+        try:
+            _check_nbytes(file.nbytes, raw, shown)
+            source = source_of(
+                file,
+                self.mode,
+                prefetch=self.reading.prefetch,
+                check_size=self.check_size,
+                ring=self.ring,
+            )
+            if self.mode == "pread":
+                file.watch(lambda file: False)  # shards are written once
+        except BaseException:
+            file.close()
+            raise
+        if self.mode != "pread":
+            file.close()  # a mapping needs no descriptor
+        return source
+
+    def _find_raw(
+        self, raw: FileInfo, zipped: FileInfo | None, compression: str | None
+    ) -> str | bytes:
+        """Return the path of a raw file, decompressed if need be, or its bytes."""
+        from fastshard.streaming.codecs.raw_files import open_raw
+
+        try:
+            return open_raw(
+                self.index.dirname,
+                raw,
+                zipped,
+                compression,
+                cache_dir=self.cache_dir,
+                max_memory=self.reading.max_memory,
+                validate_hash=self.validate_hash,
+            )
+        except FileNotFoundError:
+            path = self.path(raw.basename)
+            also = "" if zipped is None else f", nor does {zipped.basename}"
+            raise ShardNotFoundError(f"{path} does not exist{also}", path) from None
+
+    def _read_meta(
+        self, raw: FileInfo, zipped: FileInfo | None, compression: str | None
+    ) -> bytes:
+        """Return the bytes of a file of offsets."""
+        path = self.path(raw.basename)
+        if self.remote is not None:
+            data = self._read_remote_raw(raw, zipped, compression, self.remote)
+            _check_nbytes(len(data), raw, redact(path))
+            return data
+        found = self._find_raw(raw, zipped, compression)
+        if isinstance(found, str):
+            with LocalFile(found) as file:
+                _check_nbytes(file.nbytes, raw, found)
+                found = file.read_many([(0, file.nbytes)])[0]
+        _check_nbytes(len(found), raw, path)
+        return found
+
+    # Remote files.
+
+    def _request_file(self, info: FileInfo, settings: Settings) -> RemoteFile:
+        """Open a remote file, and compare its size with the index."""
+        url = self.path(info.basename)
+        try:
+            file = open_remote(url, settings)
+        except RemoteNotFoundError as error:
+            raise RemoteShardNotFoundError.of(error) from error
+        _check_nbytes(file.nbytes, info, file.path)
+        return file
+
+    def _open_remote(
+        self,
+        raw: FileInfo,
+        zipped: FileInfo | None,
+        compression: str | None,
+        settings: Settings,
+    ) -> tuple[Any, str, str]:
+        if zipped is not None and compression:
+            return self._open_compressed(raw, zipped, compression, settings)
+        file = self._request_file(raw, settings)
+        if self.validate_hash is not None:
+            data = file.read(0, file.nbytes)
+            self._check_data(data, raw, file.path)
+            return self._hold(data, file.path), file.path, "remote"
+        mapped = map_cached_file(file, self.ring)
+        if mapped is not None:
+            return mapped, file.path, "mmap"
+        return RemoteSource(file), file.path, "remote"
+
+    def _open_compressed(
+        self, raw: FileInfo, zipped: FileInfo, compression: str, settings: Settings
+    ) -> tuple[Any, str, str]:
+        """Fetch a compressed file whole; keep the raw one in the cache, if any."""
+        from fastshard.streaming.codecs.raw_files import store_raw
+
+        file = self._request_file(zipped, settings)
+        path = redact(self.path(raw.basename))
+        if settings.cache_dir is None:
+            data = self._decompress(file, raw, zipped, compression)
+            return self._hold(data, path), path, "remote"
+        version = f"{file.path}\n{file.tag}\n{file.nbytes}\n{raw.bytes}"
+        name = blake2b(version.encode(), digest_size=16).hexdigest()
+        folder = os.path.join(settings.cache_dir, "decompressed", name[:2])
+        os.makedirs(folder, exist_ok=True)
+        kept = os.path.join(folder, name)
+
+        def pieces() -> Iterator[bytes]:
+            yield self._decompress(file, raw, zipped, compression)
+
+        store_raw(kept, pieces, raw)
+        return self._open_local(kept, path, raw), path, self.mode
+
+    def _decompress(
+        self, file: RemoteFile, raw: FileInfo, zipped: FileInfo, compression: str
+    ) -> bytes:
+        from fastshard.streaming.codecs.compression import parse_compression
+
+        data = file.read(0, file.nbytes)
+        self._check_data(data, zipped, file.path)
+        codec = parse_compression(compression)
+        plain = b"".join(codec.iter_pieces([data], raw.bytes, file.path))
+        self._check_data(plain, raw, file.path)
+        return plain
+
+    def _read_remote_raw(
+        self,
+        raw: FileInfo,
+        zipped: FileInfo | None,
+        compression: str | None,
+        settings: Settings,
+    ) -> bytes:
+        if zipped is not None and compression:
+            file = self._request_file(zipped, settings)
+            return self._decompress(file, raw, zipped, compression)
+        file = self._request_file(raw, settings)
+        data = file.read(0, file.nbytes)
+        self._check_data(data, raw, file.path)
+        return data
+
+    def _check_data(self, data: bytes, info: FileInfo, path: str) -> None:
+        """Compare bytes with the hash of ``validate_hash=``."""
+        algo = self.validate_hash
+        if algo is None:
+            return
+        from fastshard.streaming.codecs.hashes import compute_hash
+
+        if algo not in info.hashes:
+            known = ", ".join(info.hashes) or "none"
+            raise ValueError(f"the index has no hash {algo!r} of {path}: {known}")
+        found, expected = compute_hash(algo, data), info.hashes[algo]
+        if found != expected:
+            raise FormatError(
+                f"{algo} is {found}; the index states {expected}", path, 0
+            )
+
+    # Rows.
+
+    def _make_rows(
+        self, config: ShardConfig, source: Any, path: str, samples: int, meta: bytes
+    ) -> RowTable:
+        """Return the table of rows of a shard."""
+        schema = self._schema(config)
+        if config.format == "mds":
+            return MdsRows(
+                path, schema, _read_head(source, samples), source.nbytes, samples
+            )
+        text = import_module("fastshard._core.streaming.text_rows")
+        meta_path, nbytes = path + ".meta", source.nbytes
+        rows: RowTable
+        if config.format == "json":
+            rows = text.JsonRows(path, schema, meta_path, meta, nbytes, samples)
+            return rows
+        head = source.read(0, min(nbytes, HEADER_BYTES))
+        rows = text.XsvRows(path, schema, meta_path, meta, nbytes, samples, head)
+        return rows
+
+    def _schema(self, config: ShardConfig) -> Any:
+        """Return the columns of a kind of shards, shared by all of them."""
+        found = self._schemas.get(config)
+        if found is None:
+            found = self._schemas.setdefault(config, self._make_schema(config))
+        return found
+
+    def _make_schema(self, config: ShardConfig) -> Any:
+        if config.format == "mds":
+            from fastshard.streaming.encodings import mds_decoder
+
+            unsafe = self.unsafe
+            return RowPlan(
+                config.names,
+                config.encodings,
+                config.sizes,
+                lambda encoding: mds_decoder(encoding, unsafe),
+            )
+        text = import_module("fastshard._core.streaming.text_rows")
+        assert config.newline is not None
+        if config.format == "json":
+            return text.JsonSchema(config.names, config.encodings, config.newline)
+        assert config.separator is not None
+        return text.XsvSchema(
+            config.names, config.encodings, config.newline, config.separator
+        )
+
+
+def _check_nbytes(nbytes: int, info: FileInfo, path: str) -> None:
+    """Raise FormatError if a file has not the size that the index states."""
+    if nbytes != info.bytes:
+        raise FormatError(
+            f"the file has {nbytes:,} bytes; the index states {info.bytes:,}",
+            path,
+            min(nbytes, info.bytes),
+        )
+
+
+def _read_head(source: Any, samples: int) -> bytes:
+    """Return the offset table of an MDS file, with the config if it is short."""
+    nbytes: int = source.nbytes
+    table = 4 * (samples + 2)
+    head: bytes = source.read(0, min(nbytes, table + CONFIG_BYTES))
+    if len(head) >= table > 4:
+        end = int.from_bytes(head[4:8], "little")
+        if len(head) < end <= min(nbytes, table + MAX_CONFIG):
+            head += source.read(len(head), end - len(head))
+    return head

@@ -1,0 +1,64 @@
+"""Registration of the streaming format."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastshard.formats.folder import Folder
+from fastshard.formats.registry import Format
+
+if TYPE_CHECKING:
+    from fastshard.streaming.shardset import StreamSet
+
+__all__ = ["FORMAT"]
+
+INDEX_NAME = "index.json"
+HEAD_BYTES = 64 << 10  # of an index, to know it by
+# "shards" comes first or last: keys of shards are sorted, those of the index may be.
+SHARDS = re.compile(rb'"shards"\s*:\s*\[')
+VERSION = re.compile(rb'"version"\s*:\s*2\b')
+
+
+class StreamingFormat(Format):
+    """Streaming format: MDS, JSON, CSV, TSV and XSV shards under one ``index.json``."""
+
+    name = "streaming"
+    options = frozenset(
+        {"split", "validate_hash", "allow_unsafe_types", "check_size", "cache_dir"}
+    )
+    is_remote = True
+
+    def marks(self, folder: Folder) -> bool:
+        head = folder.read(INDEX_NAME, HEAD_BYTES)
+        if not head or head.lstrip()[:1] != b"{":
+            return False
+        if len(head) < HEAD_BYTES:
+            try:
+                index = json.loads(head)
+            except (ValueError, RecursionError):
+                pass  # a damaged index: reading it tells where
+            else:
+                return index.get("version") == 2 and isinstance(
+                    index.get("shards"), list
+                )
+        return bool(SHARDS.search(head) and VERSION.search(head))
+
+    def subfolder(self, options: Mapping[str, Any]) -> str:
+        split = os.fspath(options.get("split") or "")
+        if os.path.isabs(split) or ".." in split.replace(os.sep, "/").split("/"):
+            raise ValueError(
+                f"split= is a directory below the dataset's, got {split!r}"
+            )
+        return split
+
+    def open_set(self, root: str, **options: Any) -> StreamSet:
+        from fastshard.streaming.shardset import StreamSet
+
+        return StreamSet(root, **options)
+
+
+FORMAT = StreamingFormat()

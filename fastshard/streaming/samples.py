@@ -1,0 +1,408 @@
+"""Samples of streaming shards: fields are columns, and encodings decode them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastshard._core.dataset.shard import describe_item
+from fastshard._core.streaming.shard import RowShard, decode_fields, decode_member
+from fastshard.errors import FormatError
+from fastshard.formats.decoders import Decoder, decode_text
+from fastshard.formats.info import Infos
+from fastshard.formats.layout import ARRAY, VALUE, FieldLayout
+from fastshard.formats.sample import CopiedSample, Sample
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from fastshard.streaming.index import ShardConfig
+
+__all__ = ["KEY", "CopiedRow", "FieldDecoder", "RowFacts", "StreamSample"]
+
+KEY = "__key__"  # the column of the samples' keys
+NUMBERS = {  # dtypes of encodings
+    "int": "<i8",
+    **{
+        f"{sign}int{8 * size}": f"<{sign or 'i'}{size}"
+        for sign in ("", "u")
+        for size in (1, 2, 4, 8)
+    },
+    **{f"float{8 * size}": f"<f{size}" for size in (2, 4, 8)},
+}
+KINDS = {
+    "bytes": "bytes",
+    "str": "text",
+    "str_int": "int",
+    "str_float": "float",
+    "float": "float",
+    "json": "json",
+    "ndarray": "array",
+    "pil": "image",
+    "jpeg": "image",
+    "png": "image",
+}
+
+
+def kind_of_encoding(encoding: str) -> str:
+    """Return the kind of a column by its encoding; see `FieldInfo`."""
+    if encoding in NUMBERS:
+        return "float" if encoding.startswith("float") else "int"
+    return KINDS.get(encoding.partition(":")[0], "object")
+
+
+class FieldDecoder:
+    """Decoder of the stored bytes of a column.
+
+    Attributes
+    ----------
+    kind : str
+        As of `FieldInfo`.
+    """
+
+    __slots__ = ("_decode", "_text", "kind")
+
+    def __init__(self, row_format: str, encoding: str, unsafe: bool) -> None:
+        self.kind = kind_of_encoding(encoding)
+        self._text = row_format not in ("mds", "json")
+        if row_format == "mds":
+            from fastshard.streaming.encodings import mds_decoder
+
+            self._decode: Any = mds_decoder(encoding, unsafe)
+        elif row_format == "json":
+            from fastshard.streaming.encodings import mds_decoder
+
+            self._decode = mds_decoder("json")
+        else:
+            from fastshard.streaming.encodings.rows import xsv_decode
+
+            self._decode = lambda text: xsv_decode(encoding, text)
+
+    def __call__(self, view: memoryview) -> Any:
+        if not self._text:
+            return self._decode(view)
+        try:
+            return self._decode(decode_text(view))
+        except FormatError:
+            raise
+        except ValueError as error:
+            raise FormatError(str(error), "<view>", 0) from error
+
+
+class RowFacts:
+    """What the samples of a kind of shards have in common.
+
+    Parameters
+    ----------
+    config : ShardConfig
+    unsafe : bool
+        Decode pickles.
+
+    Attributes
+    ----------
+    array_columns : frozenset of int
+        Columns of arrays.
+    key_column : int
+        The column of the samples' keys; -1: there is none.
+    """
+
+    def __init__(self, config: ShardConfig, unsafe: bool) -> None:
+        self.config = config
+        self.unsafe = unsafe
+        self.encodings = dict(zip(config.names, config.encodings, strict=True))
+        self.array_columns: frozenset[int] = frozenset()
+        if config.format == "mds":
+            self.array_columns = frozenset(
+                k
+                for k, encoding in enumerate(config.encodings)
+                if encoding.partition(":")[0] == "ndarray"
+            )
+        self.key_column = -1
+        if self.encodings.get(KEY) == "str":
+            self.key_column = config.names.index(KEY)
+        self._decoders: dict[str, FieldDecoder] = {}
+        self._layouts: dict[str, FieldLayout] = {}
+
+    @property
+    def field_names(self) -> list[str]:
+        """The columns without that of the keys."""
+        names = self.config.names
+        return [name for k, name in enumerate(names) if k != self.key_column]
+
+    def decoder(self, field: str) -> FieldDecoder | None:
+        """Return the decoder of a column, or None for an unknown one."""
+        found = self._decoders.get(field)
+        if found is None and field in self.encodings:
+            found = FieldDecoder(self.config.format, self.encodings[field], self.unsafe)
+            self._decoders[field] = found
+        return found
+
+    def decode_key(self, view: memoryview) -> Any:
+        """Return a sample's key."""
+        decoder = self.decoder(KEY)
+        assert decoder is not None
+        return decoder(view)
+
+    def layout(self, field: str) -> FieldLayout:
+        """Return the memory layout of a column."""
+        found = self._layouts.get(field)
+        if found is None:
+            found = self._layouts[field] = self._find_layout(field)
+        return found
+
+    def _find_layout(self, field: str) -> FieldLayout:
+        encoding = self.encodings.get(field, "")
+        if self.config.format != "mds":
+            return VALUE
+        if encoding in NUMBERS:
+            return FieldLayout("raw", NUMBERS[encoding], ())
+        name, _, rest = encoding.partition(":")
+        if name != "ndarray":
+            return VALUE
+        dtype, colon, dimensions = rest.partition(":")
+        if not colon or dtype not in NUMBERS:
+            return ARRAY
+        try:
+            shape = tuple(int(each) for each in dimensions.split(","))
+        except ValueError:
+            return VALUE
+        return FieldLayout("raw", NUMBERS[dtype], shape)
+
+
+def own_decoder(field: str, decoders: Mapping[str, Decoder] | None) -> Decoder | None:
+    """Return the user's decoder of a field's longest suffix, or None."""
+    if not decoders:
+        return None
+    own = {}
+    for extension, decoder in decoders.items():
+        if not callable(decoder):
+            raise TypeError(f"the decoder of {extension!r} is not callable")
+        own[extension.lower().removeprefix(".")] = decoder
+    rest = field.lower()
+    while rest:
+        if rest in own:
+            return own[rest]
+        rest = rest.partition(".")[2]
+    return None
+
+
+class EncodedFields:
+    """Mixin of samples whose fields have encodings, whatever the fields' names."""
+
+    __slots__ = ()
+
+    decoders: Any
+    keys: Any
+    key: Any
+    view: Any
+
+    def facts(self) -> RowFacts:
+        """Return the encodings of the fields."""
+        raise NotImplementedError
+
+    def decoder_of(self, field: str) -> Decoder | None:
+        """Return the user's decoder of a field, or else that of its encoding.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        callable or None
+            It takes the stored bytes as a memoryview. None: there is no such column.
+
+        Raises
+        ------
+        ValueError
+            The encoding is unknown, or needs ``allow_unsafe_types=True``.
+        """
+        return own_decoder(field, self.decoders) or self.facts().decoder(field)
+
+    def layout_of(self, field: str) -> FieldLayout:
+        """Return the memory layout of a field, by which batches stack it.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        FieldLayout
+        """
+        if self.decoders and own_decoder(field, self.decoders) is not None:
+            return VALUE
+        return self.facts().layout(field)
+
+    def text(self, field: str) -> str:
+        """Return a field as text: of a JSON shard its string, else the stored bytes.
+
+        Parameters
+        ----------
+        field : str
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        FormatError
+            The field is not UTF-8.
+        FieldNotFoundError
+            The sample has no such field.
+        """
+        if self.facts().config.format == "json":
+            view = self.view(field)
+            if view[:1] == b'"':
+                value = self._decode_encoded(field)
+                if isinstance(value, str):
+                    return value
+        text: str = super().text(field)  # type: ignore[misc]
+        return text
+
+    def infos(self) -> Mapping[str, dict[str, Any]]:
+        """Return an empty mapping: these shards have no metadata of fields.
+
+        Returns
+        -------
+        Mapping of str to dict
+        """
+        return Infos(
+            describe_item(self)[0],
+            {},
+            "index.json",
+            "streaming shards have no metadata of samples",
+        )
+
+    def _decode_encoded(self, field: str) -> Any:
+        raise NotImplementedError
+
+    def _decode_field(self, field: str) -> Any:
+        own = own_decoder(field, self.decoders) if self.decoders else None
+        if own is not None:
+            return self._decode_with(own, field)  # type: ignore[attr-defined]
+        return self._decode_encoded(field)
+
+
+class StreamSample(EncodedFields, Sample):
+    """Sample of a streaming dataset: a row, whose fields are columns.
+
+    ``sample["image"]`` is the stored bytes, of a JSON shard the value's own text in its
+    line; `decode` returns values of the types that mosaicml-streaming returns. The
+    column's encoding decodes, whatever the field's name, unless the ``decoders=`` of
+    `fastshard.open` have a suffix of it. `key` is the column ``__key__`` if it is a
+    str, and else the position in the dataset, in decimal. Otherwise it is a
+    `fastshard.Sample`.
+    """
+
+    __slots__ = ()
+
+    def facts(self) -> RowFacts:
+        shard = self.shard
+        assert isinstance(shard, RowShard)
+        facts: RowFacts = shard.facts
+        return facts
+
+    def decode(self, *fields: str) -> dict[str, Any]:
+        """Return decoded fields by name, and the key as ``"__key__"``.
+
+        Parameters
+        ----------
+        *fields : str
+            By default all fields.
+
+        Returns
+        -------
+        dict
+            Values of the types that mosaicml-streaming returns.
+
+        Raises
+        ------
+        FormatError
+            A field's bytes are not of its encoding.
+        FieldNotFoundError
+            The sample has no such field.
+        ValueError
+            An encoding is unknown, or needs ``allow_unsafe_types=True``.
+        """
+        if not self.decoders:
+            values = decode_fields(self, fields)
+        else:
+            values = {KEY: self.key}
+            for field in fields or self.keys():
+                values[field] = self._decode_field(field)
+        return values
+
+    def array(
+        self,
+        field: str,
+        dtype: DTypeLike | None = None,
+        shape: int | tuple[int, ...] | None = None,
+    ) -> NDArray[Any]:
+        if dtype is None:
+            layout = self.facts().layout(field)
+            if layout.kind == "raw":
+                dtype, shape = layout.dtype, layout.shape
+        return Sample.array(self, field, dtype, shape)
+
+    def _decode_encoded(self, field: str) -> Any:
+        return decode_member(self, field)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = self.facts()
+        return CopiedRow, (
+            self.key,
+            self.position,
+            self._copy_fields(),
+            facts.config,
+            facts.unsafe,
+        )
+
+
+class CopiedRow(EncodedFields, CopiedSample):
+    """Sample of columns with bytes of its own: the unpickled form of `StreamSample`."""
+
+    __slots__ = ("_facts",)
+
+    def __init__(
+        self,
+        key: str,
+        position: int,
+        fields: dict[str, bytes],
+        config: ShardConfig,
+        unsafe: bool,
+    ) -> None:
+        super().__init__(key, position, fields)
+        self._facts = RowFacts(config, unsafe)
+
+    def facts(self) -> RowFacts:
+        return self._facts
+
+    def array(
+        self,
+        field: str,
+        dtype: DTypeLike | None = None,
+        shape: int | tuple[int, ...] | None = None,
+    ) -> NDArray[Any]:
+        layout = self._facts.layout(field)
+        if dtype is None and layout.kind == "array":
+            return self._decode_encoded(field)  # type: ignore[no-any-return]
+        if dtype is None and layout.kind == "raw":
+            dtype, shape = layout.dtype, layout.shape
+        return CopiedSample.array(self, field, dtype, shape)
+
+    def _decode_encoded(self, field: str) -> Any:
+        decoder = self._facts.decoder(field)
+        if decoder is None:
+            return self.view(field)
+        return self._decode_with(decoder, field)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CopiedRow, (
+            self.key,
+            self.position,
+            self._copy_fields(),
+            self._facts.config,
+            self._facts.unsafe,
+        )

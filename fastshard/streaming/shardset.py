@@ -1,0 +1,353 @@
+"""Shard set of a streaming dataset: positions are known from ``index.json`` alone."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, overload
+
+from fastshard._core.io.source import MappedSource
+from fastshard._core.streaming.shard import RowSamples, RowShard
+from fastshard._util.progress import iterate_with_bar
+from fastshard.dataset.display.text import Summary, describe_paths
+from fastshard.dataset.order.state import Identity
+from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
+from fastshard.errors import ClosedError, StaleIndexError
+from fastshard.formats.decoders import Decoder
+from fastshard.formats.field_info import kind_of_decoder
+from fastshard.formats.tar import Mode
+from fastshard.remote.options import Settings
+from fastshard.remote.urls import join_url
+from fastshard.streaming.files import StreamFiles
+from fastshard.streaming.index import INDEX_NAME, StreamIndex, parse_remote, read_index
+from fastshard.streaming.samples import (
+    RowFacts,
+    StreamSample,
+    kind_of_encoding,
+    own_decoder,
+)
+
+if TYPE_CHECKING:
+    from fastshard.dataset.verify import Fault
+
+__all__ = ["StreamSet"]
+
+THREADS = 16  # open shards, which waits for disks
+
+
+class ShardPaths(Sequence[str]):
+    """Paths or URLs of a set's shards, made on access."""
+
+    def __init__(self, shards: StreamSet) -> None:
+        self._set = shards
+
+    def __len__(self) -> int:
+        return len(self._set)
+
+    @overload
+    def __getitem__(self, k: int) -> str: ...
+    @overload
+    def __getitem__(self, k: slice) -> list[str]: ...
+    def __getitem__(self, k: int | slice) -> str | list[str]:
+        numbers = range(len(self))[k]
+        if isinstance(numbers, int):
+            return self._set.path(numbers)
+        return [self._set.path(number) for number in numbers]
+
+
+class StreamSet(ShardSet):
+    """Shard set of a streaming dataset; its shards may have several formats.
+
+    Parameters
+    ----------
+    root : str
+        The directory, or its URL.
+    mode, limit, reading, remote
+        As for `ShardSet`.
+    split : str, optional
+        Directory below `root`, with the index.
+    validate_hash : str, optional
+        Name of the hash by which files are checked when they are opened.
+    allow_unsafe_types : bool
+        Decode columns of pickles, which can run any code.
+    check_size : bool
+        As for `fastshard.open`.
+    cache_dir : str, optional
+        Where decompressed shards are kept if their directory cannot be written.
+    index : StreamIndex, optional
+        The index, read already.
+    numbers : sequence of int, optional
+        The shards of the index that the set has; by default all.
+    """
+
+    format = "streaming"
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        mode: Mode,
+        limit: int | None,
+        reading: ReadOptions,
+        remote: Settings | None = None,
+        split: str | None = None,
+        validate_hash: str | None = None,
+        allow_unsafe_types: bool = False,
+        check_size: bool = False,
+        cache_dir: str | os.PathLike[str] | None = None,
+        index: StreamIndex | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        self.split = os.fspath(split or "")
+        self.dirname = _join(root, self.split, remote)
+        if index is None:
+            if remote is not None:
+                index = parse_remote(self.dirname, remote)
+            else:
+                index = read_index(os.path.join(self.dirname, INDEX_NAME), self.dirname)
+        self.index = index
+        self.numbers: Sequence[int] = range(len(index)) if numbers is None else numbers
+        super().__init__(
+            len(self.numbers),
+            root=root,
+            mode=mode,
+            limit=limit,
+            reading=reading,
+            remote=remote,
+        )
+        self.paths = ShardPaths(self)  # type: ignore[assignment]
+        self._limit = limit  # as given, for pickles
+        self.options: dict[str, Any] = {
+            "validate_hash": validate_hash,
+            "check_size": check_size,
+            "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
+        }
+        self.unsafe = allow_unsafe_types
+        self.files = StreamFiles(
+            index,
+            mode=mode,
+            reading=reading,
+            ring=self.ring,
+            remote=remote,
+            unsafe=allow_unsafe_types,
+            **self.options,
+        )
+        self._index_starts = index.starts()
+        self._facts: dict[int, RowFacts] = {}
+        self._is_cancelled = False
+
+    def path(self, k: int) -> str:
+        """Return the path or URL of shard `k`'s raw file of rows."""
+        return self.files.path(self.index.name(self.numbers[k]))
+
+    def open_shard(self, k: int) -> RowSamples:
+        """Open shard `k`.
+
+        Raises
+        ------
+        ShardNotFoundError
+            Its file does not exist.
+        FormatError
+            Its file disagrees with the index, or is damaged.
+        ClosedError
+            The dataset is closed.
+        """
+        if self.closed or self._is_cancelled:
+            raise ClosedError("the dataset is closed: open it again")
+        number = self.numbers[k]
+        facts = self.facts(k)
+        shard = self.files.open_shard(number, facts)
+        first = self._index_starts[number]
+        samples = RowSamples(shard, StreamSample, first, facts.key_column)
+        kept: RowSamples = self.keep(k, samples)
+        return kept
+
+    def shard(self, k: int) -> RowShard:
+        """Return shard `k`; open it if needed."""
+        shard = self.samples(k).shard
+        assert isinstance(shard, RowShard)
+        return shard
+
+    def facts(self, k: int) -> RowFacts:
+        """Return the encodings of shard `k`."""
+        number = self.index.table.schema(self.numbers[k])
+        found = self._facts.get(number)
+        if found is None:
+            found = RowFacts(self.index.configs[number], self.unsafe)
+            found = self._facts.setdefault(number, found)
+        return found
+
+    def is_counted(self) -> bool:
+        return True
+
+    def starts(self) -> list[int]:
+        if self._starts is None:
+            if isinstance(self.numbers, range):
+                self._starts = self._index_starts.tolist()
+            else:
+                counts = map(self.index.table.samples, self.numbers)
+                self._starts = list(accumulate(counts, initial=0))
+        return self._starts
+
+    def sizes(self) -> list[int | None]:
+        table = self.index.table
+        return [table.samples(number) for number in self.numbers]
+
+    def counts(self) -> list[Counts]:
+        table, configs = self.index.table, self.index.configs
+        widths = [len(config.names) for config in configs]
+        return [
+            Counts(samples, samples * widths[table.schema(number)])
+            for number, samples in zip(self.numbers, self.sizes(), strict=True)
+            if samples is not None
+        ]
+
+    def data_bytes(self) -> int:
+        """Return the bytes of all raw files of rows, as the index states them."""
+        return sum(map(self.index.data_bytes, self.numbers))
+
+    def first_config(self) -> RowFacts | None:
+        """Return the encodings of the first shard that has samples."""
+        for k, number in enumerate(self.numbers):
+            if self.index.table.samples(number):
+                return self.facts(k)
+        return None
+
+    def summarize(self) -> Summary:
+        facts = self.first_config()
+        fields = () if facts is None else tuple(facts.field_names)
+        where = describe_paths([self.files.shown(self.dirname)], self.dirname)
+        return Summary(where, len(self), self.starts()[-1], fields, self.format)
+
+    def field_names(self) -> list[str]:
+        facts = self.first_config()
+        return [] if facts is None else facts.field_names
+
+    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
+        own = own_decoder(field, decoders)
+        if own is not None:
+            return kind_of_decoder(own)
+        facts = self.first_config()
+        encoding = "" if facts is None else facts.encodings.get(field, "")
+        return kind_of_encoding(encoding)
+
+    def find_key(self, key: str) -> list[int]:
+        """Return the positions of samples with a key; searches columns of keys."""
+        found = []
+        starts = self.starts()
+        if key.isascii() and key.isdecimal() and len(key) < 19 and str(int(key)) == key:
+            number = bisect_right(self._index_starts, int(key)) - 1
+            k = self._find_number(number)
+            if k is not None and self.facts(k).key_column < 0:
+                found.append(starts[k] + int(key) - self._index_starts[number])
+        for k in range(len(self)):
+            if self.facts(k).key_column >= 0:
+                i = self.samples(k).search_key(key)
+                if i >= 0:
+                    found.append(starts[k] + i)
+        return sorted(found)
+
+    def _find_number(self, number: int) -> int | None:
+        """Return the place in this set of a shard of the index."""
+        k = bisect_right(self.numbers, number) - 1
+        return k if k >= 0 and self.numbers[k] == number else None
+
+    def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
+        """Call a task with each shard's number, in threads; yield results in order."""
+        if self.closed:
+            raise ClosedError("the dataset is closed: open it again")
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            try:
+                results = pool.map(task, range(len(self)))
+                yield from iterate_with_bar(results, len(self), label)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def verify(self, *, hashes: bool = False) -> list[Fault]:
+        """Return the faults of all shards: of headers, rows and fields.
+
+        Parameters
+        ----------
+        hashes : bool
+            Compare the files with the hashes of the index; reads all data.
+        """
+        from fastshard.streaming.verify import verify_set
+
+        return verify_set(self, hashes=hashes)
+
+    def identify(self) -> Identity:
+        """Return the identity of the shards; it does not depend on the root."""
+        digest = blake2b(digest_size=8)
+        for number in self.numbers:
+            found = self.index.table.file(number, 0)
+            assert found is not None
+            samples = self.index.table.samples(number)
+            digest.update(f"{found[0]}\n{found[1]}\n{samples}\n".encode())
+        name = os.path.basename(self.root.rstrip("/")) or self.root
+        return Identity(name, self.starts()[-1], digest.hexdigest())
+
+    def mapped_ranges(self) -> list[tuple[int, int]]:
+        """Return address and size of each mapped shard."""
+        ranges = []
+        for samples in self.open_samples:
+            if samples is not None and not samples.shard.closed:
+                source = samples.shard.parts()[0]
+                if isinstance(source, MappedSource):
+                    ranges.append((source.address, source.nbytes))
+        return ranges
+
+    def without(self, dropped: Collection[int]) -> StreamSet:
+        """Return a set without some shards; it opens its own handles."""
+        dropped = frozenset(dropped)
+        kept = [n for k, n in enumerate(self.numbers) if k not in dropped]
+        shards = StreamSet(self.root, index=self.index, numbers=kept, **self.state())
+        shards.ring = shards.files.ring = self.ring
+        return shards
+
+    def state(self) -> dict[str, Any]:
+        """Return the options that open an equal set."""
+        return {
+            "mode": self.mode,
+            "limit": self._limit,
+            "reading": self.reading,
+            "remote": self.remote,
+            "split": self.split,
+            "allow_unsafe_types": self.unsafe,
+            **self.options,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.closed:
+            raise ClosedError("the dataset is closed: open it again")
+        root = self.root if self.remote is not None else os.path.abspath(self.root)
+        numbers = None if isinstance(self.numbers, range) else list(self.numbers)
+        facts = (len(self.index), self._index_starts[-1])
+        return _restore, (root, self.state(), numbers, facts)
+
+
+def _restore(
+    root: str, state: dict[str, Any], numbers: list[int] | None, facts: tuple[int, int]
+) -> StreamSet:
+    """Open a shard set from its pickle."""
+    shards = StreamSet(root, numbers=numbers, **state)
+    index = shards.index
+    if (len(index), index.starts()[-1]) != facts:
+        raise StaleIndexError(
+            f"expected {facts[1]:,} samples in {facts[0]:,} shards, as when the "
+            f"dataset was opened, got {index.starts()[-1]:,} in {len(index):,}",
+            index.path,
+            0,
+        )
+    return shards
+
+
+def _join(root: str, split: str, remote: Settings | None) -> str:
+    if not split:
+        return root
+    return os.path.join(root, split) if remote is None else join_url(root, split)

@@ -1,0 +1,193 @@
+"""Streaming datasets by `fastshard.open`: fields, values, keys, sets of shards."""
+
+import hashlib
+import json
+import os
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import fastshard
+from fastshard import FormatError, ShardNotFoundError
+from support.streaming.expected import described
+
+MODES = ["mmap", "private", "pread"]
+
+
+def change_index(path, change):
+    index = json.loads((path / "index.json").read_bytes())
+    change(index["shards"])
+    (path / "index.json").write_text(json.dumps(index))
+
+
+def plain_rows(data):
+    """Read the rows of an MDS file by the format's description alone."""
+    count = int.from_bytes(data[:4], "little")
+    ends = np.frombuffer(data, "<u4", count + 1, 4).tolist()
+    return [data[a:b] for a, b in pairwise(ends)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["mds/none", "mds/zstd", "edge/fixed_only"])
+def test_values_are_those_of_mosaicml_streaming(copy_streaming, name, mode):
+    data = copy_streaming(name)
+    ds = fastshard.open(data.root, mode=mode)
+
+    assert len(ds) == len(data.samples)
+    for i, (sample, expected) in enumerate(zip(ds, data.samples, strict=True)):
+        values = sample.decode()
+        assert values.pop("__key__") == sample.key == str(i)
+        for field, value in values.items():
+            facts = expected["fields"][field]
+            assert described(value) == (facts["type"], facts["sha256"]), field
+            stored = hashlib.sha256(sample[field]).hexdigest()
+            assert stored == facts["enc_sha256"]
+        assert list(values) == sample.keys() == expected["keys"]
+
+
+def test_fields_are_stored_bytes_without_a_copy(copy_streaming):
+    path = copy_streaming("edge/one_sample").root
+    sample = fastshard.open(path)[0]
+    (row,) = plain_rows((path / "shard.00000.mds").read_bytes())
+
+    assert sample["id"].readonly
+    size = int.from_bytes(row[:4], "little")
+    assert bytes(sample["id"]) == row[4 : 4 + size]
+    assert bytes(sample["sample"]) == row[4 + size :]
+    assert sample.array("sample") == 0
+    assert sample.array("sample").dtype == np.int64
+    with sample.open("id") as file:
+        assert file.read() == bytes(sample["id"])
+
+
+def test_keys_are_positions_in_the_dataset(copy_streaming):
+    ds = fastshard.open(copy_streaming("mds/none").root)
+
+    assert ds[7].key == "7"
+    assert ds["7"].decode("int") == ds[7].decode("int")
+    assert ds.keys().find("7") == [7]
+    assert ds.keys().find("07") == ds.keys().find("13") == []
+    assert [sample.key for sample in ds[10:]] == ["10", "11", "12"]
+    with pytest.raises(KeyError):
+        ds["13"]
+
+
+def test_excluded_shards_leave_keys_and_decode_nothing_else(copy_streaming):
+    ds = fastshard.open(copy_streaming("mds/none").root)
+    counts = [len(ds.shards[k].rows) for k in range(3)]
+    rest = ds.exclude(["shard.00001.mds"])
+
+    assert len(rest) == counts[0] + counts[2]
+    assert rest[counts[0]].key == str(counts[0] + counts[1])
+    assert rest.keys().find(rest[-1].key) == [len(rest) - 1]
+    assert rest.keys().find(str(counts[0])) == []
+    assert pickle.loads(pickle.dumps(rest))[-1].key == rest[-1].key
+
+
+def test_pickles_of_samples_hold_their_bytes(copy_streaming):
+    sample = fastshard.open(copy_streaming("mds/none").root)[3]
+    copied = pickle.loads(pickle.dumps(sample))
+
+    assert copied.key == sample.key
+    assert copied.keys() == sample.keys()
+    assert {f: bytes(copied[f]) for f in copied} == {
+        f: bytes(sample[f]) for f in sample
+    }
+    for field in sample:
+        assert described(copied.decode(field)[field]) == described(
+            sample.decode(field)[field]
+        )
+    assert (copied.array("nd_dyn") == sample.array("nd_dyn")).all()
+    assert copied.layout_of("nd_i64_5") == sample.layout_of("nd_i64_5")
+
+
+def test_a_shard_is_opened_when_a_sample_of_it_is_read(copy_streaming):
+    path = copy_streaming("mds/none").root
+    for file in path.glob("*.mds"):
+        file.unlink()
+    ds = fastshard.open(path)
+
+    assert len(ds) == 13
+    assert ds.stats()["samples"] == 13
+    assert "13 streaming samples" in repr(ds)
+    with pytest.raises(ShardNotFoundError):
+        ds[0].decode()
+
+
+def test_decoders_of_the_caller_win(copy_streaming):
+    path = copy_streaming("mds/none").root
+    ds = fastshard.open(path, decoders={"str": len, "nd_dyn": bytes})
+
+    assert ds[1].decode("str")["str"] == len(ds[1]["str"])
+    assert ds[1].decode("nd_dyn")["nd_dyn"] == bytes(ds[1]["nd_dyn"])
+    assert ds[1].decode("int")["int"] == fastshard.open(path)[1].decode("int")["int"]
+    assert ds.fields["str"].kind == "object"
+
+
+def test_pickled_columns_need_leave(copy_streaming):
+    path = copy_streaming("edge/pkl").root
+
+    with pytest.raises(ValueError, match="unsafe"):
+        fastshard.open(path)[0].decode()
+    assert len(bytes(fastshard.open(path)[0]["p"])) > 0
+    assert "p" in fastshard.open(path, allow_unsafe_types=True)[0].decode()
+
+
+def test_splits_are_directories(copy_streaming):
+    data = copy_streaming("edge/splits#train")
+
+    assert len(fastshard.open(data.root, split="train")) == len(data.samples)
+    assert len(fastshard.open(data.root, split="val/nested")) > 0
+    for split in ("../splits/train", "/", str(data.root)):
+        with pytest.raises(ValueError, match="split= is a directory below"):
+            fastshard.open(data.root / "train", split=split)
+
+
+def test_options_of_tars_are_refused(copy_streaming):
+    path = copy_streaming("edge/one_sample").root
+    with pytest.raises(ValueError, match="key= is an option of tar shards"):
+        fastshard.open(path, key="last")
+    with pytest.raises(TypeError, match="splitt"):
+        fastshard.open(path, splitt="x")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_file_of_another_size_than_the_index_states(copy_streaming, mode):
+    path = copy_streaming("edge/one_sample").root
+    file = path / "shard.00000.mds"
+    os.truncate(file, file.stat().st_size - 1)
+
+    with pytest.raises(FormatError, match="the index states") as caught:
+        fastshard.open(path, mode=mode)[0].decode()
+    assert caught.value.path == str(file)
+
+
+def test_columns_and_batches_are_arrays(copy_streaming):
+    ds = fastshard.open(copy_streaming("mds/none").root)
+    values = [sample.decode("int64", "nd_f32_2x3") for sample in ds]
+
+    for found in (
+        ds.columns(range(13), ["int64", "nd_f32_2x3"]),
+        next(iter(ds.select_fields("int64", "nd_f32_2x3").batches(13))),
+    ):
+        assert found["int64"].dtype == np.int64
+        assert found["int64"].tolist() == [each["int64"] for each in values]
+        assert found["nd_f32_2x3"].shape == (13, 2, 3)
+        assert (found["nd_f32_2x3"] == [each["nd_f32_2x3"] for each in values]).all()
+
+
+def test_verify_names_the_sample_and_column(copy_streaming):
+    path = copy_streaming("mds/none").root
+    assert fastshard.open(path).verify(hashes=True) == []
+    file = path / "shard.00001.mds"
+    data = bytearray(file.read_bytes())
+    start = int.from_bytes(data[8:12], "little")
+    data[start : start + 4] = b"\xff\xff\xff\x7f"
+    file.write_bytes(data)
+
+    faults = fastshard.open(path).verify()
+    assert [fault.path for fault in faults] == [str(file)]
+    assert "sample 1" in faults[0].member
+    assert len(fastshard.open(path).verify(hashes=True)) == 3
