@@ -47,8 +47,6 @@ SINGLE_SUBCLASS = {
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",
     "TarSet": "used by itself by `fastshard.open`",
-    "RowSchema": "used by itself for rows of text",
-    "RowTable": "JSON and XSV rows are others",
 }
 
 

@@ -1,4 +1,5 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from fastshard._core.streaming.offsets cimport OffsetTable
 
@@ -90,3 +91,13 @@ cdef class MdsRows(RowTable):
 
 
 cdef object view_of(object owner, const uint8_t *at, uint64_t size)
+
+cdef object decode_text(const uint8_t *at, uint64_t size)
+cdef object decode_int_text(const uint8_t *at, uint64_t size)
+cdef object decode_float_text(const uint8_t *at, uint64_t size)
+
+
+cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, at, 4)
+    return value

@@ -76,6 +76,7 @@ cdef dict NUMBERS = {
     "int32": 33, "float32": 34, "uint64": 64, "int64": 65, "float64": 66,
 }
 
+
 cdef array_maker_t array_maker = NULL
 cdef PyTypeObject *scalar_types[67]  # by code; NULL: there is none
 cdef PyObject *dtypes[67]
@@ -141,12 +142,6 @@ cdef object make_scalar(int code, const uint8_t *at):
     return numpy.frombuffer(data, <object> dtypes[code])[0]
 
 
-cdef inline uint32_t load32(const uint8_t *at) noexcept nogil:
-    cdef uint32_t value
-    memcpy(&value, at, 4)
-    return value
-
-
 cdef object view_of(object owner, const uint8_t *at, uint64_t size):
     """Return a memoryview of bytes of `owner`: a MappedFile or an exporter."""
     cdef const uint8_t *base
@@ -161,7 +156,7 @@ cdef object view_of(object owner, const uint8_t *at, uint64_t size):
 
 # Text
 
-cdef inline object decode_text(const uint8_t *at, uint64_t size):
+cdef object decode_text(const uint8_t *at, uint64_t size):
     return PyUnicode_DecodeUTF8(<const char *> at, <Py_ssize_t> size, NULL)
 
 

@@ -1,0 +1,287 @@
+"""Readers of streaming shards: samples by position, from the mapped file.
+
+`fastshard.streaming.Reader` derives from `ReaderBase` and inherits its indexing, so
+that ``reader[i]`` runs no Python code. A class that overrides how samples are read,
+`get_item`, `get_sample_data` or `decode_sample`, is asked by these methods.
+
+Raw files may be removed and written again under a reader: it checks path and size of
+its file every 5 ms at most, and opens a file that is another one.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsSsize_t
+from libc.stdint cimport uint8_t, uint64_t
+
+from fastshard._core.io.source cimport (
+    LocalFile, MappedFile, MappedSource, MemorySource, local_source,
+)
+from fastshard._core.pages cimport fs_now
+from fastshard._core.streaming.plan cimport RowTable
+
+import os
+import sys
+
+from fastshard.errors import FormatError
+
+cdef enum:
+    UNDECIDED = 0
+    BY_ROWS = 1                    # compiled
+    BY_METHODS = 2                 # get_item is overridden, or what it calls
+
+cdef tuple METHODS = ("get_item", "get_sample_data", "decode_sample")
+
+
+@cython.final
+@cython.no_gc
+cdef class OpenRows:
+    """Open raw file of a shard; immutable but for the time of its next check.
+
+    Parameters
+    ----------
+    raw : str or bytes-like
+        Path of the file, or its bytes.
+    path : str
+        For error messages.
+    nbytes : int
+        Size of the file by the index.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    FormatError
+        The file has another size.
+    """
+
+    def __cinit__(self, raw, str path not None, uint64_t nbytes):
+        cdef LocalFile file
+        if isinstance(raw, str):
+            file = LocalFile(raw)
+            try:
+                check_size(path, file.nbytes, nbytes)
+                self.mapped = local_source(file, "mmap", True, False, None)
+            finally:
+                file.close()
+            self.path = raw
+            self.device = file.device
+            self.inode = file.inode
+            self.file = self.mapped.file
+        else:
+            self.file = MemorySource(raw, path).file
+            check_size(path, self.file.nbytes, nbytes)
+        self.copy = True
+        self.next_check = fs_now() + CHECK_EVERY
+
+    def __reduce__(self):
+        raise TypeError("an open file does not pickle; pickle the reader")
+
+    def view(self, uint64_t size):
+        """Return a view of at most `size` of the first bytes."""
+        size = min(size, self.file.nbytes)
+        if self.mapped is not None:
+            self.mapped.ensure_resident(0, size)
+        return self.file.view(0, size)
+
+    def set_rows(self, RowTable rows not None, bytes mask, bint copy):
+        """Set the rows of the file and how they are decoded, before the first read."""
+        if rows.nbytes != self.file.nbytes:
+            raise ValueError("the rows are of another file")
+        self.rows = rows
+        self.mask = mask
+        self.copy = copy
+
+    cdef bint is_current(self) except -1:
+        """Return whether the file is still at its path; at most every 5 ms.
+
+        Raises
+        ------
+        FormatError
+            The file was truncated.
+        """
+        cdef uint64_t now = fs_now()
+        if now < self.next_check or self.mapped is None:
+            return True
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return False
+        if (status.st_dev, status.st_ino) != (self.device, self.inode):
+            return False
+        if <uint64_t> status.st_size < self.file.nbytes:
+            raise FormatError(
+                "the file was truncated after it was mapped", self.path, status.st_size
+            )
+        self.next_check = now + CHECK_EVERY
+        return True
+
+    cdef const uint8_t *row(
+        self, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except? NULL:
+        """Return the start of a row in memory; set its extent."""
+        self.rows.row_extent(i, offset, size)
+        if self.mapped is not None:
+            self.mapped.ensure_resident(offset[0], size[0])
+        return self.file.base + offset[0]
+
+
+cdef int check_size(str path, uint64_t found, uint64_t nbytes) except -1:
+    if found != nbytes:
+        raise FormatError(
+            f"the file has {found:,} bytes, by index.json {nbytes:,}",
+            path, min(found, nbytes),
+        )
+    return 0
+
+
+cdef class ReaderBase:
+    """Indexing of readers; a subclass has `size` and `get_item`.
+
+    A subclass whose samples are compiled rows has ``_open_rows()``, which returns an
+    `OpenRows` with its rows set.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.kind = UNDECIDED
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, at):
+        """Return a sample, or a list of samples for a slice, a list or an array."""
+        cdef OpenRows opened
+        cdef Py_ssize_t i
+        if type(at) is int:
+            with cython.critical_section(self):
+                opened = self.opened
+            if opened is not None:
+                try:
+                    i = PyLong_AsSsize_t(at)
+                except OverflowError:
+                    raise out_of_range(self, at) from None
+                if i < 0:
+                    i += opened.rows.count
+                if not 0 <= i < opened.rows.count:
+                    raise out_of_range(self, at)
+                return self.sample(i, None, False)
+        return self.item(at)
+
+    cdef object item(self, object at):
+        """Implement `__getitem__` for all but positions in an open file."""
+        if isinstance(at, int) or is_numpy_integer(at):
+            size = self.size
+            i = int(at)
+            if i < 0:
+                i += size
+            if not 0 <= i < size:
+                raise out_of_range(self, at)
+            if self.kind == UNDECIDED:
+                self.decide()
+            return self.get_item(i) if self.kind == BY_METHODS else (
+                self.sample(i, None, False)
+            )
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(self.size))]
+        if isinstance(at, list) or is_numpy_array(at):
+            return [self[each] for each in at]
+        raise ValueError(f"Unsupported argument type passed to __getitem__: {type(at)}.")
+
+    def __getitems__(self, positions):
+        """Return the samples at several positions, as torch's fetchers ask for them.
+
+        Parameters
+        ----------
+        positions : iterable of int
+
+        Returns
+        -------
+        list
+        """
+        return [self[i] for i in positions]
+
+    cdef int decide(self) except -1:
+        """Decide once how samples are read: by compiled rows or by methods."""
+        cls = type(self)
+        self.kind = BY_METHODS
+        for base in cls.__mro__:
+            if "_open_rows" in vars(base):
+                if all([getattr(cls, name) == getattr(base, name) for name in METHODS]):
+                    self.kind = BY_ROWS
+                break
+        return 0
+
+    def _has_rows(self):
+        """Return whether samples are compiled rows."""
+        if self.kind == UNDECIDED:
+            self.decide()
+        return self.kind == BY_ROWS
+
+    def _release(self):
+        """Drop the open file; views of it stay valid."""
+        with cython.critical_section(self):
+            self.opened = None
+
+    cdef OpenRows get_open(self):
+        """Return the open file: the raw file that is at its path now."""
+        cdef OpenRows opened
+        with cython.critical_section(self):
+            opened = self.opened
+        if opened is None or not opened.is_current():
+            opened = self.reopen()
+        return opened
+
+    cdef OpenRows reopen(self):
+        cdef OpenRows opened
+        self._release()
+        opened = self._open_rows()
+        if opened.rows is None:
+            raise ValueError("the rows of the open file are not set")
+        if self._has_rows():       # else positions are for the methods
+            with cython.critical_section(self):
+                self.opened = opened
+        return opened
+
+    cdef object sample(self, Py_ssize_t i, bytes mask, bint whole):
+        """Return row `i`, of the columns of a mask; None: by default, or all."""
+        cdef OpenRows opened = self.get_open()
+        cdef uint64_t offset = 0
+        cdef uint64_t size = 0
+        cdef const uint8_t *row = opened.row(i, &offset, &size)
+        if mask is None and not whole:
+            mask = opened.mask
+        return opened.rows.decode_row(i, row, size, opened.file, mask, opened.copy)
+
+    def _sample(self, i, fields):
+        """Return the sample at a position that is checked; None: the default fields."""
+        if fields is None:
+            return self.sample(i, None, False)
+        return self.sample(i, self.get_open().rows.schema.mask(fields), True)
+
+    def _sample_bytes(self, i):
+        """Return the stored bytes of a sample."""
+        cdef OpenRows opened = self.get_open()
+        cdef uint64_t offset = 0
+        cdef uint64_t size = 0
+        cdef const uint8_t *row = opened.row(i, &offset, &size)
+        return PyBytes_FromStringAndSize(<const char *> row, <Py_ssize_t> size)
+
+    def _columns(self, positions, fields):
+        """Return the values of columns at positions: an array, or a list."""
+        cdef OpenRows opened = self.get_open()
+        from fastshard._core.streaming.arrays import read_columns
+
+        return read_columns(opened, positions, fields)
+
+
+cdef object out_of_range(ReaderBase reader, object at):
+    return IndexError(f"sample {at} is out of range: the shard has {reader.size:,}")
+
+
+cdef bint is_numpy_integer(object at) except -1:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(at, numpy.integer)
+
+
+cdef bint is_numpy_array(object at) except -1:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(at, numpy.ndarray)
