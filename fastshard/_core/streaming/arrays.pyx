@@ -53,7 +53,9 @@ def read_columns(OpenRows opened not None, positions, fields):
             if layout is None or layout[0] is None:
                 columns[names[k]] = read_values(opened, positions, k)
             else:
-                columns[names[k]] = read_numbers(opened, positions, k, *layout)
+                columns[names[k]] = read_numbers(
+                    opened, positions, k, layout[0], layout[1]
+                )
     return columns
 
 

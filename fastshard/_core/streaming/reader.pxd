@@ -25,6 +25,7 @@ cdef class OpenRows:
 
 cdef class ReaderBase:
     cdef OpenRows opened           # None until it is needed, and after a release
+    cdef RowTable loose            # rows without a file, to decode bytes; or None
     cdef int kind                  # how samples are read; see reader.pyx
     cdef object __weakref__
     cdef OpenRows get_open(self)

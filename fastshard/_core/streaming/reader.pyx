@@ -138,7 +138,8 @@ cdef class ReaderBase:
     """Indexing of readers; a subclass has `size` and `get_item`.
 
     A subclass whose samples are compiled rows has ``_open_rows()``, which returns an
-    `OpenRows` with its rows set.
+    `OpenRows` with its rows set, and ``_make_rows()``, which returns the rows of an
+    empty shard with the same columns.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -151,7 +152,7 @@ cdef class ReaderBase:
         """Return a sample, or a list of samples for a slice, a list or an array."""
         cdef OpenRows opened
         cdef Py_ssize_t i
-        if type(at) is int:
+        if type(at) is int and self.kind == BY_ROWS:
             with cython.critical_section(self):
                 opened = self.opened
             if opened is not None:
@@ -220,6 +221,7 @@ cdef class ReaderBase:
         """Drop the open file; views of it stay valid."""
         with cython.critical_section(self):
             self.opened = None
+            self.loose = None
 
     cdef OpenRows get_open(self):
         """Return the open file: the raw file that is at its path now."""
@@ -236,9 +238,10 @@ cdef class ReaderBase:
         opened = self._open_rows()
         if opened.rows is None:
             raise ValueError("the rows of the open file are not set")
-        if self._has_rows():       # else positions are for the methods
-            with cython.critical_section(self):
-                self.opened = opened
+        if self.kind == UNDECIDED:
+            self.decide()
+        with cython.critical_section(self):
+            self.opened = opened
         return opened
 
     cdef object sample(self, Py_ssize_t i, bytes mask, bint whole):
@@ -265,12 +268,20 @@ cdef class ReaderBase:
         cdef const uint8_t *row = opened.row(i, &offset, &size)
         return PyBytes_FromStringAndSize(<const char *> row, <Py_ssize_t> size)
 
-    def _columns(self, positions, fields):
-        """Return the values of columns at positions: an array, or a list."""
-        cdef OpenRows opened = self.get_open()
-        from fastshard._core.streaming.arrays import read_columns
+    def _decode(self, data):
+        """Return the values of a sample's bytes; opens no file."""
+        cdef RowTable rows
+        with cython.critical_section(self):
+            rows = self.loose
+        if rows is None:
+            rows = self._make_rows()
+            with cython.critical_section(self):
+                self.loose = rows
+        return rows.decode(data, -1, rows.schema.mask(self.fields), self.copy)
 
-        return read_columns(opened, positions, fields)
+    def _get_open(self):
+        """Return the open file of the compiled rows."""
+        return self.get_open()
 
 
 cdef object out_of_range(ReaderBase reader, object at):
