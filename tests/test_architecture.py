@@ -47,6 +47,9 @@ SINGLE_SUBCLASS = {
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",
     "TarSet": "used by itself by `fastshard.open`",
+    "JointReader": "formats of the user's own derive from it",
+    "ReaderBase": "compiled indexing; its subclass has the policy of files",
+    "XSVReader": "used by itself for separators other than CSV's and TSV's",
 }
 
 

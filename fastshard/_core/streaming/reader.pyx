@@ -185,7 +185,9 @@ cdef class ReaderBase:
             return [self[i] for i in range(*at.indices(self.size))]
         if isinstance(at, list) or is_numpy_array(at):
             return [self[each] for each in at]
-        raise ValueError(f"Unsupported argument type passed to __getitem__: {type(at)}.")
+        raise ValueError(
+            f"Unsupported argument type passed to __getitem__: {type(at)}."
+        )
 
     def __getitems__(self, positions):
         """Return the samples at several positions, as torch's fetchers ask for them.

@@ -113,8 +113,7 @@ class Reader(ReaderBase, ABC):
         self.samples = samples
         self.size_limit = parse_size_limit(size_limit)
         self.file_pairs: list[tuple[FileInfo, FileInfo | None]] = []
-        one = isinstance(fields, str)
-        self.fields = None if fields is None else ([fields] if one else list(fields))
+        self.fields = list_fields(fields)
         self.copy = copy
         self.allow_unsafe_types = allow_unsafe_types
         self.cache_dir = cache_dir
@@ -476,8 +475,14 @@ def select_fields(
     """Return some values of a sample."""
     if fields is None:
         return sample
-    names = [fields] if isinstance(fields, str) else fields
-    return {name: sample[name] for name in names}
+    return {name: sample[name] for name in list_fields(fields) or ()}
+
+
+def list_fields(fields: Iterable[str] | None) -> list[str] | None:
+    """Return names of columns as a list; one name may be a str."""
+    if fields is None:
+        return None
+    return [fields] if isinstance(fields, str) else list(fields)
 
 
 def parse_args(format_name: str, obj: Mapping[str, Any]) -> dict[str, Any]:

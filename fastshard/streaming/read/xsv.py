@@ -143,8 +143,8 @@ class XSVReader(SplitReader):
         return opened
 
 
-class CSVReader(XSVReader):
-    """Random access to the samples of a CSV shard.
+class SeparatedReader(XSVReader):
+    """Base of readers whose format has one separator.
 
     Parameters
     ----------
@@ -156,8 +156,7 @@ class CSVReader(XSVReader):
         Keyword arguments of `XSVReader`.
     """
 
-    format = "csv"
-    separator = ","
+    separator: str
 
     def __init__(
         self,
@@ -195,7 +194,24 @@ class CSVReader(XSVReader):
         )
 
 
-class TSVReader(CSVReader):
+class CSVReader(SeparatedReader):
+    """Random access to the samples of a CSV shard.
+
+    Parameters
+    ----------
+    dirname, split, column_encodings, column_names, compression, hashes, newline
+        As for `XSVReader`.
+    raw_data, raw_meta, samples, size_limit, zip_data, zip_meta
+        As for `XSVReader`.
+    **options
+        Keyword arguments of `XSVReader`.
+    """
+
+    format = "csv"
+    separator = ","
+
+
+class TSVReader(SeparatedReader):
     """Random access to the samples of a TSV shard.
 
     Parameters
