@@ -199,6 +199,24 @@ class StreamFiles:
         _check_nbytes(file.nbytes, info, file.path)
         return file
 
+    def _request_either(
+        self,
+        raw: FileInfo,
+        zipped: FileInfo | None,
+        compression: str | None,
+        settings: Settings,
+    ) -> tuple[RemoteFile, bool]:
+        """Open the compressed file, or else the raw one; return whether it is raw."""
+        if zipped is None or not compression:
+            return self._request_file(raw, settings), True
+        try:
+            return self._request_file(zipped, settings), False
+        except RemoteShardNotFoundError as error:
+            try:
+                return self._request_file(raw, settings), True
+            except RemoteShardNotFoundError:
+                raise error from None
+
     def _open_remote(
         self,
         raw: FileInfo,
@@ -206,9 +224,11 @@ class StreamFiles:
         compression: str | None,
         settings: Settings,
     ) -> tuple[Any, str, str]:
-        if zipped is not None and compression:
-            return self._open_compressed(raw, zipped, compression, settings)
-        file = self._request_file(raw, settings)
+        file, is_raw = self._request_either(raw, zipped, compression, settings)
+        if not is_raw:
+            assert zipped is not None
+            assert compression is not None
+            return self._open_compressed(file, raw, zipped, compression, settings)
         if self.validate_hash is not None:
             data = file.read(0, file.nbytes)
             self._check_data(data, raw, file.path)
@@ -219,12 +239,16 @@ class StreamFiles:
         return RemoteSource(file), file.path, "remote"
 
     def _open_compressed(
-        self, raw: FileInfo, zipped: FileInfo, compression: str, settings: Settings
+        self,
+        file: RemoteFile,
+        raw: FileInfo,
+        zipped: FileInfo,
+        compression: str,
+        settings: Settings,
     ) -> tuple[Any, str, str]:
         """Fetch a compressed file whole; keep the raw one in the cache, if any."""
         from fastshard.streaming.codecs.raw_files import store_raw
 
-        file = self._request_file(zipped, settings)
         path = redact(self.path(raw.basename))
         if settings.cache_dir is None:
             data = self._decompress(file, raw, zipped, compression)
@@ -260,10 +284,11 @@ class StreamFiles:
         compression: str | None,
         settings: Settings,
     ) -> bytes:
-        if zipped is not None and compression:
-            file = self._request_file(zipped, settings)
+        file, is_raw = self._request_either(raw, zipped, compression, settings)
+        if not is_raw:
+            assert zipped is not None
+            assert compression is not None
             return self._decompress(file, raw, zipped, compression)
-        file = self._request_file(raw, settings)
         data = file.read(0, file.nbytes)
         self._check_data(data, raw, file.path)
         return data

@@ -141,8 +141,8 @@ def parse_compression(text: str) -> Codec:
     """
     if text not in COMPRESSIONS:
         raise ValueError(
-            f"{text!r} is not a supported compression: one of {', '.join(LEVELS)}, "
-            'with a level as in "zstd:7"'
+            f"{text!r} is not a supported compression algorithm: one of "
+            f'{", ".join(LEVELS)}, with a level as in "zstd:7"'
         )
     algo, _, level = text.partition(":")
     return Codec(algo, int(level) if level else LEVELS[algo][1])
