@@ -6,11 +6,13 @@ from typing import Any
 _HOMES = {  # names by their modules, which are imported when a name is asked for
     "encodings": "register_encoding",
     "index": "FileInfo",
+    "merge": "merge_index",
     "read.base": "JointReader Reader SplitReader",
     "read.jsonl": "JSONReader",
     "read.mds": "MDSReader",
     "read.readers": "reader_from_json",
     "read.xsv": "CSVReader TSVReader XSVReader",
+    "rebuild": "rebuild_index",
     "write.base": "JointWriter SplitWriter Writer",
     "write.jsonl": "JSONWriter",
     "write.mds": "MDSWriter",

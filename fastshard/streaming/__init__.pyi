@@ -1,5 +1,6 @@
 from fastshard.streaming.encodings import register_encoding as register_encoding
 from fastshard.streaming.index import FileInfo as FileInfo
+from fastshard.streaming.merge import merge_index as merge_index
 from fastshard.streaming.read.base import JointReader as JointReader
 from fastshard.streaming.read.base import Reader as Reader
 from fastshard.streaming.read.base import SplitReader as SplitReader
@@ -9,6 +10,7 @@ from fastshard.streaming.read.readers import reader_from_json as reader_from_jso
 from fastshard.streaming.read.xsv import CSVReader as CSVReader
 from fastshard.streaming.read.xsv import TSVReader as TSVReader
 from fastshard.streaming.read.xsv import XSVReader as XSVReader
+from fastshard.streaming.rebuild import rebuild_index as rebuild_index
 from fastshard.streaming.write.base import JointWriter as JointWriter
 from fastshard.streaming.write.base import SplitWriter as SplitWriter
 from fastshard.streaming.write.base import Writer as Writer
@@ -36,6 +38,8 @@ __all__ = [
     "Writer",
     "XSVReader",
     "XSVWriter",
+    "merge_index",
     "reader_from_json",
+    "rebuild_index",
     "register_encoding",
 ]

@@ -104,7 +104,12 @@ class Codec(NamedTuple):
         return join_pieces(self.iter_pieces(chunks, nbytes, path), nbytes, path)
 
     def iter_pieces(
-        self, chunks: Iterable[bytes | memoryview], nbytes: int, path: str = MEMORY
+        self,
+        chunks: Iterable[bytes | memoryview],
+        nbytes: int,
+        path: str = MEMORY,
+        *,
+        exact: bool = True,
     ) -> Iterator[bytes]:
         """Decompress chunks of a file; yield pieces that are `nbytes` long together.
 
@@ -116,6 +121,8 @@ class Codec(NamedTuple):
             Bytes of all pieces together.
         path : str
             The file, for error messages.
+        exact : bool
+            False: `nbytes` is the most that the pieces may have together.
 
         Raises
         ------
@@ -124,8 +131,8 @@ class Codec(NamedTuple):
         """
         whole = WHOLE.get(self.algo)
         if whole is None or (self.algo == "br" and brotli_streams()):
-            return _iter_streams(self.algo, chunks, nbytes, path)
-        return whole(chunks, nbytes, path)
+            return _iter_streams(self.algo, chunks, nbytes, path, exact)
+        return whole(chunks, nbytes, path, exact)
 
     def __str__(self) -> str:
         return f"{self.algo}:{self.level}"
@@ -181,7 +188,11 @@ def check_plausible(nbytes: int, path: str) -> None:
 
 
 def _iter_streams(
-    algo: str, chunks: Iterable[bytes | memoryview], nbytes: int, path: str
+    algo: str,
+    chunks: Iterable[bytes | memoryview],
+    nbytes: int,
+    path: str,
+    exact: bool,
 ) -> Iterator[bytes]:
     """Decompress streams, one after the other, of libraries that yield pieces."""
     new_decoder = DECODERS[algo]()
@@ -217,7 +228,7 @@ def _iter_streams(
                 data = b""
     if decoder is not None or not streams:
         raise FormatError("the compressed data end early", path, end)
-    if left:
+    if left and exact:
         raise too_small(nbytes - left, nbytes, path, end)
 
 
@@ -383,7 +394,7 @@ def _compress_br(data: bytes, level: int) -> bytes:
 
 
 def _decompress_br(
-    chunks: Iterable[bytes | memoryview], nbytes: int, path: str
+    chunks: Iterable[bytes | memoryview], nbytes: int, path: str, exact: bool
 ) -> Iterator[bytes]:
     """Decompress br by cramjam, which ignores bytes behind the stream.
 
@@ -395,9 +406,9 @@ def _decompress_br(
     check_plausible(nbytes, path)
     out = bytearray(nbytes)
     got = _into(cramjam.brotli.decompress_into, data, out, "br", path)
-    if got < nbytes:
+    if got < nbytes and exact:
         raise too_small(got, nbytes, path, len(data))
-    yield bytes(out)
+    yield bytes(memoryview(out)[:got])
     try:
         cramjam.brotli.decompress_into(memoryview(data)[:-1], out)
     except cramjam.DecompressionError:
@@ -414,7 +425,7 @@ def _compress_snappy(data: bytes, level: int) -> bytes:
 
 
 def _decompress_snappy(
-    chunks: Iterable[bytes | memoryview], nbytes: int, path: str
+    chunks: Iterable[bytes | memoryview], nbytes: int, path: str, exact: bool
 ) -> Iterator[bytes]:
     """Decompress the raw block format, which begins with the size of the result."""
     cramjam = import_library("cramjam", "cramjam", "snappy")
@@ -425,7 +436,9 @@ def _decompress_snappy(
     if got > nbytes:
         raise too_large(nbytes, path, 0)
     if got < nbytes:
-        raise too_small(got, nbytes, path, 0)
+        if exact:
+            raise too_small(got, nbytes, path, 0)
+        nbytes = got
     if nbytes > SNAPPY_RATIO * len(data):
         raise FormatError("the compressed data end early", path, len(data))
     out = bytearray(nbytes)
@@ -459,5 +472,5 @@ DECODERS: dict[str, Callable[[], Callable[[], Decoder]]] = {
 }
 # Algorithms whose libraries hold a whole file; br if `brotli_streams` does not hold.
 WHOLE: dict[
-    str, Callable[[Iterable[bytes | memoryview], int, str], Iterator[bytes]]
+    str, Callable[[Iterable[bytes | memoryview], int, str, bool], Iterator[bytes]]
 ] = {"br": _decompress_br, "snappy": _decompress_snappy}
