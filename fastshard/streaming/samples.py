@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import describe_item
@@ -152,10 +153,12 @@ class RowFacts:
 
     def _find_layout(self, field: str) -> FieldLayout:
         encoding = self.encodings.get(field, "")
-        if self.config.format != "mds":
+        if self.config.format != "mds" or not encoding:
             return VALUE
+        size = self.config.sizes[self.config.names.index(field)]
         if encoding in NUMBERS:
-            return FieldLayout("raw", NUMBERS[encoding], ())
+            dtype = NUMBERS[encoding]
+            return FieldLayout("raw", dtype, ()) if size == int(dtype[2:]) else VALUE
         name, _, rest = encoding.partition(":")
         if name != "ndarray":
             return VALUE
@@ -166,6 +169,8 @@ class RowFacts:
             shape = tuple(int(each) for each in dimensions.split(","))
         except ValueError:
             return VALUE
+        if size != int(NUMBERS[dtype][2:]) * prod(shape):
+            return ARRAY
         return FieldLayout("raw", NUMBERS[dtype], shape)
 
 
@@ -345,6 +350,16 @@ class StreamSample(EncodedFields, Sample):
             if layout.kind == "raw":
                 dtype, shape = layout.dtype, layout.shape
         return Sample.array(self, field, dtype, shape)
+
+    @staticmethod
+    def _stack_fields(
+        samples: list[Any],
+        fields: tuple[str, ...],
+        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    ) -> dict[str, NDArray[Any]]:
+        from fastshard._core.streaming.columns import stack_columns
+
+        return stack_columns(samples, fields, allocate)
 
     def _decode_encoded(self, field: str) -> Any:
         return decode_member(self, field)

@@ -31,6 +31,9 @@ from fastshard.streaming.samples import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastshard._core.dataset.locator import SampleLocator
     from fastshard.dataset.verify import Fault
 
 __all__ = ["StreamSet"]
@@ -268,6 +271,17 @@ class StreamSet(ShardSet):
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+    def stack_columns(
+        self,
+        locator: SampleLocator,
+        positions: Any,
+        fields: tuple[str, ...],
+        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    ) -> dict[str, NDArray[Any]]:
+        from fastshard._core.streaming.columns import read_columns
+
+        return read_columns(locator, positions, fields, allocate)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
         """Return the faults of all shards: of headers, rows and fields.
