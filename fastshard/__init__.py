@@ -42,6 +42,7 @@ __version__ = "0.1.0"
 
 _HOMES = {  # names by their modules, which are imported when a name is asked for
     "fastshard._core.dataset.shard": "Shard",
+    "fastshard.conversion.convert": "Converted convert",
     "fastshard.adapters.webshart.batch": "BatchProcessor read_files_batch",
     "fastshard.adapters.webshart.discover": (
         "DiscoveredDataset ShardReader discover_dataset "
@@ -54,11 +55,12 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.iteration": "BatchIterator SampleIterator",
     "fastshard.dataset.open": "open",
     "fastshard.errors": (
-        "AmbiguousKeyError CacheWarning ClosedError FastshardError FieldNotFoundError "
-        "FormatError InfoNotFoundError MemberNotFoundError MissingLibraryError "
-        "QueryError QueryTimeoutError RaggedError RemoteError RemoteNotFoundError "
-        "RemoteShardNotFoundError SampleNotFoundError ShardNotFoundError "
-        "StaleIndexError StaleIndexWarning StateError WriterLockedError"
+        "AmbiguousKeyError CacheWarning ClosedError ConversionError FastshardError "
+        "FieldNotFoundError FormatError InfoNotFoundError MemberNotFoundError "
+        "MissingLibraryError QueryError QueryTimeoutError RaggedError RemoteError "
+        "RemoteNotFoundError RemoteShardNotFoundError SampleNotFoundError "
+        "ShardNotFoundError StaleIndexError StaleIndexWarning StateError "
+        "WriterLockedError"
     ),
     "fastshard.formats.field_info": "FieldInfo",
     "fastshard.formats.sample": "Sample Samples",

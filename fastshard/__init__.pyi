@@ -14,6 +14,8 @@ from fastshard.adapters.webshart.discover import (
 from fastshard.adapters.webshart.discover import (
     discover_datasets_batch as discover_datasets_batch,
 )
+from fastshard.conversion.convert import Converted as Converted
+from fastshard.conversion.convert import convert as convert
 from fastshard.dataset.batch import collate as collate
 from fastshard.dataset.build_index import build_index as build_index
 from fastshard.dataset.build_index import merge_indexes as merge_indexes
@@ -29,6 +31,7 @@ from fastshard.dataset.open import open as open  # noqa: A004
 from fastshard.errors import AmbiguousKeyError as AmbiguousKeyError
 from fastshard.errors import CacheWarning as CacheWarning
 from fastshard.errors import ClosedError as ClosedError
+from fastshard.errors import ConversionError as ConversionError
 from fastshard.errors import FastshardError as FastshardError
 from fastshard.errors import FieldNotFoundError as FieldNotFoundError
 from fastshard.errors import FormatError as FormatError
@@ -62,6 +65,8 @@ __all__ = [
     "CacheWarning",
     "ClosedError",
     "Concat",
+    "ConversionError",
+    "Converted",
     "Dataset",
     "DiscoveredDataset",
     "FastshardError",
@@ -95,6 +100,7 @@ __all__ = [
     "Zip",
     "build_index",
     "collate",
+    "convert",
     "discover_dataset",
     "discover_dataset_async",
     "discover_datasets_batch",

@@ -30,6 +30,7 @@ __all__ = [
     "AmbiguousKeyError",
     "CacheWarning",
     "ClosedError",
+    "ConversionError",
     "FastshardError",
     "FieldNotFoundError",
     "FormatError",
@@ -466,6 +467,10 @@ class QueryError(FastshardError, ValueError):
 
 class QueryTimeoutError(QueryError, TimeoutError):
     """A query of a dataset's metadata exceeded its time limit."""
+
+
+class ConversionError(FastshardError, ValueError):
+    """A format cannot hold a column or a sample of the dataset to convert."""
 
 
 class WriterLockedError(FastshardError, BlockingIOError):

@@ -25,6 +25,7 @@ FLOORS = [
     {"formats"},
     {"dataset"},
     {"columnar", "streaming", "adapters"},
+    {"conversion"},
     {"cli"},
 ]
 FLOOR_OF = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}

@@ -20,6 +20,7 @@ from fastshard.cli.common import (
     short_warnings,
 )
 from fastshard.cli.completion import SHELLS, ShowCompletion
+from fastshard.cli.convert import add_convert
 from fastshard.cli.index import add_index
 from fastshard.cli.ls import add_cat, add_ls
 from fastshard.cli.stat import add_stat
@@ -145,6 +146,7 @@ def make_parser() -> Parser:
     add_stat(commands)
     add_verify(commands)
     add_index(commands)
+    add_convert(commands)
     for each in formats():
         each.add_commands(commands)
     add_cache(commands)

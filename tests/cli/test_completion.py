@@ -28,7 +28,7 @@ COMPLETED = [
     ("fastshard ls --token-file data/tra", "data/train.tar"),
     ("fastshard query dat", "data"),
 ]
-COMMANDS = {"ls", "cat", "stat", "verify", "index", "query", "compact", "cache",
+COMMANDS = {"ls", "cat", "stat", "verify", "index", "convert", "query", "compact", "cache",
             "demo", "help"}  # fmt: skip
 BASH = """
 . ./script

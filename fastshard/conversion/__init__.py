@@ -1,0 +1,1 @@
+"""Conversion of datasets between formats."""

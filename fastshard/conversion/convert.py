@@ -1,0 +1,455 @@
+"""Function `convert`: from a dataset of one format to one of another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple, Unpack
+
+from fastshard._util.options import check_choice, check_names
+from fastshard._util.sizes import parse_size
+from fastshard.conversion.columns import KEY, parse_columns
+from fastshard.conversion.facts import (
+    Facts,
+    Problem,
+    merge_facts,
+    resolve_encoding,
+)
+from fastshard.conversion.publish import check_out, new_directory
+from fastshard.conversion.ranges import Conversion, Task, check, scan, write
+from fastshard.conversion.source import RowSource
+from fastshard.conversion.targets import OutputColumn, TargetFormat
+from fastshard.conversion.workers import Workers
+from fastshard.dataset.listing import Source
+from fastshard.errors import ConversionError
+from fastshard.remote.options import RemoteOptions
+
+__all__ = ["FORMATS", "Converted", "FormatName", "convert"]
+
+FormatName = Literal["tar", "mds", "json", "csv", "tsv", "xsv", "columnar"]
+FORMATS: tuple[FormatName, ...] = (
+    *("tar", "mds", "json", "csv", "tsv", "xsv", "columnar"),
+)
+PER_TASK = 20_000  # samples that are scanned at a time
+PER_SHARD = 1000  # samples of a shard, of a source without shards of samples
+
+
+class Converted(NamedTuple):
+    """What `convert` wrote.
+
+    Attributes
+    ----------
+    path : str
+        The directory.
+    format : str
+    samples : int
+    columns : dict of str to str
+        Encodings by name, as the target stores them.
+    """
+
+    path: str
+    format: str
+    samples: int
+    columns: dict[str, str]
+
+
+def convert(
+    source: Source,
+    out: str | os.PathLike[str],
+    *,
+    to: FormatName,
+    columns: str | Mapping[str, str | None] | None = None,
+    compression: str | None = None,
+    hashes: Sequence[str] = (),
+    max_size: int | str | None = None,
+    max_count: int | None = None,
+    newline: str | None = None,
+    separator: str | None = None,
+    workers: int | None = None,
+    **remote: Unpack[RemoteOptions],
+) -> Converted:
+    """Write a dataset in another format, with the same samples in the same order.
+
+    The values are checked first: a value that the format cannot hold is an error
+    before a shard is written. Then shards are written to a temporary directory beside
+    `out`, which is renamed when it is complete. Memory does not grow with the sizes
+    of shards or samples, unless shards are compressed, one of which is held by each
+    worker.
+
+    Images, text, JSON and other bytes are copied as they are stored; nothing is
+    unpickled. A tar's field is a column without its suffix: ``image.jpg`` is
+    ``image`` of encoding ``jpeg``, ``jpg`` stays ``jpg``. Keys are the column
+    ``__key__`` in mds, json, csv, tsv and xsv. Of a columnar dataset fields are
+    arrays, and each name in its metadata is a column, too.
+
+    Parameters
+    ----------
+    source : str, path-like or sequence of them
+        As for `fastshard.open`.
+    out : str or path-like
+        Directory to make; an empty one is replaced.
+    to : {"tar", "mds", "json", "csv", "tsv", "xsv", "columnar"}
+        Format of the shards.
+    columns : str or Mapping of str to (str or None), optional
+        Columns to write, in this order; by default all. Encodings by name, or as a text
+        ``"image:jpeg,label:int"``. Without an encoding, or with None, a column keeps
+        the one that it has. Without ``__key__`` keys are left out.
+    compression : str, optional
+        Of mds, json, csv, tsv, xsv: ``"zstd"``, ``"zstd:7"``, ``"br"``, ``"bz2"``,
+        ``"gz"`` or ``"snappy"``.
+    hashes : sequence of str
+        Of mds, json, csv, tsv, xsv: checksums to record, such as ``["xxh64"]``.
+    max_size : int or str, optional
+        Size of a shard, at most: bytes or ``"64MiB"``. A sample that exceeds it gets a
+        shard of its own. Not of columnar.
+    max_count : int, optional
+        Samples of a shard, at most. By default a shard of the source is one of the
+        target, if that can hold it.
+    newline : str, optional
+        Of json, csv, tsv, xsv: end of a row; ``"\\n"``.
+    separator : str, optional
+        Of xsv: text between values; a tab.
+    workers : int, optional
+        Processes; by default one for each processor.
+    **remote
+        How URLs are read, see `RemoteOptions`. With ``cache_dir=`` they are fetched
+        once.
+
+    Returns
+    -------
+    Converted
+        ``path``, ``format``, ``samples`` and ``columns``.
+
+    Raises
+    ------
+    ConversionError
+        The format cannot hold a column or a sample, which the error names.
+    FileExistsError
+        `out` exists, and is not an empty directory.
+    ValueError
+        An option has none of its values, or the source has no such column.
+    FormatError
+        The source is damaged.
+    OSError
+        The source cannot be read, or shards cannot be written.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> fastshard.convert("data/", "data-mds", to="mds", hashes=["sha1"]).columns
+    {'__key__': 'str', 'npy': 'ndarray', 'cls': 'int', 'txt': 'str', 'json': 'json'}
+    >>> fastshard.convert("data/", "labels", to="csv", columns="cls,txt").samples
+    100
+    """
+    check_names("convert", remote, RemoteOptions.__optional_keys__)
+    size = None if max_size is None else parse_size(max_size)
+    if max_count is not None and max_count < 1:
+        raise ValueError(f"max_count must be positive, got {max_count}")
+    if size is not None and size < 1:
+        raise ValueError(f"max_size must be positive, got {max_size}")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be positive, got {workers}")
+    target = make_target(to, compression, hashes, size, max_count, newline, separator)
+    wanted = parse_columns(columns) if isinstance(columns, str) else columns
+    path = check_out(os.fspath(out))
+    count = workers or os.cpu_count() or 1
+    with new_directory(path) as new, Workers(count) as pool:
+        work = Conversion(source, remote, target, new.path, max_size=size)
+        try:
+            opened = work.open()
+            facts = merge_facts(find_facts(work, opened, pool))
+            outputs = plan_columns(opened, target, facts, wanted)
+            selected = select_fields(opened, facts, outputs)
+            work = work.with_outputs(
+                outputs=outputs, selected=selected, keyed=opened.has_keys()
+            )
+            tasks = plan_tasks(opened, target, size, max_count)
+            check_samples(work, opened, pool, tasks)
+            parts = []
+            for part in pool.map(write, work, tasks, "converting"):
+                if isinstance(part, Problem):
+                    raise error_of(work, opened, part)
+                parts.append(part)
+            target.complete(new.path, parts, outputs)
+            new.commit()
+            return Converted(
+                os.fspath(out),
+                to,
+                len(opened),
+                {output.name: output.encoding for output in outputs},
+            )
+        finally:
+            work.close()
+
+
+def make_target(
+    to: str,
+    compression: str | None,
+    hashes: Sequence[str],
+    max_size: int | None,
+    max_count: int | None,
+    newline: str | None,
+    separator: str | None,
+) -> TargetFormat:
+    """Return the format to write, with its options.
+
+    Raises
+    ------
+    ValueError
+        There is no such format, or it has no such option.
+    """
+    check_choice("to", to, FORMATS)
+    options = {
+        "compression": compression is not None,
+        "hashes": bool(hashes),
+        "newline": newline is not None,
+        "separator": separator is not None,
+        "max_size": max_size is not None,
+    }
+    lacking = {
+        "tar": {"compression", "hashes", "newline", "separator"},
+        "columnar": {"compression", "hashes", "newline", "separator", "max_size"},
+        "mds": {"newline", "separator"},
+        "xsv": set(),
+    }.get(to, {"separator"})
+    for name, is_given in options.items():
+        if is_given and name in lacking:
+            raise ValueError(f"{name}= is no option of {to}: leave it out")
+    if to == "tar":
+        from fastshard.conversion.tar import TarTarget
+
+        return TarTarget()
+    if to == "columnar":
+        from fastshard.conversion.columnar import ColumnarTarget
+
+        return ColumnarTarget(max_count)
+    from fastshard.conversion.rows import RowTarget
+
+    if "" in (newline, separator):
+        raise ValueError("newline and separator must not be empty")
+    return RowTarget(
+        to, compression, hashes, max_size, newline or "\n", separator=separator
+    )
+
+
+def find_facts(
+    work: Conversion, source: RowSource, pool: Workers
+) -> Iterable[dict[str, Facts]]:
+    """Return the facts of the columns, in parts, from schemas or samples."""
+    if source.is_open or (work.target.name == "mds" and source.has_text_ints()):
+        tasks = split_tasks(cut_ranges(source.starts), PER_TASK)
+        return pool.map(scan, work, tasks, "scanning")
+    found = []
+    for columns in source.all_columns():
+        part = {}
+        for column, _ in columns.values():
+            part[column.field] = Facts(0, {column.encoding})
+        found.append(part)
+    counts = {name for part in found for name in part}
+    total = len(source)
+    for name in counts:
+        has = all(name in part for part in found)
+        for part in found[:1]:
+            part.setdefault(name, Facts()).count = total if has else 0
+    return found
+
+
+def plan_columns(
+    source: RowSource,
+    target: TargetFormat,
+    facts: Mapping[str, Facts],
+    wanted: Mapping[str, str | None] | None,
+) -> tuple[OutputColumn, ...]:
+    """Return the columns to write.
+
+    Raises
+    ------
+    ConversionError
+        The target cannot hold one.
+    ValueError
+        A wanted column or encoding does not exist.
+    """
+    keyed = source.has_keys()
+    if source.is_open and KEY in facts:
+        raise ConversionError(f"a column {KEY!r} would replace the samples' keys")
+    named = source.name_columns(facts)
+    if keyed:
+        named = {KEY: KEY} | named
+    fields = find_fields(named, wanted)
+    if keyed and not target.has_key_column:
+        fields.pop(KEY, None)
+    outputs = []
+    for field, encoding in fields.items():
+        name = named[field]
+        is_key = field == KEY and keyed
+        one = Facts(len(source), {"str"}) if is_key else facts[field]
+        output = plan_column(target, field, name, one, encoding)
+        if not target.is_open and one.count < len(source):
+            lacking = len(source) - one.count
+            raise ConversionError(
+                f"{target.name} has no samples without a field: {lacking:,} of "
+                f"{len(source):,} samples lack {name!r}; leave it out by --columns"
+            )
+        outputs.append(output)
+    if not outputs and len(source) and target.name != "columnar":
+        raise ConversionError(f"{target.name} has no samples without columns")
+    try:
+        target.check_columns(outputs)
+    except ValueError as error:
+        raise ConversionError(f"{target.name} cannot hold the columns: {error}") from (
+            error
+        )
+    return tuple(outputs)
+
+
+def find_fields(
+    named: Mapping[str, str], wanted: Mapping[str, str | None] | None
+) -> dict[str, str | None]:
+    """Return the wanted encodings by field; names of columns and of fields are known.
+
+    Parameters
+    ----------
+    named : Mapping
+        Columns' names by field.
+    """
+    by_name: dict[str, str] = {}
+    for field, name in named.items():
+        if name in by_name:
+            raise ConversionError(f"two fields of the source are column {name!r}")
+        by_name[name] = field
+    if wanted is None:
+        return dict.fromkeys(named)
+    fields: dict[str, str | None] = {}
+    for name, encoding in wanted.items():
+        found = by_name.get(name, name)
+        if found not in named:
+            known = ", ".join(by_name) or "none"
+            raise ValueError(f"the source has no column {name!r}; it has {known}")
+        if found in fields:
+            raise ValueError(f"column {name!r} is given twice")
+        fields[found] = encoding
+    return fields
+
+
+def plan_column(
+    target: TargetFormat, field: str, name: str, facts: Facts, wanted: str | None
+) -> OutputColumn:
+    """Return a column of the target."""
+    encoding = resolve_encoding(facts, name)
+    if wanted is not None:
+        if wanted != encoding and not target.accepts(wanted):
+            raise ValueError(f"{target.name} has no encoding {wanted!r} to convert to")
+        adopted = target.adopt(wanted)
+    elif encoding is None:
+        several = ", ".join(sorted(facts.encodings))
+        raise ConversionError(
+            f"column {name!r} has several encodings: {several}; choose one by "
+            f"--columns {name}:ENCODING"
+        )
+    else:
+        adopted = target.adopt(encoding)
+    if adopted is None:
+        raise ConversionError(
+            f"{target.name} cannot hold column {name!r} of encoding {encoding}: leave "
+            f"it out, or choose an encoding, by --columns {name}:ENCODING"
+        )
+    output = OutputColumn(field, name, adopted)
+    try:
+        target.check_name(output)
+    except ValueError as error:
+        raise ConversionError(
+            f"{target.name} cannot hold column {name!r}: {error}"
+        ) from error
+    return output
+
+
+def select_fields(
+    source: RowSource, facts: Mapping[str, Facts], outputs: Sequence[OutputColumn]
+) -> tuple[str, ...] | None:
+    """Return the fields to prefetch; None for all."""
+    fields = {output.field for output in outputs}
+    chosen = tuple(field for field in facts if field in fields)
+    is_partial = any(facts[field].count < len(source) for field in chosen)
+    has_other = any(facts[field].encodings == {"metadata"} for field in chosen)
+    if not chosen or is_partial or has_other or len(chosen) == len(facts):
+        return None
+    return chosen
+
+
+def cut_ranges(starts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of shards that have samples."""
+    for start, stop in pairwise(starts):
+        if start < stop:
+            yield start, stop
+
+
+def plan_tasks(
+    source: RowSource,
+    target: TargetFormat,
+    max_size: int | None,
+    max_count: int | None,
+) -> list[Task]:
+    """Return the ranges of samples that are written by themselves."""
+    total = len(source)
+    if target.is_serial:
+        return [Task(0, 0, total)]
+    if max_count is not None:
+        return split_tasks([(0, total)], max_count)
+    if source.format == "columnar":
+        return split_tasks([(0, total)], PER_SHARD)
+    if max_size is None:
+        return split_tasks(cut_ranges(source.starts), total or 1)
+    ranges: list[tuple[int, int]] = []
+    nbytes = 0
+    for k, (start, stop) in enumerate(
+        zip(source.starts, source.starts[1:], strict=False)
+    ):
+        size = source.shard_bytes(k)
+        if ranges and nbytes + size <= max_size:  # joins the shard before it
+            ranges[-1] = ranges[-1][0], stop
+            nbytes += size
+        elif start < stop:
+            ranges.append((start, stop))
+            nbytes = size
+    return split_tasks(ranges, total or 1)
+
+
+def split_tasks(ranges: Iterable[tuple[int, int]], most: int) -> list[Task]:
+    """Return tasks of at most so many samples."""
+    tasks: list[Task] = []
+    for start, stop in ranges:
+        for at in range(start, stop, most):
+            tasks.append(Task(len(tasks), at, min(stop, at + most)))
+    return tasks
+
+
+def check_samples(
+    work: Conversion, source: RowSource, pool: Workers, tasks: Sequence[Task]
+) -> None:
+    """Raise ConversionError for the first sample that the target cannot hold."""
+    import numpy as np
+
+    digests = []
+    ranges = [(task.start, task.stop) for task in tasks]
+    for checked in pool.map(check, work, split_tasks(ranges, PER_TASK), "checking"):
+        if checked.problem is not None:
+            raise error_of(work, source, checked.problem)
+        digests.append(np.frombuffer(checked.keys, np.uint64))
+    if digests and work.target.needs_unique_keys:
+        every = np.concatenate(digests)
+        order = np.argsort(every, kind="stable")
+        again = order[1:][every[order][1:] == every[order][:-1]]
+        if len(again):
+            reason = "another sample has its key"
+            raise error_of(work, source, Problem(int(again.min()), None, reason))
+
+
+def error_of(work: Conversion, source: RowSource, problem: Problem) -> ConversionError:
+    """Return the error for a sample that the target cannot hold."""
+    key = f" ({source.dataset[problem.position].key!r:.200})" if work.keyed else ""
+    column = "" if problem.column is None else f", column {problem.column!r}"
+    return ConversionError(
+        f"{work.target.name} cannot hold sample {problem.position:,}{key}{column}: "
+        f"{problem.reason}"
+    )

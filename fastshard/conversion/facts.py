@@ -1,0 +1,108 @@
+"""Facts about the columns of a source, gathered from its samples before writing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastshard.conversion.columns import SCALARS, field_encoding
+from fastshard.conversion.values import MAX_INT, MIN_INT
+
+__all__ = ["Facts", "Problem", "merge_facts", "resolve_encoding"]
+
+
+@dataclass
+class Facts:
+    """What a scan found in one column, of some of the samples.
+
+    Attributes
+    ----------
+    count : int
+        Samples that have the column.
+    encodings : set of str
+        How they store it.
+    kinds : set of str
+        Types of its values, where the encoding leaves them open: dtypes of arrays
+        without dimensions, ``"array"``, or types of JSON values.
+    is_big : bool
+        An int is beyond 64 bits.
+    """
+
+    count: int = 0
+    encodings: set[str] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
+    is_big: bool = False
+
+    def add_int(self, value: int) -> None:
+        if not MIN_INT <= value <= MAX_INT:
+            self.is_big = True
+
+    def add_array(self, array: Any) -> None:
+        self.kinds.add("array" if array.shape else str(array.dtype))
+
+    def add_json(self, value: Any) -> None:
+        """Add a value of JSON: str, int, float or another one."""
+        kind = type(value).__name__
+        self.kinds.add(kind if kind in ("str", "int", "float") else "json")
+        if kind == "int":
+            self.add_int(value)
+
+    def merged(self, other: Facts) -> Facts:
+        return replace(
+            self,
+            count=self.count + other.count,
+            encodings=self.encodings | other.encodings,
+            kinds=self.kinds | other.kinds,
+            is_big=self.is_big or other.is_big,
+        )
+
+
+@dataclass
+class Problem:
+    """A sample that the target cannot hold.
+
+    Attributes
+    ----------
+    position : int
+        Of the sample.
+    column : str or None
+    reason : str
+    """
+
+    position: int
+    column: str | None
+    reason: str
+
+
+def merge_facts(parts: Iterable[dict[str, Facts]]) -> dict[str, Facts]:
+    """Join the facts of parts of a source, in their order."""
+    merged: dict[str, Facts] = {}
+    for part in parts:
+        for name, facts in part.items():
+            found = merged.get(name)
+            merged[name] = facts if found is None else found.merged(facts)
+    return merged
+
+
+def resolve_encoding(facts: Facts, name: str) -> str | None:
+    """Return the encoding of a column by its facts; None: shards disagree.
+
+    Arrays without dimensions of one dtype are scalars. Values of metadata are ``str``,
+    ``int``, ``float`` or ``json``; always ``json`` if the name is a field of JSON.
+    """
+    encodings = facts.encodings
+    if encodings == {"float", "float64"}:
+        return "float64"
+    if len(encodings) != 1:
+        return None
+    (encoding,) = encodings
+    if encoding == "npy" and len(facts.kinds) == 1:
+        (kind,) = facts.kinds
+        return kind if kind in SCALARS else "npy"
+    if encoding == "metadata":
+        is_json = len(facts.kinds) > 1 or field_encoding(name) == "json"
+        encoding = "json" if is_json else next(iter(facts.kinds))
+    if encoding == "int" and facts.is_big:
+        return "str_int"
+    return encoding

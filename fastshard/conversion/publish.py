@@ -1,0 +1,82 @@
+"""Directory of a conversion: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from fastshard._util.files import make_directory, sync_directory
+from fastshard.remote.urls import is_remote, redact
+
+__all__ = ["NewDirectory", "check_out", "new_directory"]
+
+
+def check_out(out: str) -> str:
+    """Return the absolute path of a directory that is to be made.
+
+    Raises
+    ------
+    ValueError
+        It is a URL.
+    FileExistsError
+        It exists, and is not an empty directory.
+    """
+    if is_remote(out):
+        raise ValueError(
+            f"the output must be a local directory, got {redact(out)}: convert to a "
+            "path, and upload it"
+        )
+    path = os.path.abspath(out)
+    if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        reason = "exists, and is not an empty directory"
+        raise FileExistsError(errno.EEXIST, reason, out)
+    return path
+
+
+class NewDirectory:
+    """A directory under a temporary name.
+
+    Attributes
+    ----------
+    path : str
+        The temporary one.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._final = path
+        parent, name = os.path.split(path)
+        make_directory(parent)
+        self.path = tempfile.mkdtemp(
+            prefix=f".{name[:200]}.", suffix=".tmp", dir=parent
+        )
+
+    def commit(self) -> None:
+        """Rename the directory.
+
+        Raises
+        ------
+        OSError
+            The final path has been made meanwhile.
+        """
+        umask = os.umask(0o077)
+        os.umask(umask)
+        os.chmod(self.path, 0o777 & ~umask)
+        sync_directory(self.path)
+        with suppress(FileNotFoundError):
+            os.rmdir(self._final)  # an empty one
+        os.rename(self.path, self._final)
+        sync_directory(os.path.dirname(self._final))
+
+
+@contextmanager
+def new_directory(path: str) -> Iterator[NewDirectory]:
+    """Yield a new directory; remove it unless it was committed."""
+    new = NewDirectory(path)
+    try:
+        yield new
+    finally:
+        shutil.rmtree(new.path, ignore_errors=True)

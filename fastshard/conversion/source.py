@@ -1,0 +1,173 @@
+"""Sources of conversions: datasets of any format, their columns and samples."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from fastshard.conversion.columns import KEY, SourceColumn, field_encoding, name_columns
+from fastshard.conversion.values import (
+    Cell,
+    metadata_cell,
+    npy_cell,
+    streaming_cell,
+    tar_cell,
+)
+from fastshard.dataset.dataset import Dataset
+
+__all__ = ["RowSource"]
+
+Columns = Mapping[str, tuple[SourceColumn, Cell]]  # by field
+METADATA = "metadata/"  # before names of metadata; no field has a slash
+MAX_COLUMNS = 10_000
+
+
+class RowSource:
+    """Samples of a dataset as rows of columns, in the order of their positions.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Neither narrowed nor mapped.
+
+    Attributes
+    ----------
+    format : str
+        Name of its format.
+    is_open : bool
+        Whether a sample may lack columns, which its fields alone tell.
+    """
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self.dataset = dataset
+        self.shards = dataset._set
+        self.format: str = self.shards.format
+        self.is_open = self.format in ("tar", "columnar")
+        self._columns: dict[Any, dict[str, tuple[SourceColumn, Cell]]] = {}
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Position of each shard's first sample, then the total."""
+        return self.shards.starts()
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def has_keys(self) -> bool:
+        """Whether samples have keys of their own, not their positions."""
+        if self.is_open:
+            return True
+        found = [columns.get(KEY) for columns in self.all_columns()]
+        return bool(found) and all(each and each[0].encoding == "str" for each in found)
+
+    def _schemas(self) -> Iterator[int]:
+        """Yield a shard of each schema."""
+        seen = set()
+        for k in range(len(self.shards)):
+            schema = id(self.shards.index[k].schema)  # type: ignore[attr-defined]
+            if schema not in seen:
+                seen.add(schema)
+                yield k
+
+    def has_text_ints(self) -> bool:
+        """Whether a column has ints as text, which may be of any size."""
+        return any(
+            column.encoding == "int" and cell.form != "mds:int"
+            for columns in self.all_columns()
+            for column, cell in columns.values()
+        )
+
+    def name_columns(self, fields: Iterable[str]) -> dict[str, str]:
+        """Return the columns' names by field."""
+        if self.format == "tar":
+            return name_columns(fields)
+        return {field: field.removeprefix(METADATA) for field in fields}
+
+    def shard_bytes(self, k: int) -> int:
+        """Return the size of shard `k`; 0 if it is not known."""
+        if not self.is_open:
+            files = self.shards.index[k]  # type: ignore[attr-defined]
+            size: int = files.raw_data.bytes
+            return size
+        path = self.shards.paths[k]
+        return os.path.getsize(path) if self.shards.remote is None else 0
+
+    def columns_of(self, k: int) -> Columns:
+        """Return the columns of the samples of shard `k`; of a source not open."""
+        schema = self.shards.index[k].schema  # type: ignore[attr-defined]
+        found = self._columns.get(schema)
+        if found is None:
+            kind = schema.format if schema.format in ("mds", "json") else "xsv"
+            pairs = zip(schema.names, schema.encodings, strict=True)
+            found = self._columns[schema] = {
+                name: (
+                    SourceColumn(name, encoding),
+                    streaming_cell(name, encoding, kind),
+                )
+                for name, encoding in pairs
+            }
+        return found
+
+    def all_columns(self) -> Iterator[Columns]:
+        """Yield the columns of each schema; of a source that is not open."""
+        return map(self.columns_of, self._schemas())
+
+    def columns_in(self, sample: Any, k: int) -> Columns:
+        """Return the columns of a sample of shard `k`."""
+        if not self.is_open:
+            return self.columns_of(k)
+        fields = tuple(sample.keys())
+        metadata: tuple[str, ...] = ()
+        if self.format == "columnar":
+            metadata = tuple(sample.metadata)
+        found = self._columns.get((fields, metadata))
+        if found is None:
+            if len(self._columns) > MAX_COLUMNS:
+                self._columns.clear()
+            found = self._make_columns(fields, metadata)
+            self._columns[fields, metadata] = found
+        return found
+
+    def _make_columns(
+        self, fields: tuple[str, ...], metadata: tuple[str, ...]
+    ) -> dict[str, tuple[SourceColumn, Cell]]:
+        columns: dict[str, tuple[SourceColumn, Cell]] = {}
+        for field in fields:
+            if self.format == "tar":
+                encoding = field_encoding(field)
+                cell = tar_cell(field, encoding)
+            else:
+                encoding, cell = "npy", npy_cell(field)
+            columns[field] = SourceColumn(field, encoding), cell
+        for name in metadata:
+            column = SourceColumn(METADATA + name, "metadata")
+            columns[column.field] = column, metadata_cell(name)
+        return columns
+
+    def segments(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (shard, start, stop) of the positions from `start` to `stop`."""
+        k = bisect.bisect_right(self.starts, start) - 1
+        while start < stop:
+            end = min(stop, self.starts[k + 1])
+            if end > start:
+                yield k, start, end
+            start, k = end, k + 1
+
+    def each(self, start: int, stop: int) -> Iterator[Any]:
+        """Iterate over samples of which few bytes are read."""
+        dataset = self.dataset
+        if self.shards.remote is not None:  # one request for many samples
+            return iter(dataset[start:stop])
+        return map(dataset.__getitem__, range(start, stop))
+
+    def samples(
+        self, start: int, stop: int, fields: tuple[str, ...] | None
+    ) -> Iterator[Any]:
+        """Iterate over samples, prefetching `fields`; None for all."""
+        dataset: Any = self.dataset[start:stop]
+        if fields is not None:
+            dataset = dataset.select_fields(*fields)
+        return iter(dataset)
