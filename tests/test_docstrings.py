@@ -36,6 +36,7 @@ MODULES = (
 # other docstrings are a sentence at least, and what they describe is true.
 FULL = """
     open open_shard collate mix zip_by_key build_index merge_indexes ShardWriter
+    convert
     Dataset Mix Zip Concat FieldInfo SampleIterator BatchIterator TarShard Shard Samples
     Sample
     formats.Format formats.find_format formats.formats formats.register

@@ -64,7 +64,7 @@ class ColumnarTarget(TargetFormat):
         return output.encoding == "npy" and cell.form == "npy"
 
     def store(self, output: OutputColumn, cell: Cell) -> Store:
-        encoding, value = output.encoding, cell.value
+        encoding, value = output.encoding, cell.value_for(output.encoding)
         if encoding == "json":
             return lambda sample: check_finite(coerce(value(sample), encoding))
         if encoding in METADATA:

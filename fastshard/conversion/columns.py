@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from fastshard.formats.field_info import kind_of
@@ -85,7 +84,6 @@ def same_field(encoding: str) -> str:
     return encoding if encoding in SUFFIXES else "npy"
 
 
-@lru_cache(maxsize=4096)
 def to_column(field: str) -> str:
     """Return the column's name for a tar's field: without the suffix, if it has one.
 
@@ -101,7 +99,6 @@ def to_column(field: str) -> str:
     return field
 
 
-@lru_cache(maxsize=4096)
 def to_field(name: str, encoding: str) -> str:
     """Return the tar's field of a column: with a suffix, unless its name is one.
 
@@ -124,8 +121,12 @@ def name_columns(fields: Iterable[str]) -> dict[str, str]:
     Fields that differ in their suffix alone keep it: ``left.jpg`` and ``left.json``.
     """
     names = {field: to_column(field) for field in fields}
-    used = Counter(names.values())
-    return {field: name if used[name] == 1 else field for field, name in names.items()}
+    while True:
+        used = Counter(names.values())
+        shared = [field for field, name in names.items() if used[name] > 1]
+        if not shared:
+            return names
+        names.update(zip(shared, shared, strict=True))
 
 
 def name_fields(columns: Sequence[tuple[str, str]]) -> list[str]:

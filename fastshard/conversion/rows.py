@@ -107,7 +107,7 @@ class RowTarget(TargetFormat):
         return cell.form == form_of(output.encoding) and (is_same or cell.form == "raw")
 
     def store(self, output: OutputColumn, cell: Cell) -> Store:
-        encoding, value = output.encoding, cell.value
+        encoding, value = output.encoding, cell.value_for(output.encoding)
         if self.name == "json":
             return lambda sample: coerce(value(sample), encoding)
         if self.is_text:
@@ -120,7 +120,7 @@ class RowTarget(TargetFormat):
         return lambda sample: encode_with(encode, coerce(value(sample), encoding))
 
     def _store_text(self, encoding: str, cell: Cell) -> Store:
-        value = cell.value
+        value = cell.value_for(encoding)
         if encoding != "str":
             convert = "str_int" if encoding == "int" else encoding
             return lambda sample: str(coerce(value(sample), convert))

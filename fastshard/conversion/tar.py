@@ -54,7 +54,7 @@ class TarTarget(TargetFormat):
         return is_plain and cell.form == form_of(output.encoding)
 
     def store(self, output: OutputColumn, cell: Cell) -> Store:
-        encoding, value = output.encoding, cell.value
+        encoding, value = output.encoding, cell.value_for(output.encoding)
         if encoding == "bytes" or cell.form == form_of(encoding):
             return cell.stored
         if encoding == "str":

@@ -55,6 +55,13 @@ class Cell(NamedTuple):
     stored: Callable[[Any], Buffer]
     value: Callable[[Any], Any]
 
+    def value_for(self, encoding: str) -> Callable[[Any], Any]:
+        """Return the function whose values are converted to an encoding.
+
+        JSON becomes text as it is stored.
+        """
+        return self.stored if (self.form, encoding) == ("json", "str") else self.value
+
 
 def tar_cell(field: str, encoding: str) -> Cell:
     """Return the cell of a tar's field."""
@@ -158,6 +165,8 @@ def to_str(value: Any, encoding: str) -> str:
     value = _scalar(value)
     if isinstance(value, int | float | Decimal | str):
         return str(value)
+    if isinstance(value, dict | list):
+        return json.dumps(value)
     raise _fail(value, encoding)
 
 

@@ -28,8 +28,8 @@ COMPLETED = [
     ("fastshard ls --token-file data/tra", "data/train.tar"),
     ("fastshard query dat", "data"),
 ]
-COMMANDS = {"ls", "cat", "stat", "verify", "index", "convert", "query", "compact", "cache",
-            "demo", "help"}  # fmt: skip
+COMMANDS = {"ls", "cat", "stat", "verify", "index", "convert", "query", "compact",
+            "cache", "demo", "help"}  # fmt: skip
 BASH = """
 . ./script
 COMP_WORDS=({line})

@@ -63,7 +63,6 @@ def test_every_column_comes_back(encoding):
     [
         ["left.jpg", "left.json"],
         ["left.jpg", "left"],
-        ["left.jpg", "left.jpg.jpg", "left.txt"],
         ["jpg", "json", "left.jpg", "right.jpg"],
         ["a.cls", "a.txt", "b.cls"],
     ],
@@ -73,6 +72,11 @@ def test_fields_that_differ_in_their_suffix_alone_keep_it(fields):
     assert len(set(names.values())) == len(fields)
     pairs = [(names[field], field_encoding(field)) for field in fields]
     assert name_fields(pairs) == fields
+
+
+def test_names_of_columns_are_unique():
+    names = name_columns(["left.jpg", "left.jpg.jpg", "left.txt"])
+    assert len(set(names.values())) == 3
 
 
 def test_columns_are_parsed():
