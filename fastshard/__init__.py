@@ -71,7 +71,6 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
 _MODULES = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats"
-_SUBMODULES = f"{_SHOWN} decoders index sources"
 
 _moved.install()
 register("fastshard.columnar.format")
@@ -79,7 +78,7 @@ register("fastshard.streaming.format")
 
 
 def __getattr__(name: str) -> object:
-    if name in _SUBMODULES.split():
+    if name in f"{_SHOWN} decoders index sources".split():
         return import_module(f"{__name__}.{name}")
     if name not in _MODULES:
         from fastshard._util.hints import missing_name
