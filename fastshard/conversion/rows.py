@@ -232,7 +232,7 @@ class RowTargetWriter(TargetWriter):
             self._variable = variable
             self._head = struct.Struct(f"<{len(variable)}I")
         self._shards: list[dict[str, Any]] = []
-        self._file: ShardFile | None = None
+        self._file: GrowingShard | None = None
 
     def write(self, key: str, values: list[tuple[int, Any]]) -> None:
         row: list[Any] = [None] * len(values)
@@ -275,7 +275,7 @@ class RowTargetWriter(TargetWriter):
             raise ValueMismatchError("a value of 4 GiB or more fits no row") from None
         return [head, *row]
 
-    def _begin(self) -> ShardFile:
+    def _begin(self) -> GrowingShard:
         number = len(self._shards)
         path = f"{self._path}-{number:06d}.{self._target.name}"
         config = json.dumps(self._config, sort_keys=True).encode()
@@ -327,7 +327,7 @@ class RowTargetWriter(TargetWriter):
             self._file.close()
 
 
-class ShardFile:
+class GrowingShard:
     """Rows of one shard under construction.
 
     Attributes
@@ -377,7 +377,7 @@ class ShardFile:
         file.close()
 
 
-class MdsFile(ShardFile):
+class MdsFile(GrowingShard):
     """An MDS shard: its rows follow the header, which has room for `expected` rows."""
 
     def __init__(self, path: str, config: bytes, expected: int) -> None:
@@ -412,7 +412,7 @@ class MdsFile(ShardFile):
         return (self._path,)
 
 
-class TextFile(ShardFile):
+class TextFile(GrowingShard):
     """A JSON or XSV shard: lines, and the offsets in a file of their own."""
 
     def __init__(self, path: str, config: bytes, start: bytes) -> None:

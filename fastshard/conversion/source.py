@@ -6,11 +6,13 @@ import bisect
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from fastshard.conversion.columns import KEY, SourceColumn, field_encoding, name_columns
 from fastshard.conversion.values import (
     Cell,
+    key_cell,
     metadata_cell,
     npy_cell,
     streaming_cell,
@@ -43,7 +45,7 @@ class RowSource:
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.dataset = dataset
-        self.shards = dataset._set
+        self.shards: Any = dataset._set
         self.format: str = self.shards.format
         self.is_open = self.format in ("tar", "columnar")
         self._columns: dict[Any, dict[str, tuple[SourceColumn, Cell]]] = {}
@@ -51,7 +53,8 @@ class RowSource:
     @cached_property
     def starts(self) -> list[int]:
         """Position of each shard's first sample, then the total."""
-        return self.shards.starts()
+        starts: list[int] = self.shards.starts()
+        return starts
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -64,12 +67,12 @@ class RowSource:
         return bool(found) and all(each and each[0].encoding == "str" for each in found)
 
     def _schemas(self) -> Iterator[int]:
-        """Yield a shard of each schema."""
+        """Yield a shard of each schema that has samples; of a source not open."""
         seen = set()
-        for k in range(len(self.shards)):
-            schema = id(self.shards.index[k].schema)  # type: ignore[attr-defined]
-            if schema not in seen:
-                seen.add(schema)
+        for k, (start, stop) in enumerate(pairwise(self.starts)):
+            facts = id(self.shards.facts(k)) if start < stop else None
+            if facts is not None and facts not in seen:
+                seen.add(facts)
                 yield k
 
     def has_text_ints(self) -> bool:
@@ -89,26 +92,23 @@ class RowSource:
     def shard_bytes(self, k: int) -> int:
         """Return the size of shard `k`; 0 if it is not known."""
         if not self.is_open:
-            files = self.shards.index[k]  # type: ignore[attr-defined]
-            size: int = files.raw_data.bytes
-            return size
+            return int(self.shards.index.data_bytes(self.shards.numbers[k]))
         path = self.shards.paths[k]
         return os.path.getsize(path) if self.shards.remote is None else 0
 
     def columns_of(self, k: int) -> Columns:
         """Return the columns of the samples of shard `k`; of a source not open."""
-        schema = self.shards.index[k].schema  # type: ignore[attr-defined]
-        found = self._columns.get(schema)
+        facts = self.shards.facts(k)
+        found = self._columns.get(facts)
         if found is None:
-            kind = schema.format if schema.format in ("mds", "json") else "xsv"
-            pairs = zip(schema.names, schema.encodings, strict=True)
-            found = self._columns[schema] = {
-                name: (
-                    SourceColumn(name, encoding),
-                    streaming_cell(name, encoding, kind),
-                )
-                for name, encoding in pairs
-            }
+            config = facts.config
+            kind = config.format if config.format in ("mds", "json") else "xsv"
+            found = self._columns[facts] = {}
+            for number, name in enumerate(config.names):
+                encoding = config.encodings[number]
+                is_key = number == facts.key_column
+                cell = key_cell() if is_key else streaming_cell(name, encoding, kind)
+                found[name] = SourceColumn(name, encoding), cell
         return found
 
     def all_columns(self) -> Iterator[Columns]:
