@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from fastshard.remote.file import try_open_remote
+from fastshard.remote.file import RemoteFile, try_open_remote
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import join_url
 
@@ -56,13 +56,14 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """A folder of remote objects; each call is a request."""
+    """A folder of remote objects; each object is opened once, by a request."""
 
     is_remote = True
 
     def __init__(self, path: str, settings: Settings) -> None:
         self.path = path
         self._settings = settings
+        self._opened: dict[str, RemoteFile | None] = {}
 
     def below(self, name: str) -> RemoteFolder:
         """Return a folder below this one."""
@@ -70,9 +71,15 @@ class RemoteFolder:
 
     def has(self, name: str) -> bool:
         """Return whether there is an object of this name."""
-        return try_open_remote(join_url(self.path, name), self._settings) is not None
+        return self._open(name) is not None
 
     def read(self, name: str, most: int) -> bytes | None:
         """Return the first `most` bytes of an object, or None if it does not exist."""
-        file = try_open_remote(join_url(self.path, name), self._settings)
+        file = self._open(name)
         return None if file is None else file.read(0, min(file.nbytes, most))
+
+    def _open(self, name: str) -> RemoteFile | None:
+        if name not in self._opened:
+            url = join_url(self.path, name)
+            self._opened[name] = try_open_remote(url, self._settings)
+        return self._opened[name]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT"]
 
 INDEX_NAME = "index.json"
-HEAD_BYTES = 64 << 10  # of an index, to know it by
+HEAD_BYTES = 16 << 10  # of an index, to know it by; a remote file has them when opened
+MAX_HEAD = 4 << 20  # bytes that hold the first shard of very many columns
 # "shards" comes first or last: keys of shards are sorted, those of the index may be.
 SHARDS = re.compile(rb'"shards"\s*:\s*\[')
 VERSION = re.compile(rb'"version"\s*:\s*2\b')
@@ -45,7 +46,11 @@ class StreamingFormat(Format):
                 return index.get("version") == 2 and isinstance(
                     index.get("shards"), list
                 )
-        return bool(SHARDS.search(head) and VERSION.search(head))
+        if not SHARDS.search(head):
+            return False
+        if not VERSION.search(head) and len(head) == HEAD_BYTES:
+            head = folder.read(INDEX_NAME, MAX_HEAD) or b""
+        return VERSION.search(head) is not None
 
     def subfolder(self, options: Mapping[str, Any]) -> str:
         split = os.fspath(options.get("split") or "")

@@ -103,6 +103,8 @@ class RowFacts:
     ----------
     array_columns : frozenset of int
         Columns of arrays.
+    field_names : list of str
+        The columns without that of the keys.
     key_column : int
         The column of the samples' keys; -1: there is none.
     """
@@ -121,14 +123,10 @@ class RowFacts:
         self.key_column = -1
         if self.encodings.get(KEY) == "str":
             self.key_column = config.names.index(KEY)
+        names = enumerate(config.names)
+        self.field_names = [name for k, name in names if k != self.key_column]
         self._decoders: dict[str, FieldDecoder] = {}
         self._layouts: dict[str, FieldLayout] = {}
-
-    @property
-    def field_names(self) -> list[str]:
-        """The columns without that of the keys."""
-        names = self.config.names
-        return [name for k, name in enumerate(names) if k != self.key_column]
 
     def decoder(self, field: str) -> FieldDecoder | None:
         """Return the decoder of a column, or None for an unknown one."""

@@ -200,13 +200,12 @@ class StreamSet(ShardSet):
         return [table.samples(number) for number in self.numbers]
 
     def counts(self) -> list[Counts]:
-        table, configs = self.index.table, self.index.configs
-        widths = [len(config.names) for config in configs]
-        return [
-            Counts(samples, samples * widths[table.schema(number)])
-            for number, samples in zip(self.numbers, self.sizes(), strict=True)
-            if samples is not None
-        ]
+        table = self.index.table
+        found = []
+        for k, number in enumerate(self.numbers):
+            samples = table.samples(number)
+            found.append(Counts(samples, samples * len(self.facts(k).field_names)))
+        return found
 
     def data_bytes(self) -> int:
         """Return the bytes of all raw files of rows, as the index states them."""

@@ -63,7 +63,11 @@ def toy(monkeypatch):
     monkeypatch.setattr(registry, "_modules", list(registry._modules))
     registry.register("toy_format")
     registry.register("toy_format")  # has no effect
-    assert [each.name for each in registry.formats()] == ["columnar", "toy"]
+    assert [each.name for each in registry.formats()] == [
+        "columnar",
+        "streaming",
+        "toy",
+    ]
 
 
 @pytest.fixture

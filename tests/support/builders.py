@@ -12,6 +12,7 @@ import numpy as np
 
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
+from fastshard.streaming import MDSWriter
 
 __all__ = ["BUILDERS", "Builder", "Samples", "npy"]
 
@@ -105,6 +106,26 @@ def build_columnar(folder: Path, samples: Samples) -> None:
             writer.add_sample(dict(arrays), key)
 
 
+def store_mds(array: np.ndarray, field: str) -> bytes:
+    """The bytes of an array of encoding ``ndarray``."""
+    code = {"u": 0, "i": 1, "f": 2}[array.dtype.kind] + 8 * array.dtype.itemsize
+    k = next(k for k in range(4) if max(array.shape) < 1 << (8 << k))
+    lengths = np.array(array.shape, f"<u{1 << k}").tobytes()
+    return bytes([code, array.ndim << 2 | k]) + lengths + array.tobytes()
+
+
+def build_mds(folder: Path, samples: Samples) -> None:
+    columns = dict.fromkeys(samples[0][1], "ndarray")
+    size = sum(len(store_mds(a, f)) + 4 for f, a in samples[0][1].items()) + 20
+    with MDSWriter(
+        columns=columns | {"__key__": "str"},
+        out=str(folder),
+        size_limit=PER_SHARD * size,
+    ) as writer:
+        for key, arrays in samples:
+            writer.write({"__key__": key, **arrays})
+
+
 BUILDERS = {
     "tar": Builder(
         "tar",
@@ -116,4 +137,12 @@ BUILDERS = {
         counts_shards=True,
     ),
     "columnar": Builder("columnar", build_columnar, store_npy, "*.tar"),
+    "mds": Builder(
+        "streaming",
+        build_mds,
+        store_mds,
+        "*.mds",
+        may_lack=False,
+        opens_whole=True,
+    ),
 }

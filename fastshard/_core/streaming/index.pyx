@@ -29,7 +29,7 @@ from fastshard._core.table.extents cimport (
 
 from array import array
 
-from fastshard._core.parse.json import FAULTS as JSON_FAULTS
+from fastshard._core.parse.json import FAULTS as _JSON_FAULTS
 from fastshard.errors import FormatError
 
 cdef enum:
@@ -118,7 +118,7 @@ cdef struct index_t:
     bint has_odd_names             # names with "." or empty parts, not compared here
     bint has_version
 
-FAULTS = JSON_FAULTS | {
+FAULTS = _JSON_FAULTS | {
     INDEX_TWICE: "duplicate key",
     INDEX_NO_SHARDS: "no key 'shards': not an index of a streaming dataset",
     INDEX_BAD_SHARDS: "'shards' must be an array",

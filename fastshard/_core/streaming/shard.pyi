@@ -26,7 +26,6 @@ class RowShard(Shard):
     def __copy__(self) -> RowShard: ...
 
 @final
-@disjoint_base
 class RowSamples(SamplesBase):
     @property
     def first(self) -> int: ...
