@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
-from fastshard.streaming import MDSWriter
+from fastshard.streaming import CSVWriter, JSONWriter, MDSWriter
 
 __all__ = ["BUILDERS", "Builder", "Samples", "npy"]
 
@@ -27,7 +29,7 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def same(array: np.ndarray) -> Any:
+def same(array: np.ndarray, field: str) -> Any:
     return array
 
 
@@ -48,7 +50,7 @@ class Builder:
     suffix : str
         Follows a field's name.
     value : callable
-        The value that is stored in an array's place.
+        ``value(array, field)`` returns what is stored in an array's place.
     has_arrays : bool
         `Sample.array` reads its fields.
     may_lack : bool
@@ -64,7 +66,7 @@ class Builder:
     stored: Callable[[np.ndarray, str], bytes]
     shards: str
     suffix: str = ""
-    value: Callable[[np.ndarray], Any] = same
+    value: Callable[[np.ndarray, str], Any] = same
     has_arrays: bool = True
     may_lack: bool = True
     opens_whole: bool = False
@@ -107,24 +109,41 @@ def build_columnar(folder: Path, samples: Samples) -> None:
 
 
 def store_mds(array: np.ndarray, field: str) -> bytes:
-    """The bytes of an array of encoding ``ndarray``."""
-    code = {"u": 0, "i": 1, "f": 2}[array.dtype.kind] + 8 * array.dtype.itemsize
-    k = next(k for k in range(4) if max(array.shape) < 1 << (8 << k))
-    lengths = np.array(array.shape, f"<u{1 << k}").tobytes()
-    return bytes([code, array.ndim << 2 | k]) + lengths + array.tobytes()
+    """x has dtype and shape in its encoding, y in a header."""
+    header = b"" if field == "x" else bytes([34, 1 << 2, len(array)])
+    return header + array.tobytes()
+
+
+def text_value(array: np.ndarray, field: str) -> int | str:
+    """x is a number, y a text."""
+    return int(array[0]) if field == "x" else f"no. {int(array[0])}"
+
+
+def store_json(array: np.ndarray, field: str) -> bytes:
+    return json.dumps(text_value(array, field)).encode()
+
+
+def store_csv(array: np.ndarray, field: str) -> bytes:
+    return str(text_value(array, field)).encode()
 
 
 def build_mds(folder: Path, samples: Samples) -> None:
-    columns = dict.fromkeys(samples[0][1], "ndarray")
-    size = sum(len(store_mds(a, f)) + 4 for f, a in samples[0][1].items()) + 20
-    with MDSWriter(
-        columns=columns | {"__key__": "str"},
-        out=str(folder),
-        size_limit=PER_SHARD * size,
-    ) as writer:
+    columns = {"__key__": "str", "x": "ndarray:float32:40", "y": "ndarray"}
+    with MDSWriter(columns=columns, out=str(folder), size_limit=6000) as writer:
         for key, arrays in samples:
             writer.write({"__key__": key, **arrays})
 
+
+def build_text(folder: Path, samples: Samples, make: Any) -> None:
+    columns = {"__key__": "str", "x": "int", "y": "str"}
+    with make(columns=columns, out=str(folder), size_limit=1000) as writer:
+        for key, arrays in samples:
+            values = {name: text_value(array, name) for name, array in arrays.items()}
+            writer.write({"__key__": key, **values})
+
+
+ROWS: dict[str, Any] = {"format": "streaming", "may_lack": False, "opens_whole": True}
+TEXT: dict[str, Any] = {**ROWS, "has_arrays": False, "value": text_value}
 
 BUILDERS = {
     "tar": Builder(
@@ -137,12 +156,17 @@ BUILDERS = {
         counts_shards=True,
     ),
     "columnar": Builder("columnar", build_columnar, store_npy, "*.tar"),
-    "mds": Builder(
-        "streaming",
-        build_mds,
-        store_mds,
-        "*.mds",
-        may_lack=False,
-        opens_whole=True,
+    "mds": Builder(build=build_mds, stored=store_mds, shards="shard.*.mds", **ROWS),
+    "json": Builder(
+        build=partial(build_text, make=JSONWriter),
+        stored=store_json,
+        shards="shard.*.json",
+        **TEXT,
+    ),
+    "csv": Builder(
+        build=partial(build_text, make=CSVWriter),
+        stored=store_csv,
+        shards="shard.*.csv",
+        **TEXT,
     ),
 }

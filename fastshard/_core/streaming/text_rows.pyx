@@ -176,6 +176,7 @@ cdef bint find_value(
     Returns False if there is none, or the row is no object.
     """
     cdef const uint8_t *row = span.at
+    cdef uint64_t start_now
     cdef const uint8_t *end
     cdef span_t text
     cdef bint found = False
@@ -189,7 +190,7 @@ cdef bint find_value(
         if not take_byte(&span, c':'):
             return False
         skip_blanks(&span)
-        start_now = span.at - row
+        start_now = <uint64_t> (span.at - row)
         if not take_value(&span):
             return False
         if same:
@@ -197,7 +198,7 @@ cdef bint find_value(
             while end > row + start_now and is_blank(end[-1]):
                 end -= 1
             start[0] = start_now
-            size[0] = end - row - start_now
+            size[0] = <uint64_t> (end - row) - start_now
             found = True
         if not take_byte(&span, c','):
             break
