@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
 
 if TYPE_CHECKING:
+    from fastshard.remote.options import Settings
     from fastshard.streaming.shardset import StreamSet
 
 __all__ = ["FORMAT"]
@@ -64,6 +65,32 @@ class StreamingFormat(Format):
         from fastshard.streaming.shardset import StreamSet
 
         return StreamSet(root, **options)
+
+    def list_lines(
+        self, root: str, *, long: bool, as_json: bool, remote: Settings | None = None
+    ) -> Iterable[str]:
+        from fastshard.streaming.commands import list_lines
+
+        return list_lines(root, long=long, as_json=as_json, remote=remote)
+
+    def stat(
+        self, root: str, *, deep: bool, remote: Settings | None = None
+    ) -> dict[str, Any]:
+        from fastshard.streaming.commands import stat
+
+        return stat(root, deep=deep, remote=remote)
+
+    def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
+        from fastshard.streaming.commands import stat_lines
+
+        return stat_lines(figures)
+
+    def verify(
+        self, root: str, *, hashes: bool = False, remote: Settings | None = None
+    ) -> list[Any]:
+        from fastshard.streaming.commands import verify
+
+        return verify(root, hashes=hashes, remote=remote)
 
 
 FORMAT = StreamingFormat()
