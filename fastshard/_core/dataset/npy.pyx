@@ -576,7 +576,9 @@ cdef tuple read_layouts_at(
     wanted = None
     for i in range(len(shards)):
         shard = <Shard?> shards[i]
-        member = shard.find(numbers[i])
+        member = numbers[i]
+        if not 0 <= member < shard.member_count():
+            member = shard.find(member)
         held = shard.pin(member, &at, &size)
         if wanted is not None and size == first_size:
             if dtype is not None:

@@ -71,7 +71,9 @@ cdef object respell(object name):
 cdef inline object get_view(Shard shard, Py_ssize_t i):
     """Return a view of the member at a position in range."""
     cdef object view = resident_view(shard, i)
-    return shard.make_view(i) if view is None else view
+    if view is None:
+        return shard.make_view(i)
+    return view
 
 
 cdef object get_views(Shard shard, object key):

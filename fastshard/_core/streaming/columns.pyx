@@ -17,7 +17,7 @@ from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.locator cimport SampleLocator, location_t
 from fastshard._core.dataset.shard cimport SampleBase
-from fastshard._core.io.source cimport MappedSource, Source
+from fastshard._core.io.source cimport MappedSource, MemorySource, Source
 from fastshard._core.platform cimport fs_prefetch_line
 from fastshard._core.streaming.offsets cimport offset_of
 from fastshard._core.streaming.plan cimport MdsRows, RowPlan, column_t
@@ -181,6 +181,8 @@ cdef class RowBatch:
         self.direct = type(source) is MappedSource and (
             (<MappedSource> source).file.chunks is None
         )
+        if type(source) is MemorySource:
+            self.direct = True
         self.resident = self.direct and source.is_resident()
         self.buffered = self.buffered or not self.direct
         self.last = shard
