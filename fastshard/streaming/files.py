@@ -31,7 +31,6 @@ __all__ = ["StreamFiles"]
 
 CONFIG_BYTES = 8 << 10  # behind the offset table, read with it
 MAX_CONFIG = 1 << 20  # bytes; a longer config is not compared with the index
-CHUNK = 4 << 20  # bytes of a remote file read at a time
 HEADER_BYTES = 64 << 10  # of a text shard, for the names of its columns
 
 
@@ -72,6 +71,7 @@ class StreamFiles:
         self.validate_hash = validate_hash
         self.check_size = check_size
         self.cache_dir = cache_dir
+        self.keep_raw = True  # write what was decompressed
         self._schemas: dict[ShardConfig, Any] = {}
 
     def path(self, name: str) -> str:
@@ -150,7 +150,12 @@ class StreamFiles:
         return source
 
     def _find_raw(
-        self, raw: FileInfo, zipped: FileInfo | None, compression: str | None
+        self,
+        raw: FileInfo,
+        zipped: FileInfo | None,
+        compression: str | None,
+        *,
+        max_memory: int | None = None,
     ) -> str | bytes:
         """Return the path of a raw file, decompressed if need be, or its bytes."""
         from fastshard.streaming.codecs.raw_files import open_raw
@@ -162,13 +167,36 @@ class StreamFiles:
                 zipped,
                 compression,
                 cache_dir=self.cache_dir,
-                max_memory=self.reading.max_memory,
+                max_memory=self.reading.max_memory if max_memory is None else 0,
                 validate_hash=self.validate_hash,
+                keep=self.keep_raw,
             )
         except FileNotFoundError:
             path = self.path(raw.basename)
             also = "" if zipped is None else f", nor does {zipped.basename}"
             raise ShardNotFoundError(f"{path} does not exist{also}", path) from None
+
+    def needs_raw(self, number: int) -> bool:
+        """Return whether a local shard has a raw file to be decompressed."""
+        if self.remote is not None:
+            return False
+        pairs = self.index[number].file_pairs
+        return any(
+            packed is not None and not os.path.exists(self.path(raw.basename))
+            for raw, packed in pairs
+        )
+
+    def write_raw(self, number: int) -> None:
+        """Decompress the files of a local shard, but not to memory.
+
+        Raises
+        ------
+        FormatError, OSError, ValueError, MissingLibraryError
+            As for `open_raw`.
+        """
+        entry = self.index[number]
+        for raw, packed in entry.file_pairs:
+            self._find_raw(raw, packed, entry.compression, max_memory=0)
 
     def _read_meta(
         self, raw: FileInfo, zipped: FileInfo | None, compression: str | None
@@ -189,7 +217,7 @@ class StreamFiles:
 
     # Remote files.
 
-    def _request_file(self, info: FileInfo, settings: Settings) -> RemoteFile:
+    def request_file(self, info: FileInfo, settings: Settings) -> RemoteFile:
         """Open a remote file, and compare its size with the index."""
         url = self.path(info.basename)
         try:
@@ -208,12 +236,12 @@ class StreamFiles:
     ) -> tuple[RemoteFile, bool]:
         """Open the compressed file, or else the raw one; return whether it is raw."""
         if zipped is None or not compression:
-            return self._request_file(raw, settings), True
+            return self.request_file(raw, settings), True
         try:
-            return self._request_file(zipped, settings), False
+            return self.request_file(zipped, settings), False
         except RemoteShardNotFoundError as error:
             try:
-                return self._request_file(raw, settings), True
+                return self.request_file(raw, settings), True
             except RemoteShardNotFoundError:
                 raise error from None
 
@@ -272,8 +300,7 @@ class StreamFiles:
 
         data = file.read(0, file.nbytes)
         self._check_data(data, zipped, file.path)
-        codec = parse_compression(compression)
-        plain = b"".join(codec.iter_pieces([data], raw.bytes, file.path))
+        plain = parse_compression(compression).decompress(data, raw.bytes, file.path)
         self._check_data(plain, raw, file.path)
         return plain
 

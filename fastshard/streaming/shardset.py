@@ -21,6 +21,7 @@ from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.tar import Mode
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import join_url
+from fastshard.streaming.compressed import CompressedShards
 from fastshard.streaming.files import StreamFiles
 from fastshard.streaming.index import INDEX_NAME, StreamIndex, parse_remote, read_index
 from fastshard.streaming.samples import (
@@ -140,6 +141,7 @@ class StreamSet(ShardSet):
         )
         self._index_starts = index.starts()
         self._facts: dict[int, RowFacts] = {}
+        self._compressed = CompressedShards(self)
         self._is_cancelled = False
 
     def path(self, k: int) -> str:
@@ -160,6 +162,13 @@ class StreamSet(ShardSet):
         """
         if self.closed or self._is_cancelled:
             raise ClosedError("the dataset is closed: open it again")
+        if self.facts(k).config.compression:
+            found: RowSamples = self._compressed.open(k)
+            return found
+        return self.open_now(k)
+
+    def open_now(self, k: int) -> RowSamples:
+        """Open shard `k` and keep its samples."""
         number = self.numbers[k]
         facts = self.facts(k)
         shard = self.files.open_shard(number, facts)

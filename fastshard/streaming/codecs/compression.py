@@ -99,9 +99,7 @@ class Codec(NamedTuple):
         MissingLibraryError
             The library of the algorithm is not installed.
         """
-        view = memoryview(data)
-        chunks = (view[i : i + INPUT_BYTES] for i in range(0, len(view), INPUT_BYTES))
-        return join_pieces(self.iter_pieces(chunks, nbytes, path), nbytes, path)
+        return join_pieces(self.iter_pieces([data], nbytes, path), nbytes, path)
 
     def iter_pieces(
         self,
@@ -200,9 +198,8 @@ def _iter_streams(
     streams = 0
     left = nbytes
     end = 0  # of the input that was given to the library
-    for chunk in chunks:
-        end += len(chunk)
-        data = bytes(chunk)
+    for data in _split_chunks(chunks):
+        end += len(data)
         while decoder is not None or data:
             if decoder is None:
                 if streams and algo == "br":
@@ -230,6 +227,14 @@ def _iter_streams(
         raise FormatError("the compressed data end early", path, end)
     if left and exact:
         raise too_small(nbytes - left, nbytes, path, end)
+
+
+def _split_chunks(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield chunks of at most `INPUT_BYTES`."""
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        for i in range(0, len(view), INPUT_BYTES):
+            yield bytes(view[i : i + INPUT_BYTES])
 
 
 def too_large(nbytes: int, path: str, at: int) -> FormatError:

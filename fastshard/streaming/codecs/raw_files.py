@@ -21,7 +21,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Protocol
 
 from fastshard._util.files import make_directory
@@ -84,6 +84,7 @@ def open_raw(
     cache_dir: str | None = None,
     max_memory: int | None = None,
     validate_hash: str | None = None,
+    keep: bool = True,
 ) -> str | bytes:
     """Return the path of a raw file; decompress it if it does not exist.
 
@@ -102,6 +103,8 @@ def open_raw(
         nowhere. None: no limit.
     validate_hash : str, optional
         Hash that is checked: of the compressed file before, and of the raw one.
+    keep : bool
+        Write what is decompressed to a file. False: to memory.
 
     Returns
     -------
@@ -147,6 +150,36 @@ def open_raw(
         check_hash(zip_path, zip, validate_hash)
         return codec.iter_pieces(read_chunks(zip_path), raw.bytes, zip_path)
 
+    if keep:
+        cached = None
+        if cache_dir is not None:
+            cached = _place_in_cache(cache_dir, zip_path, status, raw)
+        found = _store_somewhere(path, cached, pieces, raw, validate_hash)
+        if isinstance(found, str):
+            return found
+        if max_memory is not None and raw.bytes > max_memory:
+            raise OSError(
+                found.errno,
+                f"{found.strerror}: the raw file cannot be written, and its "
+                f"{raw.bytes:,} bytes exceed max_memory={max_memory:,}; pass "
+                "cache_dir=",
+                path,
+            ) from found
+    checked = _check_pieces(pieces(), raw, validate_hash, path)
+    return join_pieces(checked, raw.bytes, zip_path)
+
+
+def _store_somewhere(
+    path: str,
+    cached: str | None,
+    pieces: Callable[[], Iterable[bytes]],
+    raw: StoredFile,
+    validate_hash: str | None,
+) -> str | OSError:
+    """Write a raw file to its place, else to the cache; return its path.
+
+    If neither can be written to, the error of its own place is returned.
+    """
     try:
         store_raw(path, pieces, raw, validate_hash)
     except OSError as error:
@@ -155,33 +188,18 @@ def open_raw(
         failure = error
     else:
         return path
-    if cache_dir is not None:
-        cached = _place_in_cache(cache_dir, zip_path, status, raw)
-        with _suppress_unwritable():
+    if cached is not None:
+        try:
             make_directory(os.path.dirname(cached))
             if os.path.exists(cached):
                 check_hash(cached, raw, validate_hash)
             store_raw(cached, pieces, raw, validate_hash)
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+        else:
             return cached
-    if max_memory is not None and raw.bytes > max_memory:
-        raise OSError(
-            failure.errno,
-            f"{failure.strerror}: the raw file cannot be written, and its "
-            f"{raw.bytes:,} bytes exceed max_memory={max_memory:,}; pass cache_dir=",
-            path,
-        ) from failure
-    checked = _check_pieces(pieces(), raw, validate_hash, path)
-    return join_pieces(checked, raw.bytes, zip_path)
-
-
-@contextmanager
-def _suppress_unwritable() -> Iterator[None]:
-    """Suppress errors of directories that cannot be written to."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
+    return failure
 
 
 def locate(dirname: str, basename: str) -> str:

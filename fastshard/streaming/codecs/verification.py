@@ -11,7 +11,7 @@ from fastshard.streaming.codecs.compression import parse_compression
 from fastshard.streaming.codecs.hashes import HASHES, Hash, hash_file, open_hash
 from fastshard.streaming.codecs.raw_files import StoredFile, locate, read_chunks
 
-__all__ = ["FileFault", "find_file_faults"]
+__all__ = ["FileFault", "compare_hashes", "find_file_faults"]
 
 
 class FileFault(NamedTuple):
@@ -79,12 +79,13 @@ def _compare_file(path: str, file: StoredFile, hashes: bool) -> Iterator[FileFau
         return
     if hashes:
         known = [algo for algo in file.hashes if algo in HASHES]
-        yield from _compare_hashes(path, file, hash_file(path, known))
+        yield from compare_hashes(path, file, hash_file(path, known))
 
 
-def _compare_hashes(
+def compare_hashes(
     path: str, file: StoredFile, found: dict[str, str], prefix: str = ""
 ) -> Iterator[FileFault]:
+    """Yield a fault for each hash of the index that is not found, or differs."""
     for algo, expected in file.hashes.items():
         if algo not in found:
             yield FileFault(path, 0, f"{prefix}the hash {algo!r} is not supported")
@@ -113,4 +114,4 @@ def _decompress(
         yield FileFault(zip_path, error.offset, error.reason)
         return
     found = {algo: one.hexdigest() for algo, one in made.items()}
-    yield from _compare_hashes(zip_path, raw, found, "decompressed, ")
+    yield from compare_hashes(zip_path, raw, found, "decompressed, ")
