@@ -68,7 +68,8 @@ class ColumnarTarget(TargetFormat):
         if encoding == "json":
             return lambda sample: check_finite(coerce(value(sample), encoding))
         if encoding in METADATA:
-            return lambda sample: coerce(value(sample), encoding)
+            convert = "str_int" if encoding == "int" else encoding  # of any size
+            return lambda sample: coerce(value(sample), convert)
 
         def store_array(sample: Any) -> Any:
             import numpy as np

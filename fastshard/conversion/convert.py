@@ -31,6 +31,7 @@ FormatName = Literal["tar", "mds", "json", "csv", "tsv", "xsv", "columnar"]
 FORMATS: tuple[FormatName, ...] = (
     *("tar", "mds", "json", "csv", "tsv", "xsv", "columnar"),
 )
+MOST_REASONS = 8  # in one error
 PER_TASK = 20_000  # samples that are scanned at a time
 PER_SHARD = 1000  # samples of a shard, of a source without shards of samples
 
@@ -280,18 +281,28 @@ def plan_columns(
     if keyed and not target.has_key_column:
         fields.pop(KEY, None)
     outputs = []
+    reasons: list[str] = []
     for field, encoding in fields.items():
         name = named[field]
         is_key = field == KEY and keyed
         one = Facts(len(source), {"str"}) if is_key else facts[field]
-        output = plan_column(target, field, name, one, encoding)
+        try:
+            output = plan_column(target, field, name, one, encoding)
+        except ConversionError as error:
+            reasons.append(str(error))
+            continue
         if not target.is_open and one.count < len(source):
             lacking = len(source) - one.count
-            raise ConversionError(
-                f"{target.name} has no samples without a field: {lacking:,} of "
-                f"{len(source):,} samples lack {name!r}; leave it out by --columns"
-            )
+            reasons.append(f"{lacking:,} of {len(source):,} samples lack {name!r}")
         outputs.append(output)
+    if reasons:
+        more = f"; and {len(reasons) - MOST_REASONS} more" * (
+            len(reasons) > MOST_REASONS
+        )
+        raise ConversionError(
+            f"{target.name} cannot hold {'; '.join(reasons[:MOST_REASONS])}{more}: "
+            "leave columns out, or choose encodings, by --columns NAME:ENCODING,..."
+        )
     if not outputs and len(source) and target.name != "columnar":
         raise ConversionError(f"{target.name} has no samples without columns")
     try:
@@ -342,25 +353,18 @@ def plan_column(
             raise ValueError(f"{target.name} has no encoding {wanted!r} to convert to")
         adopted = target.adopt(wanted)
     elif encoding is None:
-        several = ", ".join(sorted(facts.encodings))
-        raise ConversionError(
-            f"column {name!r} has several encodings: {several}; choose one by "
-            f"--columns {name}:ENCODING"
-        )
+        several = " and ".join(sorted(facts.encodings))
+        raise ConversionError(f"column {name!r} of encodings {several}")
     else:
         adopted = target.adopt(encoding)
     if adopted is None:
-        raise ConversionError(
-            f"{target.name} cannot hold column {name!r} of encoding {encoding}: leave "
-            f"it out, or choose an encoding, by --columns {name}:ENCODING"
-        )
+        raise ConversionError(f"column {name!r} of encoding {encoding}")
     output = OutputColumn(field, name, adopted)
     try:
         target.check_name(output)
     except ValueError as error:
-        raise ConversionError(
-            f"{target.name} cannot hold column {name!r}: {error}"
-        ) from error
+        reason = str(error).rpartition("sample '': ")[2]
+        raise ConversionError(f"column {name!r} ({reason})") from error
     return output
 
 

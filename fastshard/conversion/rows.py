@@ -109,7 +109,10 @@ class RowTarget(TargetFormat):
     def store(self, output: OutputColumn, cell: Cell) -> Store:
         encoding, value = output.encoding, cell.value_for(output.encoding)
         if self.name == "json":
-            return lambda sample: coerce(value(sample), encoding)
+            if cell.form == f"row:{encoding}":
+                return value  # as it is, also of another type
+            convert = "str_int" if encoding == "int" else encoding
+            return lambda sample: coerce(value(sample), convert)
         if self.is_text:
             return self._store_text(encoding, cell)
         if encoding == "bytes" or cell.form == form_of(encoding):

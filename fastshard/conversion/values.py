@@ -44,7 +44,7 @@ class Cell(NamedTuple):
     form : str
         Of the stored bytes: ``raw``, ``utf8``, ``json``, ``npy``, ``decimal``, or
         ``mds:ENCODING``. Bytes of one form are copied between formats unchanged.
-        Empty: bytes that no other format has.
+        ``row:ENCODING``: a value of a row of JSON. Empty: bytes of no other format.
     stored : callable
         Returns the stored bytes of a sample.
     value : callable
@@ -95,6 +95,8 @@ def streaming_cell(name: str, encoding: str, format: str) -> Cell:  # noqa: A002
         form = FORMS.get(encoding, f"mds:{encoding}")
     else:
         form = "utf8" if (format, encoding) == ("xsv", "str") else ""
+    if format == "json":
+        form = f"row:{encoding}"
     return Cell(form, stored, _value(name, encoding))
 
 

@@ -205,7 +205,7 @@ def test_columns_and_encodings_are_chosen(tars, tmp_path):
         ("mds", "x:ndarray:float64", "column 'x': "),
         ("mds", "x:ndarray:float32:1,2", "sample 1 ('part/0001'), column 'x'"),
         ("mds", "txt:int", "column 'txt'"),
-        ("json", None, "json cannot hold column 'jpg' of encoding jpeg"),
+        ("json", None, "json cannot hold column 'jpg' of encoding jpeg; column 'seg'"),
         ("json", "x", "json cannot hold column 'x' of encoding npy"),
         ("json", "meta", "encoding json"),
         ("csv", "txt", "sample 1 ('part/0001'), column 'txt': '"),
