@@ -62,10 +62,10 @@ class Writer(ABC):
         shard, of less than 4 GiB.
     extra_bytes_per_shard, extra_bytes_per_sample : int
         Bytes that count beside those of the samples.
-    exist_ok : bool
-        Remove the directory with all that is in it, if it exists.
-    progress_bar, max_workers, retry
-        Accepted for mosaicml-streaming's sake: they belong to uploads.
+    **kwargs : Any
+        ``exist_ok=True`` removes the directory with all that is in it, if it exists.
+        ``progress_bar``, ``max_workers`` and ``retry`` are accepted, for they belong to
+        mosaicml-streaming's uploads.
 
     Attributes
     ----------
@@ -86,6 +86,12 @@ class Writer(ABC):
         The directory is not empty.
     MissingLibraryError
         The library of the compression or of a hash is not installed.
+
+    Examples
+    --------
+    >>> from fastshard.streaming import CSVWriter, JSONWriter, MDSWriter, Writer
+    >>> [issubclass(cls, Writer) for cls in (MDSWriter, JSONWriter, CSVWriter)]
+    [True, True, True]
     """
 
     format: ClassVar[str] = ""
@@ -153,6 +159,13 @@ class Writer(ABC):
         Returns
         -------
         dict
+
+        Examples
+        --------
+        >>> from fastshard.streaming import MDSWriter
+        >>> writer = MDSWriter(columns={"a": "str"}, out="rows", size_limit="1kb")
+        >>> writer.get_config()["size_limit"]
+        1024
         """
         return {
             "version": 2,
@@ -182,6 +195,14 @@ class Writer(ABC):
             The writer is finished.
         OSError
             The shard cannot be written.
+
+        Examples
+        --------
+        >>> from fastshard.streaming import CSVWriter
+        >>> with CSVWriter(columns={"a": "int"}, out="rows") as writer:
+        ...     writer.write({"a": 1, "b": "no column"})
+        ...     writer.new_samples
+        [b'1\\n']
         """
         if self._closed:
             raise ClosedError(f"the writer of {self.local} is finished")
@@ -203,6 +224,16 @@ class Writer(ABC):
         ------
         OSError
             A file cannot be written.
+
+        Examples
+        --------
+        >>> from fastshard.streaming import CSVWriter
+        >>> writer = CSVWriter(columns={"a": "int"}, out="rows")
+        >>> writer.write({"a": 1})
+        >>> writer.finish()
+        >>> import os
+        >>> sorted(os.listdir("rows"))
+        ['index.json', 'shard.00000.csv', 'shard.00000.csv.meta']
         """
         if self._closed:
             return
@@ -296,6 +327,15 @@ class JointWriter(Writer):
         ------
         OSError
             The file cannot be written.
+
+        Examples
+        --------
+        >>> from fastshard.streaming import MDSWriter
+        >>> writer = MDSWriter(columns={"a": "str"}, out="rows")
+        >>> writer.write({"a": "x"})
+        >>> writer.flush_shard()
+        >>> writer.shards[0]["raw_data"]["basename"]
+        'shard.00000.mds'
         """
         raw_data, zip_data = self._publish(self.encode_joint_shard())
         self.shards.append(
@@ -313,6 +353,23 @@ class SplitWriter(Writer):
 
     A format of one's own has `encode_sample` and `encode_split_shard`; the class
     attribute `format` is its name. See `Writer` for the parameters.
+
+    Examples
+    --------
+    >>> from fastshard.streaming import SplitWriter
+    >>> class TextWriter(SplitWriter):
+    ...     format = "text"
+    ...
+    ...     def encode_sample(self, sample):
+    ...         return sample["text"].encode()
+    ...
+    ...     def encode_split_shard(self):
+    ...         sizes = bytes(map(len, self.new_samples))
+    ...         return b"".join(self.new_samples), sizes
+    >>> with TextWriter(out="texts") as writer:
+    ...     writer.write({"text": "one"})
+    >>> open("texts/shard.00000.text.meta", "rb").read()
+    b'\\x03'
     """
 
     extra_bytes_per_shard = 0
@@ -355,6 +412,15 @@ class SplitWriter(Writer):
         ------
         OSError
             A file cannot be written.
+
+        Examples
+        --------
+        >>> from fastshard.streaming import CSVWriter
+        >>> writer = CSVWriter(columns={"a": "str"}, out="rows")
+        >>> writer.write({"a": "x"})
+        >>> writer.flush_shard()
+        >>> writer.shards[0]["raw_meta"]["basename"]
+        'shard.00000.csv.meta'
         """
         data, meta = self.encode_split_shard()
         raw_data, zip_data = self._publish(data)

@@ -38,10 +38,10 @@ class XSVWriter(SplitWriter):
     size_limit : int, str or None
         Bytes of a shard's lines, at most, before compression: ``"64mb"``. None: one
         shard, of less than 4 GiB.
-    exist_ok : bool
-        Remove the directory with all that is in it, if it exists.
-    progress_bar, max_workers, retry
-        Accepted for mosaicml-streaming's sake: they belong to uploads.
+    **kwargs : Any
+        ``exist_ok=True`` removes the directory with all that is in it, if it exists.
+        ``progress_bar``, ``max_workers`` and ``retry`` are accepted, for they belong to
+        mosaicml-streaming's uploads.
 
     Raises
     ------
