@@ -26,6 +26,8 @@ class AtomicFile:
         Whether `commit` replaces an existing file.
     buffering : int
         Size of the write buffer, bytes; see `open`.
+    sync_folder : bool
+        Whether `commit` syncs the directory; else `sync_directory` has to.
 
     Attributes
     ----------
@@ -48,7 +50,9 @@ class AtomicFile:
         *,
         overwrite: bool = True,
         buffering: int = -1,
+        sync_folder: bool = True,
     ) -> None:
+        self._sync_folder = sync_folder
         self.path = os.path.realpath(path)
         self._overwrite = overwrite
         folder, last = os.path.split(self.path)
@@ -96,7 +100,8 @@ class AtomicFile:
             self.discard()
             raise
         self._dropped.detach()
-        sync_directory(os.path.dirname(self.path))
+        if self._sync_folder:
+            sync_directory(os.path.dirname(self.path))
         return self.path
 
     def _rename(self, others: Iterator[str]) -> None:
@@ -117,19 +122,22 @@ class AtomicFile:
 
 
 @contextmanager
-def replace_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def replace_file(
+    path: str | os.PathLike[str], *, sync_folder: bool = True
+) -> Iterator[BinaryIO]:
     """Yield a new file that atomically replaces `path` at the end.
 
     Until then the old file is unchanged, also after a crash: the new one is written
     under a temporary name beside it, synced and renamed, and the directory is synced.
-    After an exception the new file is removed.
+    After an exception the new file is removed. With ``sync_folder=False`` the caller
+    syncs the directory, once for many files.
 
     Raises
     ------
     OSError
         The file cannot be written.
     """
-    new = AtomicFile(path)
+    new = AtomicFile(path, sync_folder=sync_folder)
     try:
         yield new.file
         new.commit()

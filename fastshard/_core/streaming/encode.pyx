@@ -5,6 +5,7 @@ from cpython.buffer cimport (
     Py_buffer,
     PyBUF_FULL_RO,
     PyBUF_SIMPLE,
+    PyBuffer_FillInfo,
     PyBuffer_IsContiguous,
     PyBuffer_Release,
     PyBuffer_ToContiguous,
@@ -83,8 +84,9 @@ cdef int reserve(row_t *row, size_t more) except -1:
 
 cdef int append(row_t *row, const void *data, size_t size) except -1:
     reserve(row, size)
-    memcpy(row.data + row.used, data, size)
-    row.used += size
+    if size:  # else there may be no memory
+        memcpy(row.data + row.used, data, size)
+        row.used += size
     return 0
 
 
@@ -179,6 +181,114 @@ cdef int append_shape(row_t *row, const Py_buffer *view) except -1:
     for i in range(view.ndim):
         append(row, &view.shape[i], <size_t> 1 << k)  # little-endian
     return 0
+
+
+@cython.final
+cdef class RowBuffer:
+    """Encoded rows one after another in one block of memory."""
+
+    cdef row_t rows
+    cdef uint64_t *ends     # owned: where each row ends
+    cdef size_t count, room
+    cdef Py_ssize_t exports
+
+    def __cinit__(self):
+        self.rows.data = NULL
+        self.rows.used = self.rows.room = 0
+
+    def __dealloc__(self):
+        PyMem_Free(self.rows.data)
+        PyMem_Free(self.ends)
+
+    cdef int add(self, const void *data, size_t size) except -1:
+        """Append a row."""
+        cdef size_t room
+        cdef void *ends
+        with cython.critical_section(self):
+            if self.exports:
+                raise BufferError("the rows are in use")
+            if self.count == self.room:
+                room = self.room + self.room // 2 + SMALLEST
+                ends = PyMem_Realloc(self.ends, room * sizeof(uint64_t))
+                if ends == NULL:
+                    raise MemoryError
+                self.ends = <uint64_t *> ends
+                self.room = room
+            append(&self.rows, data, size)
+            self.ends[self.count] = self.rows.used
+            self.count += 1
+        return 0
+
+    def append(self, bytes row not None):
+        """Append a row."""
+        self.add(PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
+
+    def pop(self):
+        """Remove the last row and return it."""
+        with cython.critical_section(self):
+            if self.count == 0 or self.exports:
+                raise BufferError("no row, or the rows are in use")
+            row = self[self.count - 1]
+            self.count -= 1
+            self.rows.used -= len(<bytes> row)
+        return row
+
+    def clear(self):
+        """Remove all rows; the memory stays for others."""
+        with cython.critical_section(self):
+            if self.exports:
+                raise BufferError("the rows are in use")
+            self.count = self.rows.used = 0
+
+    def offsets(self, uint64_t start):
+        """Return where rows begin, and where the last ends, if the first is at `start`.
+
+        Returns
+        -------
+        bytes
+            Little-endian integers of 32 bits.
+
+        Raises
+        ------
+        OverflowError
+            The last ends beyond 4 GiB.
+        """
+        cdef size_t i
+        cdef object out
+        cdef uint8_t *at
+        if start > MAX_FIELD or self.rows.used > MAX_FIELD - start:
+            raise OverflowError("offsets beyond 4 GiB")
+        out = PyBytes_FromStringAndSize(NULL, 4 * (self.count + 1))
+        at = <uint8_t *> PyBytes_AS_STRING(out)
+        store(at, <uint32_t> start)
+        for i in range(self.count):
+            store(at + 4 * (i + 1), <uint32_t> (start + self.ends[i]))
+        return out
+
+    @property
+    def nbytes(self):
+        """Bytes of all rows."""
+        return self.rows.used
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t i):
+        """Return a row."""
+        cdef size_t start
+        if i < 0 or <size_t> i >= self.count:
+            raise IndexError(i)
+        start = self.ends[i - 1] if i > 0 else 0
+        return PyBytes_FromStringAndSize(
+            <char *> self.rows.data + start, self.ends[i] - start
+        )
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.rows.data, self.rows.used, 1, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
 
 
 @cython.final
@@ -288,42 +398,64 @@ cdef class RowEncoder:
             An encoder's, with a note that names the column.
         """
         cdef row_t row
+        row.data = NULL
+        try:
+            self.fill(&row, sample)
+            return PyBytes_FromStringAndSize(<char *> row.data, row.used)
+        finally:
+            PyMem_Free(row.data)
+
+    def append(self, RowBuffer rows not None, sample):
+        """Append a row to others; return its size in bytes.
+
+        Raises
+        ------
+        Exception
+            As `encode`, and nothing is appended.
+        """
+        cdef row_t row
+        row.data = NULL
+        try:
+            self.fill(&row, sample)
+            rows.add(row.data, row.used)
+            return row.used
+        finally:
+            PyMem_Free(row.data)
+
+    cdef int fill(self, row_t *row, object sample) except -1:
+        """Encode a row into memory that the caller frees."""
         cdef Py_ssize_t k
         cdef size_t start, at = 0
         cdef uint64_t size
         cdef uint32_t stored
         cdef bint plain = type(sample) is dict
-        row.data = NULL
         row.used = row.room = 0
-        try:
-            reserve(&row, self.head + self.last_size)
-            row.used = self.head
-            for k in range(self.count):
-                name = self.names[k]
-                value = (<dict> sample)[name] if plain else sample[name]
-                start = row.used
-                if not self.append_known(&row, k, value):
-                    row.used = start
-                    self.append_other(&row, k, value)
-                size = row.used - start
-                if self.columns[k].size < 0:
-                    if size > MAX_FIELD:
-                        raise ValueError(
-                            f"a value of column {name!r} has {size:,} bytes, a field "
-                            "holds less than 4 GiB"
-                        )
-                    stored = <uint32_t> size
-                    store(row.data + at, stored)
-                    at += 4
-                elif size != <uint64_t> self.columns[k].size:
-                    raise KeyError(
-                        "Unexpected data size; was this data typed with the correct "
-                        f"encoding ({self.encodings[k]})? column {name!r}"
+        reserve(row, self.head + self.last_size)
+        row.used = self.head
+        for k in range(self.count):
+            name = self.names[k]
+            value = (<dict> sample)[name] if plain else sample[name]
+            start = row.used
+            if not self.append_known(row, k, value):
+                row.used = start
+                self.append_other(row, k, value)
+            size = row.used - start
+            if self.columns[k].size < 0:
+                if size > MAX_FIELD:
+                    raise ValueError(
+                        f"a value of column {name!r} has {size:,} bytes, a field "
+                        "holds less than 4 GiB"
                     )
-            self.last_size = row.used - self.head
-            return PyBytes_FromStringAndSize(<char *> row.data, row.used)
-        finally:
-            PyMem_Free(row.data)
+                stored = <uint32_t> size
+                store(row.data + at, stored)
+                at += 4
+            elif size != <uint64_t> self.columns[k].size:
+                raise KeyError(
+                    "Unexpected data size; was this data typed with the correct "
+                    f"encoding ({self.encodings[k]})? column {name!r}"
+                )
+        self.last_size = row.used - self.head
+        return 0
 
     cdef bint append_known(self, row_t *row, Py_ssize_t k, object value) except -1:
         """Append a value of a common type; return False for others."""

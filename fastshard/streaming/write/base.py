@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fastshard._util.files import make_directory, replace_file
+from fastshard._util.files import make_directory, replace_file, sync_directory
 from fastshard.errors import ClosedError
 from fastshard.streaming.codecs.compression import COMPRESSIONS, parse_compression
-from fastshard.streaming.codecs.hashes import HASHES, compute_hash, open_hash
+from fastshard.streaming.codecs.hashes import HASHES, open_hash
+from fastshard.streaming.encodings.base import Buffer
 from fastshard.streaming.index import INDEX_NAME, parse_size_limit
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Writer(ABC):
 
     Samples are held until a shard is full. A shard is written under a temporary name,
     synced and renamed; ``index.json`` comes last. An exception inside the ``with``
-    leaves no index, and of an unfinished shard nothing; finished shards stay. The files
+    leaves no index, and of an unfinished shard nothing; finished shards stay. Use a
+    writer in one thread at a time. The files
     are those that mosaicml-streaming writes for the same samples, byte for byte, but
     for the time in gz files, which is 0 here.
 
@@ -129,6 +131,9 @@ class Writer(ABC):
         self._uncounted_bytes = 0  # of a shard's data that the limit leaves out
         self._closed = False
         self._reset_cache()
+
+    def _has_samples(self) -> bool:
+        return bool(self.new_samples)
 
     def _reset_cache(self) -> None:
         """Begin a shard."""
@@ -237,12 +242,14 @@ class Writer(ABC):
         """
         if self._closed:
             return
-        if self.new_samples:
+        if self._has_samples():
             self.flush_shard()
             self._reset_cache()
+        sync_directory(self._folder)
         index = {"version": 2, "shards": self.shards}
         save_index(self._folder, dump_config(index))
         self._closed = True
+        self._reset_cache()
 
     def __enter__(self) -> Self:
         return self
@@ -268,23 +275,32 @@ class Writer(ABC):
             return raw, None
         return raw, f"{raw}.{parse_compression(self.compression).extension}"
 
-    def _describe(self, data: bytes, basename: str) -> dict[str, Any]:
+    def _describe(self, parts: Sequence[Buffer], basename: str) -> dict[str, Any]:
         """Return what the index says of a file."""
-        hashes = {algo: compute_hash(algo, data) for algo in self.hashes}
-        return {"basename": basename, "bytes": len(data), "hashes": hashes}
+        hashes = {}
+        for algo in self.hashes:
+            made = open_hash(algo)
+            for part in parts:
+                made.update(part)
+            hashes[algo] = made.hexdigest()
+        nbytes = sum(map(len, parts))
+        return {"basename": basename, "bytes": nbytes, "hashes": hashes}
 
     def _publish(
-        self, data: bytes, extension: str | None = None
+        self, parts: Sequence[Buffer], extension: str | None = None
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Write a file of the next shard; describe it raw and compressed."""
         raw_name, zip_name = self._name_next_shard(extension)
-        raw_info = self._describe(data, raw_name)
+        raw_info = self._describe(parts, raw_name)
         zip_info = None
         if self.compression is not None and zip_name is not None:
-            data = parse_compression(self.compression).compress(data)
-            zip_info = self._describe(data, zip_name)
-        with replace_file(os.path.join(self._folder, zip_name or raw_name)) as file:
-            file.write(data)
+            raw = b"".join(parts)
+            parts = [parse_compression(self.compression).compress(raw)]
+            zip_info = self._describe(parts, zip_name)
+        path = os.path.join(self._folder, zip_name or raw_name)
+        with replace_file(path, sync_folder=False) as file:  # `finish` syncs it
+            for part in parts:
+                file.write(part)
         return raw_info, zip_info
 
 
@@ -337,10 +353,14 @@ class JointWriter(Writer):
         >>> writer.shards[0]["raw_data"]["basename"]
         'shard.00000.mds'
         """
-        raw_data, zip_data = self._publish(self.encode_joint_shard())
+        self._add_joint_shard([self.encode_joint_shard()], len(self.new_samples))
+
+    def _add_joint_shard(self, parts: Sequence[Buffer], count: int) -> None:
+        """Write a shard of parts, with a number of samples."""
+        raw_data, zip_data = self._publish(parts)
         self.shards.append(
             {
-                "samples": len(self.new_samples),
+                "samples": count,
                 "raw_data": raw_data,
                 "zip_data": zip_data,
                 **self.get_config(),
@@ -423,8 +443,8 @@ class SplitWriter(Writer):
         'shard.00000.csv.meta'
         """
         data, meta = self.encode_split_shard()
-        raw_data, zip_data = self._publish(data)
-        raw_meta, zip_meta = self._publish(meta, "meta")
+        raw_data, zip_data = self._publish([data])
+        raw_meta, zip_meta = self._publish([meta], "meta")
         self.shards.append(
             {
                 "samples": len(self.new_samples),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from fastshard._core.streaming.encode import RowEncoder
+from fastshard._core.streaming.encode import RowBuffer, RowEncoder
 from fastshard.streaming.encodings.registry import (
     get_mds_encodings,
     is_mds_encoding,
@@ -18,7 +18,7 @@ from fastshard.streaming.write.base import (
     MAX_OFFSET,
     JointWriter,
     dump_config,
-    offsets_of,
+    too_large,
 )
 
 __all__ = ["MDSWriter"]
@@ -91,7 +91,7 @@ class MDSWriter(JointWriter):
 
     format = "mds"
     extra_bytes_per_sample = 4  # of the table of offsets
-    max_shard_bytes = MAX_OFFSET
+    max_shard_bytes: ClassVar[int] = MAX_OFFSET
 
     def __init__(
         self,
@@ -122,6 +122,9 @@ class MDSWriter(JointWriter):
             self.column_sizes,
             list(map(mds_encoder, self.column_encodings)),
         )
+        # Rows are held in one block, unless a subclass may look at them.
+        self._rows = RowBuffer() if type(self) is MDSWriter else None
+        self._samples: list[bytes] = []
         super().__init__(
             out=out,
             keep_local=keep_local,
@@ -134,6 +137,111 @@ class MDSWriter(JointWriter):
         self.config_data = dump_config(self.get_config())
         self.extra_bytes_per_shard = 4 + 4 + len(self.config_data)
         self._reset_cache()
+
+    @property
+    def new_samples(self) -> list[bytes]:
+        """Rows of the shard that is not full."""
+        if self._rows is not None:
+            rows, self._rows = self._rows, None
+            self._samples = [rows[i] for i in range(len(rows))]
+        return self._samples
+
+    @new_samples.setter
+    def new_samples(self, samples: list[bytes]) -> None:
+        self._samples, self._rows = samples, None
+
+    def _has_samples(self) -> bool:
+        return len(self._samples if self._rows is None else self._rows) > 0
+
+    def _reset_cache(self) -> None:
+        """Begin a shard."""
+        if self._rows is None:
+            super()._reset_cache()
+            return
+        if self._closed:
+            self._rows = RowBuffer()  # frees the memory, which the next shard reuses
+        self._rows.clear()
+        self.new_shard_size = self.extra_bytes_per_shard
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Add a row; write a shard if it is full without it.
+
+        Parameters
+        ----------
+        sample : mapping of str to object
+            The values by column. Keys that are no columns are ignored.
+
+        Raises
+        ------
+        KeyError
+            A column is missing, or its value has not the fixed size.
+        AttributeError
+            A value has another type than its column.
+        ValueError
+            A value cannot be stored, or the shard would exceed 4 GiB.
+        ClosedError
+            The writer is finished.
+        OSError
+            The shard cannot be written.
+
+        Examples
+        --------
+        >>> from fastshard.streaming import MDSWriter
+        >>> with MDSWriter(columns={"a": "int", "b": "str"}, out="rows") as writer:
+        ...     writer.write({"a": 1, "b": "x", "c": "no column"})
+        >>> writer.shards[0]["samples"]
+        1
+        """
+        rows = self._rows
+        if rows is None or self._closed:
+            super().write(sample)
+            return
+        size = self._encoder.append(rows, sample) + self.extra_bytes_per_sample
+        nbytes = self.new_shard_size + size
+        if nbytes > (self.size_limit or self.max_shard_bytes):
+            row = rows.pop()
+            if self.size_limit:
+                self.flush_shard()
+                self._reset_cache()
+            nbytes = self.new_shard_size + size
+            if nbytes > self.max_shard_bytes:
+                raise too_large(nbytes)
+            rows.append(row)
+        self.new_shard_size = nbytes
+
+    def flush_shard(self) -> None:
+        """Write the rows that are held as a shard.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+
+        Examples
+        --------
+        >>> from fastshard.streaming import MDSWriter
+        >>> writer = MDSWriter(columns={"a": "str"}, out="rows")
+        >>> writer.write({"a": "x"})
+        >>> writer.flush_shard()
+        >>> writer.shards[0]["raw_data"]["basename"]
+        'shard.00000.mds'
+        """
+        rows = self._rows
+        if rows is None:
+            super().flush_shard()
+            return
+        with memoryview(rows) as view:
+            self._add_joint_shard([self._encode_head(rows), view], len(rows))
+
+    def _encode_head(self, rows: RowBuffer) -> bytes:
+        """Return what a shard has before its rows."""
+        count = len(rows)
+        start = 4 + 4 * (count + 1) + len(self.config_data)
+        try:
+            offsets = rows.offsets(start)
+        except OverflowError:
+            raise too_large(start + rows.nbytes) from None
+        return struct.pack("<I", count) + offsets + self.config_data
 
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
         """Return the bytes of a row.
@@ -207,8 +315,9 @@ class MDSWriter(JointWriter):
         >>> writer.encode_joint_shard()[-5:]
         b'\\x01\\x00\\x00\\x00x'
         """
-        count = len(self.new_samples)
-        start = 4 + 4 * (count + 1) + len(self.config_data)
-        offsets = offsets_of(self.new_samples, start)
-        head = (struct.pack("<I", count), offsets.tobytes(), self.config_data)
-        return b"".join([*head, *self.new_samples])
+        rows = self._rows
+        if rows is None:
+            rows = RowBuffer()
+            for row in self._samples:
+                rows.append(row)
+        return b"".join([self._encode_head(rows), rows])

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from fastshard._core.streaming.encode import RowEncoder
+from fastshard._core.streaming.encode import RowBuffer, RowEncoder
 from fastshard.streaming.encodings import mds_encode, mds_encoder, mds_size
 from fastshard.streaming.encodings.registry import SCALARS
 
@@ -153,3 +153,71 @@ def test_encoders_are_called_in_order_and_may_encode_rows():
 def test_columns_of_different_numbers_are_refused():
     with pytest.raises(ValueError, match="differ in length"):
         RowEncoder(["x"], [], [None], [])
+
+
+# Rows in one block
+
+
+def test_rows_of_a_buffer():
+    rows = RowBuffer()
+    given = [b"", b"a", b"x" * 1000, b"", b"end"] * 100
+    for row in given:
+        rows.append(row)
+    assert len(rows) == 500
+    assert [rows[i] for i in range(500)] == given
+    assert rows.nbytes == sum(map(len, given))
+    assert bytes(rows) == b"".join(given)
+    ends = np.cumsum([0, *map(len, given)]) + 7
+    assert rows.offsets(7) == ends.astype("<u4").tobytes()
+    with pytest.raises(IndexError):
+        rows[500]
+    with pytest.raises(IndexError):
+        RowBuffer()[0]
+
+
+def test_the_last_row_is_taken_back():
+    rows = RowBuffer()
+    encoder = RowEncoder(["x"], ["str"], [None], [mds_encoder("str")])
+    assert encoder.append(rows, {"x": "ab"}) == 6
+    assert encoder.append(rows, {"x": ""}) == 4
+    assert rows.pop() == bytes(4)
+    assert rows.pop() == b"\2\0\0\0ab"
+    assert (len(rows), rows.nbytes, bytes(rows)) == (0, 0, b"")
+    with pytest.raises(BufferError):
+        rows.pop()
+
+
+def test_a_row_that_fails_is_not_appended():
+    rows = RowBuffer()
+    encoder = RowEncoder(["x", "y"], ["str", "int"], [None, 8], [str.encode, int])
+    with pytest.raises(TypeError):
+        encoder.append(rows, {"x": "ab", "y": "7"})
+    with pytest.raises(KeyError):
+        encoder.append(rows, {"x": "ab"})
+    assert len(rows) == 0
+
+
+def test_a_buffer_in_use_does_not_move():
+    rows = RowBuffer()
+    rows.append(b"a")
+    with memoryview(rows) as view:
+        assert view.readonly
+        for call in (lambda: rows.append(b"b"), rows.pop, rows.clear):
+            with pytest.raises(BufferError):
+                call()
+        assert bytes(view) == b"a"
+    rows.clear()
+    rows.append(b"b")
+    assert bytes(rows) == b"b"
+
+
+def test_offsets_beyond_4_gib():
+    rows = RowBuffer()
+    rows.append(b"1234")
+    assert np.frombuffer(rows.offsets(2**32 - 5), "<u4").tolist() == [
+        2**32 - 5,
+        2**32 - 1,
+    ]
+    for start in (2**32 - 4, 2**32, 2**64 - 1):
+        with pytest.raises(OverflowError):
+            rows.offsets(start)

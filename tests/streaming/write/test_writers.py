@@ -381,6 +381,33 @@ def test_a_shard_that_cannot_be_written(make, tmp_path, monkeypatch):
     assert ids_of(tmp_path / "out") == ["000000"]  # it was written at the second time
 
 
+def test_rows_that_are_held_can_be_seen_and_replaced(tmp_path):
+    with make_mds(out=tmp_path / "a", size_limit=500) as writer:
+        for i in range(3):
+            writer.write(sample(i))
+        rows = writer.new_samples
+        assert rows == [writer.encode_sample(sample(i)) for i in range(3)]
+        assert writer.encode_joint_shard().endswith(b"".join(rows))
+        rows.reverse()
+        for i in range(3, 100):
+            writer.write(sample(i))
+        writer.new_samples = writer.new_samples[:1]
+    ids = ids_of(tmp_path / "a")
+    assert ids[:5] == ["000002", "000001", "000000", "000003", "000004"]
+    assert len(ids) < 100
+
+
+def test_memory_of_rows_is_reused_and_freed(tmp_path):
+    with make_mds(out=tmp_path / "a", size_limit=500) as writer:
+        rows = writer._rows
+        for i in range(100):
+            writer.write(sample(i))
+        assert writer._rows is rows
+        assert len(writer.shards) > 2
+    assert writer._rows.nbytes == 0
+    assert writer._rows is not rows
+
+
 # Configurations and subclasses
 
 
