@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastshard.streaming.encodings.rows import is_json_encoded, is_json_encoding
@@ -93,7 +94,9 @@ class JSONWriter(SplitWriter):
         )
         self.columns = columns
         self.newline = newline
-        self._dump = json.JSONEncoder(sort_keys=True).encode
+        self._columns = [
+            (name, json.dumps(name) + ": ", columns[name]) for name in sorted(columns)
+        ]
 
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
         """Return the line of a sample.
@@ -121,15 +124,16 @@ class JSONWriter(SplitWriter):
         >>> writer.encode_sample({"a": 0.5, "b": "no column"})
         b'{"a": 0.5}\\n'
         """
-        values = {}
-        for name, encoding in self.columns.items():
-            value = values[name] = sample[name]
+        parts = []
+        for name, head, encoding in self._columns:
+            value = sample[name]
             try:
                 is_json_encoded(encoding, value)
             except AttributeError as error:
                 error.add_note(f"encoding column {name!r}")
                 raise
-        return (self._dump(values) + self.newline).encode()
+            parts.append(head + TEXTS[encoding](value))
+        return ("{" + ", ".join(parts) + "}" + self.newline).encode()
 
     def get_config(self) -> dict[str, Any]:
         """Return what the index says of each shard, and the shard of itself.
@@ -171,6 +175,26 @@ class JSONWriter(SplitWriter):
         """
         meta = encode_meta(self.new_samples, 0, self.get_config())
         return b"".join(self.new_samples), meta
+
+
+def _int_text(value: int) -> str:
+    if value is True or value is False:
+        return "true" if value else "false"
+    return int.__repr__(value)
+
+
+def _float_text(value: float) -> str:
+    if math.isfinite(value):
+        return float.__repr__(value)
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
+# The text of a value in JSON, as `json.dumps` writes it.
+TEXTS: dict[str, Callable[[Any], str]] = {
+    "str": json.encoder.encode_basestring_ascii,
+    "int": _int_text,
+    "float": _float_text,
+}
 
 
 def encode_meta(

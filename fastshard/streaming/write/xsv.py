@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fastshard.streaming.encodings.rows import is_xsv_encoding, xsv_encode
+from fastshard.streaming.encodings.rows import ROW_TYPES, is_xsv_encoding, xsv_encode
 from fastshard.streaming.write.base import MAX_OFFSET, SplitWriter
 from fastshard.streaming.write.jsonl import encode_meta
 
@@ -99,6 +99,9 @@ class XSVWriter(SplitWriter):
         )
         self.separator = separator
         self.newline = newline
+        self._columns = [
+            (name, columns[name], ROW_TYPES[columns[name]]) for name in sorted(columns)
+        ]
         self._uncounted_bytes = len(self._header())
 
     def _header(self) -> bytes:
@@ -132,20 +135,29 @@ class XSVWriter(SplitWriter):
         >>> writer.encode_sample({"a": 0.5, "b": "x"})
         b'0.5,x\\n'
         """
-        values = []
-        for name, encoding in zip(
-            self.column_names, self.column_encodings, strict=True
-        ):
+        texts = []
+        for name, encoding, kind in self._columns:
             value = sample[name]
+            if kind is str and type(value) is str:
+                texts.append(value)
+                continue
             try:
-                text = xsv_encode(encoding, value)
+                texts.append(xsv_encode(encoding, value))
             except AttributeError as error:
                 error.add_note(f"encoding column {name!r}")
                 raise
-            if self.newline in text or self.separator in text:
-                _check_text(text, self.separator, self.newline, name)
-            values.append(text)
-        return (self.separator.join(values) + self.newline).encode()
+        line = self.separator.join(texts)
+        if (
+            self.newline in line
+            or len(self.separator) > 1  # may begin in a value and end behind it
+            or line.count(self.separator) != len(texts) - 1
+        ):
+            self._check_texts(texts)
+        return (line + self.newline).encode()
+
+    def _check_texts(self, texts: Sequence[str]) -> None:
+        for name, text in zip(self.column_names, texts, strict=True):
+            _check_text(text, self.separator, self.newline, name)
 
     def get_config(self) -> dict[str, Any]:
         """Return what the index says of each shard, and the shard of itself.

@@ -1,6 +1,7 @@
 """Writers: arguments, limits, atomic files, subclasses."""
 
 import json
+import math
 import os
 
 import pytest
@@ -484,3 +485,61 @@ def test_a_subclass_that_encodes_samples_itself(tmp_path):
     with UpperWriter(columns=COLUMNS, out=tmp_path) as writer:
         writer.write({"id": "abc", "sample": 1})
     assert ids_of(tmp_path) == ["ABC"]
+
+
+class Count(int):
+    def __repr__(self):
+        return "no number"
+
+    __str__ = __repr__
+
+
+class Share(float):
+    def __repr__(self):
+        return "no number"
+
+    __str__ = __repr__
+
+
+def test_lines_of_json_are_those_of_the_standard_library(tmp_path):
+    columns = {"f": "float", "i": "int", 't"\u00fc': "str"}
+    texts = ["", "a", '"\\\n\x7f\u2028', "\u00fc\U0001f600\ud800"]
+    numbers = [0, -1, True, False, 10**40, Count(7)]
+    floats = [0.0, -0.0, 1e16, 1e-320, math.nan, math.inf, -math.inf, Share(0.5)]
+    writer = JSONWriter(columns=columns, out=tmp_path)
+    for text in texts:
+        for number in numbers:
+            for share in floats:
+                row = {"f": share, "i": number, 't"\u00fc': text}
+                wanted = json.dumps(row, sort_keys=True) + "\n"
+                assert writer.encode_sample(row) == wanted.encode()
+
+
+@pytest.mark.parametrize(
+    ("separator", "newline", "values", "good"),
+    [
+        (",", "\n", ["a", "b"], True),
+        (",", "\n", ["a,", "b"], False),
+        (",", "\n", ["a", "b\n"], False),
+        ("aa", "\n", ["xa", "ay"], True),  # more than one "aa" in the line
+        ("aba", "\n", ["xab", "aba"], False),
+        ("|", "||", ["a", "b"], True),
+        ("|", "ab", ["a", "b"], True),
+        ("|", "a|b", ["a", "b"], True),  # a newline in the line, but in no value
+        ("\u2028", "\r\n", ["\r", "\n"], True),
+    ],
+)
+def test_values_are_checked_one_by_one(tmp_path, separator, newline, values, good):
+    writer = XSVWriter(
+        columns={"x": "str", "y": "str"},
+        separator=separator,
+        newline=newline,
+        out=tmp_path,
+    )
+    row = dict(zip("xy", values, strict=True))
+    if good:
+        line = (separator.join(values) + newline).encode()
+        assert writer.encode_sample(row) == line
+    else:
+        with pytest.raises(AssertionError):
+            writer.encode_sample(row)
