@@ -50,8 +50,9 @@ def _verify_shard(
         try:
             shard = files.open_shard(number, shards.facts(k))
         except FormatError as error:
-            if not known:  # else it is one of the files' faults
-                yield Fault(error.path, error.offset, error.member, error.reason)
+            fault = Fault(error.path, error.offset, error.member, error.reason)
+            if fault not in known:
+                yield fault
             return
         except ShardNotFoundError as error:
             if not known:

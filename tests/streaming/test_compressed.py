@@ -10,9 +10,11 @@ import time
 import pytest
 
 import fastshard
+from fastshard.cli import main
 from fastshard.errors import FormatError
 from fastshard.streaming import MDSWriter
 from fastshard.streaming.codecs import raw_files
+from support.servers.http import Server
 
 pytest.importorskip("cramjam", reason="no cramjam for this Python")
 
@@ -252,6 +254,7 @@ def test_verify_tells_what_is_damaged(folder):
         "shard.00003.mds",
         "shard.00004.mds",
     ]
+    assert found["shard.00001.mds.gz"].pop().startswith("gz: ")
     reasons = [reason for (reason,) in found.values()]
     assert reasons[0].startswith("sha1 is ")
     assert reasons[1].startswith("sha1 is ")
@@ -261,3 +264,46 @@ def test_verify_tells_what_is_damaged(folder):
     names = {os.path.basename(fault.path) for fault in fastshard.open(folder).verify()}
     # Without hashes: what cannot be read.
     assert names == {"shard.00001.mds.gz", "shard.00002.mds.gz", "shard.00004.mds"}
+
+
+def test_verify_tells_of_hashes_and_of_rows(copy_streaming):
+    """Damage that changes a hash is also named by the row where it is met."""
+    folder = copy_streaming("corrupt/bad_offset").root
+    reasons = [fault.reason for fault in fastshard.open(folder).verify(hashes=True)]
+    assert [reason.partition(" is ")[0] for reason in reasons[:2]] == ["sha1", "xxh64"]
+    assert len(reasons) == 3
+    assert [f.reason for f in fastshard.open(folder).verify()] == reasons[2:]
+
+
+@pytest.mark.parametrize("name", ["mds/zstd", "json/br", "csv/gz", "edge/all_hashes"])
+def test_the_command_compares_hashes(copy_streaming, name, capsys):
+    pytest.importorskip("xxhash", reason="no xxhash for this Python")
+    folder = copy_streaming(name).root
+    assert main(["verify", "--hash", str(folder)]) == 0
+    path = next(p for p in sorted(folder.iterdir()) if p.name != "index.json")
+    flip(path, -1)
+    capsys.readouterr()
+    assert main(["verify", "--hash", "--json", str(folder)]) == 1
+    faults = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {os.path.basename(fault["path"]) for fault in faults} == {path.name}
+    index = json.loads((folder / "index.json").read_bytes())
+    algos = index["shards"][0]["hashes"]
+    told = [fault["reason"].partition(" is ")[0] for fault in faults]
+    assert [algo for algo in told if algo in algos] == algos
+
+
+def serve(folder):
+    return Server({f"/data/{p.name}": p.read_bytes() for p in folder.iterdir()})
+
+
+def test_remote_files_are_compared_with_hashes(copy_streaming):
+    folder = copy_streaming("mds/zstd").root
+    with serve(folder) as server:
+        assert fastshard.open(f"{server.url}/data/").verify(hashes=True) == []
+    path = folder / "shard.00000.mds.zstd"
+    flip(path, 5)
+    with serve(folder) as server:
+        faults = fastshard.open(f"{server.url}/data/").verify(hashes=True)
+        told = [fault.reason.partition(" is ")[0] for fault in faults]
+        assert {"sha1", "xxh64"} <= set(told)
+        assert all(fault.path.endswith(path.name) for fault in faults)
