@@ -18,6 +18,7 @@ from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import ClosedError, StaleIndexError
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import kind_of_decoder
+from fastshard.formats.layout import VALUE
 from fastshard.formats.tar import Mode
 from fastshard.remote.options import Settings
 from fastshard.remote.urls import join_url
@@ -289,6 +290,9 @@ class StreamSet(ShardSet):
     ) -> dict[str, NDArray[Any]]:
         from fastshard._core.streaming.columns import read_columns
 
+        facts = self.first_config() if self.remote is not None else None
+        if facts is not None and any(facts.layout(each) == VALUE for each in fields):
+            return {}  # rows are requested once, for all fields
         return read_columns(locator, positions, fields, allocate)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:

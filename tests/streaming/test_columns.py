@@ -7,6 +7,7 @@ import fastshard
 from fastshard import FieldNotFoundError, FormatError, RaggedError
 from fastshard.streaming import MDSWriter
 from support.memory import evict
+from support.servers.http import Server
 
 COUNT = 600
 TYPES = {
@@ -160,3 +161,20 @@ def test_a_damaged_array_is_an_error_at_its_column(tmp_path):
             with pytest.raises(FormatError, match="sample 11, column 'd'") as caught:
                 ds.columns(positions, "d")
             assert caught.value.path == str(path)
+
+
+def test_rows_of_a_server_are_read_in_few_requests(mixed):
+    files = {f"/d/{path.name}": path.read_bytes() for path in mixed.iterdir()}
+    positions = list(range(0, COUNT, 3))
+    with Server(files) as server, fastshard.open(f"{server.url}/d") as ds:
+        shards = len(ds._set)
+        found = ds.columns(positions, ["a", "b", "d"])
+        few = len(server.requests)
+        assert few <= 2 * shards + 2  # the mark, the index, heads, rows
+        batches = list(ds.select_fields("a", "d")[positions].batches(100))
+        for name in "ad":
+            column = expected(name, positions)
+            np.testing.assert_array_equal(found[name], column, strict=True)
+            stacked = np.concatenate([batch[name] for batch in batches])
+            np.testing.assert_array_equal(stacked, column, strict=True)
+        assert len(server.requests) <= few + shards

@@ -1,6 +1,5 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport Source
 from fastshard._core.streaming.plan cimport MdsRows, RowPlan
@@ -37,7 +36,7 @@ cdef class RowBatch:
     cdef bint direct               # its bytes are read where they are mapped
     cdef bint resident             # all its pages are resident
     cdef bint buffered             # rows of some shards are copied to a buffer first
-    cdef Pieces cold               # rows to page in
+    cdef bint cold                 # rows of some shards may have to be paged in
     cdef object buffer             # rows that are copied
     cdef int reserve(self, Py_ssize_t count) except -1
     cdef bint select_shard(self, RowShard shard) except -1

@@ -210,10 +210,7 @@ cdef class RowBatch:
         row.at = NULL
         if self.direct:
             row.at = self.source.base + row.offset
-            if not self.resident and not self.source.has_resident(
-                row.offset, row.size
-            ):
-                self.cold = Pieces() if self.cold is None else self.cold
+            self.cold = self.cold or not self.resident
         self.count += 1
         return True
 
@@ -224,7 +221,7 @@ cdef class RowBatch:
         cdef RowShard shard
         cdef Pieces pieces
         cdef Py_ssize_t r
-        if self.cold is None and not self.buffered:
+        if not self.cold and not self.buffered:
             return self.count
         while end < self.count and (end == start or nbytes < MAX_LOADED):
             nbytes += self.rows[end].size
