@@ -2,6 +2,7 @@
 
 import io
 import math
+import random
 import struct
 from decimal import Decimal
 
@@ -27,6 +28,7 @@ from fastshard.streaming.encodings.rows import (
     xsv_decode,
     xsv_encode,
 )
+from support.marks import thin
 from support.streaming.expected import described
 from support.streaming.plain import mds_fields
 
@@ -380,3 +382,69 @@ def test_values_of_rows():
             xsv_encode(encoding, b"")
     assert not is_json_encoding("bytes")
     assert not is_xsv_encoding("int64")
+
+
+SEEDS = [
+    ("bytes", b"abc"),
+    ("str", "h\u00fc" * 9),
+    ("int", -5),
+    ("uint16", 7),
+    ("float64", 1.5),
+    ("str_int", 10**30),
+    ("str_float", 1.5e300),
+    ("str_decimal", Decimal("1.5E-30")),
+    ("json", {"a": [1, {"\u00fc": None}], "b": 1.5}),
+    ("ndarray", np.arange(24, dtype="u2").reshape(2, 3, 4)),
+    ("ndarray", np.zeros(300)),
+    ("ndarray:int32", np.zeros((2, 2), "i4")),
+    ("ndarray:int8:3,2", np.zeros((3, 2), "i1")),
+    ("pil", image()),
+    ("pil", image("1")),
+    ("jpeg", image()),
+    ("png", image()),
+    ("jpeg_array", [JPEG, JPEG]),
+    ("list[pil]", [image(), image("L")]),
+    ("list[jpeg]", [image()] * 2),
+    ("list[png]", [image()] * 2),
+]
+WORDS = (b"\xff" * 4, bytes(4), b"\0\0\0\x80", b"\xff\xff\xff\x7f")
+
+
+def damage(rng, data):
+    """Flip a bit, cut, lengthen, or overwrite a byte or an integer."""
+    data, kind, at = bytearray(data), rng.randrange(5), rng.randrange(len(data))
+    if kind == 0:
+        data[at] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        del data[at:]
+    elif kind == 2:
+        data += bytes(rng.randrange(1, 9))
+    elif kind == 3:
+        data[at % 24 % len(data)] = rng.choice((0, 1, 127, 128, 255))
+    else:
+        data[at : at + 4] = rng.choice(WORDS)
+    return bytes(data)
+
+
+@pytest.mark.filterwarnings("ignore:Image size")  # what a header says of one
+@pytest.mark.parametrize("seed", range(6))
+def test_damaged_fields_are_refused_or_read(seed):
+    rng = random.Random(seed)
+    for encoding, value in SEEDS:
+        stored = mds_encode(encoding, value)
+        decode = mds_decoder(encoding)
+        for _ in range(len(thin(range(400), 8))):
+            data = damage(rng, stored)
+            try:
+                decode(memoryview(data))
+            except FormatError as error:
+                assert 0 <= error.offset <= len(data)
+
+
+@pytest.mark.parametrize("encoding", ["ndarray", "pil", "jpeg_array", "list[pil]"])
+def test_every_truncation_is_refused(encoding):
+    values = dict(SEEDS)
+    stored = mds_encode(encoding, values[encoding])
+    for size in range(0, len(stored), 1 if len(stored) < 999 else 7):
+        with pytest.raises(FormatError):
+            mds_decode(encoding, stored[:size])
