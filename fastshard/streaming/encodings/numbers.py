@@ -47,7 +47,7 @@ class ScalarEncoding(Encoding):
     def __init__(self, dtype: str) -> None:
         self._type = getattr(np, dtype)
         self._stored = np.dtype(dtype).newbyteorder("<")
-        self.size: int = self._stored.itemsize
+        self.size = self._stored.itemsize
 
     def encode(self, obj: Any) -> bytes:
         # A sequence makes an array, of which the writer compares the size.
@@ -55,7 +55,7 @@ class ScalarEncoding(Encoding):
         return value.astype(self._stored).tobytes()  # type: ignore[no-any-return]
 
     def decode(self, data: Buffer) -> Any:
-        check_size(data, self.size)
+        check_size(data, self._stored.itemsize)
         return self._type(np.frombuffer(data, self._stored)[0])
 
 
