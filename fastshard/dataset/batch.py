@@ -354,8 +354,15 @@ class Collation:
         stacks = first._stack_fields(
             samples, arrays, lambda field, *given: self._output(prefix + field, *given)
         )
+        rest = tuple(field for field in fields if layouts[field] == VALUE)
+        lists = first._decode_columns(samples, rest)
         for field in fields:
             layout = layouts[field]
+            if field in lists:
+                batch[field] = self.collate_values(
+                    lists[field], prefix + field, lengths
+                )
+                continue
             if field in stacks:
                 batch[field] = self._wrap(stacks[field], prefix + field, lengths)
                 continue
@@ -447,13 +454,14 @@ class Collation:
         """
         import numpy as np
 
-        if any(map(is_image, values)):
+        kinds = set(map(type, values))
+        if any(map(_is_image_type, kinds)):
             values = [
                 image_array(value) if is_image(value) else value for value in values
             ]
+            kinds = set(map(type, values))
         first = values[0]
-        kinds = set(map(type, values))
-        if all(isinstance(value, np.ndarray | np.generic) for value in values):
+        if all(issubclass(kind, np.ndarray | np.generic) for kind in kinds):
             arrays = [np.asarray(value) for value in values]
             return self._stack_or_pad(arrays, field, lengths)
         if kinds <= {int, float} or kinds == {bool}:
@@ -623,8 +631,12 @@ def _ragged_column(
 
 def is_image(value: object) -> bool:
     """Return whether a value is a Pillow image, without importing Pillow."""
+    return _is_image_type(type(value))
+
+
+def _is_image_type(kind: type) -> bool:
     pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(value, pillow.Image)
+    return pillow is not None and issubclass(kind, pillow.Image)
 
 
 def image_array(image: Any) -> NDArray[Any]:

@@ -304,6 +304,13 @@ class Sample(SampleBase):
         """
         return {}
 
+    @staticmethod
+    def _decode_columns(
+        samples: list[Any], fields: tuple[str, ...]
+    ) -> dict[str, list[Any]]:
+        """Return values of fields that the format decodes by rows, by name."""
+        return {}
+
     def _decode_field(self, field: str) -> Any:
         decoder = self.decoder_of(field)
         return self[field] if decoder is None else self._decode_with(decoder, field)

@@ -359,6 +359,15 @@ class StreamSample(EncodedFields, Sample):
 
         return stack_columns(samples, fields, allocate)
 
+    @staticmethod
+    def _decode_columns(
+        samples: list[Any], fields: tuple[str, ...]
+    ) -> dict[str, list[Any]]:
+        if not fields or any(sample.decoders for sample in samples):
+            return {}
+        rows = [decode_fields(sample, fields) for sample in samples]
+        return {field: [row[field] for row in rows] for field in fields}
+
     def _decode_encoded(self, field: str) -> Any:
         return decode_member(self, field)
 

@@ -178,3 +178,15 @@ def test_rows_of_a_server_are_read_in_few_requests(mixed):
             stacked = np.concatenate([batch[name] for batch in batches])
             np.testing.assert_array_equal(stacked, column, strict=True)
         assert len(server.requests) <= few + shards
+
+
+def test_batches_have_the_values_of_single_samples(mixed):
+    with fastshard.open(mixed) as ds:
+        few = ds.select_fields("b", "e", "a")
+        (batch,) = few[5:30].batches(25)
+        assert list(batch) == ["__key__", "b", "e", "a"]
+        for name in "be":
+            assert batch[name] == [TYPES[name][1](i) for i in range(5, 30)]
+        own = fastshard.open(mixed, decoders={"b": lambda view: len(view)})
+        (batch,) = own[5:30].batches(25)
+        assert batch["b"].tolist() == [len(TYPES["b"][1](i)) for i in range(5, 30)]
