@@ -84,6 +84,11 @@ def image_row(i: int) -> Row:
     return {"data": b"%08d" % i + IMAGE[at : at + 102_400 - 8]}
 
 
+def document_row(i: int) -> Row:
+    at = i * 31 % 4096
+    return {"text": f"{i:08d}" + LETTERS[at : at + BLOB - 8]}
+
+
 def record_row(i: int) -> Row:
     """Return a row that MDS, JSON and CSV hold alike."""
     text = text_of(i)[:100]
@@ -145,6 +150,14 @@ IMAGES = Kind(
     scaled(20_000),
     scaled(5000),
     image_row,
+)
+DOCUMENTS = Kind(
+    "document",
+    "a text of 24 KB",
+    {"text": "str"},
+    scaled(8000),
+    scaled(2000),
+    document_row,
 )
 RECORDS = Kind(
     "record",
