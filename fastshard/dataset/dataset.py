@@ -490,11 +490,23 @@ class Dataset(BaseDataset[T_co]):
         return self._set.iterate(
             stream,
             window,
-            self._map_item if self._stages else None,
+            self._item_maker(),
             StateMaker(self, failed),
             on_error=on_error,
             skipped=self._plan.skipped,
         )
+
+    def _item_maker(self) -> Callable[[Any], Any] | None:
+        """Return the function that makes an item of a sample; None: it is the item."""
+        match self._stages:
+            case ():
+                return None
+            case (DecodeStage(fields=()) as stage,):
+                return self._set.sample_decoder() or stage
+            case (stage,):
+                return stage
+            case _:
+                return self._map_item
 
     def _is_counted(self) -> bool:
         return self._plan != Plan() or self._set.is_counted()

@@ -394,6 +394,10 @@ class ShardSet(ABC):
             self.starts(), self.open_samples, self.used, self.open_shard
         )
 
+    def sample_decoder(self) -> Callable[[Any], dict[str, Any]] | None:
+        """Return a faster function for ``sample.decode()``, or None."""
+        return None
+
     def member_starts(self) -> list[int]:
         """Return the position of each shard's first member, then the total."""
         if self._member_starts is None:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
 from fastshard._core.io.source import MappedSource
-from fastshard._core.streaming.shard import RowSamples, RowShard
+from fastshard._core.streaming.shard import RowSamples, RowShard, decode_sample
 from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
@@ -144,6 +144,9 @@ class StreamSet(ShardSet):
         self._facts: dict[int, RowFacts] = {}
         self._compressed = CompressedShards(self)
         self._is_cancelled = False
+
+    def sample_decoder(self) -> Callable[[Any], dict[str, Any]]:
+        return decode_sample
 
     def path(self, k: int) -> str:
         """Return the path or URL of shard `k`'s raw file of rows."""

@@ -72,7 +72,7 @@ cdef class RowTable:
     ) except -1
     cdef object decode_row(
         self, Py_ssize_t i, const uint8_t *row, uint64_t size, object owner,
-        bytes mask, bint copy,
+        bytes mask, bint copy, dict values,
     )
     cdef object decode_field(
         self, Py_ssize_t i, Py_ssize_t k, const uint8_t *at, uint64_t size,

@@ -555,9 +555,12 @@ cdef class RowTable:
 
     cdef object decode_row(
         self, Py_ssize_t i, const uint8_t *row, uint64_t size, object owner,
-        bytes mask, bint copy,
+        bytes mask, bint copy, dict values,
     ):
-        """Return the values of a row by name. Row -1 is one of unknown position."""
+        """Return the values of a row by name. Row -1 is one of unknown position.
+
+        They are added to `values` if that is not None.
+        """
         raise NotImplementedError
 
     cdef object decode_field(
@@ -643,7 +646,7 @@ cdef class RowTable:
             data = PyMemoryView_FromObject(data)  # the owner of arrays
         at = bytes_of(data, &buffer)
         try:
-            return self.decode_row(i, at, buffer.len, data, mask, copy)
+            return self.decode_row(i, at, buffer.len, data, mask, copy, None)
         finally:
             PyBuffer_Release(&buffer)
 
@@ -727,7 +730,7 @@ cdef class MdsRows(RowTable):
 
     cdef object decode_row(
         self, Py_ssize_t i, const uint8_t *row, uint64_t size, object owner,
-        bytes mask, bint copy,
+        bytes mask, bint copy, dict values,
     ):
         cdef RowPlan plan = self.plan
         cdef column_t *column = plan.columns
@@ -736,12 +739,12 @@ cdef class MdsRows(RowTable):
         cdef Py_ssize_t k = 0
         cdef uint64_t place, length
         cdef object names = plan.names
-        cdef dict values
         self.check_row(i, row, size)
         place = 4 * <uint64_t> plan.variables
         if mask is not None:
             chosen = PyBytes_AS_STRING(mask)
-        values = new_dict(width)
+        if values is None:
+            values = new_dict(width)
         try:
             while k < width:
                 length = column.size

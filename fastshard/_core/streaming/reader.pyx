@@ -254,7 +254,9 @@ cdef class ReaderBase:
         cdef const uint8_t *row = opened.row(i, &offset, &size)
         if mask is None and not whole:
             mask = opened.mask
-        return opened.rows.decode_row(i, row, size, opened.file, mask, opened.copy)
+        return opened.rows.decode_row(
+            i, row, size, opened.file, mask, opened.copy, None
+        )
 
     def _sample(self, i, fields):
         """Return the sample at a position that is checked; None: the default fields."""

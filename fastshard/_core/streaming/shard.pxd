@@ -23,7 +23,7 @@ cdef class RowShard(Shard):
     cdef int find_row(self, Source source, Py_ssize_t i, field_t *field) except -1
     cdef object read_row(self, Source source, const field_t *field)
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field)
-    cdef object decode(self, Py_ssize_t row, bytes mask, bint copy)
+    cdef object decode(self, Py_ssize_t row, bytes mask, bint copy, dict values)
 
 
 cdef class RowSamples(SamplesBase):

@@ -233,8 +233,8 @@ cdef class RowShard(Shard):
             return error           # of the table of rows, which names its column
         return Shard.annotate(self, error, i)
 
-    cdef object decode(self, Py_ssize_t row, bytes mask, bint copy):
-        """Return values of a row by column."""
+    cdef object decode(self, Py_ssize_t row, bytes mask, bint copy, dict values):
+        """Return values of a row by column, added to `values` unless that is None."""
         cdef Source source = self.open_source()
         cdef MappedSource mapped
         cdef field_t field
@@ -250,14 +250,14 @@ cdef class RowShard(Shard):
                 mapped.ensure_resident(field.offset, field.size)
                 return self.rows.decode_row(
                     row, mapped.base + field.offset, field.size, mapped.file, mask,
-                    copy,
+                    copy, values,
                 )
             data = source.pin(field.offset, field.size, &at)
         except FormatError as error:
             raise self.annotate(error, i) from None
         except OSError as error:
             raise self.annotate(error, i) from None
-        return self.rows.decode_row(row, at, field.size, data, mask, copy)
+        return self.rows.decode_row(row, at, field.size, data, mask, copy, values)
 
 
 @cython.final
@@ -414,14 +414,22 @@ def decode_fields(SampleBase sample not None, tuple fields not None):
             sample.member_of(field)
     elif asked is not None:
         asked = tuple([field for field in asked if field in samples.places])
-    found = samples.held.decode(sample.position, samples.mask_of(asked), True)
     values = {"__key__": samples.key(sample.position)}
     if asked is None or len(asked) < 2:
-        values.update(found)
-    else:
-        for field in asked:
-            values[field] = found[field]
+        return samples.held.decode(
+            sample.position, samples.mask_of(asked), True, values
+        )
+    found = samples.held.decode(sample.position, samples.mask_of(asked), True, None)
+    for field in asked:
+        values[field] = found[field]
     return values
+
+
+def decode_sample(SampleBase sample not None):
+    """Return ``sample.decode()`` of a sample of `RowSamples`."""
+    if sample.decoders:
+        return sample.decode()
+    return decode_fields(sample, ())
 
 
 def decode_member(SampleBase sample not None, field, bint copy=True):
@@ -429,5 +437,5 @@ def decode_member(SampleBase sample not None, field, bint copy=True):
     cdef RowSamples samples = <RowSamples?> sample.samples
     sample.member_of(field)
     return samples.held.decode(
-        sample.position, samples.mask_of((field,)), copy
+        sample.position, samples.mask_of((field,)), copy, None
     )[field]

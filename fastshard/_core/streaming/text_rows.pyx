@@ -267,16 +267,19 @@ cdef class JsonRows(RowTable):
 
     cdef object decode_row(
         self, Py_ssize_t i, const uint8_t *row, uint64_t size, object owner,
-        bytes mask, bint copy,
+        bytes mask, bint copy, dict values,
     ):
-        cdef dict values
         cdef Py_ssize_t k
         row_values = self.decode_json(i, -1, row, size, 0)
         if type(row_values) is not dict:
             raise self.fault(i, -1, "the row is no JSON object", 0)
         if mask is None:
-            return row_values
-        values = {}
+            if values is None:
+                return row_values
+            values.update(<dict> row_values)
+            return values
+        if values is None:
+            values = {}
         for k in range(self.width):
             if PyBytes_AS_STRING(mask)[k] != 0:
                 if self.names[k] not in <dict> row_values:
@@ -479,7 +482,7 @@ cdef class XsvRows(RowTable):
 
     cdef object decode_row(
         self, Py_ssize_t i, const uint8_t *row, uint64_t size, object owner,
-        bytes mask, bint copy,
+        bytes mask, bint copy, dict values,
     ):
         cdef span_t rest = span_of(row, self.body(i, row, size))
         cdef span_t value = rest
@@ -488,10 +491,10 @@ cdef class XsvRows(RowTable):
         cdef bint more = width > 0
         cdef const char *chosen = NULL
         cdef object names = self.names
-        cdef dict values
         if mask is not None:
             chosen = PyBytes_AS_STRING(mask)
-        values = new_dict(width)
+        if values is None:
+            values = new_dict(width)
         try:
             while more and k < width:
                 value = next_value(&rest, self.xsv_schema.separator_bytes, &more)
