@@ -10,6 +10,7 @@ cdef struct column_t:
     int kind                       # of the encoding; see plan.pyx
     int code                       # of its type of numbers; 0: none, or in each field
     bint resolved                  # its decoder and types are loaded
+    bint is_number                 # a scalar to be filled; set when resolved
     uint64_t size                  # bytes of a field; 0: in the header of each row
     uint64_t before                # bytes of the fixed columns before
     Py_ssize_t variables           # variable columns before
@@ -40,6 +41,7 @@ cdef class RowPlan(RowSchema):
     cdef column_t *columns
     cdef Py_ssize_t variables      # variable columns
     cdef uint64_t fixed            # bytes of a row without its variable fields
+    cdef dict template             # None by name
     cdef list decoders             # callables, None for compiled ones
     cdef list shapes               # tuples, None unless the encoding has the shape
     cdef object resolver           # encoding to a callable; raises if there is none

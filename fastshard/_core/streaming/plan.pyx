@@ -16,7 +16,7 @@ from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
-from cpython.dict cimport PyDict_SetItem
+from cpython.dict cimport PyDict_Copy, PyDict_New, PyDict_SetItem
 from cpython.long cimport PyLong_FromLongLong
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject, PyTypeObject
@@ -39,15 +39,12 @@ from math import prod
 from fastshard.errors import FormatError
 
 cdef extern from "Python.h":
-    ctypedef object (*allocator_t)(PyTypeObject *, Py_ssize_t)
-    ctypedef struct slots_t "PyTypeObject":
-        allocator_t tp_alloc
+    object new_object "_PyObject_New" (PyTypeObject *kind)
+    object PyUnicode_New(Py_ssize_t size, Py_UCS4 largest)
+    void *PyUnicode_DATA(object text)
     double PyOS_string_to_double(
         const char *text, char **end, PyObject *overflow
     ) except? -1.0
-
-cdef extern from *:
-    dict new_dict "__Pyx_PyDict_NewPresized" (Py_ssize_t n)
 
 cdef enum:
     OTHER = 0                      # decoded in Python
@@ -60,6 +57,8 @@ cdef enum:
     ARRAY = 7
     MAX_DIGITS = 18                # of a number that surely fits int64
     MAX_FLOAT_TEXT = 64            # bytes
+    SHORT_TEXT = 32                # bytes
+    FEW_COLUMNS = 8
     CODES = 67                     # codes of types are smaller
 
 # Errors of decoders that mean that the bytes are bad.
@@ -129,7 +128,7 @@ cdef inline bint is_code(int code) noexcept nogil:
 cdef inline object fill_scalar(int code, const uint8_t *at):
     """Return a NumPy scalar with the number at `at`."""
     cdef PyTypeObject *kind = scalar_types[code]
-    cdef object scalar = (<slots_t *> kind).tp_alloc(kind, 0)
+    cdef object scalar = new_object(kind)
     memcpy(<uint8_t *> <PyObject *> scalar + sizeof(PyObject), at, code >> 3)
     return scalar
 
@@ -156,7 +155,33 @@ cdef object view_of(object owner, const uint8_t *at, uint64_t size):
 
 # Text
 
+cdef bint is_ascii(const uint8_t *at, uint64_t size) noexcept nogil:
+    cdef uint64_t i = 0
+    cdef uint64_t words[8]
+    cdef uint64_t seen = 0
+    cdef uint8_t rest = 0
+    while size - i >= 64:
+        memcpy(words, at + i, 64)
+        seen |= words[0] | words[1] | words[2] | words[3]
+        seen |= words[4] | words[5] | words[6] | words[7]
+        i += 64
+    while size - i >= 8:
+        memcpy(words, at + i, 8)
+        seen |= words[0]
+        i += 8
+    while i < size:
+        rest |= at[i]
+        i += 1
+    return ((seen & <uint64_t> 0x8080808080808080) | (rest & 0x80)) == 0
+
+
 cdef object decode_text(const uint8_t *at, uint64_t size):
+    """Return UTF-8 text; of ASCII in half the time of the C API."""
+    cdef object text
+    if SHORT_TEXT < size and is_ascii(at, size):
+        text = PyUnicode_New(<Py_ssize_t> size, 127)
+        memcpy(PyUnicode_DATA(text), at, size)
+        return text
     return PyUnicode_DecodeUTF8(<const char *> at, <Py_ssize_t> size, NULL)
 
 
@@ -308,6 +333,7 @@ cdef class RowPlan(RowSchema):
         if self.columns == NULL:
             raise MemoryError
         self.decoders = [None] * self.width
+        self.template = dict.fromkeys(self.names)
         self.shapes = [None] * self.width
         self.place_columns()
 
@@ -371,6 +397,7 @@ cdef class RowPlan(RowSchema):
             load_numpy()
         elif column.kind == OTHER:
             self.decoders[k] = self.resolver(self.encodings[k])
+        column.is_number = column.kind == NUMBER and fills_scalars
         column.resolved = True
         return 0
 
@@ -739,12 +766,15 @@ cdef class MdsRows(RowTable):
         cdef Py_ssize_t k = 0
         cdef uint64_t place, length
         cdef object names = plan.names
+        cdef object value
         self.check_row(i, row, size)
         place = 4 * <uint64_t> plan.variables
         if mask is not None:
             chosen = PyBytes_AS_STRING(mask)
-        if values is None:
-            values = new_dict(width)
+        if values is None and chosen == NULL and width > FEW_COLUMNS:
+            values = PyDict_Copy(plan.template)  # faster to overwrite than to insert
+        elif values is None:
+            values = PyDict_New()
         try:
             while k < width:
                 length = column.size
@@ -753,10 +783,11 @@ cdef class MdsRows(RowTable):
                 if length > size - place:
                     check_inside(self, i, k, place, length, size)
                 if chosen == NULL or chosen[k] != 0:
-                    PyDict_SetItem(
-                        values, <object> PyTuple_GET_ITEM(names, k),
-                        plan.decode(k, row + place, length, owner, copy),
-                    )
+                    if column.is_number and length == item_size(column.code):
+                        value = fill_scalar(column.code, row + place)
+                    else:
+                        value = plan.decode(k, row + place, length, owner, copy)
+                    PyDict_SetItem(values, <object> PyTuple_GET_ITEM(names, k), value)
                 place += length
                 column += 1
                 k += 1
