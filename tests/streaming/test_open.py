@@ -11,6 +11,7 @@ import pytest
 
 import fastshard
 from fastshard import FormatError, ShardNotFoundError
+from fastshard.streaming import CSVWriter, JSONWriter, MDSWriter
 from support.streaming.expected import described
 
 MODES = ["mmap", "private", "pread"]
@@ -191,3 +192,33 @@ def test_verify_names_the_sample_and_column(copy_streaming):
     assert [fault.path for fault in faults] == [str(file)]
     assert "sample 1" in faults[0].member
     assert len(fastshard.open(path).verify(hashes=True)) == 3
+
+
+@pytest.mark.parametrize("name", ["edge/one_sample", "json/none", "csv/none"])
+def test_members_of_a_shard_are_fields_and_then_rows(copy_streaming, name):
+    with fastshard.open(copy_streaming(name).root) as ds:
+        sample = ds[0]
+        shard, member = sample.place(sample.keys()[-1])
+        width, count = len(sample), len(shard) // (len(sample) + 1)
+        assert len(shard.names) == len(shard) == count * (width + 1)
+        assert shard.names[member] == f"sample 0, column {sample.keys()[-1]!r}"
+        assert shard.names[-1] == f"sample {count - 1}"
+        assert list(shard.names) == shard.names[:] == shard.names[0 : len(shard)]
+        for i in (member, 0, width * count, len(shard) - 1):
+            assert (shard.offsets[i], shard.sizes[i]) == shard.extent_of(i)
+            assert shard.sizes[i] == len(shard[i])
+
+
+@pytest.mark.parametrize("make", [MDSWriter, JSONWriter, CSVWriter])
+def test_samples_are_found_by_the_column_of_keys(tmp_path, make):
+    keys = ["a", "é", '"', "a", "longer"]
+    columns = {"__key__": "str", "x": "str"}
+    with make(columns=columns, out=str(tmp_path / "d")) as writer:
+        for i, key in enumerate(keys):
+            writer.write({"__key__": key, "x": f"{i}"})
+    with fastshard.open(tmp_path / "d") as ds:
+        for key in ("é", '"', "longer"):
+            assert ds[key].decode() == {"__key__": key, "x": str(keys.index(key))}
+        for key in ("", "b", "longe", "longer2", "\ud800", "0"):
+            assert key not in ds
+        assert ds[0].samples.search_key("a") == 0

@@ -1,5 +1,7 @@
-from typing import Any, Self, final
+from typing import Any, Self, final, overload
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
 from fastshard._core.dataset.shard import SampleBase, SamplesBase, Shard
@@ -22,8 +24,20 @@ class RowShard(Shard):
         rows: RowTable,
         facts: Any,
     ) -> None: ...
+    @property
+    def names(self) -> Any: ...
+    def extents(self) -> NDArray[np.uint64]: ...
     def with_source(self, source: Source) -> RowShard: ...
     def __copy__(self) -> RowShard: ...
+
+@final
+class RowNames:
+    def __new__(cls, shard: RowShard) -> Self: ...
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, key: int, /) -> str: ...
+    @overload
+    def __getitem__(self, key: slice, /) -> list[str]: ...
 
 @final
 class RowSamples(SamplesBase):

@@ -20,6 +20,8 @@ from fastshard._core.platform cimport fs_prefetch_line
 from fastshard._core.streaming.plan cimport MdsRows, RowTable
 from fastshard._core.table.extents cimport ExtentTable, resolve_position
 
+from array import array
+
 from fastshard.errors import FormatError, MemberNotFoundError
 
 cdef enum:
@@ -73,6 +75,36 @@ cdef class RowShard(Shard):
 
     def __reduce__(self):
         raise TypeError("a shard of rows does not pickle; pickle the dataset")
+
+    @property
+    def names(self):
+        """The members' names, a lazy sequence of str."""
+        self.open_source()
+        return RowNames(self)
+
+    @property
+    def offsets(self):
+        """Offset of each member's bytes: uint64 [members]; reads the rows' headers."""
+        return self.extents()[:, 0]
+
+    @property
+    def sizes(self):
+        """Size of each member in bytes: uint64 [members]; reads the rows' headers."""
+        return self.extents()[:, 1]
+
+    def extents(self):
+        """Return offset and size of all members: uint64 [members, 2]."""
+        import numpy
+
+        cdef Source source = self.open_source()
+        cdef uint64_t offset, size
+        cdef Py_ssize_t i
+        found = array("Q", bytes(16 * self.members))
+        for i in range(self.members):
+            self.extent(source, i, &offset, &size)
+            found[2 * i] = offset
+            found[2 * i + 1] = size
+        return numpy.frombuffer(found, numpy.uint64).reshape(-1, 2)
 
     cdef Py_ssize_t find(self, object key) except -1:
         self.open_source()
@@ -261,6 +293,29 @@ cdef class RowShard(Shard):
 
 
 @cython.final
+cdef class RowNames:
+    """Sequence of the names of a shard's members: of fields, then of rows."""
+
+    cdef RowShard shard
+
+    def __cinit__(self, RowShard shard not None):
+        self.shard = shard
+
+    def __len__(self):
+        return self.shard.members
+
+    def __getitem__(self, key):
+        if isinstance(key, slice):
+            return [
+                self.shard.member_name(i) for i in range(*key.indices(len(self)))
+            ]
+        return self.shard.member_name(resolve_position(key, self.shard.members))
+
+    def __reduce__(self):
+        raise TypeError("names do not pickle; use list(names)")
+
+
+@cython.final
 cdef class RowSamples(SamplesBase):
     """Rows of a shard as samples.
 
@@ -311,8 +366,10 @@ cdef class RowSamples(SamplesBase):
         raise self.held.rows.fault(i, self.key_column, "the key is not text", 0)
 
     cdef Py_ssize_t search(self, object key) except -2:
-        cdef Py_ssize_t size, i
-        cdef const char *text
+        cdef Py_ssize_t i
+        cdef uint8_t *at
+        cdef uint64_t size
+        cdef bytes wanted
         if self.key_column < 0:
             if not key.isdecimal() or not key.isascii() or len(key) > 18:
                 return -1
@@ -320,8 +377,20 @@ cdef class RowSamples(SamplesBase):
             if str(int(key)) != key or not 0 <= i < self.rows.count:
                 return -1
             return i
+        if self.held.head == <uint64_t> -1:  # text may be escaped
+            for i in range(self.rows.count):
+                if self.key(i) == key:
+                    return i
+            return -1
+        try:
+            wanted = key.encode()
+        except UnicodeEncodeError:
+            return -1
         for i in range(self.rows.count):
-            if self.key(i) == key:
+            owner = self.held.pin(i * self.rows.width + self.key_column, &at, &size)
+            if size == <uint64_t> PyBytes_GET_SIZE(wanted) and (
+                memcmp(at, PyBytes_AS_STRING(wanted), size) == 0
+            ):
                 return i
         return -1
 
