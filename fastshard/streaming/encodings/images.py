@@ -34,6 +34,7 @@ __all__ = [
 # Pillow's readers that may see a field's bytes. Others are not meant for untrusted
 # bytes: one of them starts Ghostscript.
 READERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+RARE_READERS = ("JPEG2000", "AVIF", "ICO")  # some builds of Pillow lack them
 MODES = {  # bits of a pixel
     **dict.fromkeys(("L", "P"), 8),
     **dict.fromkeys(("LA", "La", "PA", "I;16", "I;16L", "I;16B", "I;16N"), 16),
@@ -143,12 +144,18 @@ def save_image(image: Any, kind: str) -> bytes:
 
 def open_image(data: Buffer) -> Any:
     """Return an image that reads its pixels at first use."""
+    image = pillow()
     try:
-        return pillow().open(io.BytesIO(data), formats=READERS)
+        try:
+            return image.open(io.BytesIO(data), formats=READERS)
+        except image.UnidentifiedImageError:
+            image.init()
+            rare = [name for name in RARE_READERS if name in image.OPEN]
+            return image.open(io.BytesIO(data), formats=rare)
     except MemoryError:
         raise
-    except pillow().UnidentifiedImageError as error:
-        kinds = ", ".join(READERS)
+    except image.UnidentifiedImageError as error:
+        kinds = ", ".join((*READERS, *RARE_READERS))
         fail(f"not an image of a known kind ({kinds})", 0, error)
     except Exception as error:
         text = str(error).partition("\n")[0][:MAX_MESSAGE] or type(error).__name__

@@ -174,6 +174,16 @@ def test_images_are_lazy():
 
 
 @pytest.mark.parametrize(
+    "kind",
+    ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "ICO"],
+)
+def test_files_of_other_kinds_are_opened(kind):
+    data = file_of(image(size=(16, 16)), kind)
+    for encoding in ("jpeg", "png"):
+        assert mds_decode(encoding, data).size == (16, 16)
+
+
+@pytest.mark.parametrize(
     ("encoding", "value", "error"),
     [
         ("bytes", "9", AttributeError),
