@@ -187,8 +187,9 @@ def add_stat(commands: Commands) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="read the headers of all shards of a columnar dataset too, to show "
-        "dtypes, shapes and the bytes that compact would free",
+        help="of a columnar or streaming dataset: read the headers of all shards, to "
+        "show dtypes, shapes and the bytes that compact would free, or the sizes of "
+        "columns",
     )
     parser.add_output(
         json="print a JSON object for each shard shown, and one for the total"

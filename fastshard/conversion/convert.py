@@ -75,8 +75,7 @@ def convert(
     The values are checked first: a value that the format cannot hold is an error
     before a shard is written. Then shards are written to a temporary directory beside
     `out`, which is renamed when it is complete. Memory does not grow with the sizes
-    of shards or samples, unless shards are compressed, one of which is held by each
-    worker.
+    of shards or samples; of shards that are compressed, each worker holds one.
 
     Images, text, JSON and other bytes are copied as they are stored; nothing is
     unpickled. A tar's field is a column without its suffix: ``image.jpg`` is
@@ -106,7 +105,7 @@ def convert(
         shard of its own. Not of columnar.
     max_count : int, optional
         Samples of a shard, at most. By default a shard of the source is one of the
-        target, if that can hold it.
+        target; mds, json, csv, tsv and xsv cut it at 4 GiB, compressed at 256 MiB.
     newline : str, optional
         Of json, csv, tsv, xsv: end of a row; ``"\\n"``.
     separator : str, optional

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fastshard.conversion.columns import KEY, SourceColumn
@@ -23,6 +23,9 @@ MAX_MEMORY = 1 << 29  # bytes of mapped pages in a process
 
 class StoppedError(Exception):
     """The conversion ends: another part failed, or the user interrupted."""
+
+
+_sources: dict[str, RowSource] = {}  # by folder, which is of one conversion
 
 
 @dataclass(frozen=True)
@@ -54,24 +57,23 @@ class Conversion:
     selected: tuple[str, ...] | None = None
     max_size: int | None = None
     keyed: bool = True
-    sources: dict[int, RowSource] = field(default_factory=dict, compare=False)
 
     def open(self) -> RowSource:
-        """Return the source, opened once in each process."""
-        pid = os.getpid()
-        if pid not in self.sources:
+        """Return the source; forked processes share what it knows of its shards."""
+        source = _sources.get(self.folder)
+        if source is None:
             from fastshard.dataset.open import open as open_dataset
 
             options = {"max_memory": MAX_MEMORY} | dict(self.options)
-            self.sources[pid] = RowSource(open_dataset(self.source, **options))
-        return self.sources[pid]
+            source = RowSource(open_dataset(self.source, **options))
+            _sources[self.folder] = source
+        return source
 
     def close(self) -> None:
-        for source in self.sources.values():
+        """Close the source."""
+        source = _sources.pop(self.folder, None)
+        if source is not None:
             source.dataset.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"sources": {}}
 
     @property
     def stop_path(self) -> str:
@@ -85,7 +87,7 @@ class Conversion:
             yield sample
 
     def with_outputs(self, **changes: Any) -> Conversion:
-        """Return a job with more known about it; it keeps the opened source."""
+        """Return the conversion with more known about it."""
         return replace(self, **changes)
 
 

@@ -23,6 +23,7 @@ from fastshard.streaming.encodings.registry import mds_size as size_of
 __all__ = ["RowTarget"]
 
 MAX_SHARD = (1 << 32) - 1  # bytes: offsets have 32 bits
+MAX_COMPRESSED = 1 << 28  # bytes of a shard that is compressed, which is in memory
 BUFFER = 1 << 20  # bytes
 COPIED = 1 << 22  # bytes at a time
 ROW_ENCODINGS = (
@@ -170,7 +171,8 @@ class RowTarget(TargetFormat):
         max_size: int | None,
         count: int | None,
     ) -> TargetWriter:
-        limit = min(MAX_SHARD, max_size or MAX_SHARD)
+        most = MAX_SHARD if self.compression is None else MAX_COMPRESSED
+        limit = min(MAX_SHARD, max_size or most)
         return RowTargetWriter(self, os.path.join(folder, part), outputs, limit, count)
 
     def complete(

@@ -38,6 +38,7 @@ class Format:
     ``cat SOURCE POSITION FIELD``   `open_set`; the stored bytes, by `Sample.view`
     ``stat SOURCE``                 `stat`, `stat_lines`
     ``verify [--hash] SOURCE``      `verify`
+    ``convert SOURCE OUT``          `open_set`; see `fastshard.conversion.source`
     commands of its own             `add_commands`
     ==============================  ===========================================
 
