@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard import FormatError, ShardNotFoundError
+from fastshard import FormatError, ShardNotFoundError, StaleIndexError
 from fastshard.streaming import CSVWriter, JSONWriter, MDSWriter
 from support.streaming.expected import described
 
@@ -222,3 +222,91 @@ def test_samples_are_found_by_the_column_of_keys(tmp_path, make):
         for key in ("", "b", "longe", "longer2", "\ud800", "0"):
             assert key not in ds
         assert ds[0].samples.search_key("a") == 0
+
+
+def test_several_formats_in_one_set(copy_streaming):
+    data = copy_streaming("edge/merged")
+    ds = fastshard.open(data.root)
+
+    ids = [sample.decode("id")["id"] for sample in ds.shuffle(seed=3)]
+    assert sorted(ids) == sorted(sample.decode("id")["id"] for sample in ds)
+    assert {type(shard.rows).__name__ for shard in ds.shards} == {"MdsRows", "JsonRows"}
+    assert bytes(ds[-1]["id"])[:1] == b'"'
+    assert ds[-1].text("id") == ds[-1].json("id") == ds[-1].decode("id")["id"]
+    assert list(ds.columns(range(len(ds)), "id")["id"]) == [
+        sample.decode("id")["id"] for sample in ds
+    ]
+
+
+def test_a_column_of_keys_names_the_samples(tmp_path):
+    keys = [f"k{i:03}" for i in range(50)]
+    columns = {"__key__": "str", "x": "int"}
+    with MDSWriter(columns=columns, out=str(tmp_path / "d"), size_limit=600) as writer:
+        for i, key in enumerate(keys):
+            writer.write({"__key__": key, "x": i})
+    ds = fastshard.open(tmp_path / "d")
+
+    assert len(ds.shards) > 2
+    assert [sample.key for sample in ds] == keys
+    assert ds[7].keys() == ["x"]
+    assert ds[7].decode() == {"__key__": "k007", "x": 7}
+    assert ds["k031"].decode("x") == {"__key__": "k031", "x": 31}
+    assert ds.keys().find("31") == []
+    assert ds.stats()["members"] == 50
+
+
+def test_a_changed_file_is_noticed_as_of_tars(tmp_path):
+    with MDSWriter(columns={"x": "str"}, out=str(tmp_path / "d")) as writer:
+        for i in range(100):
+            writer.write({"x": str(i) * 100})
+    file = tmp_path / "d" / "shard.00000.mds"
+    private = fastshard.open(tmp_path / "d", mode="private")
+    pread = fastshard.open(tmp_path / "d", mode="pread")
+    mapped = fastshard.open(tmp_path / "d", check_size=True)
+    view = private[3]["x"]
+    view[:1] = b"y"
+    assert private[3].decode()["x"][:2] == "y3"
+    assert pread[3].decode()["x"][:2] == mapped[3].decode()["x"][:2] == "33"
+
+    os.truncate(file, file.stat().st_size - 5000)
+    for ds in (pread, mapped):
+        with pytest.raises(FormatError) as caught:
+            ds[99].decode()
+        assert caught.value.path == str(file)
+        with pytest.raises(FormatError):
+            bytes(ds[99]["x"])
+
+
+def test_memory_is_bounded_and_shards_are_evicted(tmp_path):
+    with MDSWriter(
+        columns={"x": "bytes"}, out=str(tmp_path / "d"), size_limit=1 << 16
+    ) as writer:
+        for i in range(200):
+            writer.write({"x": bytes([i]) * 4000})
+    ds = fastshard.open(tmp_path / "d", max_memory="1MiB", max_mapped=2)
+
+    assert len(ds.shards) > 8
+    for sample in ds.shuffle(seed=5):
+        assert set(bytes(sample["x"])) == {sample.decode()["x"][0]}
+    assert sum(samples is not None for samples in ds._set.open_samples) <= 2
+    assert ds.memory_info()["mapped"] <= 3 << 16
+
+
+def test_iterations_go_on_where_a_state_was_taken(copy_streaming):
+    ds = fastshard.open(copy_streaming("edge/sequence_1000").root).shuffle(seed=2)
+    iterator = iter(ds)
+    seen = [next(iterator).key for _ in range(400)]
+    rest = [sample.key for sample in ds.resume(ds.state_dict(400))]
+
+    assert len({*seen, *rest}) == len(ds) == len(seen) + len(rest)
+    parts = [len(ds.split_by_rank(rank, 3)) for rank in range(3)]
+    assert sum(parts) >= len(ds)
+
+
+def test_an_index_that_changed_is_not_unpickled(copy_streaming):
+    path = copy_streaming("mds/none").root
+    data = pickle.dumps(fastshard.open(path))
+    change_index(path, lambda shards: shards.pop())
+
+    with pytest.raises(StaleIndexError):
+        pickle.loads(data)
