@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fastshard.errors import FormatError
+from fastshard.streaming import JSONReader, MDSReader
 from fastshard.streaming.index import FileInfo
 from fastshard.streaming.read import local_files
 
@@ -284,3 +285,55 @@ def test_a_reader_without_files(tmp_path):
     assert local_files.evict(reader, force=True) == 0
     assert local_files.get_max_size(reader) == 0
     assert local_files.get_zip_size(reader) == 0
+
+
+# Readers.
+
+
+def make_reader(shard):
+    """Return a joint or a split reader of the same files."""
+    plain = shard.reader
+    infos = {}
+    for kind, (raw, packed) in zip(
+        ["meta", "data"][-len(plain.file_pairs) :], plain.file_pairs, strict=True
+    ):
+        infos |= {f"raw_{kind}": raw, f"zip_{kind}": packed}
+    common = {
+        "dirname": plain.dirname,
+        "split": plain.split,
+        "compression": plain.compression,
+        "hashes": [],
+        "samples": 1,
+        "size_limit": None,
+    }
+    if len(plain.file_pairs) == 2:
+        return JSONReader(columns={"a": "int"}, newline="\n", **common, **infos)
+    return MDSReader(
+        column_encodings=["int"],
+        column_names=["a"],
+        column_sizes=[8],
+        **common,
+        **infos,
+    )
+
+
+@pytest.mark.parametrize("keep_zip", [False, True])
+@pytest.mark.parametrize(("count", "raw", "packed"), COMBINATIONS)
+def test_readers_set_up_and_evict(tmp_path, count, raw, packed, keep_zip):
+    shard = Shard(tmp_path / "plain", count, raw, packed)
+    other = Shard(tmp_path / "reader", count, raw, packed)
+    reader = make_reader(other)
+    assert reader.file_pairs == shard.reader.file_pairs
+    for name in ("get_raw_size", "get_zip_size", "get_max_size"):
+        expected = getattr(local_files, name)(shard.reader)
+        assert getattr(reader, name)() == expected
+    assert reader.get_persistent_size(keep_zip) == local_files.get_persistent_size(
+        shard.reader, keep_zip
+    )
+    assert reader.set_up_local(other.listing, keep_zip) == local_files.set_up_local(
+        shard.reader, shard.listing, keep_zip
+    )
+    assert other.names == shard.names
+    for force in (False, True):
+        assert reader.evict(force=force) == local_files.evict(shard.reader, force=force)
+        assert other.names == shard.names
