@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +13,7 @@ from fastshard.remote.cache.disk import LockOwner
 
 __all__ = ["CompressedShards"]
 
-MOST_AHEAD = 4  # shards that are decompressed ahead
+MOST_AHEAD = 4  # shards that are opened ahead
 MEMORY_SHARE = 4  # of the machine's memory, for shards that are written nowhere
 UNKNOWN_MEMORY = 4 << 30  # bytes, of a machine that does not tell
 
@@ -21,10 +22,10 @@ class CompressedShards(LockOwner):
     """Opens the compressed shards of a set.
 
     Threads that want the same shard open it once. If shards are opened in their order,
-    the raw files of those that follow are decompressed ahead, each in a thread that
-    ends with it; its errors are dropped, for the reader meets them again. Shards that
-    are in memory, because their raw files cannot be written, are closed in the order
-    of their opening beyond `max_memory`, or a quarter of the machine's memory.
+    those that follow are opened ahead, each in a thread that ends with it; its errors
+    are dropped, for the reader meets them again. Shards that are in memory, because
+    their raw files cannot be written, are closed in the order of their opening beyond
+    `max_memory`, or a quarter of the machine's memory.
 
     Parameters
     ----------
@@ -33,12 +34,13 @@ class CompressedShards(LockOwner):
 
     def __init__(self, shards: Any) -> None:
         super().__init__()
-        self._shards = shards
+        # No cycle: memory goes with the set.
+        self._shards: Any = weakref.proxy(shards)
         self._opening: dict[int, LockOwner] = {}
         self._threads: dict[int, threading.Thread] = {}
+        self._ready: dict[int, Any] = {}  # shards that were opened ahead
         self._held: dict[int, int] = {}  # bytes by shard in memory, the oldest first
         self._last = -1  # shard that was opened last
-        self._is_prepared = shards.reading.prefetch
         self._most = shards.reading.max_memory or _machine_memory() // MEMORY_SHARE
 
     def open(self, k: int) -> Any:
@@ -54,56 +56,74 @@ class CompressedShards(LockOwner):
         with opening.lock:
             samples = self._shards.open_samples[k]
             if samples is None:
-                self._prepare_next(k)
-                samples = self._shards.open_now(k)
+                samples = self._shards.open_now(k, self._take_ready(k))
                 source = samples.shard.parts()[0]
                 if isinstance(source, MemorySource):
                     self._hold(k, source.nbytes)
+                if self._shards.reading.prefetch:
+                    self._open_next(k)
         with self.lock:
             self._opening.pop(k, None)
         return samples
 
-    def _prepare_next(self, k: int) -> None:
-        """Start to prepare the shards that follow; wait for `k` if it is prepared."""
-        with self.lock:
-            thread = self._threads.pop(k, None)
-            is_next = k == self._last + 1
-            self._last = k
-            if not is_next:
-                self._threads.clear()
-            last = min(k + _count_ahead(), len(self._shards) - 1)
-            if is_next and self._is_prepared:
-                for number in range(k + 1, last + 1):
-                    self._start(number)
+    def _take_ready(self, k: int) -> Any:
+        """Return a shard that was opened ahead, or None; wait for its thread."""
+        thread = self._threads.get(k)
         if thread is not None:
             thread.join()
+        with self.lock:
+            self._threads.pop(k, None)
+            return self._ready.pop(k, None)
 
-    def _start(self, k: int) -> None:
+    def _open_next(self, k: int) -> None:
+        """Start to open the shards after `k`, if the last one was before it."""
+        with self.lock:
+            is_next, self._last = k == self._last + 1, k
+            if not is_next:
+                self._threads.clear()
+                self._ready.clear()
+                return
+            last = min(k + self._count_ahead(k), len(self._shards) - 1)
+            for number in range(k + 1, last + 1):
+                if number not in self._threads and self._is_missing(number):
+                    thread = threading.Thread(target=self._open_ahead, args=(number,))
+                    self._threads[number] = thread
+                    thread.start()
+
+    def _count_ahead(self, k: int) -> int:
+        """Return how many shards to open ahead: in memory there is room for one."""
+        if k in self._held:
+            return int(2 * self._held[k] <= self._most)
+        return min(MOST_AHEAD, _count_processors())
+
+    def _is_missing(self, k: int) -> bool:
         shards = self._shards
-        if k not in self._threads and shards.files.needs_raw(shards.numbers[k]):
-            thread = threading.Thread(target=self._prepare, args=(k,))
-            self._threads[k] = thread
-            thread.start()
+        return (
+            shards.open_samples[k] is None
+            and k not in self._ready
+            and shards.files.needs_raw(shards.numbers[k])
+        )
 
-    def _prepare(self, k: int) -> None:
-        if self._shards.closed:
-            return
-        try:
-            self._shards.files.write_raw(self._shards.numbers[k])
-        except FileNotFoundError:
-            pass
-        except OSError:
-            self._is_prepared = False  # no file can be written
-        except Exception:  # noqa: S110 - the reader meets it again
-            pass
+    def _open_ahead(self, k: int) -> None:
+        shards = self._shards
+        with suppress(Exception):
+            if shards.closed:
+                return
+            shard = shards.files.open_shard(shards.numbers[k], shards.facts(k))
+            with self.lock:
+                if self._threads.get(k) is threading.current_thread():
+                    self._ready[k] = shard
 
     def _hold(self, k: int, nbytes: int) -> None:
         """Count a shard in memory; close the oldest ones beyond the limit."""
         shards = self._shards
+        most = self._most
+        if shards.reading.prefetch and 2 * nbytes <= most:
+            most -= nbytes  # of the next one, which is opened ahead
         with self.lock:
             self._held.pop(k, None)
             self._held[k] = nbytes
-            while len(self._held) > 1 and sum(self._held.values()) > self._most:
+            while len(self._held) > 1 and sum(self._held.values()) > most:
                 oldest = next(iter(self._held))
                 del self._held[oldest]
                 if shards.open_samples[oldest] is not None:
@@ -111,10 +131,10 @@ class CompressedShards(LockOwner):
                     shards.open_count -= 1
 
 
-def _count_ahead() -> int:
+def _count_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
-        return min(MOST_AHEAD, len(os.sched_getaffinity(0)))
-    return min(MOST_AHEAD, os.cpu_count() or 1)
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _machine_memory() -> int:

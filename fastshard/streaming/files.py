@@ -154,8 +154,6 @@ class StreamFiles:
         raw: FileInfo,
         zipped: FileInfo | None,
         compression: str | None,
-        *,
-        max_memory: int | None = None,
     ) -> str | bytes:
         """Return the path of a raw file, decompressed if need be, or its bytes."""
         from fastshard.streaming.codecs.raw_files import open_raw
@@ -167,7 +165,7 @@ class StreamFiles:
                 zipped,
                 compression,
                 cache_dir=self.cache_dir,
-                max_memory=self.reading.max_memory if max_memory is None else 0,
+                max_memory=self.reading.max_memory,
                 validate_hash=self.validate_hash,
                 keep=self.keep_raw,
             )
@@ -185,18 +183,6 @@ class StreamFiles:
             packed is not None and not os.path.exists(self.path(raw.basename))
             for raw, packed in pairs
         )
-
-    def write_raw(self, number: int) -> None:
-        """Decompress the files of a local shard, but not to memory.
-
-        Raises
-        ------
-        FormatError, OSError, ValueError, MissingLibraryError
-            As for `open_raw`.
-        """
-        entry = self.index[number]
-        for raw, packed in entry.file_pairs:
-            self._find_raw(raw, packed, entry.compression, max_memory=0)
 
     def _read_meta(
         self, raw: FileInfo, zipped: FileInfo | None, compression: str | None

@@ -46,21 +46,22 @@ THREADS = 16  # open shards, which waits for disks
 class ShardPaths(Sequence[str]):
     """Paths or URLs of a set's shards, made on access."""
 
-    def __init__(self, shards: StreamSet) -> None:
-        self._set = shards
+    def __init__(self, files: StreamFiles, numbers: Sequence[int]) -> None:
+        self._files = files
+        self._numbers = numbers
 
     def __len__(self) -> int:
-        return len(self._set)
+        return len(self._numbers)
 
     @overload
     def __getitem__(self, k: int) -> str: ...
     @overload
     def __getitem__(self, k: slice) -> list[str]: ...
     def __getitem__(self, k: int | slice) -> str | list[str]:
-        numbers = range(len(self))[k]
+        numbers = self._numbers[k]
         if isinstance(numbers, int):
-            return self._set.path(numbers)
-        return [self._set.path(number) for number in numbers]
+            return self._files.path(self._files.index.name(numbers))
+        return [self._files.path(self._files.index.name(number)) for number in numbers]
 
 
 class StreamSet(ShardSet):
@@ -123,7 +124,6 @@ class StreamSet(ShardSet):
             reading=reading,
             remote=remote,
         )
-        self.paths = ShardPaths(self)  # type: ignore[assignment]
         self._limit = limit  # as given, for pickles
         self.options: dict[str, Any] = {
             "validate_hash": validate_hash,
@@ -140,6 +140,7 @@ class StreamSet(ShardSet):
             unsafe=allow_unsafe_types,
             **self.options,
         )
+        self.paths = ShardPaths(self.files, self.numbers)  # type: ignore[assignment]
         self._index_starts = index.starts()
         self._facts: dict[int, RowFacts] = {}
         self._compressed = CompressedShards(self)
@@ -171,11 +172,12 @@ class StreamSet(ShardSet):
             return found
         return self.open_now(k)
 
-    def open_now(self, k: int) -> RowSamples:
-        """Open shard `k` and keep its samples."""
+    def open_now(self, k: int, shard: RowShard | None = None) -> RowSamples:
+        """Keep the samples of shard `k`; open it unless it is passed."""
         number = self.numbers[k]
         facts = self.facts(k)
-        shard = self.files.open_shard(number, facts)
+        if shard is None:
+            shard = self.files.open_shard(number, facts)
         first = self._index_starts[number]
         samples = RowSamples(shard, StreamSample, first, facts.key_column)
         kept: RowSamples = self.keep(k, samples)

@@ -1,11 +1,13 @@
 """Datasets of compressed shards: decompressed once, ahead, in bounded memory."""
 
 import errno
+import gc
 import json
 import os
 import pickle
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -186,6 +188,28 @@ def test_memory_of_shards_is_bounded(folder, read_only):
     assert ds[0].decode()["value"] == 0
     assert len(read_only) == SHARDS + 1
     assert values(ds) == list(range(SHARDS * ROWS))
+
+
+def test_memory_goes_with_the_dataset(folder, read_only):
+    ds = fastshard.open(folder)
+    list(ds)
+    alive = weakref.ref(ds._set)
+    gc.disable()
+    try:
+        del ds
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_shards_in_memory_are_opened_one_ahead(folder, read_only):
+    ds = fastshard.open(folder)
+    ds[0]
+    assert wait_for(lambda: len(read_only) == 2)
+    time.sleep(0.05)
+    assert len(read_only) == 2
+    assert values(ds) == list(range(SHARDS * ROWS))
+    assert len(read_only) == SHARDS
 
 
 def test_a_shard_above_the_limit_is_an_error(folder, read_only):
