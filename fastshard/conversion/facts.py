@@ -34,8 +34,9 @@ class Facts:
     kinds: set[str] = field(default_factory=set)
     is_big: bool = False
 
-    def add_int(self, value: int) -> None:
-        if not MIN_INT <= value <= MAX_INT:
+    def add_int(self, value: Any) -> None:
+        """Add a value of ints; a row of JSON may have others, which `check` finds."""
+        if isinstance(value, int) and not MIN_INT <= value <= MAX_INT:
             self.is_big = True
 
     def add_array(self, array: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from secrets import token_hex
 
 from fastshard._util.files import make_directory, sync_directory
 from fastshard.remote.urls import is_remote, redact
@@ -50,9 +50,8 @@ class NewDirectory:
         self._final = path
         parent, name = os.path.split(path)
         make_directory(parent)
-        self.path = tempfile.mkdtemp(
-            prefix=f".{name[:200]}.", suffix=".tmp", dir=parent
-        )
+        self.path = os.path.join(parent, f".{name[:200]}.{token_hex(4)}.tmp")
+        os.mkdir(self.path)
 
     def commit(self) -> None:
         """Rename the directory.
@@ -62,9 +61,6 @@ class NewDirectory:
         OSError
             The final path has been made meanwhile.
         """
-        umask = os.umask(0o077)
-        os.umask(umask)
-        os.chmod(self.path, 0o777 & ~umask)
         sync_directory(self.path)
         with suppress(FileNotFoundError):
             os.rmdir(self._final)  # an empty one

@@ -430,6 +430,7 @@ def test_a_large_sample_is_not_held(tmp_path):
         assert peak < size + (100 << 20)  # mapped pages, and no copy
 
 
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_an_interrupt_leaves_nothing(tmp_path):
     samples = [{"__key__": f"{i}", "txt": "x" * 100} for i in range(4000)]
     tars = write_tar(tmp_path / "in", samples, 100)

@@ -11,6 +11,7 @@ import pytest
 import fastshard
 from conversion.conftest import contents, make_samples, write_tar
 from fastshard import ConversionError, convert
+from fastshard.streaming.write.jsonl import JSONWriter
 from fastshard.streaming.write.mds import MDSWriter
 from support.marks import not_sanitized
 from support.streaming.expected import described, names
@@ -181,6 +182,22 @@ def test_encodings_that_differ_between_shards(tmp_path):
         {"__key__": "0", "a": 1},
         {"__key__": "1", "a": 1},
     ]
+
+
+def test_rows_of_json_with_values_of_other_types(tmp_path):
+    with JSONWriter(columns={"n": "int", "t": "str"}, out=tmp_path / "in") as writer:
+        for n in (1234, 5678):
+            writer.write({"n": n, "t": "x"})
+    path = tmp_path / "in/shard.00000.json"
+    path.write_bytes(path.read_bytes().replace(b"5678", b"null"))
+    convert(tmp_path / "in", tmp_path / "json", to="json")
+    assert values(tmp_path / "json") == values(tmp_path / "in")
+    for to in ("mds", "csv", "tar", "columnar"):
+        with pytest.raises(ConversionError, match="sample 1, column 'n': None is no"):
+            convert(tmp_path / "in", tmp_path / "out", to=to)
+    done = convert(tmp_path / "in", tmp_path / "mds", to="mds", columns="n:json,t")
+    assert done.columns == {"n": "json", "t": "str"}
+    assert [row["n"] for row in values(tmp_path / "mds")] == [1234, None]
 
 
 def test_decimals_and_pictures_stay_in_mds(tmp_path):
