@@ -50,7 +50,10 @@ SINGLE_SUBCLASS = {
     "TarSet": "used by itself by `fastshard.open`",
     "JointReader": "formats of the user's own derive from it",
     "ReaderBase": "compiled indexing; its subclass has the policy of files",
-    "XSVReader": "used by itself for separators other than CSV's and TSV's",
+    **dict.fromkeys(
+        ("CSVReader", "JSONReader", "MDSReader", "TSVReader"),
+        "used by itself; a subclass reads the cache of mosaicml-streaming",
+    ),
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 _HOMES = {  # names by their modules, which are imported when a name is asked for
     "encodings": "register_encoding",
     "index": "FileInfo",
+    "installation": "install uninstall",
     "merge": "merge_index",
     "read.base": "JointReader Reader SplitReader",
     "read.jsonl": "JSONReader",

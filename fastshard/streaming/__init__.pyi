@@ -1,5 +1,7 @@
 from fastshard.streaming.encodings import register_encoding as register_encoding
 from fastshard.streaming.index import FileInfo as FileInfo
+from fastshard.streaming.installation import install as install
+from fastshard.streaming.installation import uninstall as uninstall
 from fastshard.streaming.merge import merge_index as merge_index
 from fastshard.streaming.read.base import JointReader as JointReader
 from fastshard.streaming.read.base import Reader as Reader
@@ -38,8 +40,10 @@ __all__ = [
     "Writer",
     "XSVReader",
     "XSVWriter",
+    "install",
     "merge_index",
     "reader_from_json",
     "rebuild_index",
     "register_encoding",
+    "uninstall",
 ]

@@ -16,6 +16,7 @@ cdef class OpenRows:
     cdef str path                  # of the mapped file
     cdef uint64_t device
     cdef uint64_t inode
+    cdef uint64_t check_every      # ns
     cdef uint64_t next_check       # ns
     cdef bint is_current(self) except -1
     cdef const uint8_t *row(

@@ -71,6 +71,7 @@ cdef class OpenRows:
             self.file = MemorySource(raw, path).file
             check_size(path, self.file.nbytes, nbytes)
         self.copy = True
+        self.check_every = CHECK_EVERY
         self.next_check = fs_now() + CHECK_EVERY
 
     def __reduce__(self):
@@ -90,6 +91,10 @@ cdef class OpenRows:
         self.rows = rows
         self.mask = mask
         self.copy = copy
+
+    def check_always(self):
+        """Check at each read whether the file is still at its path."""
+        self.check_every = self.next_check = 0
 
     cdef bint is_current(self) except -1:
         """Return whether the file is still at its path; at most every 5 ms.
@@ -112,7 +117,7 @@ cdef class OpenRows:
             raise FormatError(
                 "the file was truncated after it was mapped", self.path, status.st_size
             )
-        self.next_check = now + CHECK_EVERY
+        self.next_check = now + self.check_every
         return True
 
     cdef const uint8_t *row(

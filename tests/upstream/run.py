@@ -1,0 +1,117 @@
+"""Run the tests of mosaicml-streaming with the readers, or all parts, of fastshard.
+
+    python tests/upstream/run.py mosaicml_streaming-0.13.0/tests SUITE [-k zstd]
+
+The folder is that of its source distribution, or of its repository. The suites:
+
+- ``installed``: tests of datasets, with our readers under its StreamingDataset and
+  LocalDataset;
+- ``names``: tests of arrays, encodings, compression, hashes and writers, with our
+  modules under its names;
+- ``theirs``: all of them, without us.
+
+``names:array,hashing`` runs these files alone. Tests run one after the other: names of
+the shared memory are the same in all processes of a machine. Options of pytest may
+follow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SUITES = {
+    "names": ("array", "encodings", "compression", "hashing", "writer"),
+    "installed": (
+        *("reader", "eviction", "mixing", "compression", "hashing", "writer"),
+        *("laziness", "unsafe_types", "shared", "local", "streaming"),
+    ),
+}
+SUITES["theirs"] = tuple(dict.fromkeys((*SUITES["names"], *SUITES["installed"])))
+
+# Tests that cannot pass, by suite, with the reason.
+DIFFERENT: dict[str, dict[str, str]] = {
+    "names": {
+        "test_json_invalid_data": "calls a private method of its encoding",
+        "test_png_encode_decode[I]": "Pillow 12 stores no PNG of mode I",
+    },
+    "installed": {},
+    "theirs": {
+        "test_png_encode_decode[I]": "Pillow 12 stores no PNG of mode I",
+    },
+}
+
+
+def main(folder: str, suite: str = "installed", *options: str) -> int:
+    """Run a suite; return 0 if what fails is what must."""
+    suite, _, chosen = suite.partition(":")
+    counts = dict.fromkeys(("passed", "failed", "error", "skipped"), 0)
+    wrong = []
+    for name in chosen.split(",") if chosen else SUITES[suite]:
+        for path in portions(Path(folder).resolve(), name):
+            lines = run(path, suite, options)
+            for key in counts:
+                counts[key] += count(key, lines[-1] if lines else "")
+            wrong += [line for line in lines if is_wrong(line, suite)]
+            print(f"{path}: {lines[-1] if lines else 'nothing was run'}", flush=True)
+    print(*wrong, sep="\n")
+    print(", ".join(f"{number} {key}" for key, number in counts.items()))
+    return 1 if wrong or not counts["passed"] else 0
+
+
+def portions(folder: Path, name: str) -> list[str]:
+    """Return what one process runs: a file, or a test of one that uses up all files."""
+    path = folder / f"test_{name}.py"
+    if name != "streaming":
+        return [str(path)]
+    tests = re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    return [f"{path}::{test}" for test in tests]
+
+
+def run(path: str, suite: str, options: tuple[str, ...]) -> list[str]:
+    """Run tests in a process of their own; return the lines of the short summary."""
+    folder = path.rpartition("/")[0]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", path, "-q", "-rfE", "--tb=short"),
+                *("-c", os.devnull, "--rootdir", folder),
+                *("-p", "upstream_plugin", "-p", "no:cacheprovider"),
+                *("-m", "not daily and not remote", *options),
+            ],
+            env={
+                **os.environ,
+                "FASTSHARD_UPSTREAM": suite,
+                "FASTSHARD_UPSTREAM_TESTS": folder,
+                "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path[1:]]),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "TMPDIR": temporary,
+            },
+            capture_output=True,
+            text=True,
+        )
+    lines = done.stdout.splitlines()
+    if os.environ.get("FASTSHARD_UPSTREAM_VERBOSE") or done.returncode not in (0, 1, 5):
+        print(done.stdout, done.stderr, sep="\n")
+    return lines
+
+
+def count(key: str, line: str) -> int:
+    found = re.search(rf"(\d+) {key}", line)
+    return int(found[1]) if found else 0
+
+
+def is_wrong(line: str, suite: str) -> bool:
+    """Return whether a line of the summary is of a test that should have passed."""
+    return line.startswith(("FAILED", "ERROR")) and not any(
+        f"::{name} " in f"{line} " for name in DIFFERENT[suite]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
