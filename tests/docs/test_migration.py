@@ -51,7 +51,7 @@ def run(path, work, both=True):
         ("wids", "wids", 10),
         ("webshart", "webshart", 18),
         ("huggingface", "datasets", 23),
-        ("mosaicml", "streaming", 6),
+        ("mosaicml", "streaming", 16),
     ],
 )
 def test_both_columns_of_a_page_give_the_same_values(name, library, values, tmp_path):

@@ -190,7 +190,11 @@ PREPARE = """
 import glob
 import fastshard
 import fastshard.columnar
+import fastshard.streaming
 
+with fastshard.streaming.MDSWriter(columns={"x": "int"}, out="mds") as rows:
+    for i in range(4):
+        rows.write({"x": i})
 for pattern in ("top-{:04d}.tar", "data/t-{:04d}.tar"):
     with fastshard.ShardWriter(pattern, max_count=2) as writer:
         for i in range(4):
@@ -216,7 +220,7 @@ def test_calls_in_the_readme_s_table_open_datasets(tmp_path):
     rows = [line.split("|") for line in (TREE / "README.md").read_text().splitlines()]
     cells = [row[3] for row in rows if len(row) == 5]
     calls = [call for cell in cells for call in re.findall(r"`(fastshard\..*?)`", cell)]
-    assert len(calls) >= 6
+    assert len(calls) >= 7
     text = fenced("python", PREPARE)
     for call in calls:
         text += fenced("python", f"found = {call}\nprint({call!r})")
