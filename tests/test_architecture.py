@@ -48,6 +48,7 @@ SINGLE_SUBCLASS = {
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",
     "TarSet": "used by itself by `fastshard.open`",
+    "RemoteOptions": "used by itself for shards and indexes",
     "JointReader": "formats of the user's own derive from it",
     "ReaderBase": "compiled indexing; its subclass has the policy of files",
     **dict.fromkeys(

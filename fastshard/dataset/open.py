@@ -38,6 +38,24 @@ if TYPE_CHECKING:
 __all__ = ["open"]
 
 
+class OpenOptions(RemoteOptions, total=False):
+    """Options of `open` that not every source takes: how URLs are read, and formats.
+
+    Attributes
+    ----------
+    split : str
+        Directory below the source, of a dataset in MosaicML Streaming's format.
+    validate_hash : str
+        Hash of its index by which files are checked before they are read.
+    allow_unsafe_types : bool
+        Decode its columns of pickles, which can run any code.
+    """
+
+    split: str | None
+    validate_hash: str | None
+    allow_unsafe_types: bool
+
+
 def open(  # noqa: A001
     source: Source,
     *,
@@ -51,7 +69,7 @@ def open(  # noqa: A001
     keep_cache: bool = True,
     prefetch: bool = True,
     check_size: bool = False,
-    **remote: Unpack[RemoteOptions],
+    **remote: Unpack[OpenOptions],
 ) -> Dataset[Sample]:
     """Open a dataset, local or remote, as a sequence of samples.
 
@@ -120,7 +138,9 @@ def open(  # noqa: A001
     **remote
         How URLs are read: ``token=``, ``headers=``, ``cache_dir=``,
         ``cache_limit="100GB"``, ``timeout=60`` (seconds), ``connections=16``,
-        ``revision=``, ``endpoint=``, ``store=``, ...; see `RemoteOptions`.
+        ``revision=``, ``endpoint=``, ``store=``, ...; see `RemoteOptions`. And what
+        some formats take: of MosaicML Streaming ``split=``, ``validate_hash=``,
+        ``allow_unsafe_types=``.
 
     Returns
     -------

@@ -17,7 +17,6 @@ from fastshard.streaming.read import local_files
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
-    from typing_extensions import Buffer
 
 __all__ = ["JointReader", "Reader", "SplitReader"]
 
@@ -167,7 +166,7 @@ class Reader(ReaderBase, ABC):
             yield self[i]
 
     @abstractmethod
-    def decode_sample(self, data: Buffer) -> dict[str, Any]:
+    def decode_sample(self, data: Any) -> dict[str, Any]:
         """Decode a sample.
 
         Parameters
