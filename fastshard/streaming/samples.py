@@ -136,12 +136,6 @@ class RowFacts:
             self._decoders[field] = found
         return found
 
-    def decode_key(self, view: memoryview) -> Any:
-        """Return a sample's key."""
-        decoder = self.decoder(KEY)
-        assert decoder is not None
-        return decoder(view)
-
     def layout(self, field: str) -> FieldLayout:
         """Return the memory layout of a column."""
         found = self._layouts.get(field)

@@ -262,9 +262,7 @@ class StreamSet(ShardSet):
                 found.append(starts[k] + int(key) - self._index_starts[number])
         for k in range(len(self)):
             if self.facts(k).key_column >= 0:
-                i = self.samples(k).search_key(key)
-                if i >= 0:
-                    found.append(starts[k] + i)
+                found += [starts[k] + i for i in self.samples(k).search_all(key)]
         return sorted(found)
 
     def _find_number(self, number: int) -> int | None:

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 import fastshard
-from fastshard import FormatError, ShardNotFoundError, StaleIndexError
+from fastshard import (
+    AmbiguousKeyError,
+    FormatError,
+    ShardNotFoundError,
+    StaleIndexError,
+)
 from fastshard.streaming import CSVWriter, JSONWriter, MDSWriter
 from support.streaming.expected import described
 
@@ -222,6 +227,23 @@ def test_samples_are_found_by_the_column_of_keys(tmp_path, make):
         for key in ("", "b", "longe", "longer2", "\ud800", "0"):
             assert key not in ds
         assert ds[0].samples.search_key("a") == 0
+        assert ds.keys().find("a") == [0, 3]
+        with pytest.raises(AmbiguousKeyError):
+            ds["a"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_key_that_is_not_text_names_its_column(tmp_path, mode):
+    columns = {"__key__": "str", "x": "int"}
+    with MDSWriter(columns=columns, out=str(tmp_path / "d")) as writer:
+        writer.write({"__key__": "abc", "x": 1})
+    file = tmp_path / "d" / "shard.00000.mds"
+    file.write_bytes(file.read_bytes().replace(b"abc", b"a\xffc"))
+
+    with pytest.raises(FormatError) as caught:
+        str(fastshard.open(tmp_path / "d", mode=mode)[0].key)
+    assert caught.value.path == str(file)
+    assert "sample 0, column '__key__'" in str(caught.value)
 
 
 def test_several_formats_in_one_set(copy_streaming):

@@ -31,7 +31,9 @@ cdef class RowSamples(SamplesBase):
     cdef RowTable rows
     cdef readonly Py_ssize_t first # position of the first row in the dataset
     cdef Py_ssize_t key_column     # -1: keys are positions
+    cdef bytes key_mask            # of `RowTable.decode_row`, for keys alone
     cdef dict places               # column by name
     cdef readonly list names       # of the fields
     cdef tuple last                # (fields, mask) of the last `decode`
+    cdef Py_ssize_t search_from(self, object key, Py_ssize_t start) except -2
     cdef bytes mask_of(self, tuple fields)

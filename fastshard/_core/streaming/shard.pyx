@@ -338,6 +338,10 @@ cdef class RowSamples(SamplesBase):
         self.sample_type = sample_type
         self.first = first
         self.key_column = key_column
+        if key_column >= 0:
+            chosen = bytearray(self.rows.width)
+            chosen[key_column] = 1
+            self.key_mask = bytes(chosen)
         self.places = {name: k for k, name in enumerate(self.rows.names)}
         self.names = [
             name for k, name in enumerate(self.rows.names) if k != key_column
@@ -357,15 +361,29 @@ cdef class RowSamples(SamplesBase):
         return self.rows.count
 
     cdef str key(self, Py_ssize_t i):
+        cdef dict values
         if self.key_column < 0:
             return str(self.first + i)
-        view = self.held.make_view(i * self.rows.width + self.key_column)
-        key = self.held.facts.decode_key(view)
+        values = self.held.decode(i, self.key_mask, True, None)
+        key = values[self.rows.names[self.key_column]]
         if type(key) is str:
             return key
         raise self.held.rows.fault(i, self.key_column, "the key is not text", 0)
 
+    def search_all(self, str key not None):
+        """Return the positions of all samples with this key."""
+        cdef list found = []
+        cdef Py_ssize_t i = self.search_from(key, 0)
+        while i >= 0:
+            found.append(i)
+            i = -1 if self.key_column < 0 else self.search_from(key, i + 1)
+        return found
+
     cdef Py_ssize_t search(self, object key) except -2:
+        return self.search_from(key, 0)
+
+    cdef Py_ssize_t search_from(self, object key, Py_ssize_t start) except -2:
+        """Return the position of a sample with this key, at or after `start`, or -1."""
         cdef Py_ssize_t i
         cdef uint8_t *at
         cdef uint64_t size
@@ -378,7 +396,7 @@ cdef class RowSamples(SamplesBase):
                 return -1
             return i
         if self.held.head == <uint64_t> -1:  # text may be escaped
-            for i in range(self.rows.count):
+            for i in range(start, self.rows.count):
                 if self.key(i) == key:
                     return i
             return -1
@@ -386,7 +404,7 @@ cdef class RowSamples(SamplesBase):
             wanted = key.encode()
         except UnicodeEncodeError:
             return -1
-        for i in range(self.rows.count):
+        for i in range(start, self.rows.count):
             owner = self.held.pin(i * self.rows.width + self.key_column, &at, &size)
             if size == <uint64_t> PyBytes_GET_SIZE(wanted) and (
                 memcmp(at, PyBytes_AS_STRING(wanted), size) == 0
