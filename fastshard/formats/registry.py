@@ -67,7 +67,7 @@ class Format:
     >>> Csv().marks(LocalFolder("data"))
     False
     >>> [each.name for each in formats()]
-    ['columnar']
+    ['columnar', 'streaming']
     """
 
     name: ClassVar[str]
@@ -101,6 +101,12 @@ class Format:
         -------
         str
             By default ``""``, the dataset's own directory.
+
+        Examples
+        --------
+        >>> from fastshard.formats import formats
+        >>> [each.subfolder({"split": "train"}) for each in formats()]
+        ['', 'train']
         """
         return ""
 
