@@ -14,7 +14,6 @@ __all__ = ["json_schema", "mds_plan", "xsv_schema"]
 MAX_SCHEMAS = 256  # that are kept for shards to come
 
 
-@lru_cache(MAX_SCHEMAS)
 def mds_plan(
     names: tuple[str, ...],
     encodings: tuple[str, ...],
@@ -22,7 +21,16 @@ def mds_plan(
     unsafe: bool,
 ) -> RowPlan:
     """Return the plan of MDS rows; `unsafe` allows encodings that can run code."""
+    return _mds_plan(names, encodings, sizes, unsafe)
 
+
+@lru_cache(MAX_SCHEMAS)
+def _mds_plan(
+    names: tuple[str, ...],
+    encodings: tuple[str, ...],
+    sizes: tuple[int | None, ...],
+    unsafe: bool,
+) -> RowPlan:
     def resolve(encoding: str) -> Callable[[bytes], Any]:
         from fastshard.streaming.encodings import mds_decoder
 
@@ -31,13 +39,16 @@ def mds_plan(
     return RowPlan(names, encodings, sizes, resolve)
 
 
-@lru_cache(MAX_SCHEMAS)
 def json_schema(columns: tuple[tuple[str, str], ...], newline: str) -> JsonSchema:
     """Return the schema of JSON rows, of names with their encodings."""
+    return _json_schema(columns, newline)
+
+
+@lru_cache(MAX_SCHEMAS)
+def _json_schema(columns: tuple[tuple[str, str], ...], newline: str) -> JsonSchema:
     return JsonSchema([c[0] for c in columns], [c[1] for c in columns], newline)
 
 
-@lru_cache(MAX_SCHEMAS)
 def xsv_schema(
     names: tuple[str, ...],
     encodings: tuple[str, ...],
@@ -46,4 +57,15 @@ def xsv_schema(
     lenient: bool,
 ) -> XsvSchema:
     """Return the schema of XSV rows."""
+    return _xsv_schema(names, encodings, newline, separator, lenient)
+
+
+@lru_cache(MAX_SCHEMAS)
+def _xsv_schema(
+    names: tuple[str, ...],
+    encodings: tuple[str, ...],
+    newline: str,
+    separator: str,
+    lenient: bool,
+) -> XsvSchema:
     return XsvSchema(names, encodings, newline, separator, lenient=lenient)
