@@ -28,6 +28,7 @@ MODULES = (
     "fastshard.dataset.verify",
     "fastshard.dataset.views",
     "fastshard.columnar",
+    "fastshard.streaming",
     "fastshard.adapters.torch",
     "fastshard.adapters.ray",
 )
@@ -50,6 +51,7 @@ FULL = """
     columnar.stat columnar.verify columnar.ArraySequence columnar.ColumnSample
     columnar.ShardHandle.add_sample columnar.ShardHandle.close
     columnar.ShardHandle.discard
+    streaming.Reader streaming.MDSReader streaming.reader_from_json
     adapters.torch.IterableDataset adapters.torch.TensorCollation
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode
     adapters.ray.read

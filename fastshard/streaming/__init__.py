@@ -1,4 +1,20 @@
-"""MosaicML Streaming shards: MDS, JSON, CSV, TSV and XSV, read and written."""
+"""MosaicML Streaming shards: MDS, JSON, CSV, TSV and XSV, read and written.
+
+A writer makes shards and an ``index.json``; a reader has the samples of one shard.
+
+>>> import json
+>>> from fastshard.streaming import MDSWriter, reader_from_json
+>>> with MDSWriter(out="dataset", columns={"id": "int", "text": "str"}) as writer:
+...     for i in range(100):
+...         writer.write({"id": i, "text": f"text {i}"})
+>>> with open("dataset/index.json") as file:
+...     shards = json.load(file)["shards"]
+>>> reader = reader_from_json("dataset", None, shards[0])
+>>> reader[7]
+{'id': 7, 'text': 'text 7'}
+>>> [sample["id"] for sample in reader[-3:]]
+[97, 98, 99]
+"""
 
 from importlib import import_module
 from typing import Any

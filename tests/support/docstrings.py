@@ -66,8 +66,10 @@ class Thing(NamedTuple):
     @property
     def face(self) -> str:
         """The package whose docstring begins the example."""
-        inside = self.name.startswith("fastshard.columnar")
-        return "fastshard.columnar" if inside else "fastshard"
+        for face in ("fastshard.columnar", "fastshard.streaming"):
+            if self.name.startswith(face):
+                return face
+        return "fastshard"
 
 
 def public_things(modules: tuple[str, ...]) -> dict[str, Thing]:

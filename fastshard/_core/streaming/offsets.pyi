@@ -1,14 +1,14 @@
-from typing import final
+from typing import Any, final
 
-from typing_extensions import Buffer, disjoint_base
+from typing_extensions import Buffer
 
 @final
-@disjoint_base
 class OffsetTable:
     @property
     def count(self) -> int: ...
     @property
     def wrap_count(self) -> int: ...
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     def __len__(self) -> int: ...
     def extent(self, i: int) -> tuple[int, int]: ...
 

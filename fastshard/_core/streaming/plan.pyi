@@ -19,6 +19,12 @@ class RowSchema:
         encodings: Iterable[str],
         expected: dict[str, Any] | None = None,
     ) -> Self: ...
+    def __init__(
+        self,
+        names: Iterable[str],
+        encodings: Iterable[str],
+        expected: dict[str, Any] | None = None,
+    ) -> None: ...
     def mask(self, fields: str | Iterable[str] | None) -> bytes | None: ...
 
 @final
@@ -32,6 +38,13 @@ class RowPlan(RowSchema):
         sizes: Iterable[int | None],
         resolver: Callable[[str], Callable[[bytes], Any]],
     ) -> Self: ...
+    def __init__(
+        self,
+        names: Iterable[str],
+        encodings: Iterable[str],
+        sizes: Iterable[int | None],
+        resolver: Callable[[str], Callable[[bytes], Any]],
+    ) -> None: ...
 
 @disjoint_base
 class RowTable:

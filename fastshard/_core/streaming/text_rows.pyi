@@ -12,6 +12,9 @@ class JsonSchema(RowSchema):
     def __new__(
         cls, names: Iterable[str], encodings: Iterable[str], newline: str
     ) -> Self: ...
+    def __init__(
+        self, names: Iterable[str], encodings: Iterable[str], newline: str
+    ) -> None: ...
 
 @final
 class XsvSchema(RowSchema):
@@ -30,6 +33,15 @@ class XsvSchema(RowSchema):
         *,
         lenient: bool = False,
     ) -> Self: ...
+    def __init__(
+        self,
+        names: Iterable[str],
+        encodings: Iterable[str],
+        newline: str,
+        separator: str,
+        *,
+        lenient: bool = False,
+    ) -> None: ...
 
 @final
 class JsonRows(RowTable):

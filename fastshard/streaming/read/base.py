@@ -324,7 +324,7 @@ class Reader(ReaderBase, ABC):
         Examples
         --------
         >>> reader.evict(), reader.evict()
-        (1213, 0)
+        (2483, 0)
         """
         self._release()
         return local_files.evict(self, force=force or self.installed)
@@ -352,7 +352,7 @@ class Reader(ReaderBase, ABC):
         Examples
         --------
         >>> reader.set_up_local({"dataset/shard.00000.mds"}, safe_keep_zip=False)
-        1213
+        2483
         """
         self._release()
         return local_files.set_up_local(self, listing, safe_keep_zip)
@@ -367,7 +367,7 @@ class Reader(ReaderBase, ABC):
         Examples
         --------
         >>> reader.get_raw_size()
-        1213
+        2483
         """
         return local_files.get_raw_size(self)
 
@@ -395,7 +395,7 @@ class Reader(ReaderBase, ABC):
         Examples
         --------
         >>> reader.get_max_size()
-        1213
+        2483
         """
         return local_files.get_max_size(self)
 
@@ -414,7 +414,7 @@ class Reader(ReaderBase, ABC):
         Examples
         --------
         >>> reader.get_persistent_size(keep_zip=False)
-        1213
+        2483
         """
         return local_files.get_persistent_size(self, keep_zip)
 
@@ -516,10 +516,12 @@ class JointReader(Reader):
 
     Parameters
     ----------
-    dirname, split, compression, hashes, samples, size_limit
+    dirname, split, compression, hashes
         As for `Reader`.
     raw_data : FileInfo
         The file.
+    samples, size_limit
+        As for `Reader`.
     zip_data : FileInfo, optional
         Its compressed form.
     **options
@@ -551,10 +553,12 @@ class SplitReader(Reader):
 
     Parameters
     ----------
-    dirname, split, compression, hashes, samples, size_limit
+    dirname, split, compression, hashes
         As for `Reader`.
     raw_data, raw_meta : FileInfo
         The files.
+    samples, size_limit
+        As for `Reader`.
     zip_data, zip_meta : FileInfo, optional
         Their compressed forms.
     **options

@@ -21,7 +21,7 @@ EMPTY = b"\0\0\0\0\0\0\0\0{}"  # the meta file of a shard without samples
 
 
 class JSONReader(SplitReader):
-    """Random access to the samples of a JSON shard.
+    r"""Random access to the samples of a JSON shard.
 
     Rows are what ``json.loads`` accepts: NaN, Infinity, integers of any size.
 
@@ -31,12 +31,14 @@ class JSONReader(SplitReader):
         As for `Reader`.
     columns : dict of str to str
         Encodings by name.
-    compression, hashes, samples, size_limit
+    compression, hashes
         As for `Reader`.
     newline : str
         End of each line.
     raw_data, raw_meta : FileInfo
         The files.
+    samples, size_limit
+        As for `Reader`.
     zip_data, zip_meta : FileInfo, optional
         Their compressed forms.
     **options
@@ -44,10 +46,17 @@ class JSONReader(SplitReader):
 
     Examples
     --------
-    >>> from fastshard.streaming import JSONReader
-    >>> reader = JSONReader.from_json("json_dataset", None, json_shard)
-    >>> reader[7]
-    {'id': 7, 'text': 'text 7'}
+    >>> import json
+    >>> from fastshard.streaming import JSONReader, JSONWriter
+    >>> with JSONWriter(out="lines", columns={"n": "int", "x": "float"}) as writer:
+    ...     writer.write({"n": 10**30, "x": float("inf")})
+    >>> with open("lines/index.json") as file:
+    ...     shard = json.load(file)["shards"][0]
+    >>> reader = JSONReader.from_json("lines", None, shard)
+    >>> reader[0]
+    {'n': 1000000000000000000000000000000, 'x': inf}
+    >>> reader.get_sample_data(0)
+    b'{"n": 1000000000000000000000000000000, "x": Infinity}\n'
     """
 
     def __init__(

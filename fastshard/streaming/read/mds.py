@@ -34,10 +34,12 @@ class MDSReader(JointReader):
         Columns in the order of their bytes.
     column_sizes : list of int or None
         Bytes of each column's fields; None if they vary.
-    compression, hashes, samples, size_limit
+    compression, hashes
         As for `Reader`.
     raw_data : FileInfo
         The file.
+    samples, size_limit
+        As for `Reader`.
     zip_data : FileInfo, optional
         Its compressed form.
     **options
@@ -119,10 +121,8 @@ class MDSReader(JointReader):
 
         Examples
         --------
-        >>> import json
-        >>> with open("dataset/index.json") as file:
-        ...     shard = json.load(file)["shards"][0]
-        >>> len(MDSReader.from_json("dataset", None, shard))
+        >>> from fastshard.streaming import MDSReader
+        >>> len(MDSReader.from_json("dataset", None, shards[0]))
         100
         """
         return cls(dirname=dirname, split=split, **parse_args("mds", obj), **options)
@@ -172,11 +172,55 @@ class MDSReader(JointReader):
             self._release()
 
     def decode_sample(self, data: Buffer) -> dict[str, Any]:
-        """Decode a sample; see `Reader.decode_sample`."""
+        """Decode a sample.
+
+        Parameters
+        ----------
+        data : bytes-like
+            The sample as it is stored.
+
+        Returns
+        -------
+        dict of str to object
+
+        Raises
+        ------
+        FormatError
+            The bytes are not a row of these columns.
+
+        Examples
+        --------
+        >>> reader.decode_sample(reader.get_sample_data(7)) == reader[7]
+        True
+        """
         return self._decode(data)
 
     def get_sample_data(self, idx: int) -> bytes:
-        """Return a sample as it is stored; see `Reader.get_sample_data`."""
+        """Return a sample as it is stored.
+
+        Parameters
+        ----------
+        idx : int
+            Its position, from 0.
+
+        Returns
+        -------
+        bytes
+
+        Raises
+        ------
+        IndexError
+            There is no such sample.
+        FileNotFoundError
+            Neither the raw nor the compressed file exists.
+        FormatError
+            A file is damaged.
+
+        Examples
+        --------
+        >>> len(reader.get_sample_data(0))
+        18
+        """
         return self._sample_bytes(self._check_position(idx))
 
     def _plan(self) -> RowPlan:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from fastshard._core.streaming.plan import RowPlan
+from fastshard._core.streaming.plan import RowPlan, RowSchema
 from fastshard._core.streaming.text_rows import JsonSchema, XsvSchema
 
 __all__ = ["json_schema", "mds_plan", "xsv_schema"]
 
 MAX_SCHEMAS = 256  # that are kept for shards to come
+
+S = TypeVar("S", bound=RowSchema)
+_kept: dict[tuple[object, ...], RowSchema] = {}
+
+
+def _share(kind: type[S], make: Callable[[], S], *key: object) -> S:
+    """Return the schema of a key, made at its first use."""
+    found = _kept.get((kind, *key))
+    if isinstance(found, kind):
+        return found
+    made = make()
+    if len(_kept) >= MAX_SCHEMAS:
+        _kept.clear()
+    _kept[(kind, *key)] = made
+    return made
 
 
 def mds_plan(
@@ -21,32 +35,25 @@ def mds_plan(
     unsafe: bool,
 ) -> RowPlan:
     """Return the plan of MDS rows; `unsafe` allows encodings that can run code."""
-    return _mds_plan(names, encodings, sizes, unsafe)
 
-
-@lru_cache(MAX_SCHEMAS)
-def _mds_plan(
-    names: tuple[str, ...],
-    encodings: tuple[str, ...],
-    sizes: tuple[int | None, ...],
-    unsafe: bool,
-) -> RowPlan:
     def resolve(encoding: str) -> Callable[[bytes], Any]:
         from fastshard.streaming.encodings import mds_decoder
 
         return mds_decoder(encoding, unsafe)
 
-    return RowPlan(names, encodings, sizes, resolve)
+    def make() -> RowPlan:
+        return RowPlan(names, encodings, sizes, resolve)
+
+    return _share(RowPlan, make, names, encodings, sizes, unsafe)
 
 
 def json_schema(columns: tuple[tuple[str, str], ...], newline: str) -> JsonSchema:
     """Return the schema of JSON rows, of names with their encodings."""
-    return _json_schema(columns, newline)
 
+    def make() -> JsonSchema:
+        return JsonSchema([c[0] for c in columns], [c[1] for c in columns], newline)
 
-@lru_cache(MAX_SCHEMAS)
-def _json_schema(columns: tuple[tuple[str, str], ...], newline: str) -> JsonSchema:
-    return JsonSchema([c[0] for c in columns], [c[1] for c in columns], newline)
+    return _share(JsonSchema, make, columns, newline)
 
 
 def xsv_schema(
@@ -57,15 +64,8 @@ def xsv_schema(
     lenient: bool,
 ) -> XsvSchema:
     """Return the schema of XSV rows."""
-    return _xsv_schema(names, encodings, newline, separator, lenient)
 
+    def make() -> XsvSchema:
+        return XsvSchema(names, encodings, newline, separator, lenient=lenient)
 
-@lru_cache(MAX_SCHEMAS)
-def _xsv_schema(
-    names: tuple[str, ...],
-    encodings: tuple[str, ...],
-    newline: str,
-    separator: str,
-    lenient: bool,
-) -> XsvSchema:
-    return XsvSchema(names, encodings, newline, separator, lenient=lenient)
+    return _share(XsvSchema, make, names, encodings, newline, separator, lenient)

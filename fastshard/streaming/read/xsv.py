@@ -29,12 +29,18 @@ class XSVReader(SplitReader):
         As for `Reader`.
     column_encodings, column_names : list of str
         ``"str"``, ``"int"`` or ``"float"`` of each column, and its name.
-    compression, hashes, samples, size_limit
+    compression, hashes
         As for `Reader`.
-    newline, separator : str
-        Ends of rows and of the values in them.
+    newline : str
+        End of each row.
     raw_data, raw_meta : FileInfo
         The files.
+    samples
+        As for `Reader`.
+    separator : str
+        Between the values of a row.
+    size_limit
+        As for `Reader`.
     zip_data, zip_meta : FileInfo, optional
         Their compressed forms.
     lenient : bool
@@ -44,10 +50,15 @@ class XSVReader(SplitReader):
 
     Examples
     --------
-    >>> from fastshard.streaming import XSVReader
-    >>> reader = XSVReader.from_json("xsv_dataset", None, xsv_shard)
-    >>> reader[7]
-    {'id': 7, 'text': 'text 7'}
+    >>> import json
+    >>> from fastshard.streaming import XSVReader, XSVWriter
+    >>> columns = {"n": "int", "text": "str"}
+    >>> with XSVWriter(out="rows", columns=columns, separator=" | ") as writer:
+    ...     writer.write({"n": 1, "text": "one, two"})
+    >>> with open("rows/index.json") as file:
+    ...     shard = json.load(file)["shards"][0]
+    >>> XSVReader.from_json("rows", None, shard)[0]
+    {'n': 1, 'text': 'one, two'}
     """
 
     format: ClassVar[str] = "xsv"
