@@ -67,7 +67,8 @@ def merge_index(
     >>> merge_index("parts")
     'parts/index.json'
     >>> import json
-    >>> shards = json.load(open("parts/index.json"))["shards"]
+    >>> from pathlib import Path
+    >>> shards = json.loads(Path("parts/index.json").read_text())["shards"]
     >>> [shard["raw_data"]["basename"] for shard in shards]
     ['a/shard.00000.mds', 'b/shard.00000.mds']
     """

@@ -106,11 +106,12 @@ def rebuild_index(dirname: str | os.PathLike[str]) -> str:
     >>> from fastshard.streaming import MDSWriter, rebuild_index
     >>> with MDSWriter(columns={"id": "str"}, out="rows") as writer:
     ...     writer.write({"id": "a"})
-    >>> before = open("rows/index.json").read()
+    >>> from pathlib import Path
+    >>> before = Path("rows/index.json").read_text()
     >>> os.remove("rows/index.json")
     >>> rebuild_index("rows")
     'rows/index.json'
-    >>> open("rows/index.json").read() == before
+    >>> Path("rows/index.json").read_text() == before
     True
     """
     folder = os.path.expanduser(os.fspath(dirname))

@@ -323,7 +323,8 @@ class JointWriter(Writer):
     ...         return b"".join(self.new_samples)
     >>> with LineWriter(out="lines", size_limit="1kb") as writer:
     ...     writer.write({"text": "one"})
-    >>> open("lines/shard.00000.line").read()
+    >>> from pathlib import Path
+    >>> Path("lines/shard.00000.line").read_text()
     'one\\n'
     """
 
@@ -388,7 +389,8 @@ class SplitWriter(Writer):
     ...         return b"".join(self.new_samples), sizes
     >>> with TextWriter(out="texts") as writer:
     ...     writer.write({"text": "one"})
-    >>> open("texts/shard.00000.text.meta", "rb").read()
+    >>> from pathlib import Path
+    >>> Path("texts/shard.00000.text.meta").read_bytes()
     b'\\x03'
     """
 

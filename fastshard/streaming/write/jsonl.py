@@ -62,7 +62,8 @@ class JSONWriter(SplitWriter):
     >>> from fastshard.streaming import JSONWriter
     >>> with JSONWriter(columns={"text": "str", "label": "int"}, out="rows") as writer:
     ...     writer.write({"text": "one", "label": 1})
-    >>> open("rows/shard.00000.json").read()
+    >>> from pathlib import Path
+    >>> Path("rows/shard.00000.json").read_text()
     '{"label": 1, "text": "one"}\\n'
     """
 

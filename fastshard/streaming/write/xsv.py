@@ -60,7 +60,8 @@ class XSVWriter(SplitWriter):
     >>> columns = {"text": "str", "label": "int"}
     >>> with XSVWriter(columns=columns, separator=" | ", out="rows") as writer:
     ...     writer.write({"text": "one", "label": 1})
-    >>> open("rows/shard.00000.xsv").read()
+    >>> from pathlib import Path
+    >>> Path("rows/shard.00000.xsv").read_text()
     'label | text\\n1 | one\\n'
     """
 
@@ -276,7 +277,8 @@ class CSVWriter(FixedSeparatorWriter):
     >>> from fastshard.streaming import CSVWriter
     >>> with CSVWriter(columns={"text": "str", "label": "int"}, out="rows") as writer:
     ...     writer.write({"text": "one", "label": 1})
-    >>> open("rows/shard.00000.csv").read()
+    >>> from pathlib import Path
+    >>> Path("rows/shard.00000.csv").read_text()
     'label,text\\n1,one\\n'
     """
 
@@ -304,7 +306,8 @@ class TSVWriter(FixedSeparatorWriter):
     >>> from fastshard.streaming import TSVWriter
     >>> with TSVWriter(columns={"text": "str", "label": "int"}, out="rows") as writer:
     ...     writer.write({"text": "one", "label": 1})
-    >>> open("rows/shard.00000.tsv").read()
+    >>> from pathlib import Path
+    >>> Path("rows/shard.00000.tsv").read_text()
     'label\\ttext\\n1\\tone\\n'
     """
 
