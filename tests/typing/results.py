@@ -25,6 +25,16 @@ from fastshard.columnar import (
     ShardHandle,
     compact,
 )
+from fastshard.streaming import (
+    CSVReader,
+    FileInfo,
+    MDSReader,
+    MDSWriter,
+    Reader,
+    merge_index,
+    reader_from_json,
+    rebuild_index,
+)
 
 Decoded = dict[str, Any]
 
@@ -239,3 +249,45 @@ with ShardedDatasetWriter("columnar/") as column_writer:
     assert_type(column_writer.open_shard("x"), ShardHandle)
     assert_type(column_writer.compact(), Compaction)
 assert_type(compact("columnar/"), Compaction)
+
+# Shards of MosaicML Streaming.
+mds = fastshard.open("mds/", split="train", validate_hash="xxh64")
+assert_type(mds, Dataset[Sample])
+assert_type(fastshard.open("mds/", allow_unsafe_types=True)[7], Sample)
+shard_reader = reader_from_json("mds/", None, {})
+assert_type(shard_reader, Reader)
+assert_type(shard_reader[7], Decoded)
+assert_type(shard_reader[np.int64(7)], Decoded)
+assert_type(shard_reader[2:5], list[Any])
+assert_type(shard_reader[[5, 9]], list[Any])
+assert_type(shard_reader[np.arange(5)], list[Any])
+assert_type(list(shard_reader), list[Decoded])
+assert_type(shard_reader.get_item(7, fields=["x"]), Decoded)
+assert_type(shard_reader.get_sample_data(7), bytes)
+assert_type(shard_reader.decode_sample(b""), Decoded)
+assert_type(shard_reader.size, int)
+assert_type(shard_reader.evict(), int)
+assert_type(shard_reader.set_up_local(["a"], safe_keep_zip=True), int)
+assert_type(shard_reader.get_zip_size(), int | None)
+assert_type(shard_reader.file_pairs, list[tuple[FileInfo, FileInfo | None]])
+assert_type(MDSReader.from_json("mds/", None, {}), MDSReader)
+assert_type(CSVReader.from_json("csv/", "train", {}), CSVReader)
+assert_type(rebuild_index("mds/"), str)
+merge_index(["a", "b"], "out")
+with MDSWriter(columns={"x": "int"}, out="mds", size_limit="64mb") as writing:
+    assert_type(writing, MDSWriter)
+    writing.write({"x": 1})
+    assert_type(writing.get_config(), Decoded)
+
+
+class LineReader(Reader):
+    """Format of one's own, by two methods."""
+
+    def decode_sample(self, data: bytes) -> dict[str, str]:
+        return {"text": data.decode()}
+
+    def get_sample_data(self, idx: int) -> bytes:
+        return b"line"
+
+
+assert_type(LineReader("", None, None, [], 3, "1kb")[0], Decoded)
