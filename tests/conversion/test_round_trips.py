@@ -14,6 +14,7 @@ from fastshard import ConversionError, convert
 from fastshard.streaming.write.jsonl import JSONWriter
 from fastshard.streaming.write.mds import MDSWriter
 from support.marks import not_sanitized
+from support.servers.http import Server
 from support.streaming.expected import described, names
 
 pytestmark = not_sanitized  # tests Python code
@@ -226,3 +227,16 @@ def test_samples_without_keys_get_positions(copy_streaming, tmp_path):
     done = convert(tmp_path / "tar", tmp_path / "mds", to="mds", columns=columns)
     assert "__key__" not in done.columns
     assert values(tmp_path / "mds") == values(root)
+
+
+def test_urls_of_streaming_datasets(tmp_path):
+    tars = write_tar(tmp_path / "in", make_samples(), 12)
+    convert(tars, tmp_path / "mds", to="mds")
+    files = {f"/d/{p.name}": p.read_bytes() for p in (tmp_path / "mds").iterdir()}
+    with Server(files) as server:
+        convert(f"{server.url}/d", tmp_path / "out", to="tar", workers=1)
+        convert(f"{server.url}/d", tmp_path / "json", to="json", columns="txt,cls")
+    assert sorted(contents(tmp_path / "out")) == [
+        (key, dict(sorted(fields.items()))) for key, fields in sorted(contents(tars))
+    ]
+    assert [row["cls"] for row in values(tmp_path / "json")] == list(range(-5, 18))
