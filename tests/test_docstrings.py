@@ -64,6 +64,7 @@ SKIPS = {
     "jax": "no jax for this Python",
     "ray": "no ray for this Python",
     "grain": "no grain for this Python",
+    "streaming": "no mosaicml-streaming",
 }
 
 # Examples that run in a process of their own, for Ray starts threads in it.

@@ -103,15 +103,12 @@ def install() -> None:
     decompression, eviction, ``keep_zip`` and ``cache_limit`` are those of
     mosaicml-streaming. Columns of pickles need ``allow_unsafe_types=True``, which
     `LocalDataset` lacks. A dataset that is pickled to a spawned worker keeps them.
+    `uninstall` gives mosaicml-streaming its own readers again.
 
     Raises
     ------
     MissingLibraryError
         mosaicml-streaming is not installed.
-
-    See Also
-    --------
-    uninstall : Give it its own readers again.
 
     Examples
     --------
