@@ -625,8 +625,8 @@ def cannot_write(folder: Path) -> Iterator[None]:
     folder.chmod(0o555)
     if is_root:
         for parent in folder.parents:  # those of pytest are private
-            if not (mode := parent.stat().st_mode) & 1:
-                parent.chmod(mode | 1)
+            if (mode := parent.stat().st_mode) & 0o11 != 0o11:
+                parent.chmod(mode | 0o11)
         os.seteuid(65534)
     try:
         yield
