@@ -1,9 +1,17 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
 from fastshard._core.dataset.locator import SampleLocator
+
+@final
+class RowBatch:
+    def __new__(cls) -> Self: ...
+
+@final
+class Columns:
+    def __new__(cls, batch: RowBatch, most: int) -> Self: ...
 
 def read_columns(
     locator: SampleLocator,
