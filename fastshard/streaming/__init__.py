@@ -1,5 +1,7 @@
 """MosaicML Streaming shards: MDS, JSON, CSV, TSV and XSV, read and written.
 
+Examples
+--------
 A writer makes shards and an ``index.json``; a reader has the samples of one shard.
 
 >>> import json
