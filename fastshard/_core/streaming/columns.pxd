@@ -41,7 +41,8 @@ cdef class RowBatch:
     cdef int reserve(self, Py_ssize_t count) except -1
     cdef bint select_shard(self, RowShard shard) except -1
     cdef bint add(self, object samples, Py_ssize_t i) except -1
-    cdef Py_ssize_t load(self, Py_ssize_t start) except -1
+    cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1
+    cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1
     cdef int copy_rows(self, Py_ssize_t start, Py_ssize_t end) except -1
     cdef int fault(self, Py_ssize_t i) except -1
     cdef dict stack(self, tuple names, object allocate)

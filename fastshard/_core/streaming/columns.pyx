@@ -214,13 +214,13 @@ cdef class RowBatch:
         self.count += 1
         return True
 
-    cdef Py_ssize_t load(self, Py_ssize_t start) except -1:
-        """Load the bytes of rows from `start` on; return the end of the loaded ones."""
+    cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1:
+        """Load the bytes of rows from `start` on; return the end of the loaded ones.
+
+        Of large rows in mapped files only the header and the named fields.
+        """
         cdef uint64_t nbytes = 0
         cdef Py_ssize_t end = start
-        cdef RowShard shard
-        cdef Pieces pieces
-        cdef Py_ssize_t r
         if not self.cold and not self.buffered:
             return self.count
         while end < self.count and (end == start or nbytes < MAX_LOADED):
@@ -229,14 +229,34 @@ cdef class RowBatch:
         if self.buffered:
             self.copy_rows(start, end)
             return end
-        pieces = Pieces()
+        self.page_in(start, end, names)
+        return end
+
+    cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1:
+        """Populate the pages of rows of mapped files that are not resident."""
+        cdef RowShard shard
+        cdef Pieces pieces = Pieces()
+        cdef Py_ssize_t width = self.plan.width
+        cdef Py_ssize_t r, k
+        cdef list large = []
+        columns = [self.plan.places[name] for name in names if name in self.plan.places]
         for r in range(start, end):
             shard = <RowShard> self.shards[self.rows[r].shard]
-            pieces.add_cold(
-                shard, shard.rows.width * shard.rows.count + self.rows[r].i
-            )
+            if columns and shard.reads_fields(
+                self.sources[self.rows[r].shard], self.rows[r].size
+            ):
+                pieces.add_cold(shard, self.rows[r].i * width + <Py_ssize_t> columns[0])
+                large.append(r)
+            else:
+                pieces.add_cold(shard, width * shard.rows.count + self.rows[r].i)
+        pieces.page_in()           # of large rows the headers, unless they are resident
+        pieces = Pieces()
+        for r in large:
+            shard = <RowShard> self.shards[self.rows[r].shard]
+            for k in columns:
+                pieces.add_cold(shard, self.rows[r].i * width + k)
         pieces.page_in()
-        return end
+        return 0
 
     cdef int copy_rows(self, Py_ssize_t start, Py_ssize_t end) except -1:
         """Copy rows to the buffer."""
@@ -280,7 +300,7 @@ cdef class RowBatch:
         if self.count == 0:
             return {}
         while start < self.count:
-            end = self.load(start)
+            end = self.load(start, names)
             if start == 0:
                 columns.begin(names, allocate)
             with nogil:

@@ -26,6 +26,8 @@ from fastshard.errors import FormatError, MemberNotFoundError
 
 cdef enum:
     MAX_KEPT = 4 << 20             # bytes of a remote row that is kept
+    LARGE_ROW = 64 << 10           # bytes; of larger rows only the fields asked for
+                                   # are brought into memory
 
 cdef ExtentTable NO_EXTENTS = ExtentTable.__new__(ExtentTable)
 
@@ -62,7 +64,7 @@ cdef class RowShard(Shard):
         self.members = (rows.width + 1) * rows.count
         self.head = <uint64_t> -1  # text: a field ends where the next begins
         if isinstance(rows, MdsRows):
-            self.head = 4 * <uint64_t> rows.width
+            self.head = 4 * <uint64_t> (<MdsRows> rows).plan.variables
 
     def with_source(self, Source source not None):
         """Return a handle that reads the same bytes from another source."""
@@ -152,6 +154,26 @@ cdef class RowShard(Shard):
                 self.kept = kept
         return data
 
+    cdef bint reads_fields(self, Source source, uint64_t row_size) noexcept:
+        """Return whether fields are read one by one: of large rows in mapped files."""
+        return (
+            row_size > LARGE_ROW and self.head < LARGE_ROW and source.base != NULL
+        )
+
+    cdef int ensure_fields(
+        self, MappedSource source, const field_t *row, bytes mask
+    ) except -1:
+        """Populate the pages of the row's header and of the fields of a mask."""
+        cdef const uint8_t *at = source.base + row.offset
+        cdef uint64_t start, nbytes
+        cdef Py_ssize_t k
+        source.ensure_resident(row.offset, min(row.size, self.head))
+        for k in range(self.rows.width):
+            if mask[k]:
+                self.rows.field_extent(row.row, at, row.size, k, &start, &nbytes)
+                source.ensure_resident(row.offset + start, nbytes)
+        return 0
+
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
         """Set the place of member `i`; return the row's bytes unless it is mapped."""
         cdef const uint8_t *row
@@ -195,14 +217,29 @@ cdef class RowShard(Shard):
     cdef bint estimate_extent(
         self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) noexcept:
-        """Set the extent of the member's row."""
+        """Set the extent of the member's row, of a large one that of the field.
+
+        Until the header is resident, which tells the field's place, it is the header's.
+        """
         cdef field_t field
+        cdef uint64_t head
         try:
             self.find_row(source, i, &field)
+            offset[0] = field.offset
+            size[0] = field.size
+            if field.column < 0 or not self.reads_fields(source, field.size):
+                return True
+            head = min(field.size, self.head)
+            if head > 0 and not source.has_resident(field.offset, head):
+                size[0] = head
+                return True
+            self.rows.field_extent(
+                field.row, source.base + field.offset, field.size, field.column,
+                &field.start, size,
+            )
+            offset[0] += field.start
         except Exception:          # reading the member reports it
             return False
-        offset[0] = field.offset
-        size[0] = field.size
         return True
 
     cdef int check_header(self, Source source, Py_ssize_t i) except -1:
@@ -279,7 +316,10 @@ cdef class RowShard(Shard):
                 (<MappedSource> source).file.chunks is None
             ):
                 mapped = <MappedSource> source
-                mapped.ensure_resident(field.offset, field.size)
+                if mask is not None and self.reads_fields(mapped, field.size):
+                    self.ensure_fields(mapped, &field, mask)
+                else:
+                    mapped.ensure_resident(field.offset, field.size)
                 return self.rows.decode_row(
                     row, mapped.base + field.offset, field.size, mapped.file, mask,
                     copy, values,
@@ -431,6 +471,11 @@ cdef class RowSamples(SamplesBase):
         return self.shard.open_source().is_resident()
 
     cdef list visible_members(self, SampleBase sample):
+        cdef uint64_t offset, size
+        if sample.only is not None:
+            self.rows.row_extent(sample.position, &offset, &size)
+            if self.held.reads_fields(self.held.open_source(), size):
+                return SamplesBase.visible_members(self, sample)
         return [
             (self.shard, self.rows.width * self.rows.count + sample.position)
         ]
