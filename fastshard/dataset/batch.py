@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastshard._core.dataset.gather import gather, resolve_positions
-from fastshard._core.dataset.shard import find_members, find_odd_width
+from fastshard._core.dataset.shard import add_notes, find_members, find_odd_width
 from fastshard._util.options import check_choice
-from fastshard.errors import FastshardError, RaggedError
+from fastshard.errors import FastshardError, FormatError, RaggedError
 from fastshard.formats.decoders import (
     DECODERS,
     Decoder,
@@ -359,9 +359,8 @@ class Collation:
         for field in fields:
             layout = layouts[field]
             if field in lists:
-                batch[field] = self.collate_values(
-                    lists[field], prefix + field, lengths
-                )
+                values = load_images(lists[field], samples, field)
+                batch[field] = self.collate_values(values, prefix + field, lengths)
                 continue
             if field in stacks:
                 batch[field] = self._wrap(stacks[field], prefix + field, lengths)
@@ -375,6 +374,7 @@ class Collation:
             if isinstance(first.decoder_of(field), NpzDecoder):
                 batch[field] = self._collate(values, f"{prefix}{field}/")
             else:
+                values = load_images(values, samples, field)
                 batch[field] = self.collate_values(values, prefix + field, lengths)
         return batch
 
@@ -415,7 +415,9 @@ class Collation:
                 raise _unequal_fields(names[0], first, names[1], sample)
         return {
             name: self.collate_values(
-                [sample[name] for sample in samples], prefix + name, lengths
+                load_images([sample[name] for sample in samples], samples, name),
+                prefix + name,
+                lengths,
             )
             for name in first
         }
@@ -610,7 +612,7 @@ def _read_decoded(
     if not samples:
         return np.empty(0, object if is_custom else np.int64)
     values = [sample._decode_field(field) for sample in samples]
-    values = [image_array(value) if is_image(value) else value for value in values]
+    values = load_images(values, samples, field)
     if ragged == "error" and isinstance(values[0], np.ndarray):
         try:
             _check_equal(map(np.asarray, values))
@@ -650,6 +652,33 @@ def image_array(image: Any) -> NDArray[Any]:
         has_alpha = image.mode == "PA" or "transparency" in image.info
         image = image.convert("RGBA" if has_alpha else "RGB")
     return np.array(image)
+
+
+def load_images(values: list[Any], samples: Sequence[Any], field: str) -> list[Any]:
+    """Return values with images as arrays: their pixels may be decoded only now.
+
+    Raises
+    ------
+    FormatError
+        The bytes of an image are damaged; of samples that are not fastshard's, the
+        library's error with a note.
+    """
+    if not any(map(is_image, values)):
+        return values
+    loaded = []
+    for value, sample in zip(values, samples, strict=True):
+        try:
+            loaded.append(image_array(value) if is_image(value) else value)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if not isinstance(sample, Sample):
+                error.add_note(f"field {field!r}")
+                raise add_notes(error, sample) from error.__cause__
+            path, offset, name = sample._where(field)
+            reason = f"the image cannot be decoded: {error}"
+            raise FormatError(reason, path, offset, name) from error
+    return loaded
 
 
 def _is_exact(numbers: NDArray[Any], values: list[Any]) -> bool:

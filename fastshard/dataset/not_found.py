@@ -44,7 +44,6 @@ INDEXES = (".fsi", ".idx", ".tar.idx", ".tar.index")
 MOSAICML = "a dataset of MosaicML Streaming"
 HUGGING_FACE = "a Hugging Face dataset"
 KINDS = {  # by suffix: what a directory with such files is, and how to read it
-    ".mds": (MOSAICML, "read it with the streaming library"),
     ".parquet": (HUGGING_FACE, "read it with the datasets library"),
     ".arrow": (HUGGING_FACE, "read it with the datasets library"),
     ".mdb": ("an LMDB database", "read it with lmdb"),
@@ -161,6 +160,12 @@ class Tally:
 
     def _advise_kind(self) -> str:
         for suffix, count in self.counts():
+            if suffix == ".mds":
+                files = f"{count:,} mds {'file' if count == 1 else 'files'}"
+                return (
+                    f"it is {MOSAICML} ({files}) without an index.json of version 2: "
+                    "fastshard.streaming.rebuild_index makes one"
+                )
             kind, advice = KINDS.get(suffix, ("", ""))
             if kind:
                 files = f"{count:,} {_name(suffix)} {'file' if count == 1 else 'files'}"
@@ -178,8 +183,8 @@ class Tally:
                 return f"{path} is a wids index: open that file"
             if os.path.basename(path) == "index.json" and b'"shards"' in head:
                 return (
-                    f"it has an index.json of {MOSAICML}, which fastshard does not "
-                    f"read: read it with the streaming library, and {MAKE_SHARDS}"
+                    f"it has an index.json of {MOSAICML}, but not of version 2, or a "
+                    "damaged one: fastshard.streaming.rebuild_index makes it anew"
                 )
         for suffix, count in self.counts()[:MAX_SNIFFED]:
             path = self.examples(suffix)[0]

@@ -327,6 +327,11 @@ class Sample(SampleBase):
             add_notes(error, self)
             raise
 
+    def _where(self, field: str) -> tuple[str, int, str]:
+        """Return path, offset and member's name of a field, for errors."""
+        shard, member = self.place(field)
+        return shard.path, shard.extent_of(member)[0], shard.name_at(member)
+
     def infos(self) -> collections.abc.Mapping[str, dict[str, Any]]:
         """Return the index metadata of each field, parsed on access.
 
@@ -475,8 +480,11 @@ class CopiedSample(Sample):
         return cast(BinaryIO, ViewFile(self.view(field), f"{self.key}.{field}"))
 
     def _decode_with(self, decoder: Decoder, field: str) -> Any:
+        return decode_field(decoder, self.view(field), *self._where(field))
+
+    def _where(self, field: str) -> tuple[str, int, str]:
         name = f"{self.key}.{field}"
-        return decode_field(decoder, self.view(field), name, 0, name)
+        return name, 0, name
 
 
 class Samples(GroupedSamples, collections.abc.Sequence[Sample]):

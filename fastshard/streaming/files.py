@@ -108,7 +108,9 @@ class StreamFiles:
         meta = entry.raw_meta
         meta_bytes = b""
         if meta is not None and facts.config.is_split:
-            meta_bytes = self._read_meta(meta, entry.zip_meta, entry.compression)
+            meta_bytes = self._read_meta(
+                meta, entry.zip_meta, entry.compression, entry.samples
+            )
         source, path, mode = self._open_source(raw, entry.zip_data, entry.compression)
         rows = self._make_rows(facts.config, source, path, entry.samples, meta_bytes)
         return make_row_shard(source, path, mode, rows, facts)
@@ -185,9 +187,13 @@ class StreamFiles:
         )
 
     def _read_meta(
-        self, raw: FileInfo, zipped: FileInfo | None, compression: str | None
+        self,
+        raw: FileInfo,
+        zipped: FileInfo | None,
+        compression: str | None,
+        samples: int,
     ) -> bytes:
-        """Return the bytes of a file of offsets."""
+        """Return the bytes of a file of offsets; of a long config it has the start."""
         path = self.path(raw.basename)
         if self.remote is not None:
             data = self._read_remote_raw(raw, zipped, compression, self.remote)
@@ -197,7 +203,8 @@ class StreamFiles:
         if isinstance(found, str):
             with LocalFile(found) as file:
                 _check_nbytes(file.nbytes, raw, found)
-                found = file.read_many([(0, file.nbytes)])[0]
+                nbytes = min(file.nbytes, 4 * (samples + 2) + MAX_CONFIG + 1)
+                return file.read_many([(0, nbytes)])[0]
         _check_nbytes(len(found), raw, path)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fastshard._core.streaming.index import LARGEST_INDEX, ShardTable, parse_index
@@ -20,6 +20,7 @@ __all__ = [
     "ShardConfig",
     "ShardEntry",
     "StreamIndex",
+    "find_fault",
     "parse_remote",
     "parse_size_limit",
     "read_index",
@@ -39,6 +40,7 @@ KEYS = {  # of a shard's object, beside version and format
 COMMON_KEYS = ("compression", "hashes", "size_limit")
 UNITS = ("kb", "mb", "gb", "tb", "pb", "eb", "zb", "yb")
 MAX_COLUMN_SIZE = 1 << 32  # bytes
+MAX_FILE_SIZE = 1 << 63  # bytes
 SHOWN = 80  # characters of a wrong value in an error
 
 
@@ -395,7 +397,8 @@ def _read_text(path: str) -> bytes:
     """Read an index of bounded size."""
     with open(path, "rb") as file:
         nbytes = os.fstat(file.fileno()).st_size
-        text = b"" if nbytes > LARGEST_INDEX else file.read(LARGEST_INDEX + 1)
+        # Not more than there is: as much memory is allocated.
+        text = b"" if nbytes > LARGEST_INDEX else file.read(nbytes or LARGEST_INDEX + 1)
     if max(nbytes, len(text)) > LARGEST_INDEX:
         raise _too_large(max(nbytes, len(text)), path)
     return text
@@ -485,6 +488,8 @@ def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardCo
         check("column_names", good, "a list of unlike strings")
         good = _is_texts(encodings) and len(encodings) == len(names)
         check("column_encodings", good, f"a list of {len(names)} strings")
+        good = name == "mds" or all(map(_is_utf8, names))
+        check("column_names", good, "text")
     sizes: list[int | None] = []
     newline = separator = None
     if name == "mds":
@@ -495,11 +500,10 @@ def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardCo
         sizes = [size or None for size in sizes]  # 0 is variable, as upstream reads it
     else:
         newline = found["newline"]
-        check("newline", isinstance(newline, str) and newline != "", "a string")
+        check("newline", _is_mark(newline), "a string")
         separator = found.get("separator", XSV_SEPARATORS.get(name))
         if name != "json" and "separator" in found:
-            good = isinstance(separator, str) and separator != ""
-            check("separator", good, "a string")
+            check("separator", _is_mark(separator), "a string")
         if name in XSV_SEPARATORS:
             separator = XSV_SEPARATORS[name]
     return ShardConfig(
@@ -513,6 +517,59 @@ def _parse_schema(values: Mapping[str, bytes], path: str, where: int) -> ShardCo
         newline,
         separator if name != "json" else None,
     )
+
+
+def find_fault(shard: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the values of a shard's object, None if nothing is.
+
+    Keys that are missing are no fault here.
+    """
+    names = shard.get("column_names")
+    width = len(names) if isinstance(names, list) else -1
+    for key, value in shard.items():
+        check = CHECKS.get(key)
+        if check is None:
+            continue
+        expected, is_good = check
+        if not is_good(value):
+            return f"expected {key!r} to be {expected}, got {repr(value)[:SHOWN]}"
+        is_parallel = key in ("column_encodings", "column_sizes")
+        if is_parallel and len(value) != width >= 0:
+            return f"expected {key!r} to have {width} items, got {len(value)}"
+        is_header = key == "column_names" and "newline" in shard
+        if is_header and not all(map(_is_utf8, value)):
+            return "expected 'column_names' to be text"
+    return None
+
+
+def _is_mark(value: Any) -> bool:
+    """Return whether a value may separate values or rows."""
+    return isinstance(value, str) and value != "" and _is_utf8(value)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_file(value: Any) -> bool:
+    """Return whether a value may be a file's object; its keys are another matter."""
+    if not isinstance(value, dict):
+        return False
+    nbytes = value.get("bytes", 0)
+    return (
+        isinstance(value.get("basename", ""), str)
+        and type(nbytes) is int
+        and 0 <= nbytes < MAX_FILE_SIZE
+        and isinstance(value.get("hashes", {}), dict)
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_COLUMN_SIZE
 
 
 def _is_texts(value: Any) -> bool:
@@ -533,3 +590,28 @@ def _is_limit(value: Any) -> bool:
             return False
         return True
     return value is None or (type(value) is int and value >= 0)
+
+
+CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # by key of a shard's object
+    "compression": ("a string or null", lambda value: isinstance(value, str | None)),
+    "samples": ("a number of samples", _is_count),
+    "raw_data": ("a file", _is_file),
+    "raw_meta": ("a file", _is_file),
+    "zip_data": ("a file or null", lambda value: value is None or _is_file(value)),
+    "zip_meta": ("a file or null", lambda value: value is None or _is_file(value)),
+    "column_names": (
+        "a list of unlike strings",
+        lambda value: _is_texts(value) and len(set(value)) == len(value),
+    ),
+    "column_encodings": ("a list of strings", _is_texts),
+    "column_sizes": (
+        "a list of sizes or nulls",
+        lambda value: isinstance(value, list) and all(map(_is_column_size, value)),
+    ),
+    "columns": (
+        "an object of strings",
+        lambda value: isinstance(value, dict) and _is_texts(list(value.values())),
+    ),
+    "newline": ("a string", _is_mark),
+    "separator": ("a string", _is_mark),
+}

@@ -161,6 +161,8 @@ class RowFacts:
             shape = tuple(int(each) for each in dimensions.split(","))
         except ValueError:
             return VALUE
+        if min(shape) < 1:
+            return VALUE  # no encoding: an error when it is decoded
         if size != int(NUMBERS[dtype][2:]) * prod(shape):
             return ARRAY
         return FieldLayout("raw", NUMBERS[dtype], shape)

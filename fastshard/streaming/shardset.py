@@ -317,7 +317,8 @@ class StreamSet(ShardSet):
             found = self.index.table.file(number, 0)
             assert found is not None
             samples = self.index.table.samples(number)
-            digest.update(f"{found[0]}\n{found[1]}\n{samples}\n".encode())
+            facts = f"{found[0]}\n{found[1]}\n{samples}\n"
+            digest.update(facts.encode("utf-8", "surrogateescape"))
         name = os.path.basename(self.root.rstrip("/")) or self.root
         return Identity(name, self.starts()[-1], digest.hexdigest())
 

@@ -161,6 +161,7 @@ def test_another_file_named_as_a_tar_is_recognized_by_its_bytes(head, name):
     ("names", "text"),
     [
         (["shard.0.mds", "index.json"], "a dataset of MosaicML Streaming (1 mds file)"),
+        (["0.mds"], "without an index.json of version 2: fastshard.streaming.rebuild"),
         (["0.parquet", "1.parquet"], "a Hugging Face dataset (2 parquet files)"),
         (["train/0.arrow", "dataset_dict.json"], "a Hugging Face dataset (1 arrow"),
         (["data.mdb", "lock.mdb"], "an LMDB database (2 mdb files)"),
@@ -175,9 +176,9 @@ def test_directories_of_other_formats_are_recognized(names, text):
     assert text in message_of("d")
 
 
-def test_an_index_of_mosaicml_alone_is_recognized():
-    make("d/index.json", data=json.dumps({"version": 2, "shards": []}).encode())
-    assert "an index.json of a dataset of MosaicML Streaming" in message_of("d")
+def test_an_index_of_another_version_of_mosaicml_is_recognized():
+    make("d/index.json", data=json.dumps({"version": 1, "shards": []}).encode())
+    assert "MosaicML Streaming, but not of version 2" in message_of("d")
 
 
 def test_a_wids_index_alone_is_named():

@@ -124,7 +124,7 @@ FAULTS = _JSON_FAULTS | {
     INDEX_BAD_SHARDS: "'shards' must be an array",
     INDEX_BAD_VERSION: "expected \"version\": 2",
     INDEX_NO_SAMPLES: "shard has no key 'samples'",
-    INDEX_MANY_SAMPLES: f"shard has more than {MAX_SAMPLES:,} samples",
+    INDEX_MANY_SAMPLES: f"shard has more than {<uint64_t> MAX_SAMPLES:,} samples",
     INDEX_NO_RAW_DATA: "shard has no key 'raw_data'",
     INDEX_SCHEMAS: f"shards of more than {MAX_SCHEMAS:,} kinds",
     INDEX_NO_BASENAME: "file has no key 'basename'",

@@ -10,8 +10,14 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastshard._core.streaming.reader import OpenRows, ReaderBase
+from fastshard.errors import FormatError
 from fastshard.streaming.codecs.raw_files import locate, open_raw
-from fastshard.streaming.index import FileInfo, parse_size_limit
+from fastshard.streaming.index import (
+    INDEX_NAME,
+    FileInfo,
+    find_fault,
+    parse_size_limit,
+)
 from fastshard.streaming.read import local_files
 
 if TYPE_CHECKING:
@@ -484,7 +490,9 @@ def list_fields(fields: Iterable[str] | None) -> list[str] | None:
     return [fields] if isinstance(fields, str) else list(fields)
 
 
-def parse_args(format_name: str, obj: Mapping[str, Any]) -> dict[str, Any]:
+def parse_args(
+    format_name: str, dirname: str, split: str | None, obj: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the arguments of a reader from the object of its shard.
 
     Raises
@@ -493,6 +501,8 @@ def parse_args(format_name: str, obj: Mapping[str, Any]) -> dict[str, Any]:
         Version or format are others.
     KeyError
         A key is missing.
+    FormatError
+        A value has another type than the format's, or another length.
     """
     args = deepcopy(dict(obj))
     version = args.pop("version")
@@ -505,6 +515,10 @@ def parse_args(format_name: str, obj: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"Unsupported data format: {found}. Expected to be `{format_name}`."
         )
+    fault = find_fault(args)
+    if fault is not None:
+        path = os.path.join(dirname, split or "", INDEX_NAME)
+        raise FormatError(fault, path, 0)
     for name in FILES:
         if name in args:
             args[name] = FileInfo(**args[name]) if args[name] else None

@@ -96,7 +96,12 @@ class JSONReader(SplitReader):
         cls, dirname: str, split: str | None, obj: Mapping[str, Any], **options: Any
     ) -> Self:
         """Return the reader of a shard of an index; see `MDSReader.from_json`."""
-        return cls(dirname=dirname, split=split, **parse_args("json", obj), **options)
+        return cls(
+            dirname=dirname,
+            split=split,
+            **parse_args("json", dirname, split, obj),
+            **options,
+        )
 
     def decode_sample(self, data: Buffer) -> dict[str, Any]:
         """Decode a sample; see `Reader.decode_sample`."""

@@ -116,6 +116,8 @@ class MDSReader(JointReader):
         ------
         ValueError
             Version or format are others.
+        FormatError
+            A value has another type than the format's, or another length.
         KeyError, TypeError
             A key is missing or unknown.
 
@@ -125,7 +127,12 @@ class MDSReader(JointReader):
         >>> len(MDSReader.from_json("dataset", None, shards[0]))
         100
         """
-        return cls(dirname=dirname, split=split, **parse_args("mds", obj), **options)
+        return cls(
+            dirname=dirname,
+            split=split,
+            **parse_args("mds", dirname, split, obj),
+            **options,
+        )
 
     def validate(self, allow_unsafe_types: bool) -> None:
         """Check that the shard's samples may be decoded.

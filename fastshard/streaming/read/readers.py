@@ -50,6 +50,8 @@ def reader_from_json(
         The format is unknown, or a key is missing.
     TypeError
         A key is unknown.
+    FormatError
+        A value has another type than the format's, or another length.
 
     Examples
     --------

@@ -107,7 +107,7 @@ class XSVReader(SplitReader):
         cls, dirname: str, split: str | None, obj: Mapping[str, Any], **options: Any
     ) -> Self:
         """Return the reader of a shard of an index; see `MDSReader.from_json`."""
-        args = parse_args(cls.format, obj)
+        args = parse_args(cls.format, dirname, split, obj)
         if cls.format != "xsv":
             args.pop("separator", None)  # some indexes have it
         return cls(dirname=dirname, split=split, **args, **options)
