@@ -32,7 +32,6 @@ __all__ = [
     "Padding",
     "Ragged",
     "UnequalError",
-    "allocate_column",
     "collate",
     "gather_samples",
     "image_array",
@@ -72,13 +71,6 @@ def gather_samples(
     return gather(
         shards, resolve_positions(members, MAX_POSITION), out, threads=threads
     )
-
-
-def allocate_column(field: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return memory for one field of many samples."""
-    import numpy as np
-
-    return np.empty(shape, dtype)
 
 
 def parse_field_types(

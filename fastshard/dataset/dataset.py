@@ -22,7 +22,6 @@ from fastshard._util.options import check_option_names
 from fastshard.dataset.base import BaseDataset, T
 from fastshard.dataset.batch import (
     Ragged,
-    allocate_column,
     gather_samples,
     parse_field_types,
     read_column,
@@ -450,7 +449,7 @@ class Dataset(BaseDataset[T_co]):
             positions = list(positions)
         stacks = self._stack_columns(positions, types)
         if len(stacks) == len(types):
-            return {field: stacks[field] for field in types}
+            return stacks
         rest = tuple(field for field in types if field not in stacks)
         samples = self._load_samples(positions, rest)
         return {
@@ -469,9 +468,7 @@ class Dataset(BaseDataset[T_co]):
         fields = [field for field, given in types.items() if given == (None, None)]
         if self._fields is not None:
             fields = [field for field in fields if field in self._fields]
-        return self._set.stack_columns(
-            self._prepare(), positions, tuple(fields), allocate_column
-        )
+        return self._set.stack_columns(self._prepare(), positions, tuple(fields))
 
     def _iterator(
         self, window: int, on_error: ErrorHandler | None

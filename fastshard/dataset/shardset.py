@@ -298,19 +298,17 @@ class ShardSet(ABC):
         locator: SampleLocator,
         positions: Any,
         fields: tuple[str, ...],
-        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
     ) -> dict[str, NDArray[Any]]:
         """Return fields of many samples that are arrays of one layout, by name.
 
-        A format whose fields lie in rows reads each row once for all of them; by
-        default no field is returned, and each is read for itself.
+        They are new arrays, in the order of `fields`, of which some may be left out. A
+        format whose fields lie in rows reads each row once for all of them; by default
+        no field is returned, and each is read for itself.
 
         Parameters
         ----------
         locator : SampleLocator
             Finds samples by `positions`, of which negative ones count from the end.
-        allocate : callable
-            ``allocate(field, shape, dtype)`` returns an array to fill.
         """
         return {}
 

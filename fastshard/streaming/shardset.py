@@ -289,14 +289,13 @@ class StreamSet(ShardSet):
         locator: SampleLocator,
         positions: Any,
         fields: tuple[str, ...],
-        allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
     ) -> dict[str, NDArray[Any]]:
         from fastshard._core.streaming.columns import read_columns
 
         facts = self.first_config() if self.remote is not None else None
         if facts is not None and any(facts.layout(each) == VALUE for each in fields):
             return {}  # rows are requested once, for all fields
-        return read_columns(locator, positions, fields, allocate)
+        return read_columns(locator, positions, fields)
 
     def verify(self, *, hashes: bool = False) -> list[Fault]:
         """Return the faults of all shards: of headers, rows and fields.

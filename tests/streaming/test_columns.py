@@ -1,5 +1,7 @@
 """Columns of many rows at once, in `Dataset.columns` and in batches."""
 
+from array import array
+
 import numpy as np
 import pytest
 
@@ -190,3 +192,40 @@ def test_batches_have_the_values_of_single_samples(mixed):
         own = fastshard.open(mixed, decoders={"b": lambda view: len(view)})
         (batch,) = own[5:30].batches(25)
         assert batch["b"].tolist() == [len(TYPES["b"][1](i)) for i in range(5, 30)]
+
+
+@pytest.mark.parametrize(
+    "kind", [np.int64, np.int32, np.uint16, ">i8", "strided", list, "i8 array"]
+)
+def test_positions_of_any_kind_find_the_same_rows(fixed, kind):
+    chosen = np.array([5, 0, 599, 5, 300])
+    if kind == "strided":
+        positions = np.repeat(chosen, 2)[::2]
+    elif kind == "i8 array":
+        positions = array("q", chosen)
+    else:
+        positions = chosen.tolist() if kind is list else chosen.astype(kind)
+    with fastshard.open(fixed) as ds:
+        found = ds.columns(positions, ["g", "a"])
+        assert list(found) == ["g", "a"]
+        for name, column in found.items():
+            assert column.flags.owndata
+            assert column.flags.writeable
+            np.testing.assert_array_equal(column, expected(name, chosen), strict=True)
+
+
+@pytest.mark.parametrize("bad", [COUNT, -COUNT - 1, 1 << 62, -(1 << 62)])
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_a_position_out_of_range_is_an_error(fixed, kind, bad):
+    with fastshard.open(fixed) as ds, pytest.raises(IndexError, match=str(bad)):
+        ds.columns(kind([0, bad, 1]), ["a", "c"])
+
+
+def test_rows_of_more_shards_than_a_batch_remembers(tmp_path):
+    with MDSWriter(out=str(tmp_path), columns={"a": "int"}, size_limit=150) as writer:
+        for i in range(COUNT):
+            writer.write({"a": i})
+    with fastshard.open(tmp_path) as ds:
+        assert len(ds._set) > 100
+        chosen = np.random.default_rng(2).permutation(COUNT)
+        np.testing.assert_array_equal(ds.columns(chosen, "a")["a"], chosen)

@@ -37,6 +37,10 @@ cdef object make_shaped_array(
     object dtype, const shape_t *shape, uint8_t *at, bint writable, object owner
 )
 
+cdef object make_empty_array(
+    object dtype, Py_ssize_t count, tuple shape, uint64_t nbytes, uint8_t **at
+)
+
 cdef LayoutCache get_layout_cache(Shard shard)
 
 cdef object make_layout_array(Layout layout, uint8_t *at, object owner)

@@ -275,6 +275,32 @@ cdef object make_shaped_array(
     return new_array(dtype, shape, at, writable, owner)
 
 
+cdef object make_empty_array(
+    object dtype, Py_ssize_t count, tuple shape, uint64_t nbytes, uint8_t **at
+):
+    """Return an array ``[count, *shape]`` of so many bytes; set `at` to its memory."""
+    cdef cnp.ndarray array
+    cdef cnp.npy_intp lengths[MAX_DIMENSIONS + 1]
+    cdef int dimensions = 1
+    lengths[0] = count
+    if len(shape) >= MAX_DIMENSIONS:
+        raise ValueError(f"an array of {len(shape) + 1} dimensions is not supported")
+    for length in shape:
+        lengths[dimensions] = length
+        dimensions += 1
+    Py_INCREF(dtype)               # NumPy steals a reference
+    array = PyArray_NewFromDescr(
+        &PyArray_Type, <PyArray_Descr *> dtype, dimensions, lengths, NULL, NULL, 0,
+        NULL,
+    )
+    if <uint64_t> cnp.PyArray_NBYTES(array) != nbytes:
+        raise ValueError(
+            f"{cnp.PyArray_NBYTES(array):,} bytes are no array of {nbytes:,}"
+        )
+    at[0] = <uint8_t *> cnp.PyArray_DATA(array)
+    return array
+
+
 cdef cnp.ndarray make_column(ExtentTable table, uint64_t *column):
     """Return a column of a table as an array on the table's memory."""
     cdef shape_t shape

@@ -1,4 +1,5 @@
-from libc.stdint cimport uint8_t, uint64_t
+from cpython.object cimport PyObject
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.io.source cimport Source
@@ -14,8 +15,16 @@ cdef struct row_t:
     Py_ssize_t shard               # index in `RowBatch.shards`
 
 
+cdef struct slot_t:                # a shard of a batch
+    PyObject *shard                # NULL: the slot is free
+    Py_ssize_t number              # index in `RowBatch.shards`
+    const uint32_t *offsets        # of its rows, all in the file; NULL: ask the table
+    Py_ssize_t count               # of its rows
+    const uint8_t *base            # NULL unless its bytes are read where they are
+    bint cold                      # rows may have to be paged in
+
+
 cdef struct target_t:              # a column to fill
-    Py_ssize_t column
     Py_ssize_t variables           # variable columns before
     uint64_t before                # bytes of fixed columns before
     uint64_t size                  # of each field
@@ -26,21 +35,23 @@ cdef struct target_t:              # a column to fill
     uint8_t *out                   # NULL: its arrays differ
 
 
+cdef enum:
+    SLOTS = 64                     # a power of two
+
+
 cdef class RowBatch:
     cdef row_t *rows
     cdef Py_ssize_t count, room
     cdef RowPlan plan              # of all rows
     cdef list shards, sources      # of the rows
-    cdef RowShard last             # the last shard
-    cdef Source source             # its source
-    cdef bint direct               # its bytes are read where they are mapped
-    cdef bint resident             # all its pages are resident
+    cdef slot_t[SLOTS] slots       # shards by their address
     cdef bint buffered             # rows of some shards are copied to a buffer first
     cdef bint cold                 # rows of some shards may have to be paged in
     cdef object buffer             # rows that are copied
     cdef int reserve(self, Py_ssize_t count) except -1
-    cdef bint select_shard(self, RowShard shard) except -1
+    cdef bint select_shard(self, RowShard shard, slot_t *slot) except -1
     cdef bint add(self, object samples, Py_ssize_t i) except -1
+    cdef int place_row(self, row_t *row) except -1
     cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1
     cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1
     cdef int copy_rows(self, Py_ssize_t start, Py_ssize_t end) except -1

@@ -10,6 +10,10 @@ class RowBatch:
     def __new__(cls) -> Self: ...
 
 @final
+class Layouts:
+    def __new__(cls, asked: tuple[str, ...], most: int) -> Self: ...
+
+@final
 class Columns:
     def __new__(cls, batch: RowBatch, most: int) -> Self: ...
 
@@ -17,10 +21,10 @@ def read_columns(
     locator: SampleLocator,
     positions: Any,
     names: tuple[str, ...],
-    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[Any]]: ...
 def stack_columns(
     samples: list[Any],
     names: tuple[str, ...],
-    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]],
+    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[Any]]: ...

@@ -6,15 +6,18 @@ files are read there, those of other sources are copied to a buffer, some MB at 
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.gather cimport Pieces
+from fastshard._core.dataset.npy cimport make_empty_array
 from fastshard._core.dataset.locator cimport SampleLocator, location_t
 from fastshard._core.dataset.shard cimport SampleBase
 from fastshard._core.io.source cimport MappedSource, MemorySource, Source
@@ -32,6 +35,7 @@ cdef enum:
     LINE = 64                      # bytes of a cache line
     MAX_LINES = 4                  # of a row that are prefetched
     AHEAD = 8                      # rows
+    BLOCK = 32                     # rows
     MAX_LOADED = 16 << 20          # bytes of rows that are loaded at a time
     NONE = -1
 
@@ -100,6 +104,51 @@ cdef inline bint copy_fields(
     return True
 
 
+cdef inline void copy_column(
+    uint8_t *to, const uint8_t **at, Py_ssize_t count, uint64_t before, uint64_t item
+) noexcept nogil:
+    """Copy items of some rows to consecutive places."""
+    cdef Py_ssize_t r
+    if item == 8:
+        for r in range(count):
+            memcpy(to + 8 * r, at[r] + before, 8)
+    elif item == 4:
+        for r in range(count):
+            memcpy(to + 4 * r, at[r] + before, 4)
+    else:
+        for r in range(count):
+            copy_item(to + <uint64_t> r * item, at[r] + before, item)
+
+
+cdef Py_ssize_t fill_fixed(
+    const row_t *rows, Py_ssize_t start, Py_ssize_t end, const target_t *targets,
+    Py_ssize_t width, uint64_t fixed,
+) noexcept nogil:
+    """Copy fields of rows of fixed columns; return the first invalid row, or -1."""
+    cdef const uint8_t *at[BLOCK]
+    cdef const target_t *target
+    cdef Py_ssize_t r, t
+    cdef Py_ssize_t count = min(end - start, <Py_ssize_t> BLOCK)
+    for r in range(count):
+        prefetch_row(&rows[start + r])
+    while start < end:
+        count = min(end - start, <Py_ssize_t> BLOCK)
+        for r in range(count):
+            if rows[start + r].size != fixed:
+                return start + r
+            at[r] = rows[start + r].at
+        for r in range(start + count, min(end, start + count + BLOCK)):
+            prefetch_row(&rows[r])
+        for t in range(width):
+            target = &targets[t]
+            copy_column(
+                target.out + <uint64_t> start * target.item, at, count, target.before,
+                target.item,
+            )
+        start += count
+    return NONE
+
+
 cdef Py_ssize_t fill_columns(
     const row_t *rows, Py_ssize_t start, Py_ssize_t end, target_t *targets,
     Py_ssize_t width, uint64_t variables, uint64_t fixed,
@@ -109,26 +158,17 @@ cdef Py_ssize_t fill_columns(
     `fixed` is the size of a row without its variable fields.
     """
     cdef const row_t *row
-    cdef target_t *target
     cdef uint64_t total
     cdef uint64_t v
-    cdef Py_ssize_t r, t
+    cdef Py_ssize_t r
+    if variables == 0:
+        return fill_fixed(rows, start, end, targets, width, fixed)
     for r in range(start, min(end, start + AHEAD)):
         prefetch_row(&rows[r])
     for r in range(start, end):
         if r + AHEAD < end:
             prefetch_row(&rows[r + AHEAD])
         row = &rows[r]
-        if variables == 0:
-            if row.size != fixed:
-                return r
-            for t in range(width):
-                target = &targets[t]
-                copy_item(
-                    target.out + <uint64_t> r * target.item, row.at + target.before,
-                    target.item,
-                )
-            continue
         if row.size < 4 * variables:
             return r
         total = fixed
@@ -162,10 +202,11 @@ cdef class RowBatch:
         self.room = count
         return 0
 
-    cdef bint select_shard(self, RowShard shard) except -1:
-        """Select the shard of the next rows; False if it has other columns."""
+    cdef bint select_shard(self, RowShard shard, slot_t *slot) except -1:
+        """Set the slot of a shard; False if it has other columns."""
         cdef Source source
         cdef RowPlan plan
+        cdef bint direct
         if type(shard.rows) is not MdsRows:
             return False
         plan = (<MdsRows> shard.rows).plan
@@ -178,41 +219,57 @@ cdef class RowBatch:
             source.check_size()
         except FormatError as error:
             raise shard.annotate(error, 0) from None
-        self.direct = type(source) is MappedSource and (
-            (<MappedSource> source).file.chunks is None
+        direct = type(source) is MemorySource or (
+            type(source) is MappedSource
+            and (<MappedSource> source).file.chunks is None
         )
-        if type(source) is MemorySource:
-            self.direct = True
-        self.resident = self.direct and source.is_resident()
-        self.buffered = self.buffered or not self.direct
-        self.last = shard
-        self.source = source
+        self.buffered = self.buffered or not direct
+        slot.base = source.base if direct else NULL
+        slot.cold = direct and not source.is_resident()
+        slot.offsets = NULL
+        if shard.rows.offsets.wrap_count == 0 and shard.rows.nbytes <= source.nbytes:
+            slot.offsets = shard.rows.offsets.values  # these increase to `rows.nbytes`
+        slot.count = shard.rows.count
+        slot.number = len(self.shards)
         self.shards.append(shard)
         self.sources.append(source)  # keeps the bytes if the shard is closed
+        slot.shard = <PyObject *> shard
         return True
 
     cdef bint add(self, object samples, Py_ssize_t i) except -1:
         """Add row `i` of samples, which is in range; False if it has other columns."""
-        cdef RowShard shard
+        cdef PyObject *shard
+        cdef slot_t *slot
         cdef row_t *row
         if type(samples) is not RowSamples:
             return False
-        shard = (<RowSamples> samples).held
-        if shard is not self.last and not self.select_shard(shard):
+        shard = <PyObject *> (<RowSamples> samples).held
+        slot = &self.slots[(<size_t> shard >> 6) % SLOTS]
+        if slot.shard != shard and not self.select_shard(<RowShard> shard, slot):
             return False
         row = &self.rows[self.count]
         row.i = i
-        row.shard = len(self.shards) - 1
-        shard.rows.row_extent(i, &row.offset, &row.size)
-        shard.check_extent(
-            self.source, shard.rows.width * shard.rows.count + i, row.offset, row.size
-        )
+        row.shard = slot.number
         row.at = NULL
-        if self.direct:
-            row.at = self.source.base + row.offset
-            self.cold = self.cold or not self.resident
+        if slot.offsets != NULL and 0 <= i < slot.count:
+            row.offset = slot.offsets[i]
+            row.size = slot.offsets[i + 1] - row.offset
+        else:
+            self.place_row(row)
+        if slot.base != NULL:
+            row.at = slot.base + row.offset
+            self.cold = self.cold or slot.cold
         self.count += 1
         return True
+
+    cdef int place_row(self, row_t *row) except -1:
+        """Set the extent of a row by the table of its shard, and check it."""
+        cdef RowShard shard = <RowShard> self.shards[row.shard]
+        cdef Source source = <Source> self.sources[row.shard]
+        shard.rows.row_extent(row.i, &row.offset, &row.size)
+        return shard.check_extent(
+            source, shard.rows.width * shard.rows.count + row.i, row.offset, row.size
+        )
 
     cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1:
         """Load the bytes of rows from `start` on; return the end of the loaded ones.
@@ -311,12 +368,81 @@ cdef class RowBatch:
             if bad >= 0:
                 self.fault(bad)
             start = end
-        return columns.finish()
+        return columns.finish(names)
 
 
 cdef const uint8_t *address_of(bytearray buffer) noexcept:
     cdef char *at = buffer
     return <const uint8_t *> at
+
+
+cdef inline void place_target(target_t *target, const column_t *column) noexcept:
+    """Set the place of a column, without a buffer to fill."""
+    target.variables = column.variables
+    target.before = column.before
+    target.varies = column.size == 0
+    target.size = target.item = column.size
+    target.skip = 0
+    target.header = NULL
+    target.out = NULL
+
+
+cdef list places_of(RowPlan plan, tuple names):
+    """Return the columns of these names that are there, in the order of the plan."""
+    return sorted([
+        plan.places[name] for name in dict.fromkeys(names) if name in plan.places
+    ])
+
+
+@cython.final
+cdef class Layouts:
+    """Places, dtypes and shapes of columns, all known without a row."""
+
+    cdef tuple asked               # names, some of them without a layout
+    cdef list names, dtypes, shapes
+    cdef target_t *targets
+    cdef Py_ssize_t width
+
+    def __cinit__(self, tuple asked not None, Py_ssize_t most):
+        self.asked = asked
+        self.names, self.dtypes, self.shapes = [], [], []
+        self.targets = <target_t *> malloc((most + 1) * sizeof(target_t))
+        if self.targets == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.targets)
+
+    def __reduce__(self):
+        raise TypeError("Layouts do not pickle")
+
+
+cdef Layouts layouts_of(RowPlan plan, tuple names):
+    """Return the layouts of columns, kept with the plan; None if rows tell some."""
+    cdef Layouts layouts = None
+    with cython.critical_section(plan):
+        layouts = <Layouts> plan.layouts
+    if layouts is not None and layouts.asked == names:
+        return layouts
+    places = places_of(plan, names)
+    layouts = Layouts(names, len(places))
+    for k in places:
+        layout = plan.layout(k)
+        if layout is None:
+            continue
+        dtype, shape = layout
+        if dtype is None:
+            return None
+        place_target(
+            &layouts.targets[layouts.width], &plan.columns[<Py_ssize_t> k]
+        )
+        layouts.names.append(plan.names[k])
+        layouts.dtypes.append(dtype)
+        layouts.shapes.append(shape)
+        layouts.width += 1
+    with cython.critical_section(plan):
+        plan.layouts = layouts
+    return layouts
 
 
 @cython.final
@@ -346,11 +472,28 @@ cdef class Columns:
     cdef int begin(self, tuple names, object allocate) except -1:
         """Allocate the columns by the first row."""
         cdef RowPlan plan = self.batch.plan
-        places = sorted([
-            plan.places[name] for name in dict.fromkeys(names) if name in plan.places
-        ])
-        for k in places:
+        cdef Layouts layouts
+        if allocate is None:
+            layouts = layouts_of(plan, names)
+            if layouts is not None:
+                return self.allocate(layouts)
+        for k in places_of(plan, names):
             self.add(k, allocate)
+        return 0
+
+    cdef int allocate(self, Layouts layouts) except -1:
+        """Allocate the columns of known layouts."""
+        cdef Py_ssize_t t
+        cdef target_t *target
+        memcpy(self.targets, layouts.targets, layouts.width * sizeof(target_t))
+        self.names = layouts.names
+        for t in range(layouts.width):
+            target = &self.targets[t]
+            self.arrays.append(make_empty_array(
+                layouts.dtypes[t], self.batch.count, layouts.shapes[t],
+                <uint64_t> self.batch.count * target.item, &target.out,
+            ))
+        self.width = layouts.width
         return 0
 
     cdef int add(self, Py_ssize_t k, object allocate) except -1:
@@ -367,11 +510,7 @@ cdef class Columns:
         if layout is None:
             return 0
         dtype, shape = layout
-        target.column = k
-        target.variables = column.variables
-        target.before = column.before
-        target.varies = column.size == 0
-        target.skip = 0
+        place_target(target, column)
         if dtype is None:
             rows.field_extent(row.i, row.at, row.size, k, &start, &size)
             first = rows.decode_field(
@@ -384,6 +523,15 @@ cdef class Columns:
             target.header = <const uint8_t *> PyBytes_AS_STRING(header)
         target.size = size
         target.item = size - target.skip
+        if allocate is None:
+            made = make_empty_array(
+                dtype, self.batch.count, shape, self.batch.count * target.item,
+                &target.out,
+            )
+            self.names.append(plan.names[k])
+            self.arrays.append(made)
+            self.width += 1
+            return 0
         made = allocate(plan.names[k], (self.batch.count, *shape), dtype)
         try:
             PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
@@ -399,17 +547,39 @@ cdef class Columns:
         self.width += 1
         return 0
 
-    cdef dict finish(self):
-        """Return the columns whose arrays did not differ."""
+    cdef dict finish(self, tuple names):
+        """Return the columns whose arrays did not differ, in the order of `names`."""
+        cdef dict found = {}
         cdef Py_ssize_t t
-        return {
-            self.names[t]: self.arrays[t]
-            for t in range(self.width) if self.targets[t].out != NULL
-        }
+        for t in range(self.width):
+            if self.targets[t].out != NULL:
+                found[self.names[t]] = self.arrays[t]
+        if tuple(found) == names:
+            return found
+        return {name: found[name] for name in names if name in found}
+
+
+cdef Py_ssize_t wrap_position(Py_ssize_t i, Py_ssize_t count) except -1:
+    """Return a position in range; a negative one counts from the end."""
+    if not -count <= i < count:
+        raise IndexError(f"position {i} is out of range for length {count:,}")
+    return i + count if i < 0 else i
+
+
+cdef const int64_t *positions_of(
+    object positions, Py_ssize_t count, Py_buffer *buffer
+) except? NULL:
+    """Return a pointer to positions; those of an array of int64 are not checked."""
+    if PyObject_CheckBuffer(positions):
+        try:
+            return int64s_of(positions, buffer)
+        except (TypeError, ValueError, BufferError):  # other numbers, or strided
+            pass
+    return int64s_of(resolve_positions(positions, count), buffer)
 
 
 def read_columns(
-    SampleLocator locator not None, positions, tuple names not None, allocate not None
+    SampleLocator locator not None, positions, tuple names not None, allocate=None
 ):
     """Return columns of samples by position.
 
@@ -420,8 +590,9 @@ def read_columns(
         Negative ones count from the end.
     names : tuple of str
         Columns; those that are not there are left out.
-    allocate : callable
-        ``allocate(name, shape, dtype)`` returns a C-contiguous array to fill.
+    allocate : callable, optional
+        ``allocate(name, shape, dtype)`` returns a C-contiguous array to fill; by
+        default a new one.
 
     Returns
     -------
@@ -438,27 +609,27 @@ def read_columns(
     """
     cdef RowBatch batch = RowBatch()
     cdef Py_buffer buffer
-    cdef int64_t *numbers
+    cdef const int64_t *numbers
     cdef location_t location
-    cdef Py_ssize_t k, count
-    cdef object samples = None
-    cdef Py_ssize_t shard = NONE
+    cdef Py_ssize_t i, k, count
+    cdef object samples
     if not names:
         return {}
-    found = resolve_positions(positions, locator.count)
-    numbers = int64s_of(found, &buffer)
+    numbers = positions_of(positions, locator.count, &buffer)
     try:
         count = buffer.len // 8
         batch.reserve(count)
         for k in range(count):
-            locator.locate(numbers[k], &location)
-            if location.shard != shard:
-                shard = location.shard
-                samples = locator.samples[shard]
-                if samples is None:
-                    samples = locator.open_shard(shard)
-                if locator.used is not None:
-                    locator.used[shard] = 1
+            i = numbers[k]         # loaded once: another thread may write the array
+            locator.locate(
+                i if 0 <= i < locator.count else wrap_position(i, locator.count),
+                &location,
+            )
+            samples = locator.samples[location.shard]
+            if samples is None:
+                samples = locator.open_shard(location.shard)
+            if locator.used is not None:
+                locator.used[location.shard] = 1
             if not batch.add(samples, location.at):
                 return {}
     finally:
@@ -467,7 +638,7 @@ def read_columns(
 
 
 @cython.nonecheck(True)
-def stack_columns(list samples not None, tuple names not None, allocate not None):
+def stack_columns(list samples not None, tuple names not None, allocate=None):
     """Return columns of samples, as `read_columns` does.
 
     Parameters

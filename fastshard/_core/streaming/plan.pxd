@@ -44,6 +44,7 @@ cdef class RowPlan(RowSchema):
     cdef dict template             # None by name
     cdef list decoders             # callables, None for compiled ones
     cdef list shapes               # tuples, None unless the encoding has the shape
+    cdef object layouts            # of the columns that were last read, or None
     cdef object resolver           # encoding to a callable; raises if there is none
     cdef int place_columns(self) except -1
     cdef int set_array(self, Py_ssize_t k, str rest) except -1
