@@ -11,6 +11,8 @@ from typing import BinaryIO
 
 __all__ = ["AtomicFile", "make_directory", "replace_file", "sync_directory"]
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors that writes raise unnamed
+
 
 class AtomicFile:
     """File that is renamed to its path when it is complete.
@@ -135,12 +137,16 @@ def replace_file(
     Raises
     ------
     OSError
-        The file cannot be written.
+        The file cannot be written; of a full disk it names the file.
     """
     new = AtomicFile(path, sync_folder=sync_folder)
     try:
         yield new.file
         new.commit()
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
     finally:
         new.discard()
 

@@ -20,7 +20,7 @@ from fastshard.dataset.listing import (
 from fastshard.dataset.order.worker import guard_collation
 from fastshard.dataset.shardset import ReadOptions, ShardSet
 from fastshard.dataset.tarset import TarSet, common_root
-from fastshard.errors import FastshardError
+from fastshard.errors import FastshardError, ShardNotFoundError
 from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.registry import Format, find_format, formats
 from fastshard.formats.tar import KeyRule, Mode
@@ -191,7 +191,7 @@ def open(  # noqa: A001
             found, location, tar_options, remote, mode, max_mapped, reading
         )
         return Dataset(shards, decoders=decoders)
-    _check_tar_options(remote)
+    _check_tar_options(remote, location)
     settings: Settings | None = location.settings(remote)
     listing = list_shards(location, remote=settings)
     index, folder = _resolve_index(index, listing, source, key)
@@ -229,12 +229,17 @@ def _option_names() -> tuple[str, ...]:
     return (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
 
 
-def _check_tar_options(options: Mapping[str, Any]) -> None:
-    """Raise TypeError for an option that datasets of tar shards do not take."""
+def _check_tar_options(options: Mapping[str, Any], location: Location) -> None:
+    """Raise an error for an option that datasets of tar shards do not take."""
     names = _option_names()
     for name in options.keys() - set(names):
         for each in formats():
             if name in each.options:
+                below = each.subfolder(options)
+                first = location.parts[0]
+                if below and location.kind == "folder":
+                    path = os.path.join(str(first), below)
+                    raise ShardNotFoundError(f"{path} is no {each.name} dataset", path)
                 raise TypeError(
                     f"open() has no argument {name}= for tar shards: it is an option "
                     f"of {each.name} datasets"

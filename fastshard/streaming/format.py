@@ -41,8 +41,8 @@ class StreamingFormat(Format):
         if len(head) < HEAD_BYTES:
             try:
                 index = json.loads(head)
-            except (ValueError, RecursionError):
-                pass  # a damaged index: reading it tells where
+            except (ValueError, RecursionError):  # damaged: reading it tells where
+                return SHARDS.search(head) is not None
             else:
                 return index.get("version") == 2 and isinstance(
                     index.get("shards"), list

@@ -420,7 +420,13 @@ def parse_size_limit(size_limit: int | str | None) -> int | str | None:
     """
     if not size_limit:
         return size_limit
-    limit = _parse_units(size_limit) if isinstance(size_limit, str) else int(size_limit)
+    try:
+        if isinstance(size_limit, str):
+            limit = _parse_units(size_limit)
+        else:
+            limit = int(size_limit)
+    except OverflowError:
+        raise ValueError(f"size_limit must be finite, got {size_limit!r}") from None
     if limit < 0:
         raise ValueError(f"size_limit must not be negative, got {size_limit!r}")
     return limit

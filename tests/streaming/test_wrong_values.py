@@ -1,5 +1,6 @@
 """Values of an index, of configs and of fields that cannot be."""
 
+import errno
 import io
 import json
 import os
@@ -8,7 +9,7 @@ import struct
 import pytest
 
 import fastshard
-from fastshard.errors import FormatError
+from fastshard.errors import FormatError, ShardNotFoundError
 from fastshard.streaming import (
     JSONReader,
     JSONWriter,
@@ -186,6 +187,42 @@ def test_datasets_of_files_with_names_of_any_bytes_have_states(tmp_path):
     with fastshard.open(tmp_path) as ds:
         assert [sample.decode("a")["a"] for sample in ds] == [0, 1, 2]
         assert ds.state_dict()
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    def fail(fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"No space.*shard\.00000\.mds") as caught:
+        make(tmp_path, "mds")
+    assert caught.value.filename == str(tmp_path / "shard.00000.mds")
+
+
+@pytest.mark.parametrize("limit", [float("inf"), "infkb"])
+def test_limits_of_shards_are_finite(limit, tmp_path):
+    shard = make(tmp_path, "mds")
+    with pytest.raises(ValueError, match="size"):
+        reader_from_json(str(tmp_path), None, shard | {"size_limit": limit})
+
+
+def test_an_index_cut_in_its_first_shard_is_a_damaged_one(tmp_path):
+    make(tmp_path, "mds")
+    text = (tmp_path / "index.json").read_bytes()
+    for size in range(text.index(b"[") + 1, len(text)):
+        (tmp_path / "index.json").write_bytes(text[:size])
+        with pytest.raises(FormatError) as caught:
+            fastshard.open(tmp_path)
+        assert caught.value.path == str(tmp_path / "index.json")
+        assert caught.value.offset <= size
+
+
+def test_a_split_that_is_not_there_is_named(tmp_path):
+    make(tmp_path / "train", "mds")
+    assert len(fastshard.open(tmp_path, split="train")) == 3
+    with pytest.raises(ShardNotFoundError, match="valid is no streaming dataset"):
+        fastshard.open(tmp_path, split="valid")
+    assert os.listdir(tmp_path) == ["train"]
 
 
 @pytest.fixture
