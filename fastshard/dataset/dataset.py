@@ -484,10 +484,12 @@ class Dataset(BaseDataset[T_co]):
             stream = ShardStream(sizes, opener, *narrowing)
         else:
             stream = PositionStream(self._prepare(), *narrowing)
+        make = self._item_maker()
+        stream.decodes = make is not None and make is self._set.sample_decoder()
         return self._set.iterate(
             stream,
             window,
-            self._item_maker(),
+            make,
             StateMaker(self, failed),
             on_error=on_error,
             skipped=self._plan.skipped,

@@ -1,5 +1,6 @@
 """Decoded rows of an iteration are those of `StreamSample.decode`."""
 
+import numpy
 import pytest
 
 import fastshard
@@ -51,3 +52,91 @@ def test_an_iteration_uses_decoders_of_the_user(tmp_path):
     ds = fastshard.open(tmp_path / "rows", decoders={"up": upper}).decode()
 
     assert list(ds) == [{"__key__": "0", "x.up": b"TEXT"}] == [ds[0]]
+
+
+NUMBERS = ("uint8", "int16", "uint32", "float16", "float32", "float64", "int64")
+
+
+def write_numbers(out, count=30):
+    """Write rows of fixed numbers, and return them."""
+    rows = [
+        {f"c{k:02d}": getattr(numpy, NUMBERS[k % 7])(i + k) for k in range(12)}
+        for i in range(count)
+    ]
+    columns = {f"c{k:02d}": NUMBERS[k % 7] for k in range(12)}
+    with MDSWriter(columns=columns, out=str(out)) as writer:
+        for row in rows:
+            writer.write(row)
+    return rows
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_an_iteration_decodes_rows_of_numbers(tmp_path, shuffled):
+    rows = write_numbers(tmp_path / "rows")
+    ds = fastshard.open(tmp_path / "rows").decode()
+    ds = ds.shuffle(3) if shuffled else ds
+
+    first, again = list(ds), list(ds)
+
+    assert first == again  # other objects: none is shared between rows
+    assert all(a is not b for a, b in zip(first, again, strict=True))
+    for row in first:
+        assert list(row) == ["__key__", *rows[0]]
+        expected = rows[int(row.pop("__key__"))]
+        assert row == expected
+        assert [*map(type, row.values())] == [*map(type, expected.values())]
+    assert again[0]["__key__"] == ds[0]["__key__"]
+
+
+def test_keys_of_an_iteration_are_decimal(tmp_path):
+    with MDSWriter(columns={"x": "int"}, out=str(tmp_path / "rows")) as writer:
+        for i in range(1002):
+            writer.write({"x": i})
+
+    keys = [row["__key__"] for row in fastshard.open(tmp_path / "rows").decode()]
+
+    assert keys == [str(i) for i in range(1002)]
+    assert hash(keys[1001]) == hash("1001")
+    assert keys[1001].isascii()
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_row_that_does_not_decode_is_named_and_skipped(tmp_path, shuffled):
+    with MDSWriter(columns={"b": "str"}, out=str(tmp_path / "rows")) as writer:
+        for i in range(40):
+            writer.write({"b": f"<{i}>"})
+    (path,) = (tmp_path / "rows").glob("*.mds")
+    path.write_bytes(path.read_bytes().replace(b"<17>", b"<1\xff>"))
+    ds = fastshard.open(tmp_path / "rows").decode()
+    ds = ds.shuffle(3) if shuffled else ds
+    errors = []
+
+    def skip(error, position):
+        errors.append((error, position))
+        return True
+
+    iterator = ds.iter(on_error=skip)
+    found = [row["__key__"] for row in iterator]
+
+    assert sorted(found, key=int) == [str(i) for i in range(40) if i != 17]
+    assert iterator.position == 40
+    ((error, position),) = errors
+    assert isinstance(error, fastshard.FormatError)
+    assert error.member == "sample 17, column 'b'"
+    assert shuffled or position == 17
+    assert any(f"position {position}" in note for note in error.__notes__)
+    resumed = ds.resume({**ds.iter().state_dict()})
+    with pytest.raises(fastshard.FormatError, match="invalid UTF-8"):
+        list(resumed)
+
+
+def test_an_iteration_over_decoded_rows_ends_with_the_dataset(tmp_path):
+    write_numbers(tmp_path / "rows")
+    ds = fastshard.open(tmp_path / "rows")
+    iterator = iter(ds.decode())
+    assert next(iterator)["__key__"] == "0"
+
+    ds.close()
+
+    with pytest.raises(fastshard.ClosedError):
+        next(iterator)

@@ -181,6 +181,11 @@ cdef class PrefetchIterator(IteratorBase):
                 self.finish()
                 raise StopIteration
             if self.ring is None:
+                if self.stream.decodes:
+                    item = self.stream.next_decoded()
+                    if item is not None:
+                        self.consumed += 1
+                        return item
                 self.consumed += 1  # first: an error is the item's
                 item = self.stream.next_resident()
                 if item is not None:

@@ -57,6 +57,7 @@ cdef class SamplesBase:
     cdef Py_ssize_t find(self, object key) except -1
     cdef object item(self, Py_ssize_t i)
     cdef object sample_at(self, Py_ssize_t i)
+    cdef object decode_resident(self, Py_ssize_t i)
     cdef Py_ssize_t count(self) except -1
     cdef str key(self, Py_ssize_t i)
     cdef Py_ssize_t search(self, object key) except -2

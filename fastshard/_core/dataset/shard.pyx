@@ -799,6 +799,14 @@ cdef class SamplesBase:
         """Return the sample at a position in range."""
         return make_sample(self, i)
 
+    cdef object decode_resident(self, Py_ssize_t i):
+        """Return ``sample.decode()`` of a position in range, or None.
+
+        None: its bytes may not be resident, cannot be decoded, or only the sample
+        decodes them.
+        """
+        return None
+
     cdef Py_ssize_t count(self) except -1:
         """Return the number of samples; raise ClosedError if closed."""
         raise NotImplementedError

@@ -5,8 +5,10 @@ from fastshard._core.dataset.shard cimport SampleBase, Shard
 
 
 cdef class ItemStream:
+    cdef public bint decodes       # `next_decoded` may return what the caller gets
     cdef object next_item(self, bint ahead)
     cdef object next_resident(self)
+    cdef object next_decoded(self)
     cdef object emit(self, object item)
     cdef Py_ssize_t left(self) except -1
     cdef Shard shard_of(self, object item)

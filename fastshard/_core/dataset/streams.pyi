@@ -7,7 +7,8 @@ from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.shard import SamplesBase, Shard
 
 @disjoint_base
-class ItemStream: ...
+class ItemStream:
+    decodes: bool
 
 @final
 class MemberStream(ItemStream):

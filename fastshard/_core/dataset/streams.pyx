@@ -27,6 +27,19 @@ cdef object strip_traceback(object error):
     return error.with_traceback(None)
 
 
+cdef object decode_item(object samples, Py_ssize_t i):
+    """Return a decoded sample whose bytes are resident; None for the slow path.
+
+    An error is that of the slow path, which names the sample.
+    """
+    if not isinstance(samples, SamplesBase):
+        return None
+    try:
+        return (<SamplesBase> samples).decode_resident(i)
+    except Exception:
+        return None
+
+
 # A stream returns an item, or the exception that takes its place: an item that cannot
 # be read does not end the iteration. An `OSError` met ahead of the item's turn may be
 # transient: the stream stays where it is and tries again in the item's turn.
@@ -49,6 +62,13 @@ cdef class ItemStream:
 
         None: `next_item` must be called, nothing was consumed. An error that is
         raised is the item's, which is consumed.
+        """
+        return None
+
+    cdef object next_decoded(self):
+        """Return the next item decoded, if its bytes are resident.
+
+        None: another method must be called, nothing was consumed.
         """
         return None
 
@@ -208,6 +228,20 @@ cdef class PositionStream(SampleStream):
         self.next = i + 1
         return self.narrow(ring.locator.sample_at(location))
 
+    cdef object next_decoded(self):
+        cdef SampleLocator locator = self.ring.locator
+        cdef Py_ssize_t i = self.next
+        cdef location_t location
+        if i == self.ring.count or self.only is not None or self.decoders:
+            return None
+        self.ring.advance(i, &location)
+        item = decode_item(locator.samples[location.shard], location.at)
+        if item is not None:
+            self.next = i + 1
+            if locator.used is not None:
+                locator.used[location.shard] = 1
+        return item
+
     cdef Py_ssize_t left(self) except -1:
         return self.ring.count - self.next
 
@@ -278,6 +312,17 @@ cdef class ShardStream(SampleStream):
             return None
         self.next_sample = i + 1
         return self.narrow((<SamplesBase> self.samples).sample_at(i))
+
+    cdef object next_decoded(self):
+        cdef Py_ssize_t i = self.next_sample
+        if self.repeats > 0 or i == self.sample_count or (
+            self.only is not None or self.decoders
+        ):
+            return None
+        item = decode_item(self.samples, i)
+        if item is not None:
+            self.next_sample = i + 1
+        return item
 
     cdef object retry(self, bint ahead):
         """Return the error of a shard that does not open, or None if it opens now."""

@@ -42,6 +42,7 @@ cdef class RowPlan(RowSchema):
     cdef Py_ssize_t variables      # variable columns
     cdef uint64_t fixed            # bytes of a row without its variable fields
     cdef dict template             # None by name
+    cdef bint is_numbers           # all columns are scalars to be filled, resolved
     cdef list decoders             # callables, None for compiled ones
     cdef list shapes               # tuples, None unless the encoding has the shape
     cdef object layouts            # of the columns that were last read, or None
@@ -49,6 +50,7 @@ cdef class RowPlan(RowSchema):
     cdef int place_columns(self) except -1
     cdef int set_array(self, Py_ssize_t k, str rest) except -1
     cdef int resolve(self, Py_ssize_t k) except -1
+    cdef bint are_numbers(self) noexcept
     cdef object layout(self, Py_ssize_t k)
     cdef object decode(
         self, Py_ssize_t k, const uint8_t *at, uint64_t size, object owner, bint copy

@@ -38,6 +38,7 @@ cdef class RowSamples(SamplesBase):
     cdef bytes key_mask            # of `RowTable.decode_row`, for keys alone
     cdef dict places               # column by name
     cdef readonly list names       # of the fields
+    cdef dict template             # of decoded rows, None by name; or None
     cdef tuple last                # (fields, mask) of the last `decode`
     cdef Py_ssize_t search_from(self, object key, Py_ssize_t start) except -2
     cdef bytes mask_of(self, tuple fields)

@@ -7,10 +7,11 @@ views, arrays and gathers ask for fields.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Copy
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from fastshard._core.dataset.shard cimport (
     STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleBase, SamplesBase, Shard,
@@ -23,6 +24,10 @@ from fastshard._core.table.extents cimport ExtentTable, resolve_position
 from array import array
 
 from fastshard.errors import FormatError, MemberNotFoundError
+
+cdef extern from "Python.h":
+    object PyUnicode_New(Py_ssize_t size, Py_UCS4 largest)
+    void *PyUnicode_DATA(object text)
 
 cdef enum:
     MAX_KEPT = 4 << 20             # bytes of a remote row that is kept
@@ -37,6 +42,21 @@ cdef bytes slice_of(object data, uint64_t start, uint64_t size):
     if start == 0 and size == <uint64_t> PyBytes_GET_SIZE(data):
         return data
     return (<const uint8_t *> PyBytes_AS_STRING(data) + start)[:size]
+
+
+cdef str decimal_text(Py_ssize_t value):
+    """Return ``str(value)`` of a number that is not negative."""
+    cdef char digits[20]
+    cdef int at = 20
+    if value < 10:
+        return str(value)          # interned
+    while value > 0:
+        at -= 1
+        digits[at] = <char> (c'0' + value % 10)
+        value //= 10
+    text = PyUnicode_New(20 - at, 127)
+    memcpy(PyUnicode_DATA(text), digits + at, 20 - at)
+    return <str> text
 
 
 cdef class RowShard(Shard):
@@ -382,6 +402,8 @@ cdef class RowSamples(SamplesBase):
             chosen = bytearray(self.rows.width)
             chosen[key_column] = 1
             self.key_mask = bytes(chosen)
+        elif isinstance(self.rows, MdsRows):
+            self.template = dict.fromkeys(["__key__", *self.rows.names])
         self.places = {name: k for k, name in enumerate(self.rows.names)}
         self.names = [
             name for k, name in enumerate(self.rows.names) if k != key_column
@@ -403,12 +425,35 @@ cdef class RowSamples(SamplesBase):
     cdef str key(self, Py_ssize_t i):
         cdef dict values
         if self.key_column < 0:
-            return str(self.first + i)
+            return decimal_text(self.first + i)
         values = self.held.decode(i, self.key_mask, True, None)
         key = values[self.rows.names[self.key_column]]
         if type(key) is str:
             return key
         raise self.held.rows.fault(i, self.key_column, "the key is not text", 0)
+
+    cdef object decode_resident(self, Py_ssize_t i):
+        cdef Source source = self.held.open_source()
+        cdef MappedSource mapped
+        cdef dict values
+        cdef uint64_t offset = 0
+        cdef uint64_t size = 0
+        if self.template is None or type(source) is not MappedSource or (
+            not 0 <= i < self.rows.count
+        ):
+            return None
+        mapped = <MappedSource> source
+        if mapped.file.chunks is not None or not mapped.is_resident():
+            return None
+        self.rows.row_extent(i, &offset, &size)
+        if offset > mapped.nbytes or size > mapped.nbytes - offset:
+            return None
+        mapped.ensure_resident(offset, size)
+        values = PyDict_Copy(self.template)
+        values["__key__"] = decimal_text(self.first + i)
+        return self.rows.decode_row(
+            i, mapped.base + offset, size, mapped.file, None, True, values
+        )
 
     def search_all(self, str key not None):
         """Return the positions of all samples with this key."""
