@@ -655,7 +655,7 @@ def load_images(values: list[Any], samples: Sequence[Any], field: str) -> list[A
         The bytes of an image are damaged; of samples that are not fastshard's, the
         library's error with a note.
     """
-    if not any(map(is_image, values)):
+    if not any(map(_is_image_type, set(map(type, values)))):
         return values
     loaded = []
     for value, sample in zip(values, samples, strict=True):
