@@ -70,10 +70,13 @@ def imported_by(path):
     """Names of our modules that a file imports, wherever in it, and however."""
     text = path.read_text()
     if path.suffix in (".pyx", ".pxd"):
-        pattern = r"^\s*from fastshard(\S*) c?import \(?([^()\n]*(?:\n[^()]*)?)"
-        for base, names in re.findall(pattern, text, re.M):
-            for name in re.findall(r"(\w+)(?: as \w+)?", names):
+        pattern = r"^\s*from fastshard(\S*) c?import (?:\(([^)]*)\)|([^(\n]+))"
+        for base, several, one in re.findall(pattern, text, re.M):
+            for name in re.findall(r"(\w+)(?: as \w+)?", several or one):
                 yield nearest(f"{base}.{name}")
+        for names in re.findall(r"^\s*c?import (fastshard\.[^#\n]*)", text, re.M):
+            for name in re.findall(r"fastshard([.\w]+)", names):
+                yield nearest(name)
         return
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
@@ -89,6 +92,27 @@ def imported_by(path):
             name = node.value.removeprefix("fastshard.")
             if name != node.value and name in MODULES:  # for import_module
                 yield name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from fastshard._core.streaming cimport plan as rows",
+        "from fastshard._core.streaming.plan cimport (\n    MdsRows, RowPlan,\n)",
+        "import fastshard._core.streaming.plan",
+        "    import fastshard._core.streaming.plan  # in a function",
+        "import fastshard._core.streaming.plan as rows",
+    ],
+)
+def test_imports_of_compiled_sources_are_seen(tmp_path, line):
+    before = "from fastshard._core.buffers cimport bytes_of\nimport json\n"
+    path = tmp_path / "module.pyx"
+    path.write_text(f"{before}{line}\nfrom fastshard.errors import FormatError\n")
+    assert set(imported_by(path)) == {
+        "_core.buffers",
+        "_core.streaming.plan",
+        "errors",
+    }
 
 
 def nearest(name):

@@ -1,16 +1,11 @@
 from libc.stdint cimport uint8_t, uint64_t
 
+from fastshard._core.dataset.shape cimport shape_t
 from fastshard._core.dataset.shard cimport Shard
 
 
 cdef enum:
-    MAX_DIMENSIONS = 64            # NumPy 2's own limit (NPY_MAXDIMS)
     CACHED_HEADER = 256            # bytes of a header that is cached, at most
-
-cdef struct shape_t:
-    int dimensions
-    bint fortran
-    Py_ssize_t[MAX_DIMENSIONS] lengths
 
 
 cdef class Layout:

@@ -25,6 +25,7 @@ from fastshard._core.buffers cimport bytes_of, int64s_of
 from fastshard._core.table.extents cimport ExtentTable
 from fastshard._core.io.source cimport View
 from fastshard._core.platform cimport PY_SSIZE_T_MAX
+from fastshard._core.dataset.shape cimport MAX_DIMENSIONS, shape_t
 from fastshard._core.dataset.shard cimport Shard
 from fastshard._core.span cimport span_of, span_t, take
 

@@ -3,9 +3,6 @@ from libc.string cimport memcpy
 
 from fastshard._core.streaming.offsets cimport OffsetTable
 
-cdef enum:
-    MAX_DIMENSIONS = 64            # of an array; NumPy's own limit
-
 cdef struct column_t:
     int kind                       # of the encoding; see plan.pyx
     int code                       # of its type of numbers; 0: none, or in each field
@@ -14,13 +11,6 @@ cdef struct column_t:
     uint64_t size                  # bytes of a field; 0: in the header of each row
     uint64_t before                # bytes of the fixed columns before
     Py_ssize_t variables           # variable columns before
-
-
-# Makes a NumPy array: dtype, dimensions, their lengths, data, writable, owner of data.
-ctypedef object (*array_maker_t)(
-    object, int, const Py_ssize_t *, uint8_t *, bint, object
-)
-cdef array_maker_t array_maker     # set by arrays.pyx
 
 
 cdef class RowSchema:

@@ -20,6 +20,7 @@ from cpython.dict cimport PyDict_Copy, PyDict_New, PyDict_SetItem
 from cpython.long cimport PyLong_FromLongLong
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject, PyTypeObject
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -27,6 +28,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport bytes_of
+from fastshard._core.dataset.shape cimport MAX_DIMENSIONS, shape_t
 from fastshard._core.io.source cimport MappedFile, View
 from fastshard._core.platform cimport PY_SSIZE_T_MAX
 from fastshard._core.span cimport span_of, span_t, take
@@ -82,6 +84,8 @@ cdef dict NUMBERS = {
 }
 
 
+# Of `npy.make_shaped_array`, which a cimport of the function would import with NumPy.
+ctypedef object (*array_maker_t)(object, const shape_t *, uint8_t *, bint, object)
 cdef array_maker_t array_maker = NULL
 cdef PyTypeObject *scalar_types[67]  # by code; NULL: there is none
 cdef PyObject *dtypes[67]
@@ -91,13 +95,15 @@ cdef bint fills_scalars = False    # values are where they are expected in scala
 
 cdef int load_numpy() except -1:
     """Import NumPy and its types on the first use."""
-    global fills_scalars
+    global array_maker, fills_scalars
     if loaded:
         return 0
     import numpy
 
-    import fastshard._core.streaming.arrays
+    from fastshard._core.dataset import npy
 
+    maker = npy.__pyx_capi__["make_shaped_array"]
+    array_maker = <array_maker_t> PyCapsule_GetPointer(maker, PyCapsule_GetName(maker))
     owned = []
     for name, code in NUMBERS.items():
         scalar = getattr(numpy, name)
@@ -516,20 +522,22 @@ cdef class RowPlan(RowSchema):
         self, Py_ssize_t k, const uint8_t *at, uint64_t size, object owner, bint copy
     ):
         """Return the array of a field."""
-        cdef Py_ssize_t lengths[64]
-        cdef int dimensions
+        cdef shape_t shape
         cdef int code = self.columns[k].code
         cdef span_t span = span_of(at, size)
         cdef uint64_t items
         cdef bint writable = False
-        dimensions = read_array_header(&span, &code, lengths, self.shapes[k])
+        shape.fortran = False
+        shape.dimensions = read_array_header(
+            &span, &code, shape.lengths, self.shapes[k]
+        )
         items = span.left // item_size(code)
         if span.left % item_size(code) != 0 or not has_items(
-            lengths, dimensions, items
+            shape.lengths, shape.dimensions, items
         ):
             raise ValueError(
                 f"{span.left:,} bytes are no array of {<object> dtypes[code]} of shape "
-                f"{[lengths[d] for d in range(dimensions)]}"
+                f"{[shape.lengths[d] for d in range(shape.dimensions)]}"
             )
         if copy:
             owner = PyBytes_FromStringAndSize(<const char *> span.at, span.left)
@@ -542,8 +550,7 @@ cdef class RowPlan(RowSchema):
         else:
             writable = type(owner) is View and (<View> owner).owner.writable
         return array_maker(
-            <object> dtypes[code], dimensions, lengths, <uint8_t *> span.at, writable,
-            owner,
+            <object> dtypes[code], &shape, <uint8_t *> span.at, writable, owner
         )
 
 

@@ -1,33 +1,13 @@
-"""Arrays of streaming shards: fields on their bytes, columns of many rows.
-
-Imported with NumPy, on the first use of an array or of one of its numbers.
-"""
+"""Columns of rows of one open shard; those of a dataset are in `columns`."""
 
 from cpython.buffer cimport PyBuffer_Release
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from fastshard._core.buffers cimport bytes_of, int64s_of
-from fastshard._core.dataset.npy cimport make_shaped_array, shape_t
-from fastshard._core.streaming cimport plan as plan_module
 from fastshard._core.streaming.reader cimport OpenRows
 
 import numpy
-
-
-cdef object make_array(
-    object dtype, int dimensions, const Py_ssize_t *lengths, uint8_t *at, bint writable,
-    object owner,
-):
-    """Return an array on memory that `owner` keeps alive."""
-    cdef shape_t shape
-    shape.dimensions = dimensions
-    shape.fortran = False
-    memcpy(shape.lengths, lengths, sizeof(Py_ssize_t) * dimensions)
-    return make_shaped_array(dtype, &shape, at, writable, owner)
-
-
-plan_module.array_maker = make_array
 
 
 def read_columns(OpenRows opened not None, positions, fields):
