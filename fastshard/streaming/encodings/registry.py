@@ -88,7 +88,8 @@ def register_encoding(name: str, cls: Callable[[], CustomEncoding]) -> None:
     """Add an encoding of one's own to those that MDS columns can have.
 
     It counts for this process: a module that registers it is imported also where
-    workers are spawned. A later encoding of the same name replaces it.
+    workers are spawned. A later encoding of the same name replaces it, also in datasets
+    and readers that are open; writers keep the one that they began with.
 
     Parameters
     ----------
@@ -178,8 +179,8 @@ def mds_decoder(encoding: str, unsafe: bool = False) -> Callable[[Buffer], Any]:
     """
     found = find_encoding(encoding)
     if not isinstance(found, Encoding):
-        decode = found.decode
-        return lambda data: decode(bytes(data))
+        # Plans keep the decoder; an encoding that is registered later replaces it.
+        return lambda data: _registered[encoding].decode(bytes(data))
     if not (found.safe or unsafe):
         raise ValueError(
             f"encoding {encoding!r} can run any code: allow_unsafe_types=True decodes "

@@ -1,6 +1,7 @@
 """Encodings: the values of upstream's datasets, bytes of each kind, errors."""
 
 import io
+import json
 import math
 import random
 import struct
@@ -9,7 +10,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+import fastshard
 from fastshard import FormatError
+from fastshard.streaming import MDSWriter, reader_from_json
 from fastshard.streaming.encodings import (
     get_mds_encodings,
     is_mds_encoding,
@@ -458,3 +461,22 @@ def test_every_truncation_is_refused(encoding):
     for size in range(0, len(stored), 1 if len(stored) < 999 else 7):
         with pytest.raises(FormatError):
             mds_decode(encoding, stored[:size])
+
+
+def test_an_encoding_registered_again_is_seen_by_open_datasets(registry, tmp_path):
+    class Plain(Reversed):
+        def decode(self, data):
+            return data.decode()
+
+    register_encoding("again", Reversed)
+    with MDSWriter(columns={"x": "again"}, out=str(tmp_path)) as writer:
+        writer.write({"x": "abc"})
+    ds = fastshard.open(tmp_path)
+    shard = json.loads((tmp_path / "index.json").read_text())["shards"][0]
+    reader = reader_from_json(str(tmp_path), None, shard)
+    assert ds[0].decode("x")["x"] == reader[0]["x"] == "abc"
+
+    register_encoding("again", Plain)
+    assert ds[0].decode("x")["x"] == reader[0]["x"] == "cba"
+    assert reader_from_json(str(tmp_path), None, shard)[0]["x"] == "cba"
+    assert ds[0].decoder_of("x")(ds[0]["x"]) == "cba"
