@@ -220,6 +220,13 @@ def _notes_of(error: BaseException) -> dict[str, Any]:
     return {} if notes is None else {"__notes__": notes}
 
 
+def key_collision() -> FastshardError:
+    """Return the error of a decoded sample that has a field ``"__key__"``."""
+    return FastshardError(
+        "the field '__key__' collides with the sample's key: name other fields"
+    )
+
+
 # Fields of other libraries' samples.
 HABITS = {
     "__key__": "; the key is sample.key",

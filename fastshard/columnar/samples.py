@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from fastshard._core.columnar.rows import ColumnSamples, read_image, read_rows
 from fastshard._core.dataset.shard import describe_item
 from fastshard.columnar.shard_files import ColumnFiles
-from fastshard.errors import FastshardError, FormatError
+from fastshard.errors import FormatError, key_collision
 from fastshard.formats.decoders import DECODERS, Decoder, decoder_for
 from fastshard.formats.info import Infos
 from fastshard.formats.sample import CopiedSample, Sample
@@ -141,9 +141,7 @@ class ArrayFields:
         {'__key__': 'sample_000000000002', 'target': array([1., 1.])}
         """
         if "__key__" in (fields or self.keys()):
-            raise FastshardError(
-                "the field '__key__' collides with the sample's key: name other fields"
-            )
+            raise key_collision()
         decoded: dict[str, Any] = super().decode(*fields)  # type: ignore[misc]
         return decoded
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard._core.dataset.shard import describe_item
 from fastshard._core.streaming.shard import RowShard, decode_fields, decode_member
-from fastshard.errors import FormatError
+from fastshard.errors import FormatError, key_collision
 from fastshard.formats.decoders import Decoder, decode_text
 from fastshard.formats.info import Infos
 from fastshard.formats.layout import ARRAY, VALUE, FieldLayout
@@ -199,6 +199,45 @@ class EncodedFields:
         """Return the encodings of the fields."""
         raise NotImplementedError
 
+    def decode(self, *fields: str) -> dict[str, Any]:
+        """Return decoded fields by name, and the key as ``"__key__"``.
+
+        Parameters
+        ----------
+        *fields : str
+            By default all fields.
+
+        Returns
+        -------
+        dict
+            Values of the types that mosaicml-streaming returns.
+
+        Raises
+        ------
+        FormatError
+            A field's bytes are not of its encoding.
+        FieldNotFoundError
+            The sample has no such field.
+        FastshardError
+            A field is named ``"__key__"``, as the key in the result is: a column of
+            another encoding than str.
+        ValueError
+            An encoding is unknown, or needs ``allow_unsafe_types=True``.
+
+        Examples
+        --------
+        >>> sample.decode()
+        {'__key__': '7', 'id': 7, 'text': 'text 7'}
+        >>> sample.decode("text")
+        {'__key__': '7', 'text': 'text 7'}
+        """
+        if self.facts().key_column < 0 and KEY in (fields or self.keys()):
+            raise key_collision()
+        values = {KEY: self.key}
+        for field in fields or self.keys():
+            values[field] = self._decode_field(field)
+        return values
+
     def decoder_of(self, field: str) -> Decoder | None:
         """Return the user's decoder of a field, or else that of its encoding.
 
@@ -304,34 +343,9 @@ class StreamSample(EncodedFields, Sample):
         return facts
 
     def decode(self, *fields: str) -> dict[str, Any]:
-        """Return decoded fields by name, and the key as ``"__key__"``.
-
-        Parameters
-        ----------
-        *fields : str
-            By default all fields.
-
-        Returns
-        -------
-        dict
-            Values of the types that mosaicml-streaming returns.
-
-        Raises
-        ------
-        FormatError
-            A field's bytes are not of its encoding.
-        FieldNotFoundError
-            The sample has no such field.
-        ValueError
-            An encoding is unknown, or needs ``allow_unsafe_types=True``.
-        """
-        if not self.decoders:
-            values = decode_fields(self, fields)
-        else:
-            values = {KEY: self.key}
-            for field in fields or self.keys():
-                values[field] = self._decode_field(field)
-        return values
+        if self.decoders:
+            return EncodedFields.decode(self, *fields)
+        return decode_fields(self, fields)
 
     def array(
         self,

@@ -12,6 +12,7 @@ import pytest
 import fastshard
 from fastshard import (
     AmbiguousKeyError,
+    FastshardError,
     FormatError,
     ShardNotFoundError,
     StaleIndexError,
@@ -244,6 +245,29 @@ def test_a_key_that_is_not_text_names_its_column(tmp_path, mode):
         str(fastshard.open(tmp_path / "d", mode=mode)[0].key)
     assert caught.value.path == str(file)
     assert "sample 0, column '__key__'" in str(caught.value)
+
+
+@pytest.mark.parametrize("writer", [MDSWriter, JSONWriter, CSVWriter])
+def test_a_column_of_the_keys_name_that_is_no_text_collides(tmp_path, writer):
+    columns = {"__key__": "int", "x": "int"}
+    with writer(columns=columns, out=str(tmp_path / "d")) as file:
+        for i in range(3):
+            file.write({"__key__": 10 + i, "x": i})
+    ds = fastshard.open(tmp_path / "d")
+    own = fastshard.open(tmp_path / "d", decoders={"x": bytes})
+
+    copied = pickle.loads(pickle.dumps(ds[1]))
+    for sample in (ds[1], own[1], copied, ds.select_fields("x", "__key__")[1]):
+        assert sample.key == "1"
+        for fields in ((), ("__key__",), ("x", "__key__"), ("__key__", "x")):
+            with pytest.raises(FastshardError, match="collides with the sample's key"):
+                sample.decode(*fields)
+        assert sample.decode("x")["__key__"] == "1"
+    with pytest.raises(FastshardError, match="collides"):
+        list(ds.decode())
+    assert [s["x"] for s in ds.decode("x")] == [0, 1, 2]
+    assert ds.columns([2, 0], "__key__")["__key__"].tolist() == [12, 10]
+    assert ds[1].decoder_of("__key__")(ds[1]["__key__"]) == 11
 
 
 def test_several_formats_in_one_set(copy_streaming):

@@ -39,6 +39,7 @@ cdef class RowSamples(SamplesBase):
     cdef dict places               # column by name
     cdef readonly list names       # of the fields
     cdef dict template             # of decoded rows, None by name; or None
+    cdef bint has_key_field        # a field is named as the key is in decoded samples
     cdef tuple last                # (fields, mask) of the last `decode`
     cdef Py_ssize_t search_from(self, object key, Py_ssize_t start) except -2
     cdef bytes mask_of(self, tuple fields)

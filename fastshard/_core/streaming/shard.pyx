@@ -23,7 +23,7 @@ from fastshard._core.table.extents cimport ExtentTable, resolve_position
 
 from array import array
 
-from fastshard.errors import FormatError, MemberNotFoundError
+from fastshard.errors import FormatError, MemberNotFoundError, key_collision
 
 cdef extern from "Python.h":
     object PyUnicode_New(Py_ssize_t size, Py_UCS4 largest)
@@ -408,6 +408,7 @@ cdef class RowSamples(SamplesBase):
         self.names = [
             name for k, name in enumerate(self.rows.names) if k != key_column
         ]
+        self.has_key_field = "__key__" in self.names
 
     def having(self, tuple fields not None):
         """Return a byte per sample: 1 if it has all these fields, else 0."""
@@ -578,6 +579,8 @@ def decode_fields(SampleBase sample not None, tuple fields not None):
 
     Raises
     ------
+    FastshardError
+        A field is named ``"__key__"``, as the key in the result is.
     FieldNotFoundError
         The sample has no such field.
     FormatError
@@ -591,6 +594,8 @@ def decode_fields(SampleBase sample not None, tuple fields not None):
             sample.member_of(field)
     elif asked is not None:
         asked = tuple([field for field in asked if field in samples.places])
+    if samples.has_key_field and (asked is None or "__key__" in asked):
+        raise key_collision()
     values = {"__key__": samples.key(sample.position)}
     if asked is None or len(asked) < 2:
         return samples.held.decode(
