@@ -20,7 +20,11 @@ from fastshard.dataset.listing import (
 from fastshard.dataset.order.worker import guard_collation
 from fastshard.dataset.shardset import ReadOptions, ShardSet
 from fastshard.dataset.tarset import TarSet, common_root
-from fastshard.errors import FastshardError, ShardNotFoundError
+from fastshard.errors import (
+    FastshardError,
+    RemoteShardNotFoundError,
+    ShardNotFoundError,
+)
 from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.registry import Format, find_format, formats
 from fastshard.formats.tar import KeyRule, Mode
@@ -150,8 +154,8 @@ def open(  # noqa: A001
     Raises
     ------
     ShardNotFoundError
-        A path does not exist, or has no shard; the error says what is there. Also a
-        `FileNotFoundError`.
+        A path or a split does not exist, or has no shard; the error says what is
+        there. Also a `FileNotFoundError`.
     FastshardError
         There are local and remote shards together, or one shard twice.
     FormatError
@@ -191,7 +195,7 @@ def open(  # noqa: A001
             found, location, tar_options, remote, mode, max_mapped, reading
         )
         return Dataset(shards, decoders=decoders)
-    _check_tar_options(remote, location)
+    _check_tar_options(location, remote)
     settings: Settings | None = location.settings(remote)
     listing = list_shards(location, remote=settings)
     index, folder = _resolve_index(index, listing, source, key)
@@ -229,17 +233,21 @@ def _option_names() -> tuple[str, ...]:
     return (*(open.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
 
 
-def _check_tar_options(options: Mapping[str, Any], location: Location) -> None:
-    """Raise an error for an option that datasets of tar shards do not take."""
+def _check_tar_options(location: Location, options: Mapping[str, Any]) -> None:
+    """Raise an error for an option that datasets of tar shards do not take.
+
+    Raises
+    ------
+    ShardNotFoundError
+        The source has no tars, and a format has no dataset in the option's directory.
+    TypeError
+        Otherwise.
+    """
     names = _option_names()
     for name in options.keys() - set(names):
         for each in formats():
             if name in each.options:
-                below = each.subfolder(options)
-                first = location.parts[0]
-                if below and location.kind == "folder":
-                    path = os.path.join(str(first), below)
-                    raise ShardNotFoundError(f"{path} is no {each.name} dataset", path)
+                _check_subfolder(each, location, options)
                 raise TypeError(
                     f"open() has no argument {name}= for tar shards: it is an option "
                     f"of {each.name} datasets"
@@ -247,11 +255,39 @@ def _check_tar_options(options: Mapping[str, Any], location: Location) -> None:
     check_names("open", options, names)
 
 
+def _check_subfolder(
+    wanted: Format, location: Location, options: Mapping[str, Any]
+) -> None:
+    """Raise ShardNotFoundError if a format's directory below the source is missing."""
+    if location.kind == "path" and not os.path.exists(str(location.parts[0])):
+        list_shards(location)  # no such directory, if it is no glob of tars
+    folder = _find_folder(location, options)
+    if folder is None:
+        return
+    if isinstance(folder, LocalFolder) and folder.has_suffix(SUFFIX):
+        return
+    reason = wanted.explain_missing(folder, options)
+    if reason is None:
+        return
+    if folder.is_remote:
+        raise RemoteShardNotFoundError(reason, redact(folder.path))
+    path = os.path.join(folder.path, wanted.subfolder(options))
+    raise ShardNotFoundError(reason, path)
+
+
 def _find_format(location: Location, options: RemoteOptions) -> Format | None:
     """Return the format of a directory, or None for a source of tars."""
+    folder = _find_folder(location, options)
+    return None if folder is None else find_format(folder, options)
+
+
+def _find_folder(
+    location: Location, options: Mapping[str, Any]
+) -> LocalFolder | RemoteFolder | None:
+    """Return the directory that a source is, or may be; None for files."""
     (first, *others) = location.parts
     if location.kind == "folder":
-        return find_format(LocalFolder(str(first)), options)
+        return LocalFolder(str(first))
     if (
         isinstance(first, Url)
         and location.kind == "url"
@@ -260,7 +296,7 @@ def _find_format(location: Location, options: RemoteOptions) -> Format | None:
         and any(each.is_remote for each in formats())
     ):
         settings = location.settings(_select_remote(options))
-        return find_format(RemoteFolder(first.text, settings), options)
+        return RemoteFolder(first.text, settings)
     return None
 
 

@@ -26,6 +26,10 @@ class Folder(Protocol):
         """Return whether the directory has a file of this name."""
         ...
 
+    def folders(self) -> list[str]:
+        """Return the names of the directories in this one; of a remote one none."""
+        ...
+
     def read(self, name: str, most: int) -> bytes | None:
         """Return the first `most` bytes of a file, or None if it does not exist."""
         ...
@@ -46,6 +50,15 @@ class LocalFolder:
     def has(self, name: str) -> bool:
         """Return whether the directory has a file of this name."""
         return os.path.isfile(os.path.join(self.path, name))
+
+    def has_suffix(self, suffix: str) -> bool:
+        """Return whether the directory has a file whose name ends with `suffix`."""
+        return any(name.endswith(suffix) for name in os.listdir(self.path))
+
+    def folders(self) -> list[str]:
+        """Return the names of the directories in this one, sorted."""
+        with os.scandir(self.path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
 
     def read(self, name: str, most: int) -> bytes | None:
         """Return the first `most` bytes of a file, or None if it does not exist."""
@@ -72,6 +85,10 @@ class RemoteFolder:
     def has(self, name: str) -> bool:
         """Return whether there is an object of this name."""
         return self._open(name) is not None
+
+    def folders(self) -> list[str]:
+        """Return no names: HTTP lists no folders."""
+        return []
 
     def read(self, name: str, most: int) -> bytes | None:
         """Return the first `most` bytes of an object, or None if it does not exist."""

@@ -110,6 +110,32 @@ class Format:
         """
         return ""
 
+    def explain_missing(self, folder: Folder, options: Mapping[str, Any]) -> str | None:
+        """Return why a directory is no dataset of this format, with these options.
+
+        Parameters
+        ----------
+        folder : Folder
+            Of which `marks`, asked of its `subfolder`, is false.
+        options : Mapping
+            The keyword arguments of `fastshard.open`.
+
+        Returns
+        -------
+        str or None
+            Text of a `ShardNotFoundError`. By default None: the options are refused
+            as options that tars do not take.
+
+        Examples
+        --------
+        >>> from fastshard.formats import formats
+        >>> from fastshard.formats.folder import LocalFolder
+        >>> streaming = formats()[1]
+        >>> streaming.explain_missing(LocalFolder("data"), {"split": "train"})
+        "no split 'train' in data: train/index.json does not exist; ..."
+        """
+        return None
+
     def open_set(self, root: str, **options: Any) -> Any:
         """Return the `ShardSet` of a dataset.
 

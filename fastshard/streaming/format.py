@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
+from fastshard.remote.urls import redact
 
 if TYPE_CHECKING:
     from fastshard.remote.options import Settings
@@ -19,6 +21,8 @@ __all__ = ["FORMAT"]
 
 INDEX_NAME = "index.json"
 HEAD_BYTES = 16 << 10  # of an index, to know it by; a remote file has them when opened
+MAX_SPLITS = 20  # that an error names
+SPLIT_LEVELS = 2  # of directories in which it looks for them
 MAX_HEAD = 4 << 20  # bytes that hold the first shard of very many columns
 # "shards" comes first or last: keys of shards are sorted, those of the index may be.
 SHARDS = re.compile(rb'"shards"\s*:\s*\[')
@@ -60,6 +64,29 @@ class StreamingFormat(Format):
                 f"split= is a directory below the dataset's, got {split!r}"
             )
         return split
+
+    def explain_missing(self, folder: Folder, options: Mapping[str, Any]) -> str | None:
+        split = self.subfolder(options)
+        if not split:
+            return None
+        index = f"{split}/{INDEX_NAME}"
+        is_there = folder.below(split).has(INDEX_NAME)
+        fault = "is no index of streaming shards" if is_there else "does not exist"
+        reason = f"no split {split!r} in {redact(folder.path)}: {index} {fault}"
+        if folder.is_remote:
+            return reason
+        splits = list(islice(self._splits(folder), MAX_SPLITS))
+        return f"{reason}; splits there: {', '.join(splits) or 'none'}"
+
+    def _splits(self, folder: Folder, levels: int = SPLIT_LEVELS) -> Iterator[str]:
+        """Yield the directories below one that have an index."""
+        for name in folder.folders():
+            below = folder.below(name)
+            if self.marks(below):
+                yield name
+            if levels > 1:
+                for inner in self._splits(below, levels - 1):
+                    yield f"{name}/{inner}"
 
     def open_set(self, root: str, **options: Any) -> StreamSet:
         from fastshard.streaming.shardset import StreamSet

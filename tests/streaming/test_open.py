@@ -152,6 +152,29 @@ def test_splits_are_directories(copy_streaming):
             fastshard.open(data.root / "train", split=split)
 
 
+def test_a_split_that_is_not_there_names_those_that_are(copy_streaming):
+    root = copy_streaming("edge/splits#train").root
+    (root / "broken").mkdir()
+    (root / "broken" / "index.json").write_text("[]")
+
+    with pytest.raises(ShardNotFoundError) as caught:
+        fastshard.open(root, split="nope")
+    assert caught.value.path == str(root / "nope")
+    assert str(caught.value) == (
+        f"no split 'nope' in {root}: nope/index.json does not exist; "
+        "splits there: train, val/nested"
+    )
+    with pytest.raises(ShardNotFoundError, match=r"broken/index\.json is no index"):
+        fastshard.open(root, split="broken")
+    with pytest.raises(ShardNotFoundError, match="splits there: none"):
+        fastshard.open(root / "broken", split="train")
+    with pytest.raises(ShardNotFoundError, match="nowhere"):
+        fastshard.open(root / "nowhere", split="train")
+    (root / "a.tar").write_bytes(bytes(1024))
+    with pytest.raises(TypeError, match="option of streaming datasets"):
+        fastshard.open(root, split="nope")
+
+
 def test_options_of_tars_are_refused(copy_streaming):
     path = copy_streaming("edge/one_sample").root
     with pytest.raises(ValueError, match="key= is an option of tar shards"):

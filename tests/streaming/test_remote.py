@@ -48,6 +48,15 @@ def test_same_values_as_of_local_files(streaming_data, tmp_path, name, cached):
         assert ds.verify() == []
 
 
+def test_a_split_that_is_not_there_is_a_shard_not_found(streaming_data):
+    with Server(served(streaming_data["edge/splits#train"].root)) as server:
+        url = f"{server.url}/d"
+        with pytest.raises(RemoteShardNotFoundError, match="no split 'nope'") as caught:
+            fastshard.open(url, split="nope")
+        assert caught.value.url == url
+        assert "nope/index.json does not exist" in str(caught.value)
+
+
 def test_counting_asks_for_the_index_alone(streaming_data):
     data = streaming_data["mds/none"]
     with Server(served(data.root)) as server:

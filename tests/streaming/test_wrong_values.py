@@ -9,7 +9,7 @@ import struct
 import pytest
 
 import fastshard
-from fastshard.errors import FormatError, ShardNotFoundError
+from fastshard.errors import FormatError
 from fastshard.streaming import (
     JSONReader,
     JSONWriter,
@@ -215,14 +215,6 @@ def test_an_index_cut_in_its_first_shard_is_a_damaged_one(tmp_path):
             fastshard.open(tmp_path)
         assert caught.value.path == str(tmp_path / "index.json")
         assert caught.value.offset <= size
-
-
-def test_a_split_that_is_not_there_is_named(tmp_path):
-    make(tmp_path / "train", "mds")
-    assert len(fastshard.open(tmp_path, split="train")) == 3
-    with pytest.raises(ShardNotFoundError, match="valid is no streaming dataset"):
-        fastshard.open(tmp_path, split="valid")
-    assert os.listdir(tmp_path) == ["train"]
 
 
 @pytest.fixture

@@ -402,7 +402,7 @@ cdef class RowSamples(SamplesBase):
             chosen = bytearray(self.rows.width)
             chosen[key_column] = 1
             self.key_mask = bytes(chosen)
-        elif isinstance(self.rows, MdsRows):
+        elif isinstance(self.rows, MdsRows) and "__key__" not in self.rows.names:
             self.template = dict.fromkeys(["__key__", *self.rows.names])
         self.places = {name: k for k, name in enumerate(self.rows.names)}
         self.names = [
