@@ -465,7 +465,9 @@ class Dataset(BaseDataset[T_co]):
         """Return the fields that the format reads together from rows."""
         if self._decoders:
             return {}
-        fields = [field for field, given in types.items() if given == (None, None)]
+        fields = list(types)
+        if list(types.values()).count((None, None)) != len(fields):
+            fields = [name for name, given in types.items() if given == (None, None)]
         if self._fields is not None:
             fields = [field for field in fields if field in self._fields]
         return self._set.stack_columns(self._prepare(), positions, tuple(fields))
