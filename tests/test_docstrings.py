@@ -52,6 +52,11 @@ FULL = """
     columnar.ShardHandle.add_sample columnar.ShardHandle.close
     columnar.ShardHandle.discard
     streaming.Reader streaming.MDSReader streaming.reader_from_json
+    streaming.MDSWriter streaming.JSONWriter streaming.CSVWriter streaming.TSVWriter
+    streaming.XSVWriter streaming.Writer streaming.JointWriter streaming.SplitWriter
+    streaming.FileInfo streaming.merge_index streaming.rebuild_index
+    streaming.register_encoding
+    streaming.install streaming.uninstall streaming.StreamSample
     adapters.torch.IterableDataset adapters.torch.TensorCollation
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode
     adapters.ray.read

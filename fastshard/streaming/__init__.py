@@ -32,6 +32,7 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "read.readers": "reader_from_json",
     "read.xsv": "CSVReader TSVReader XSVReader",
     "rebuild": "rebuild_index",
+    "samples": "StreamSample",
     "write.base": "JointWriter SplitWriter Writer",
     "write.jsonl": "JSONWriter",
     "write.mds": "MDSWriter",

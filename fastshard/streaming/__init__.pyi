@@ -13,6 +13,7 @@ from fastshard.streaming.read.xsv import CSVReader as CSVReader
 from fastshard.streaming.read.xsv import TSVReader as TSVReader
 from fastshard.streaming.read.xsv import XSVReader as XSVReader
 from fastshard.streaming.rebuild import rebuild_index as rebuild_index
+from fastshard.streaming.samples import StreamSample as StreamSample
 from fastshard.streaming.write.base import JointWriter as JointWriter
 from fastshard.streaming.write.base import SplitWriter as SplitWriter
 from fastshard.streaming.write.base import Writer as Writer
@@ -35,6 +36,7 @@ __all__ = [
     "Reader",
     "SplitReader",
     "SplitWriter",
+    "StreamSample",
     "TSVReader",
     "TSVWriter",
     "Writer",

@@ -195,7 +195,7 @@ class EncodedFields:
     key: Any
     view: Any
 
-    def facts(self) -> RowFacts:
+    def _row_facts(self) -> RowFacts:
         """Return the encodings of the fields."""
         raise NotImplementedError
 
@@ -226,12 +226,14 @@ class EncodedFields:
 
         Examples
         --------
+        >>> import fastshard
+        >>> sample = fastshard.open("dataset")[7]
         >>> sample.decode()
         {'__key__': '7', 'id': 7, 'text': 'text 7'}
         >>> sample.decode("text")
         {'__key__': '7', 'text': 'text 7'}
         """
-        if self.facts().key_column < 0 and KEY in (fields or self.keys()):
+        if self._row_facts().key_column < 0 and KEY in (fields or self.keys()):
             raise key_collision()
         values = {KEY: self.key}
         for field in fields or self.keys():
@@ -254,8 +256,15 @@ class EncodedFields:
         ------
         ValueError
             The encoding is unknown, or needs ``allow_unsafe_types=True``.
+
+        Examples
+        --------
+        >>> import fastshard
+        >>> sample = fastshard.open("dataset")[7]
+        >>> sample.decoder_of("id")(sample["id"])
+        7
         """
-        return own_decoder(field, self.decoders) or self.facts().decoder(field)
+        return own_decoder(field, self.decoders) or self._row_facts().decoder(field)
 
     def layout_of(self, field: str) -> FieldLayout:
         """Return the memory layout of a field, by which batches stack it.
@@ -267,10 +276,17 @@ class EncodedFields:
         Returns
         -------
         FieldLayout
+
+        Examples
+        --------
+        >>> import fastshard
+        >>> sample = fastshard.open("dataset")[7]
+        >>> sample.layout_of("id").dtype, sample.layout_of("text").kind
+        ('<i8', 'value')
         """
         if self.decoders and own_decoder(field, self.decoders) is not None:
             return VALUE
-        return self.facts().layout(field)
+        return self._row_facts().layout(field)
 
     def text(self, field: str) -> str:
         """Return a field as text: of a JSON shard its string, else the stored bytes.
@@ -289,8 +305,15 @@ class EncodedFields:
             The field is not UTF-8.
         FieldNotFoundError
             The sample has no such field.
+
+        Examples
+        --------
+        >>> import fastshard
+        >>> sample = fastshard.open("dataset")[7]
+        >>> sample.text("text")
+        'text 7'
         """
-        if self.facts().config.format == "json":
+        if self._row_facts().config.format == "json":
             view = self.view(field)
             if view[:1] == b'"':
                 value = self._decode_encoded(field)
@@ -305,6 +328,13 @@ class EncodedFields:
         Returns
         -------
         Mapping of str to dict
+
+        Examples
+        --------
+        >>> import fastshard
+        >>> sample = fastshard.open("dataset")[7]
+        >>> len(sample.infos())
+        0
         """
         return Infos(
             describe_item(self)[0],
@@ -332,11 +362,18 @@ class StreamSample(EncodedFields, Sample):
     `fastshard.open` have a suffix of it. `key` is the column ``__key__`` if it is a
     str, and else the position in the dataset, in decimal. Otherwise it is a
     `fastshard.Sample`.
+
+    Examples
+    --------
+    >>> import fastshard
+    >>> sample = fastshard.open("dataset")[7]
+    >>> sample.key, bytes(sample["text"]), sample.decode("id")
+    ('7', b'text 7', {'__key__': '7', 'id': 7})
     """
 
     __slots__ = ()
 
-    def facts(self) -> RowFacts:
+    def _row_facts(self) -> RowFacts:
         shard = self.shard
         assert isinstance(shard, RowShard)
         facts: RowFacts = shard.facts
@@ -353,8 +390,40 @@ class StreamSample(EncodedFields, Sample):
         dtype: DTypeLike | None = None,
         shape: int | tuple[int, ...] | None = None,
     ) -> NDArray[Any]:
+        """Return a field as an array, without a copy.
+
+        Parameters
+        ----------
+        field : str
+        dtype : dtype-like, optional
+            Type of raw values. By default that of the column, of numbers or arrays.
+        shape : int or tuple of int, optional
+            Shape of the array of `dtype`; one length may be -1. By default one
+            dimension.
+
+        Returns
+        -------
+        ndarray
+            As of `fastshard.Sample.array`.
+
+        Raises
+        ------
+        FieldNotFoundError
+            The sample has no such field.
+        FormatError
+            The field is not an array of the column's encoding.
+        ValueError
+            The field's size does not fit `dtype` and `shape`.
+
+        Examples
+        --------
+        >>> import fastshard
+        >>> sample = fastshard.open("dataset")[7]
+        >>> sample.array("id"), sample.array("text", "u1")[:2]
+        (array(7), array([116, 101], dtype=uint8))
+        """
         if dtype is None:
-            layout = self.facts().layout(field)
+            layout = self._row_facts().layout(field)
             if layout.kind == "raw":
                 dtype, shape = layout.dtype, layout.shape
         return Sample.array(self, field, dtype, shape)
@@ -382,7 +451,7 @@ class StreamSample(EncodedFields, Sample):
         return decode_member(self, field)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        facts = self.facts()
+        facts = self._row_facts()
         return CopiedRow, (
             self.key,
             self.position,
@@ -408,7 +477,7 @@ class CopiedRow(EncodedFields, CopiedSample):
         super().__init__(key, position, fields)
         self._facts = RowFacts(config, unsafe)
 
-    def facts(self) -> RowFacts:
+    def _row_facts(self) -> RowFacts:
         return self._facts
 
     def array(
