@@ -180,7 +180,9 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     for name in given:
         if name not in valid:
             hint = explain_option(name, valid)
-            hint = hint or f": it takes {', '.join(f'{k}=' for k in sorted(valid))}"
+            hint = (
+                hint or f": it takes {', '.join(f'{k}=' for k in sorted(set(valid)))}"
+            )
             raise TypeError(f"{call}() has no argument {name}={hint}")
 
 

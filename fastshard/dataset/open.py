@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["open"]
 
+HUB_PARTS = 3  # datasets/owner/name
+
 
 class OpenOptions(RemoteOptions, total=False):
     """Options of `open` that not every source takes: how URLs are read, and formats.
@@ -248,9 +250,14 @@ def _check_tar_options(location: Location, options: Mapping[str, Any]) -> None:
         for each in formats():
             if name in each.options:
                 _check_subfolder(each, location, options)
+                from fastshard._util.hints import OPTIONS, explain_option
+
+                hint = " for tar shards"
+                if name in OPTIONS:
+                    hint = explain_option(name, names)
                 raise TypeError(
-                    f"open() has no argument {name}= for tar shards: it is an option "
-                    f"of {each.name} datasets"
+                    f"open() has no argument {name}={hint}; it is an option of "
+                    f"{each.name} datasets"
                 )
     check_names("open", options, names)
 
@@ -301,8 +308,15 @@ def _find_folder(
 
 
 def _may_be_folder(url: Url) -> bool:
-    """Return whether a URL may be of a folder; it names no files and is no pattern."""
+    """Return whether a URL may be of a folder; it names no files and is no pattern.
+
+    The hub's own listing reports a name of no dataset, and that it must not be asked.
+    """
     path = url.base.partition("://")[2]
+    if url.scheme == "hf" and (
+        len(path.strip("/").split("/")) < HUB_PARTS or os.environ.get("HF_HUB_OFFLINE")
+    ):
+        return False
     is_file = path.endswith((SUFFIX, ".json", ".fsi"))
     return not is_file and not has_magic(path) and "{" not in path
 

@@ -172,7 +172,7 @@ def test_a_hostile_response_to_a_listing(hub, behaviour):
     hub.behave(None, behaviour)
     with pytest.raises(fastshard.RemoteError) as caught:
         open_dataset(hub, SOURCE, attempts=1)
-    assert caught.value.url == f"{hub.url}/datasets/{REPO}"
+    assert caught.value.url.startswith(f"{hub.url}/datasets/{REPO}")
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"[1]", b'[{"type": "file"}]', b"null"])
