@@ -157,7 +157,7 @@ def bench_resume(benchmark: Any, folder: Path, read: Any, turn: int) -> None:
         HF_datasets=("datasets", epochs.batches_hf_datasets),
         HF_datasets_shuffled=("datasets", epochs.batches_hf_datasets_shuffled),
         webshart=("webshart", epochs.batches_webshart),
-        mosaicml_streaming=("streaming", epochs.batches_mosaicml),
+        mosaicml_streaming=("streaming.base", epochs.batches_mosaicml),
         webdataset=("webdataset", epochs.batches_webdataset),
     ),
 )
@@ -179,7 +179,7 @@ def bench_batches(
         fastshard=("torch", epochs.loader_fastshard),
         fastshard_shuffled=("torch", epochs.loader_shuffled),
         webdataset=("torch webdataset", epochs.loader_webdataset),
-        mosaicml_streaming=("torch streaming", epochs.loader_mosaicml),
+        mosaicml_streaming=("torch streaming.base", epochs.loader_mosaicml),
         hf_datasets=("torch datasets", epochs.loader_hf_datasets),
     ),
 )
