@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import random
+import time
 
 import numpy as np
 import pytest
@@ -244,7 +245,10 @@ def test_closing_the_iterator_ends_its_thread(folders):
     it = iter(both)
     next(it)
     it.close()
-    assert len(os.listdir("/proc/self/task")) <= before  # others may have ended
+    deadline = time.monotonic() + 10  # threads of other tests begin and end meanwhile
+    while len(os.listdir("/proc/self/task")) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(os.listdir("/proc/self/task")) <= before
     with pytest.raises(StopIteration):
         next(it)
     assert it.position == 1
