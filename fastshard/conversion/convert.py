@@ -37,7 +37,7 @@ PER_SHARD = 1000  # samples of a shard, of a source without shards of samples
 
 
 class Converted(NamedTuple):
-    """What `convert` wrote.
+    """Dataset that `convert` wrote.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ __all__ = ["Facts", "Problem", "merge_facts", "resolve_encoding"]
 
 @dataclass
 class Facts:
-    """What a scan found in one column, of some of the samples.
+    """Facts of one column, from a scan of some of the samples.
 
     Attributes
     ----------

@@ -100,7 +100,7 @@ class Task(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What `check` found.
+    """Result of `check`.
 
     Attributes
     ----------

@@ -77,7 +77,7 @@ class RowTarget(TargetFormat):
 
     @property
     def is_text(self) -> bool:
-        """Whether rows are lines of separated values."""
+        """True for CSV, TSV and XSV, whose rows are lines of separated values."""
         return self.name not in ("mds", "json")
 
     def adopt(self, encoding: str) -> str | None:

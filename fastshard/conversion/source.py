@@ -60,7 +60,7 @@ class RowSource:
         return self.starts[-1]
 
     def has_keys(self) -> bool:
-        """Whether samples have keys of their own, not their positions."""
+        """True if keys are stored; False if they are the samples' positions."""
         if self.is_open:
             return True
         found = [columns.get(KEY) for columns in self.all_columns()]
@@ -76,7 +76,7 @@ class RowSource:
                 yield k
 
     def has_text_ints(self) -> bool:
-        """Whether a column has ints as text, which may be of any size."""
+        """True if a column stores ints as text, which may exceed 64 bits."""
         return any(
             column.encoding == "int" and cell.form != "mds:int"
             for columns in self.all_columns()

@@ -37,7 +37,7 @@ class ValueMismatchError(ValueError):
 
 
 class Cell(NamedTuple):
-    """How a column of a sample is read.
+    """Reader of one column of a sample: its stored bytes and its value.
 
     Attributes
     ----------

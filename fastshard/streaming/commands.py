@@ -1,4 +1,4 @@
-"""What the commands ``ls``, ``stat`` and ``verify`` show of streaming datasets."""
+"""Commands ``ls``, ``stat`` and ``verify`` for streaming datasets."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class ShardConfig(NamedTuple):
 
     @property
     def is_split(self) -> bool:
-        """Whether a shard is two files: data, and offsets as meta."""
+        """True if a shard is two files, data and meta, as of all formats but MDS."""
         return self.format != "mds"
 
 

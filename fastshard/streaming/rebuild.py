@@ -61,7 +61,7 @@ class ShardFile(NamedTuple):
 
 
 class ShardHead(NamedTuple):
-    """What a shard says of itself."""
+    """Header of a shard: counts, offsets and config, read from its own file."""
 
     samples: int
     first: int  # offset of the first sample

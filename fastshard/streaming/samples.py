@@ -91,7 +91,7 @@ class FieldDecoder:
 
 
 class RowFacts:
-    """What the samples of a kind of shards have in common.
+    """Encodings, decoders and layouts shared by the shards of one schema.
 
     Parameters
     ----------

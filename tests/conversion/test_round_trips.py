@@ -37,7 +37,7 @@ def values(folder):
 
 
 def same(one, other):
-    """Whether values are equal, and NaN equal to itself."""
+    """Return whether values are equal; NaN equals itself."""
     return repr(np.asarray(one).tolist()) == repr(np.asarray(other).tolist())
 
 
