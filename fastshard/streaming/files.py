@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import LocalFile, MemorySource, RemoteSource, source_of
-from fastshard._core.streaming.plan import MdsRows, RowPlan, RowTable
+from fastshard._core.streaming.plan import MdsRows, RowTable
 from fastshard._core.streaming.shard import RowShard, make_row_shard
 from fastshard.dataset.shardset import ReadOptions
 from fastshard.errors import (
@@ -315,19 +315,9 @@ class StreamFiles:
 
     def _check_data(self, data: bytes, info: FileInfo, path: str) -> None:
         """Compare bytes with the hash of ``validate_hash=``."""
-        algo = self.validate_hash
-        if algo is None:
-            return
-        from fastshard.streaming.codecs.hashes import compute_hash
+        from fastshard.streaming.codecs.raw_files import check_data_hash
 
-        if algo not in info.hashes:
-            known = ", ".join(info.hashes) or "none"
-            raise ValueError(f"the index has no hash {algo!r} of {path}: {known}")
-        found, expected = compute_hash(algo, data), info.hashes[algo]
-        if found != expected:
-            raise FormatError(
-                f"{algo} is {found}; the index states {expected}", path, 0
-            )
+        check_data_hash(data, path, info, self.validate_hash)
 
     # Rows.
 
@@ -358,24 +348,17 @@ class StreamFiles:
         return found
 
     def _make_schema(self, config: ShardConfig) -> Any:
-        if config.format == "mds":
-            from fastshard.streaming.encodings import mds_decoder
+        from fastshard.streaming.read.schemas import json_schema, mds_plan, xsv_schema
 
-            unsafe = self.unsafe
-            return RowPlan(
-                config.names,
-                config.encodings,
-                config.sizes,
-                lambda encoding: mds_decoder(encoding, unsafe),
-            )
-        text = import_module("fastshard._core.streaming.text_rows")
+        names, encodings = config.names, config.encodings
+        if config.format == "mds":
+            return mds_plan(names, encodings, config.sizes, self.unsafe)
         assert config.newline is not None
         if config.format == "json":
-            return text.JsonSchema(config.names, config.encodings, config.newline)
+            columns = tuple(zip(names, encodings, strict=True))
+            return json_schema(columns, config.newline)
         assert config.separator is not None
-        return text.XsvSchema(
-            config.names, config.encodings, config.newline, config.separator
-        )
+        return xsv_schema(names, encodings, config.newline, config.separator, False)
 
 
 def _check_nbytes(nbytes: int, info: FileInfo, path: str) -> None:

@@ -31,9 +31,17 @@ from fastshard.streaming.codecs.compression import (
     join_pieces,
     parse_compression,
 )
-from fastshard.streaming.codecs.hashes import hash_file, open_hash
+from fastshard.streaming.codecs.hashes import compute_hash, hash_file, open_hash
 
-__all__ = ["StoredFile", "check_hash", "locate", "open_raw", "read_chunks", "store_raw"]
+__all__ = [
+    "StoredFile",
+    "check_data_hash",
+    "check_hash",
+    "locate",
+    "open_raw",
+    "read_chunks",
+    "store_raw",
+]
 
 # The directory cannot be written to: the next best place is taken.
 UNWRITABLE = (
@@ -240,6 +248,19 @@ def check_hash(path: str, file: StoredFile, algo: str | None) -> None:
     if algo is not None:
         expected = _expected_hash(file, algo, path)
         _compare(hash_file(path, [algo])[algo], expected, algo, path)
+
+
+def check_data_hash(data: bytes, path: str, file: StoredFile, algo: str | None) -> None:
+    """Check the hash of a file's bytes in memory; None: nothing.
+
+    Raises
+    ------
+    FormatError, ValueError
+        As for `check_hash`.
+    """
+    if algo is not None:
+        expected = _expected_hash(file, algo, path)
+        _compare(compute_hash(algo, data), expected, algo, path)
 
 
 def _expected_hash(file: StoredFile, algo: str, path: str) -> str:
