@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from fastshard.columnar.verification import verify
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
-from fastshard.errors import ClosedError, FastshardError
+from fastshard.errors import FastshardError
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
@@ -51,8 +51,7 @@ class ColumnSet(ShardSet):
 
     def open_shard(self, k: int) -> ColumnSamples:
         """Load all rows of the index."""
-        if self.closed:
-            raise ClosedError("the dataset is closed: open it again")
+        self.check_open()
         samples = load_samples(self.snapshot)
         self.open_samples[k] = samples
         return samples
@@ -84,8 +83,7 @@ class ColumnSet(ShardSet):
 
     def counts(self) -> list[Counts]:
         """Return the number of samples, and of arrays in all fields."""
-        if self.closed:
-            raise ClosedError("the dataset is closed: open it again")
+        self.check_open()
         if self._counts is None:
             rows = self.rows()
             members = sum(column.count for column in rows.columns)
@@ -121,6 +119,10 @@ class ColumnSet(ShardSet):
         name = os.path.basename(self.snapshot.root)
         return Identity(name, len(rows), digest.hexdigest())
 
+    def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
+        """Call a task with the number of the one shard."""
+        return map(task, range(len(self)))
+
     def mapped_ranges(self) -> list[tuple[int, int]]:
         """Return address and size of each mapped shard."""
         sources = self.snapshot.files.sources()
@@ -131,8 +133,7 @@ class ColumnSet(ShardSet):
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.closed:
-            raise ClosedError("the dataset is closed: open it again")
+        self.check_open()
         return _restore, (self.snapshot.root, self.mode, self._limit, self.reading)
 
 

@@ -14,9 +14,11 @@ from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.remote_prefetch import RemotePrefetchIterator
 from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
+from fastshard._core.io.source import MappedSource
+from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
-from fastshard.errors import FastshardError
+from fastshard.errors import ClosedError, FastshardError
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import kind_of
 from fastshard.formats.tar import Mode
@@ -38,6 +40,7 @@ __all__ = [
 WINDOW = 32  # items prefetched ahead of an iteration
 MAX_WINDOW_BYTES = 64 << 20
 MAX_MAPPED = 16_384  # shards
+THREADS = 16  # open shards and scan headers, which waits for disks
 FIRST_SAMPLES = 8  # examined for the fields
 
 
@@ -183,6 +186,7 @@ class ShardSet(ABC):
         self.iterations: WeakSet[PrefetchIterator | RemotePrefetchIterator] = WeakSet()
         self.limit: int = limit or mapping_limit()
         self.closed: bool = False
+        self.is_cancelled: bool = False  # `map_shards` ends early
         self.identity: Identity | None = None  # computed for the first state
         self.open_samples: list[Any] = [None] * count  # None: a closed shard
         self.used: bytearray | None = None  # the clock's reference bits
@@ -220,9 +224,15 @@ class ShardSet(ABC):
     def data_bytes(self) -> int:
         """Return the total size of all samples' fields, in bytes."""
 
-    @abstractmethod
     def mapped_ranges(self) -> list[tuple[int, int]]:
         """Return the address and length in bytes of each mapped shard."""
+        ranges = []
+        for samples in self.open_samples:
+            if samples is not None and not samples.shard.closed:
+                source = samples.shard.parts()[0]
+                if isinstance(source, MappedSource):
+                    ranges.append((source.address, source.nbytes))
+        return ranges
 
     @abstractmethod
     def identify(self) -> Identity:
@@ -370,14 +380,34 @@ class ShardSet(ABC):
         return [count.samples for count in self.counts()]
 
     def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
-        """Call a task with each shard's number; yield the results in order.
+        """Call a task with each shard's number, in threads; yield results in order.
+
+        An error or an early end cancels the tasks that have not begun, and sets
+        `is_cancelled` for those that run.
 
         Parameters
         ----------
         label : str
             For the progress bar.
         """
-        return map(task, range(len(self)))
+        self.check_open()
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            try:
+                results = pool.map(task, range(len(self)))
+                yield from iterate_with_bar(results, len(self), label)
+            except BaseException:
+                self.is_cancelled = True
+                pool.shutdown(cancel_futures=True)
+                raise
+            finally:
+                self.is_cancelled = False
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the dataset is closed."""
+        if self.closed:
+            raise ClosedError("the dataset is closed: open it again")
 
     def starts(self) -> list[int]:
         """Return the position of each shard's first sample, then the total."""

@@ -6,14 +6,13 @@ import os
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
 
-from fastshard._core.io.source import LocalFile, MappedSource
-from fastshard._util.progress import iterate_with_bar
+from fastshard._core.io.source import LocalFile
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
@@ -46,7 +45,6 @@ from fastshard.remote.urls import (
 __all__ = ["TarSet", "common_root", "require_tars", "shard_name"]
 
 HEAD_BYTES = 4096  # of a shard, hashed for its identity
-THREADS = 16  # scan headers, which waits for disks
 MAX_PEEKED = 1024  # shards whose own indexes are read for a summary
 MAX_EMPTY = 16  # shards searched for one with samples
 
@@ -102,7 +100,6 @@ class TarSet(ShardSet):
         self.options |= {"prefetch": reading.prefetch, "check_size": check_size}
         self.options |= {"remote": remote}
         self.index_view = index_view
-        self._is_cancelled = False
         self._counts: list[Counts] | None = None
         if index_view is not None:
             self._counts = [Counts(*counts) for counts in index_view.counts()]
@@ -186,7 +183,7 @@ class TarSet(ShardSet):
 
     def counts(self) -> list[Counts]:
         """Return the counts of each shard; open those without an index in threads."""
-        self._check_open()
+        self.check_open()
         if self._counts is None:
             self._counts = list(self.map_shards(self.count, "counting"))
         return self._counts
@@ -210,33 +207,9 @@ class TarSet(ShardSet):
         folder = None if index == "auto" else index
         return peek_counts(self.paths[k], folder, self.options["key"] == "last")
 
-    def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
-        """Call a task with each shard's number, in threads; yield results in order.
-
-        An error or an early end cancels the tasks that have not begun, and the scans
-        that run.
-        """
-        self._check_open()
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(THREADS) as pool:
-            try:
-                results = pool.map(task, range(len(self)))
-                yield from iterate_with_bar(results, len(self), label)
-            except BaseException:
-                self._is_cancelled = True
-                pool.shutdown(cancel_futures=True)
-                raise
-            finally:
-                self._is_cancelled = False
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedError("the dataset is closed: open it again")
-
     def _check_cancelled(self, _: int) -> None:
         """End a scan that `map_shards` cancelled; called with its progress."""
-        if self._is_cancelled:
+        if self.is_cancelled:
             raise ClosedError("opening was cancelled")
 
     def summarize(self) -> Summary:
@@ -292,16 +265,6 @@ class TarSet(ShardSet):
             if fields:
                 return list(fields)
         return []
-
-    def mapped_ranges(self) -> list[tuple[int, int]]:
-        """Return the address and length in bytes of each mapped shard."""
-        ranges = []
-        for samples in self.open_samples:
-            if samples is not None and not samples.shard.closed:
-                source = samples.shard.parts()[0]
-                if isinstance(source, MappedSource):
-                    ranges.append((source.address, source.nbytes))
-        return ranges
 
     def identify(self) -> Identity:
         """Return the identity of the shards; it does not depend on the root.
@@ -368,7 +331,7 @@ class TarSet(ShardSet):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check_open()
+        self.check_open()
         root = self.root
         view = self.index_view
         names, counts = None, None

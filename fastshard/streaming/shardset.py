@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
-from fastshard._core.io.source import MappedSource
 from fastshard._core.streaming.shard import RowSamples, RowShard, decode_sample
-from fastshard._util.progress import iterate_with_bar
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
-from fastshard.errors import ClosedError, StaleIndexError
+from fastshard.errors import StaleIndexError
 from fastshard.formats.decoders import Decoder
 from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.layout import VALUE
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from fastshard.dataset.verify import Fault
 
 __all__ = ["StreamSet"]
-
-THREADS = 16  # open shards, which waits for disks
 
 
 class ShardPaths(Sequence[str]):
@@ -144,7 +140,6 @@ class StreamSet(ShardSet):
         self._index_starts = index.starts()
         self._facts: dict[int, RowFacts] = {}
         self._compressed = CompressedShards(self)
-        self._is_cancelled = False
 
     def sample_decoder(self) -> Callable[[Any], dict[str, Any]]:
         return decode_sample
@@ -165,8 +160,7 @@ class StreamSet(ShardSet):
         ClosedError
             The dataset is closed.
         """
-        if self.closed or self._is_cancelled:
-            raise ClosedError("the dataset is closed: open it again")
+        self.check_open()
         if self.facts(k).config.compression:
             found: RowSamples = self._compressed.open(k)
             return found
@@ -270,20 +264,6 @@ class StreamSet(ShardSet):
         k = bisect_right(self.numbers, number) - 1
         return k if k >= 0 and self.numbers[k] == number else None
 
-    def map_shards(self, task: Callable[[int], Any], label: str) -> Iterable[Any]:
-        """Call a task with each shard's number, in threads; yield results in order."""
-        if self.closed:
-            raise ClosedError("the dataset is closed: open it again")
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(THREADS) as pool:
-            try:
-                results = pool.map(task, range(len(self)))
-                yield from iterate_with_bar(results, len(self), label)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-
     def stack_columns(
         self,
         locator: SampleLocator,
@@ -321,16 +301,6 @@ class StreamSet(ShardSet):
         name = os.path.basename(self.root.rstrip("/")) or self.root
         return Identity(name, self.starts()[-1], digest.hexdigest())
 
-    def mapped_ranges(self) -> list[tuple[int, int]]:
-        """Return address and size of each mapped shard."""
-        ranges = []
-        for samples in self.open_samples:
-            if samples is not None and not samples.shard.closed:
-                source = samples.shard.parts()[0]
-                if isinstance(source, MappedSource):
-                    ranges.append((source.address, source.nbytes))
-        return ranges
-
     def without(self, dropped: Collection[int]) -> StreamSet:
         """Return a set without some shards; it opens its own handles."""
         dropped = frozenset(dropped)
@@ -352,8 +322,7 @@ class StreamSet(ShardSet):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.closed:
-            raise ClosedError("the dataset is closed: open it again")
+        self.check_open()
         root = self.root if self.remote is not None else os.path.abspath(self.root)
         numbers = None if isinstance(self.numbers, range) else list(self.numbers)
         facts = (len(self.index), self._index_starts[-1])
