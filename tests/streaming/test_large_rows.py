@@ -1,12 +1,13 @@
 """Rows of large fields: the pages of fields that nobody asks for stay on the disk."""
 
+import json
 import random
 
 import numpy as np
 import pytest
 
 import fastshard
-from fastshard.streaming import MDSWriter
+from fastshard.streaming import MDSWriter, reader_from_json
 from support.memory import cached, evict
 
 COUNT = 24
@@ -45,6 +46,30 @@ def test_other_fields_are_not_read(dataset, read):
     with fastshard.open(dataset) as ds:
         names = [sample.decode()["name"] for sample in ds.select_fields("name")]
     assert names == [f"n{i}" for i in range(COUNT)]
+
+
+READER_READS = {
+    "get_item": lambda reader: [
+        reader.get_item(i, fields=["label"])["label"] for i in range(COUNT)
+    ],
+    "columns": lambda reader: reader.read_columns(range(COUNT), ["label"])[
+        "label"
+    ].tolist(),
+    "names": lambda reader: [
+        int(name[1:]) for name in reader.read_columns(range(COUNT), "name")["name"]
+    ],
+}
+
+
+@pytest.mark.parametrize("read", READER_READS)
+def test_readers_do_not_read_other_fields(dataset, read):
+    shard = dataset / "shard.00000.mds"
+    index = json.loads((dataset / "index.json").read_text())
+    evict(shard)
+    reader = reader_from_json(str(dataset), None, index["shards"][0])
+    assert READER_READS[read](reader) == list(range(COUNT))
+    assert cached(shard) < COUNT * NBYTES / 2
+    assert reader[3]["image"] == random.Random(3).randbytes(NBYTES)
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "pread"}, {"max_memory": "1MiB"}])

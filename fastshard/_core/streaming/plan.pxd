@@ -1,6 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from fastshard._core.io.source cimport MappedSource
 from fastshard._core.streaming.offsets cimport OffsetTable
 
 cdef struct column_t:
@@ -58,6 +59,12 @@ cdef class RowTable:
     cdef readonly Py_ssize_t count  # samples
     cdef readonly Py_ssize_t width  # columns
     cdef readonly OffsetTable offsets
+    cdef uint64_t head             # bytes of a row that tell its fields' places
+    cdef bint is_read_by_field(self, uint64_t size) noexcept
+    cdef int ensure_row(
+        self, MappedSource source, Py_ssize_t i, uint64_t offset, uint64_t size,
+        bytes mask,
+    ) except -1
     cdef int row_extent(
         self, Py_ssize_t i, uint64_t *offset, uint64_t *size
     ) except -1

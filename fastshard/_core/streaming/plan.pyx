@@ -29,7 +29,7 @@ from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport bytes_of
 from fastshard._core.dataset.shape cimport MAX_DIMENSIONS, shape_t
-from fastshard._core.io.source cimport MappedFile, View
+from fastshard._core.io.source cimport MappedFile, MappedSource, View
 from fastshard._core.platform cimport PY_SSIZE_T_MAX
 from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.streaming.offsets cimport OffsetTable, copy_offsets, offset_of
@@ -67,6 +67,8 @@ cdef enum:
     SHORT_TEXT = 32                # bytes
     FEW_COLUMNS = 8
     CODES = 67                     # codes of types are smaller
+    LARGE_ROW = 64 << 10           # bytes; of larger rows only the fields asked for
+                                   # are brought into memory
     MAX_CONFIG = 1 << 20           # bytes
 
 # Errors of decoders that mean that the bytes are bad.
@@ -624,6 +626,9 @@ cdef class RowTable:
     is used only if `copy` is false. A `mask` has a byte a column that is to be decoded.
     """
 
+    def __cinit__(self, *args, **kwargs):
+        self.head = <uint64_t> -1  # text: a field ends where the next begins
+
     def __reduce__(self):
         raise TypeError("rows do not pickle; pickle the reader")
 
@@ -640,6 +645,27 @@ cdef class RowTable:
             )
         offset[0] = offset_of(self.offsets, i)
         size[0] = offset_of(self.offsets, i + 1) - offset[0]
+        return 0
+
+    cdef bint is_read_by_field(self, uint64_t size) noexcept:
+        """Return whether fields of a row are read one by one: the row is large."""
+        return size > LARGE_ROW and self.head < LARGE_ROW
+
+    cdef int ensure_row(
+        self, MappedSource source, Py_ssize_t i, uint64_t offset, uint64_t size,
+        bytes mask,
+    ) except -1:
+        """Populate the pages of a row; of a large one those of a mask's fields."""
+        cdef const uint8_t *row = source.base + offset
+        cdef uint64_t start, nbytes
+        cdef Py_ssize_t k
+        if mask is None or not self.is_read_by_field(size):
+            return source.ensure_resident(offset, size)
+        source.ensure_resident(offset, min(size, self.head))
+        for k in range(self.width):
+            if mask[k]:
+                self.field_extent(i, row, size, k, &start, &nbytes)
+                source.ensure_resident(offset + start, nbytes)
         return 0
 
     cdef int field_extent(
@@ -778,6 +804,7 @@ cdef class MdsRows(RowTable):
         self.names = plan.names
         self.width = plan.width
         self.nbytes = nbytes
+        self.head = 4 * <uint64_t> plan.variables
         at = bytes_of(head, &buffer)
         try:
             self.offsets = read_table(path, plan, at, buffer.len, nbytes, samples)

@@ -20,7 +20,7 @@ cdef class OpenRows:
     cdef uint64_t next_check       # ns
     cdef bint is_current(self) except -1
     cdef const uint8_t *row(
-        self, Py_ssize_t i, uint64_t *offset, uint64_t *size
+        self, Py_ssize_t i, bytes mask, uint64_t *offset, uint64_t *size
     ) except? NULL
 
 

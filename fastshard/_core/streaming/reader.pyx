@@ -121,12 +121,12 @@ cdef class OpenRows:
         return True
 
     cdef const uint8_t *row(
-        self, Py_ssize_t i, uint64_t *offset, uint64_t *size
+        self, Py_ssize_t i, bytes mask, uint64_t *offset, uint64_t *size
     ) except? NULL:
-        """Return the start of a row in memory; set its extent."""
+        """Return the start of a row, with a mask's fields in memory; set its extent."""
         self.rows.row_extent(i, offset, size)
         if self.mapped is not None:
-            self.mapped.ensure_resident(offset[0], size[0])
+            self.rows.ensure_row(self.mapped, i, offset[0], size[0], mask)
         return self.file.base + offset[0]
 
 
@@ -256,9 +256,10 @@ cdef class ReaderBase:
         cdef OpenRows opened = self.get_open()
         cdef uint64_t offset = 0
         cdef uint64_t size = 0
-        cdef const uint8_t *row = opened.row(i, &offset, &size)
+        cdef const uint8_t *row
         if mask is None and not whole:
             mask = opened.mask
+        row = opened.row(i, mask, &offset, &size)
         return opened.rows.decode_row(
             i, row, size, opened.file, mask, opened.copy, None
         )
@@ -274,7 +275,7 @@ cdef class ReaderBase:
         cdef OpenRows opened = self.get_open()
         cdef uint64_t offset = 0
         cdef uint64_t size = 0
-        cdef const uint8_t *row = opened.row(i, &offset, &size)
+        cdef const uint8_t *row = opened.row(i, None, &offset, &size)
         return PyBytes_FromStringAndSize(<const char *> row, <Py_ssize_t> size)
 
     def _decode(self, data):

@@ -31,15 +31,17 @@ def read_columns(OpenRows opened not None, positions, fields):
         if mask is None or (<bytes> mask)[k] != 0:
             layout = opened.rows.layout(k)
             if layout is None or layout[0] is None:
-                columns[names[k]] = read_values(opened, positions, k)
+                columns[names[k]] = read_values(opened, positions, k, mask)
             else:
                 columns[names[k]] = read_numbers(
-                    opened, positions, k, layout[0], layout[1]
+                    opened, positions, k, mask, layout[0], layout[1]
                 )
     return columns
 
 
-cdef list read_values(OpenRows opened, object positions, Py_ssize_t k):
+cdef list read_values(
+    OpenRows opened, object positions, Py_ssize_t k, bytes mask
+):
     """Return the values of column `k`."""
     cdef uint64_t offset = 0
     cdef uint64_t size = 0
@@ -48,7 +50,7 @@ cdef list read_values(OpenRows opened, object positions, Py_ssize_t k):
     cdef Py_ssize_t i
     values = []
     for i in positions.tolist():
-        row = opened.row(i, &offset, &size)
+        row = opened.row(i, mask, &offset, &size)
         opened.rows.field_extent(i, row, size, k, &start, &size)
         values.append(opened.rows.decode_field(
             i, k, row + start, size, start, opened.file, opened.copy
@@ -57,7 +59,8 @@ cdef list read_values(OpenRows opened, object positions, Py_ssize_t k):
 
 
 cdef object read_numbers(
-    OpenRows opened, object positions, Py_ssize_t k, object dtype, object shape
+    OpenRows opened, object positions, Py_ssize_t k, bytes mask, object dtype,
+    object shape,
 ):
     """Return the numbers or arrays of column `k`, which have one layout, stacked."""
     cdef Py_buffer numbers, buffer
@@ -76,7 +79,7 @@ cdef object read_numbers(
     to = bytes_of(stack.reshape(-1).view("u1"), &buffer, True)
     try:
         for n in range(count):
-            row = opened.row(places[n], &offset, &size)
+            row = opened.row(places[n], mask, &offset, &size)
             opened.rows.field_extent(places[n], row, size, k, &start, &size)
             memcpy(to, row + start, size)  # the size is the layout's
             to += size

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from fastshard._core.dataset.shard cimport SamplesBase, Shard
-from fastshard._core.io.source cimport MappedSource, Source
+from fastshard._core.io.source cimport Source
 from fastshard._core.streaming.plan cimport RowTable
 
 
@@ -18,14 +18,10 @@ cdef class RowShard(Shard):
     cdef readonly RowTable rows
     cdef readonly object facts     # what Python samples ask: encodings, decoders
     cdef Py_ssize_t members        # fields, then rows
-    cdef uint64_t head             # bytes of a row that tell its fields' places
     cdef tuple kept                # (row, bytes) of a remote shard, or None
     cdef int find_row(self, Source source, Py_ssize_t i, field_t *field) except -1
     cdef object read_row(self, Source source, const field_t *field)
     cdef bint reads_fields(self, Source source, uint64_t row_size) noexcept
-    cdef int ensure_fields(
-        self, MappedSource source, const field_t *row, bytes mask
-    ) except -1
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field)
     cdef object decode(self, Py_ssize_t row, bytes mask, bint copy, dict values)
 

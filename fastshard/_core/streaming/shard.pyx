@@ -31,8 +31,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_KEPT = 4 << 20             # bytes of a remote row that is kept
-    LARGE_ROW = 64 << 10           # bytes; of larger rows only the fields asked for
-                                   # are brought into memory
 
 cdef ExtentTable NO_EXTENTS = ExtentTable.__new__(ExtentTable)
 
@@ -82,9 +80,6 @@ cdef class RowShard(Shard):
         self.rows = rows
         self.facts = facts
         self.members = (rows.width + 1) * rows.count
-        self.head = <uint64_t> -1  # text: a field ends where the next begins
-        if isinstance(rows, MdsRows):
-            self.head = 4 * <uint64_t> (<MdsRows> rows).plan.variables
 
     def with_source(self, Source source not None):
         """Return a handle that reads the same bytes from another source."""
@@ -176,23 +171,7 @@ cdef class RowShard(Shard):
 
     cdef bint reads_fields(self, Source source, uint64_t row_size) noexcept:
         """Return whether fields are read one by one: of large rows in mapped files."""
-        return (
-            row_size > LARGE_ROW and self.head < LARGE_ROW and source.base != NULL
-        )
-
-    cdef int ensure_fields(
-        self, MappedSource source, const field_t *row, bytes mask
-    ) except -1:
-        """Populate the pages of the row's header and of the fields of a mask."""
-        cdef const uint8_t *at = source.base + row.offset
-        cdef uint64_t start, nbytes
-        cdef Py_ssize_t k
-        source.ensure_resident(row.offset, min(row.size, self.head))
-        for k in range(self.rows.width):
-            if mask[k]:
-                self.rows.field_extent(row.row, at, row.size, k, &start, &nbytes)
-                source.ensure_resident(row.offset + start, nbytes)
-        return 0
+        return source.base != NULL and self.rows.is_read_by_field(row_size)
 
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
         """Set the place of member `i`; return the row's bytes unless it is mapped."""
@@ -205,9 +184,9 @@ cdef class RowShard(Shard):
             return None
         if source.base != NULL:
             row = source.base + field.offset
-            if self.head > 0 and type(source) is MappedSource:
+            if self.rows.head > 0 and type(source) is MappedSource:
                 (<MappedSource> source).ensure_resident(
-                    field.offset, min(field.size, self.head)
+                    field.offset, min(field.size, self.rows.head)
                 )
         else:
             data = self.read_row(source, field)
@@ -249,7 +228,7 @@ cdef class RowShard(Shard):
             size[0] = field.size
             if field.column < 0 or not self.reads_fields(source, field.size):
                 return True
-            head = min(field.size, self.head)
+            head = min(field.size, self.rows.head)
             if head > 0 and not source.has_resident(field.offset, head):
                 size[0] = head
                 return True
@@ -336,10 +315,7 @@ cdef class RowShard(Shard):
                 (<MappedSource> source).file.chunks is None
             ):
                 mapped = <MappedSource> source
-                if mask is not None and self.reads_fields(mapped, field.size):
-                    self.ensure_fields(mapped, &field, mask)
-                else:
-                    mapped.ensure_resident(field.offset, field.size)
+                self.rows.ensure_row(mapped, row, field.offset, field.size, mask)
                 return self.rows.decode_row(
                     row, mapped.base + field.offset, field.size, mapped.file, mask,
                     copy, values,
@@ -481,7 +457,7 @@ cdef class RowSamples(SamplesBase):
             if str(int(key)) != key or not 0 <= i < self.rows.count:
                 return -1
             return i
-        if self.held.head == <uint64_t> -1:  # text may be escaped
+        if self.rows.head == <uint64_t> -1:  # text may be escaped
             for i in range(start, self.rows.count):
                 if self.key(i) == key:
                     return i
