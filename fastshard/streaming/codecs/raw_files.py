@@ -193,7 +193,8 @@ def _store_somewhere(
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        failure = error
+        # Its traceback holds this frame: a cycle that would keep the dataset alive.
+        failure = error.with_traceback(None)
     else:
         return path
     if cached is not None:
