@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +14,7 @@ import pytest
 
 from support.streaming.expected import Expected, unpack
 from support.tars import MakeTar, write_tar
+from support.typed import expected as typed
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are shared
 hypothesis.settings.load_profile("untimed")
@@ -119,6 +121,23 @@ def copy_streaming(
         return known.moved(root)
 
     return copy
+
+
+@pytest.fixture(scope="session")
+def typed_data(tmp_path_factory: pytest.TempPathFactory) -> typed.TypedData:
+    """Return shards of typed samples that atdata wrote. Tests do not change them.
+
+    Tests that write beside a shard take `copy_typed`.
+    """
+    return typed.unpack(tmp_path_factory.mktemp("typed"))
+
+
+@pytest.fixture
+def copy_typed(typed_data: typed.TypedData, tmp_path: Path) -> typed.TypedData:
+    """Return the shards of `typed_data` copied into ``tmp_path``."""
+    root = tmp_path / "typed data"
+    shutil.copytree(typed_data.root, root)
+    return replace(typed_data, root=root)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Shards that atdata wrote, and what it read of them."""
