@@ -56,9 +56,10 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.open": "open",
     "fastshard.errors": (
         "AmbiguousKeyError CacheWarning ClosedError ConversionError FastshardError "
-        "FieldNotFoundError FormatError InfoNotFoundError MemberNotFoundError "
-        "MissingLibraryError QueryError QueryTimeoutError RaggedError RemoteError "
-        "RemoteNotFoundError RemoteShardNotFoundError SampleNotFoundError "
+        "FieldNotFoundError FormatError InfoNotFoundError LensNotFoundError "
+        "MemberNotFoundError MissingLibraryError PartialFailureError QueryError "
+        "QueryTimeoutError RaggedError RemoteError RemoteNotFoundError "
+        "RemoteShardNotFoundError SampleKeyError SampleNotFoundError SchemaError "
         "ShardNotFoundError StaleIndexError StaleIndexWarning StateError "
         "WriterLockedError"
     ),
@@ -73,17 +74,16 @@ __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats"
 
 _moved.install()
-register("fastshard.columnar.format")
-register("fastshard.streaming.format")
+for _format in ("columnar", "streaming"):
+    register(f"fastshard.{_format}.format")
 
 
 def __getattr__(name: str) -> object:
     if name in f"{_SHOWN} decoders index sources".split():
         return import_module(f"{__name__}.{name}")
     if name not in _MODULES:
-        from fastshard._util.hints import missing_name
-
-        raise missing_name(name, modules[__name__])
+        hints = import_module("fastshard._util.hints")
+        raise hints.missing_name(name, modules[__name__])
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 

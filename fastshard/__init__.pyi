@@ -36,15 +36,19 @@ from fastshard.errors import FastshardError as FastshardError
 from fastshard.errors import FieldNotFoundError as FieldNotFoundError
 from fastshard.errors import FormatError as FormatError
 from fastshard.errors import InfoNotFoundError as InfoNotFoundError
+from fastshard.errors import LensNotFoundError as LensNotFoundError
 from fastshard.errors import MemberNotFoundError as MemberNotFoundError
 from fastshard.errors import MissingLibraryError as MissingLibraryError
+from fastshard.errors import PartialFailureError as PartialFailureError
 from fastshard.errors import QueryError as QueryError
 from fastshard.errors import QueryTimeoutError as QueryTimeoutError
 from fastshard.errors import RaggedError as RaggedError
 from fastshard.errors import RemoteError as RemoteError
 from fastshard.errors import RemoteNotFoundError as RemoteNotFoundError
 from fastshard.errors import RemoteShardNotFoundError as RemoteShardNotFoundError
+from fastshard.errors import SampleKeyError as SampleKeyError
 from fastshard.errors import SampleNotFoundError as SampleNotFoundError
+from fastshard.errors import SchemaError as SchemaError
 from fastshard.errors import ShardNotFoundError as ShardNotFoundError
 from fastshard.errors import StaleIndexError as StaleIndexError
 from fastshard.errors import StaleIndexWarning as StaleIndexWarning
@@ -74,9 +78,11 @@ __all__ = [
     "FieldNotFoundError",
     "FormatError",
     "InfoNotFoundError",
+    "LensNotFoundError",
     "MemberNotFoundError",
     "MissingLibraryError",
     "Mix",
+    "PartialFailureError",
     "QueryError",
     "QueryTimeoutError",
     "RaggedError",
@@ -86,8 +92,10 @@ __all__ = [
     "RemoteShardNotFoundError",
     "Sample",
     "SampleIterator",
+    "SampleKeyError",
     "SampleNotFoundError",
     "Samples",
+    "SchemaError",
     "Shard",
     "ShardNotFoundError",
     "ShardReader",

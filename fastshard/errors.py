@@ -35,15 +35,19 @@ __all__ = [
     "FieldNotFoundError",
     "FormatError",
     "InfoNotFoundError",
+    "LensNotFoundError",
     "MemberNotFoundError",
     "MissingLibraryError",
+    "PartialFailureError",
     "QueryError",
     "QueryTimeoutError",
     "RaggedError",
     "RemoteError",
     "RemoteNotFoundError",
     "RemoteShardNotFoundError",
+    "SampleKeyError",
     "SampleNotFoundError",
+    "SchemaError",
     "ShardNotFoundError",
     "StaleIndexError",
     "StaleIndexWarning",
@@ -112,6 +116,81 @@ class FormatError(FastshardError, ValueError):
         return escape_line(
             f"{self.reason} - at {member}{self.path}, byte {self.offset:,}"
         )
+
+
+class SchemaError(FormatError, TypeError):
+    """A sample's fields are not those that its type declares.
+
+    Attributes
+    ----------
+    reason : str
+    path : str
+        The shard; ``""`` for a payload that was given as bytes.
+    offset : int
+        Bytes from the start of the file, or of the payload.
+    member : str or None
+        Name of the member, if known.
+    key : str or None
+        The sample's key, if known.
+    field : str or None
+        The field, if the fault is that of one.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        path: str,
+        offset: int,
+        member: str | None = None,
+        key: str | None = None,
+        field: str | None = None,
+    ) -> None:
+        super().__init__(reason, path, offset, member)
+        self.args = reason, path, offset, member, key, field
+        self.key = key
+        self.field = field
+
+    def __str__(self) -> str:
+        names = [
+            f"{kind} {name!r}"
+            for kind, name in (
+                ("field", self.field),
+                ("sample", self.key),
+                ("member", self.member if self.key is None else None),
+            )
+            if name is not None
+        ]
+        where = " of ".join([*names, self.path] if self.path else names)
+        where = f"{where}, " if where else ""
+        return escape_line(f"{self.reason} - at {where}byte {self.offset:,}")
+
+
+class LensNotFoundError(FastshardError, ValueError):
+    """No lens, or more than one chain of lenses, leads from one type to another.
+
+    Attributes
+    ----------
+    reason : str
+    source : str
+        Name of the type that there is.
+    view : str
+        Name of the type that is wanted.
+    known : tuple of str
+        Names of the types that lenses lead to from `source`; the chains, if there
+        are several.
+    """
+
+    def __init__(
+        self, reason: str, source: str = "", view: str = "", known: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(reason, source, view, known)
+        self.reason = reason
+        self.source = source
+        self.view = view
+        self.known = known
+
+    def __str__(self) -> str:
+        return escape_line(self.reason)
 
 
 class StateError(FastshardError, ValueError):
@@ -294,6 +373,10 @@ class SampleNotFoundError(MemberNotFoundError):
     kind = "sample"
 
 
+class SampleKeyError(SampleNotFoundError):
+    """A typed dataset has no sample of this key."""
+
+
 class AmbiguousKeyError(FastshardError, KeyError):
     """Several shards of a dataset have a sample of this key, or a member of this name.
 
@@ -466,6 +549,45 @@ class RaggedError(FastshardError, ValueError):
     ...     print([array.size for array in next(iter(ds.batches(2)))["npy"]])
     [2, 3]
     """
+
+
+class PartialFailureError(FastshardError, RuntimeError):
+    """A function failed on some shards of a dataset; the results of others are kept.
+
+    Attributes
+    ----------
+    succeeded_shards : list of str
+    failed_shards : list of str
+    errors : dict of str to Exception
+        By shard.
+    results : dict of str to object
+        By shard, what the function returned.
+    """
+
+    def __init__(
+        self,
+        succeeded_shards: list[str],
+        failed_shards: list[str],
+        errors: dict[str, Exception],
+        results: dict[str, Any],
+    ) -> None:
+        super().__init__(succeeded_shards, failed_shards, errors, results)
+        self.succeeded_shards = succeeded_shards
+        self.failed_shards = failed_shards
+        self.errors = errors
+        self.results = results
+
+    def __str__(self) -> str:
+        total = len(self.succeeded_shards) + len(self.failed_shards)
+        shown = "; ".join(
+            f"{shard}: {type(error).__name__}: {error}"
+            for shard, error in [*self.errors.items()][:5]
+        )
+        more = len(self.errors) - 5
+        rest = f"; and {more:,} more" if more > 0 else ""
+        return escape_line(
+            f"{len(self.failed_shards):,} of {total:,} shards failed: {shown}{rest}"
+        )
 
 
 class QueryError(FastshardError, ValueError):

@@ -1,0 +1,29 @@
+"""Samples as objects of declared types, in tar shards of msgpack members."""
+
+from importlib import import_module
+from sys import modules
+from typing import Any
+
+_HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
+    "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
+}
+_ALIASES = {"AtdataError": "FastshardError", "ShardError": "FormatError"}
+_MODULES = {name: home for home, names in _HOMES.items() for name in names.split()}
+__all__ = sorted([*_MODULES, *_ALIASES])
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name not in _MODULES and name not in _ALIASES:
+        from fastshard._util.hints import missing_name
+
+        raise missing_name(name, modules[__name__])
+    home = _MODULES.get(name, "errors")
+    package = "fastshard" if home == "errors" else __name__
+    module = import_module(f"{package}.{home}")
+    value = globals()[name] = getattr(module, _ALIASES.get(name, name))
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
