@@ -15,7 +15,7 @@ from fastshard._core.dataset.remote_prefetch import (
     RemotePrefetchIterator,
     fetch_samples,
 )
-from fastshard._core.dataset.shard import add_notes
+from fastshard._core.dataset.shard import SampleDecoder, add_notes
 from fastshard._core.dataset.streams import ItemStream, PositionStream, ShardStream
 from fastshard._util.aio import run_in_thread
 from fastshard._util.options import check_option_names
@@ -155,7 +155,7 @@ class Dataset(BaseDataset[T_co]):
         self._keys: DatasetKeys | None = None
         self._field_infos: Mapping[str, FieldInfo] | None = None  # once read
         self._locator: SampleLocator | None = None  # once samples are counted
-        # The same if its samples are returned as they are: the fast path of ds[i].
+        # The fast path of ds[i]: samples as they are, or as one decoder makes them.
         self._direct_locator: SampleLocator | None = None
         self._count = 0
 
@@ -180,6 +180,10 @@ class Dataset(BaseDataset[T_co]):
             self._count = self._locator.count
             if not self._is_changed:
                 self._direct_locator = self._locator
+            elif not self._is_narrowed:
+                make = self._item_maker()
+                if isinstance(make, SampleDecoder):
+                    self._direct_locator = self._locator.decoding(make)
         return self._locator
 
     def __len__(self) -> int:
@@ -487,7 +491,7 @@ class Dataset(BaseDataset[T_co]):
         else:
             stream = PositionStream(self._prepare(), *narrowing)
         make = self._item_maker()
-        stream.decodes = make is not None and make is self._set.sample_decoder()
+        stream.decoder = make if isinstance(make, SampleDecoder) else None
         return self._set.iterate(
             stream,
             window,

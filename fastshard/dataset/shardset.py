@@ -12,6 +12,7 @@ from weakref import WeakSet
 from fastshard._core.dataset.iterate import PrefetchIterator
 from fastshard._core.dataset.locator import SampleLocator
 from fastshard._core.dataset.remote_prefetch import RemotePrefetchIterator
+from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.dataset.streams import ItemStream
 from fastshard._core.io.page_ring import PageRing
 from fastshard._core.io.source import MappedSource
@@ -422,7 +423,7 @@ class ShardSet(ABC):
             self.starts(), self.open_samples, self.used, self.open_shard
         )
 
-    def sample_decoder(self) -> Callable[[Any], dict[str, Any]] | None:
+    def sample_decoder(self) -> SampleDecoder | None:
         """Return a faster function for ``sample.decode()``, or None."""
         return None
 

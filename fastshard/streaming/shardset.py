@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
+from fastshard._core.dataset.shard import SampleDecoder
 from fastshard._core.streaming.shard import RowSamples, RowShard, decode_sample
 from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
@@ -141,7 +142,7 @@ class StreamSet(ShardSet):
         self._facts: dict[int, RowFacts] = {}
         self._compressed = CompressedShards(self)
 
-    def sample_decoder(self) -> Callable[[Any], dict[str, Any]]:
+    def sample_decoder(self) -> SampleDecoder:
         return decode_sample
 
     def path(self, k: int) -> str:

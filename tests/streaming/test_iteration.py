@@ -4,7 +4,9 @@ import numpy
 import pytest
 
 import fastshard
+from fastshard.errors import ClosedError, FormatError
 from fastshard.streaming import CSVWriter, JSONWriter, MDSWriter
+from fastshard.streaming.samples import StreamSample
 
 WRITERS = {"mds": MDSWriter, "json": JSONWriter, "csv": CSVWriter}
 
@@ -140,3 +142,54 @@ def test_an_iteration_over_decoded_rows_ends_with_the_dataset(tmp_path):
 
     with pytest.raises(fastshard.ClosedError):
         next(iterator)
+
+
+def test_positions_of_a_decoded_dataset_are_decoded_as_samples_are(source):
+    ds = fastshard.open(source)
+    expected = [sample.decode() for sample in ds]
+    decoded = ds.decode()
+
+    assert [decoded[i] for i in (0, 7, 49, -1, -50)] == [
+        expected[i] for i in (0, 7, 49, -1, 0)
+    ]
+    assert [decoded.shuffle(3)[i] for i in range(50)] == list(decoded.shuffle(3))
+    for i in (50, -51, 10**30):
+        with pytest.raises(IndexError):
+            decoded[i]
+    decoded.close()
+    with pytest.raises(ClosedError):
+        decoded[0]
+
+
+def test_a_resident_row_is_decoded_by_position_without_a_sample(tmp_path, monkeypatch):
+    with MDSWriter(columns={"a": "int"}, out=str(tmp_path / "rows")) as writer:
+        for i in range(3):
+            writer.write({"a": i})
+
+    class Refused(StreamSample):
+        def __new__(cls, *args):
+            raise AssertionError("a sample was made")
+
+    monkeypatch.setattr("fastshard.streaming.shardset.StreamSample", Refused)
+    ds = fastshard.open(tmp_path / "rows")
+    view = ds.shards[0][0]  # the page is resident now
+
+    assert bytes(view) == bytes(8)
+    assert ds.decode()[2] == {"__key__": "2", "a": 2}
+    assert [row["a"] for row in ds.decode()] == [0, 1, 2]
+    with pytest.raises(AssertionError, match="a sample was made"):
+        ds[2]
+
+
+def test_the_error_of_a_decoded_position_names_the_sample(tmp_path):
+    with MDSWriter(columns={"a": "json"}, out=str(tmp_path / "rows")) as writer:
+        for i in range(3):
+            writer.write({"a": {"value": i}})
+    (path,) = (tmp_path / "rows").glob("*.mds")
+    path.write_bytes(path.read_bytes().replace(b'"value": 2', b'"value": ?'))
+    decoded = fastshard.open(tmp_path / "rows").decode()
+
+    assert decoded[1]["a"] == {"value": 1}
+    with pytest.raises(FormatError, match="sample 2") as caught:
+        decoded[2]
+    assert "position 2 of the dataset" in caught.value.__notes__

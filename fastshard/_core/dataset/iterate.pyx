@@ -181,16 +181,16 @@ cdef class PrefetchIterator(IteratorBase):
                 self.finish()
                 raise StopIteration
             if self.ring is None:
+                if self.stream.decoder is not None:
+                    item = self.stream.next_decoded()
+                    if item is not None:
+                        self.consumed += 1
+                        return item
                 self.consumed += 1  # first: an error is the item's
                 item = self.stream.next_resident()
                 if item is not None:
                     return item if self.make is None else self.convert(item)
                 self.consumed -= 1
-                if self.stream.decodes:
-                    item = self.stream.next_decoded()
-                    if item is not None:
-                        self.consumed += 1
-                        return item
             self.blocked = False
             item = self.next_item(False)
             if PyExceptionInstance_Check(item):

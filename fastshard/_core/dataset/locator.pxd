@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t
 
+from fastshard._core.dataset.shard cimport SampleDecoder
 from fastshard._core.table.order cimport Order
 
 
@@ -22,6 +23,8 @@ cdef class SampleLocator:
     cdef list samples              # SamplesBase or None, by shard
     cdef bytearray used
     cdef object open_shard
+    cdef SampleDecoder decoder     # of what `at` returns; None: samples
+    cdef SampleLocator copy(self)
     cdef Py_ssize_t wrap(self, Py_ssize_t i) except -1
     cdef Py_ssize_t find_shard(self, Py_ssize_t i) noexcept
     cdef void locate(self, Py_ssize_t i, location_t *location) noexcept

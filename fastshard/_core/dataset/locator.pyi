@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any, SupportsIndex, final
 
-from fastshard._core.dataset.shard import SamplesBase
+from fastshard._core.dataset.shard import SampleDecoder, SamplesBase
 from fastshard._core.table.order import Order
 
 @final
@@ -18,6 +18,7 @@ class SampleLocator:
         open_shard: Callable[[int], SamplesBase],
     ) -> SampleLocator: ...
     def ordered(self, order: Order) -> SampleLocator: ...
+    def decoding(self, decoder: SampleDecoder) -> SampleLocator: ...
     def at(self, i: SupportsIndex) -> Any: ...
 
 @final

@@ -6,7 +6,8 @@ from cpython.number cimport PyNumber_AsSsize_t
 
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.shard cimport (
-    STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SamplesBase,
+    STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleDecoder, SamplesBase, call_decoder,
+    decode_item,
 )
 from fastshard._core.table.order cimport Order
 
@@ -63,22 +64,36 @@ cdef class SampleLocator:
                 f"the order has positions below {order.limit:,}, "
                 f"the shards {self.total:,} samples"
             )
+        cdef SampleLocator other = self.copy()
+        other.order = order
+        other.count = order.count
+        return other
+
+    def decoding(self, SampleDecoder decoder not None):
+        """Return a locator whose `at` returns decoded samples."""
+        cdef SampleLocator other = self.copy()
+        other.decoder = decoder
+        return other
+
+    cdef SampleLocator copy(self):
         cdef SampleLocator other = SampleLocator.__new__(
             SampleLocator, [0], [], None, None
         )
         other.starts_array = self.starts_array
         other.starts = self.starts
         other.total = self.total
+        other.count = self.count
+        other.order = self.order
         other.shards = self.shards
         other.samples = self.samples
         other.used = self.used
         other.open_shard = self.open_shard
-        other.order = order
-        other.count = order.count
         return other
 
     def at(self, i):
-        """Return the sample at a position; a negative one counts from the end.
+        """Return the sample at a position, decoded with a decoder.
+
+        A negative position counts from the end.
 
         Raises
         ------
@@ -87,7 +102,17 @@ cdef class SampleLocator:
         """
         cdef location_t location
         self.locate(self.wrap(PyNumber_AsSsize_t(i, IndexError)), &location)
-        return self.sample_at(location)
+        if self.decoder is None:
+            return self.sample_at(location)
+        item = decode_item(self.decoder, self.samples[location.shard], location.at)
+        if item is None:
+            item = call_decoder(
+                self.decoder, self.sample_at(location),
+                f"position {i:,} of the dataset",
+            )
+        elif self.used is not None:
+            self.used[location.shard] = 1
+        return item
 
     def __reduce__(self):
         raise TypeError("a SampleLocator does not pickle; pickle the dataset")

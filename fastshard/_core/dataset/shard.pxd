@@ -57,7 +57,6 @@ cdef class SamplesBase:
     cdef Py_ssize_t find(self, object key) except -1
     cdef object item(self, Py_ssize_t i)
     cdef object sample_at(self, Py_ssize_t i)
-    cdef object decode_resident(self, Py_ssize_t i)
     cdef Py_ssize_t count(self) except -1
     cdef str key(self, Py_ssize_t i)
     cdef Py_ssize_t search(self, object key) except -2
@@ -84,6 +83,14 @@ cdef class SampleBase:
 
 cdef class GroupedSamples(SamplesBase):
     cdef readonly Grouping grouping
+
+
+cdef class SampleDecoder:
+    cdef object decode_resident(self, SamplesBase samples, Py_ssize_t i)
+
+
+cdef object decode_item(SampleDecoder decoder, object samples, Py_ssize_t i)
+cdef object call_decoder(SampleDecoder decoder, object sample, object where)
 
 
 cdef list members_of_fields(SampleBase sample, tuple only)

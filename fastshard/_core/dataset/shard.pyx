@@ -799,14 +799,6 @@ cdef class SamplesBase:
         """Return the sample at a position in range."""
         return make_sample(self, i)
 
-    cdef object decode_resident(self, Py_ssize_t i):
-        """Return ``sample.decode()`` of a position in range, or None.
-
-        None: its bytes may not be resident, cannot be decoded, or only the sample
-        decodes them.
-        """
-        return None
-
     cdef Py_ssize_t count(self) except -1:
         """Return the number of samples; raise ClosedError if closed."""
         raise NotImplementedError
@@ -1240,6 +1232,49 @@ cdef class GroupedSamples(SamplesBase):
             prefetch_member(groups, member)
         else:
             prefetch_bytes(self.shard.source, groups.columns, member)
+
+
+cdef class SampleDecoder:
+    """Function of a sample that needs no sample where its bytes are resident.
+
+    A stage of `Dataset.map` of this type has a fast path in iterations and in
+    ``ds[i]``. Subclasses define `__call__`, which every other read uses, with the same
+    results.
+    """
+
+    def __call__(self, sample):
+        """Return the value of a sample."""
+        raise NotImplementedError
+
+    cdef object decode_resident(self, SamplesBase samples, Py_ssize_t i):
+        """Return the value of the sample at a position, or None for `__call__`.
+
+        None: its bytes may not be resident, or only a sample decodes them. Positions
+        may be out of range. An error is not raised to users: `__call__` is asked again
+        and names the sample.
+        """
+        return None
+
+
+cdef object decode_item(SampleDecoder decoder, object samples, Py_ssize_t i):
+    """Return a decoded sample whose bytes are resident; None for the slow path."""
+    if not isinstance(samples, SamplesBase):
+        return None
+    try:
+        return decoder.decode_resident(<SamplesBase> samples, i)
+    except Exception:
+        return None
+
+
+cdef object call_decoder(SampleDecoder decoder, object sample, object where):
+    """Return a decoded sample; add its name and `where` to an error."""
+    try:
+        return decoder(sample)
+    except Exception as error:
+        failure = add_notes(error, sample, where)
+        if failure is error:
+            raise
+        raise failure from error
 
 
 cdef void prefetch_member(const groups_t *groups, uint32_t member) noexcept:

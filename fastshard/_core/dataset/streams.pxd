@@ -1,11 +1,11 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from fastshard._core.dataset.locator cimport LookaheadRing
-from fastshard._core.dataset.shard cimport SampleBase, Shard
+from fastshard._core.dataset.shard cimport SampleBase, SampleDecoder, Shard
 
 
 cdef class ItemStream:
-    cdef public bint decodes       # `next_decoded` may return what the caller gets
+    cdef public SampleDecoder decoder  # makes what the caller gets, or None
     cdef object next_item(self, bint ahead)
     cdef object next_resident(self)
     cdef object next_decoded(self)

@@ -4,11 +4,11 @@ from typing import Any, Self, final
 from typing_extensions import disjoint_base
 
 from fastshard._core.dataset.locator import SampleLocator
-from fastshard._core.dataset.shard import SamplesBase, Shard
+from fastshard._core.dataset.shard import SampleDecoder, SamplesBase, Shard
 
 @disjoint_base
 class ItemStream:
-    decodes: bool
+    decoder: SampleDecoder | None
 
 @final
 class MemberStream(ItemStream):

@@ -7,7 +7,7 @@ from libc.stdint cimport uint64_t
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.locator cimport LookaheadRing, SampleLocator, location_t
 from fastshard._core.dataset.shard cimport (
-    SampleBase, SamplesBase, Shard, resident_view, use_resident,
+    SampleBase, SamplesBase, Shard, decode_item, resident_view, use_resident,
 )
 from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_atomic_next, fs_atomic_store
@@ -25,19 +25,6 @@ cdef bint WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 cdef object strip_traceback(object error):
     """Return an error without its traceback; it may be raised for several items."""
     return error.with_traceback(None)
-
-
-cdef object decode_item(object samples, Py_ssize_t i):
-    """Return a decoded sample whose bytes are resident; None for the slow path.
-
-    An error is that of the slow path, which names the sample.
-    """
-    if not isinstance(samples, SamplesBase):
-        return None
-    try:
-        return (<SamplesBase> samples).decode_resident(i)
-    except Exception:
-        return None
 
 
 # A stream returns an item, or the exception that takes its place: an item that cannot
@@ -66,7 +53,7 @@ cdef class ItemStream:
         return None
 
     cdef object next_decoded(self):
-        """Return the next item decoded, if its bytes are resident.
+        """Return the next item as `decoder` makes it, if its bytes are resident.
 
         None: another method must be called, nothing was consumed.
         """
@@ -235,7 +222,9 @@ cdef class PositionStream(SampleStream):
         if i == self.ring.count or self.only is not None or self.decoders:
             return None
         self.ring.advance(i, &location)
-        item = decode_item(locator.samples[location.shard], location.at)
+        item = decode_item(
+            self.decoder, locator.samples[location.shard], location.at
+        )
         if item is not None:
             self.next = i + 1
             if locator.used is not None:
@@ -319,7 +308,7 @@ cdef class ShardStream(SampleStream):
             self.only is not None or self.decoders
         ):
             return None
-        item = decode_item(self.samples, i)
+        item = decode_item(self.decoder, self.samples, i)
         if item is not None:
             self.next_sample = i + 1
         return item

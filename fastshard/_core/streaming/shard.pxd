@@ -38,4 +38,5 @@ cdef class RowSamples(SamplesBase):
     cdef bint has_key_field        # a field is named as the key is in decoded samples
     cdef tuple last                # (fields, mask) of the last `decode`
     cdef Py_ssize_t search_from(self, object key, Py_ssize_t start) except -2
+    cdef object decode_resident(self, Py_ssize_t i)
     cdef bytes mask_of(self, tuple fields)

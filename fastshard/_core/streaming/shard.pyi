@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
-from fastshard._core.dataset.shard import SampleBase, SamplesBase, Shard
+from fastshard._core.dataset.shard import SampleBase, SampleDecoder, SamplesBase, Shard
 from fastshard._core.io.source import Source
 from fastshard._core.streaming.plan import RowTable
 from fastshard._core.table.extents import ExtentTable
@@ -52,9 +52,14 @@ class RowSamples(SamplesBase):
     def search_key(self, key: str) -> int: ...
     def search_all(self, key: str) -> list[int]: ...
 
+@final
+class RowDecoder(SampleDecoder):
+    def __call__(self, sample: SampleBase) -> dict[str, Any]: ...
+
+decode_sample: RowDecoder
+
 def make_row_shard(
     source: Source, path: str, mode: str, rows: RowTable, facts: Any
 ) -> RowShard: ...
 def decode_fields(sample: SampleBase, fields: tuple[str, ...]) -> dict[str, Any]: ...
-def decode_sample(sample: SampleBase) -> dict[str, Any]: ...
 def decode_member(sample: SampleBase, field: str, copy: bool = True) -> Any: ...

@@ -14,7 +14,8 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.dataset.shard cimport (
-    STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleBase, SamplesBase, Shard,
+    STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleBase, SampleDecoder, SamplesBase,
+    Shard,
 )
 from fastshard._core.io.source cimport MappedSource, RemoteSource, Source
 from fastshard._core.platform cimport fs_prefetch_line
@@ -410,6 +411,7 @@ cdef class RowSamples(SamplesBase):
         raise self.held.rows.fault(i, self.key_column, "the key is not text", 0)
 
     cdef object decode_resident(self, Py_ssize_t i):
+        """Return a decoded row by position, or None; see `SampleDecoder`."""
         cdef Source source = self.held.open_source()
         cdef MappedSource mapped
         cdef dict values
@@ -583,11 +585,22 @@ def decode_fields(SampleBase sample not None, tuple fields not None):
     return values
 
 
-def decode_sample(SampleBase sample not None):
-    """Return ``sample.decode()`` of a sample of `RowSamples`."""
-    if sample.decoders:
-        return sample.decode()
-    return decode_fields(sample, ())
+@cython.final
+cdef class RowDecoder(SampleDecoder):
+    """``sample.decode()`` of a sample of `RowSamples`."""
+
+    def __call__(self, SampleBase sample not None):
+        if sample.decoders:
+            return sample.decode()
+        return decode_fields(sample, ())
+
+    cdef object decode_resident(self, SamplesBase samples, Py_ssize_t i):
+        if type(samples) is not RowSamples:
+            return None
+        return (<RowSamples> samples).decode_resident(i)
+
+
+decode_sample = RowDecoder()
 
 
 def decode_member(SampleBase sample not None, field, bint copy=True):
