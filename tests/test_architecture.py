@@ -44,6 +44,7 @@ SINGLE_SUBCLASS = {
     "SampleNotFoundError": "raised by itself",
     "SampleBase": "compiled look-up; its subclass has the policy of decoding",
     "GroupedSamples": "compiled look-up; its subclass is a Sequence",
+    "SampleDecoder": "a stage of any dataset; formats derive from it",
     "Collation": "used by itself for NumPy batches",
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",
