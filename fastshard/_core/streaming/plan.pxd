@@ -94,7 +94,6 @@ cdef class MdsRows(RowTable):
 
 cdef object view_of(object owner, const uint8_t *at, uint64_t size)
 
-cdef object decode_text(const uint8_t *at, uint64_t size)
 cdef object decode_int_text(const uint8_t *at, uint64_t size)
 cdef object decode_float_text(const uint8_t *at, uint64_t size)
 

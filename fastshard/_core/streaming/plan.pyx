@@ -22,7 +22,6 @@ from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from cpython.tuple cimport PyTuple_GET_ITEM
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
@@ -33,6 +32,7 @@ from fastshard._core.io.source cimport MappedFile, MappedSource, View
 from fastshard._core.platform cimport PY_SSIZE_T_MAX
 from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.streaming.offsets cimport OffsetTable, copy_offsets, offset_of
+from fastshard._core.text cimport decode_text
 
 import json
 import sys
@@ -47,8 +47,6 @@ cdef extern from "Python.h":
     int set_item "PyDict_SetItem" (PyObject *values, PyObject *name, PyObject *value)
     PyObject *get_item "PyTuple_GET_ITEM" (PyObject *items, Py_ssize_t k)
     void release "Py_DECREF" (PyObject *thing)
-    object PyUnicode_New(Py_ssize_t size, Py_UCS4 largest)
-    void *PyUnicode_DATA(object text)
     double PyOS_string_to_double(
         const char *text, char **end, PyObject *overflow
     ) except? -1.0
@@ -64,7 +62,6 @@ cdef enum:
     ARRAY = 7
     MAX_DIGITS = 18                # of a number that surely fits int64
     MAX_FLOAT_TEXT = 64            # bytes
-    SHORT_TEXT = 32                # bytes
     FEW_COLUMNS = 8
     CODES = 67                     # codes of types are smaller
     LARGE_ROW = 64 << 10           # bytes; of larger rows only the fields asked for
@@ -200,36 +197,6 @@ cdef object view_of(object owner, const uint8_t *at, uint64_t size):
 
 
 # Text
-
-cdef bint is_ascii(const uint8_t *at, uint64_t size) noexcept nogil:
-    cdef uint64_t i = 0
-    cdef uint64_t words[8]
-    cdef uint64_t seen = 0
-    cdef uint8_t rest = 0
-    while size - i >= 64:
-        memcpy(words, at + i, 64)
-        seen |= words[0] | words[1] | words[2] | words[3]
-        seen |= words[4] | words[5] | words[6] | words[7]
-        i += 64
-    while size - i >= 8:
-        memcpy(words, at + i, 8)
-        seen |= words[0]
-        i += 8
-    while i < size:
-        rest |= at[i]
-        i += 1
-    return ((seen & <uint64_t> 0x8080808080808080) | (rest & 0x80)) == 0
-
-
-cdef object decode_text(const uint8_t *at, uint64_t size):
-    """Return UTF-8 text; of ASCII in half the time of the C API."""
-    cdef object text
-    if SHORT_TEXT < size and is_ascii(at, size):
-        text = PyUnicode_New(<Py_ssize_t> size, 127)
-        memcpy(PyUnicode_DATA(text), at, size)
-        return text
-    return PyUnicode_DecodeUTF8(<const char *> at, <Py_ssize_t> size, NULL)
-
 
 cdef object decode_int_text(const uint8_t *at, uint64_t size):
     """Return ``int(text)``; in C if it is a sign and a few ASCII digits."""

@@ -18,8 +18,9 @@ from fastshard._core.buffers cimport bytes_of
 from fastshard._core.span cimport span_of, span_t, take
 from fastshard._core.streaming.offsets cimport OffsetTable, copy_offsets, offset_of
 from fastshard._core.streaming.plan cimport (
-    RowSchema, RowTable, decode_float_text, decode_int_text, decode_text, load32,
+    RowSchema, RowTable, decode_float_text, decode_int_text, load32,
 )
+from fastshard._core.text cimport decode_text
 
 import json
 import json.decoder

@@ -1,0 +1,1 @@
+"""Typed samples: msgpack payloads, their arrays, objects of a declared type."""

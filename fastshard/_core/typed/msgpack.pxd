@@ -1,0 +1,58 @@
+"""Bounded walk of msgpack values, without the GIL and without recursion."""
+
+from libc.stdint cimport uint8_t, uint64_t
+
+
+cdef enum:                         # kinds of values
+    VALUE_NIL
+    VALUE_BOOL
+    VALUE_INT
+    VALUE_FLOAT
+    VALUE_STR
+    VALUE_BIN
+    VALUE_LIST
+    VALUE_MAP
+    VALUE_EXT
+
+cdef enum:                         # what a container has in it, at any depth
+    HAS_EXT = 1
+    HAS_ODD_KEY = 2                # a key that is no str
+
+cdef enum:
+    MAX_DEPTH = 512                # containers in containers
+
+
+cdef struct value_t:               # bytes from the start of the payload
+    int kind
+    int flags                      # of a container, or HAS_EXT
+    uint64_t at                    # the encoded value, head included
+    uint64_t size
+    uint64_t start                 # contents: of str, bin, ext; entries of a container
+    uint64_t nbytes
+
+
+# These return 0, or a fault; then `found.at` is the faulty byte: `make_fault`.
+cdef int read_value(
+    const uint8_t *payload, uint64_t size, uint64_t at, value_t *found
+) noexcept nogil
+
+cdef int open_map(
+    const uint8_t *payload, uint64_t size, uint64_t *count, value_t *found
+) noexcept nogil
+
+cdef int read_field(
+    const uint8_t *payload, uint64_t size, uint64_t at, value_t *name, value_t *found
+) noexcept nogil
+
+cdef int find_field(
+    const uint8_t *payload, uint64_t size, const char *name, Py_ssize_t length,
+    Py_ssize_t hint, value_t *found, Py_ssize_t *place,
+) noexcept nogil
+
+cdef object make_fault(int fault, uint64_t at)
+cdef str kind_name(int kind)
+cdef list field_names(const uint8_t *payload, uint64_t size)
+cdef object unpack(
+    const uint8_t *payload, uint64_t size, const value_t *value, object owner
+)
+cdef object scalar_of(const uint8_t *payload, const value_t *value)
