@@ -25,6 +25,16 @@ cdef class LayoutCache:
     cdef int add(self, Layout layout) except -1
 
 
+cdef struct stored_t:              # borrowed: whoever makes one keeps the array
+    const void *dtype              # address of its descriptor
+    const uint8_t *at              # first byte of the data
+    uint64_t nbytes                # of the data
+    int dimensions
+    const Py_ssize_t *lengths
+    bint fortran                   # the data lies in Fortran order, and not in C order
+
+
+cdef bint has_plain_data(object array, stored_t *stored)
 cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache layouts)
 cdef object make_fault(uint64_t at, str reason)
 

@@ -639,7 +639,29 @@ cdef tuple read_layouts_at(
     return *wanted, skips, None
 
 
-# Members of a tar to write
+# Arrays and members of a tar to write
+
+cdef bint has_plain_data(object array, stored_t *stored):
+    """Find the data of an ndarray that lies in C or Fortran order.
+
+    False for other arrays, subclasses, and other objects.
+    """
+    cdef cnp.ndarray given
+    cdef bint c_order
+    if not cnp.PyArray_CheckExact(array):
+        return False
+    given = <cnp.ndarray> array
+    c_order = cnp.PyArray_IS_C_CONTIGUOUS(given)
+    if not c_order and not cnp.PyArray_IS_F_CONTIGUOUS(given):
+        return False
+    stored.dtype = <const void *> cnp.PyArray_DESCR(given)
+    stored.at = <const uint8_t *> cnp.PyArray_DATA(given)
+    stored.nbytes = cnp.PyArray_NBYTES(given)
+    stored.dimensions = cnp.PyArray_NDIM(given)
+    stored.lengths = <const Py_ssize_t *> cnp.PyArray_DIMS(given)
+    stored.fortran = not c_order
+    return True
+
 
 cdef inline size_t compute_padding(size_t size) noexcept nogil:
     """Return the padding after a member, in bytes."""

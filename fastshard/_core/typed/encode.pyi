@@ -1,0 +1,14 @@
+from collections.abc import Callable, Sequence
+from typing import Any, Self, final
+
+@final
+class PayloadEncoder:
+    def __new__(
+        cls,
+        names: Sequence[str],
+        convert: Callable[[Any, str | None], object],
+        describe: Callable[[Any, bool], tuple[int, bytes]],
+        compact: bool,
+    ) -> Self: ...
+    def encode(self, sample: object) -> bytes: ...
+    def encode_map(self, values: dict[str, Any]) -> bytes: ...

@@ -1,0 +1,1 @@
+"""Writing of typed samples: payloads and shards."""
