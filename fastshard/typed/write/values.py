@@ -233,7 +233,9 @@ def describe_npy(array: Any, fortran: bool) -> tuple[int, bytes]:
         return -1, b""
     check_dtype(array.dtype)
     descr = np.lib.format.dtype_to_descr(array.dtype)
-    text = f"{{'descr': {descr!r}, 'fortran_order': {fortran}, 'shape': {array.shape}, }}"
+    text = (
+        f"{{'descr': {descr!r}, 'fortran_order': {fortran}, 'shape': {array.shape}, }}"
+    )
     try:
         data, version = text.encode("latin-1"), 1
     except UnicodeEncodeError:
@@ -264,12 +266,12 @@ def check_dtype(dtype: Any) -> None:
     """Raise ValueError or TypeError for a dtype that a header does not describe."""
     import numpy as np
 
+    if dtype.kind == "T":
+        raise ValueError("StringDType cannot be stored; astype('U') has a fixed width")
     if dtype.hasobject:
         raise ValueError(
             f"object-dtype arrays cannot be stored, got {dtype}: they need pickle"
         )
-    if dtype.kind == "T":
-        raise ValueError("StringDType cannot be stored; astype('U') has a fixed width")
     for name in dtype.names or ():
         check_dtype(dtype.fields[name][0])
     base = dtype.base if dtype.subdtype is not None else dtype
