@@ -153,7 +153,7 @@ cdef int put_size(payload_t *out, uint8_t lead, uint64_t size) except -1:
     """Append the head of a bin or str: `lead` is the type's byte of 8 bits."""
     cdef int k
     if size > MAX_SIZE:
-        raise ValueError(f"msgpack holds less than 4 GiB in a value, got {size:,} bytes")
+        raise ValueError(f"a value has less than 4 GiB in msgpack, got {size:,} bytes")
     k = width_of(size)
     return put_number(out, lead + k, size, 1 << k)
 
@@ -251,7 +251,7 @@ cdef int put_npy(
             break
     else:
         raise ValueError(
-            f"msgpack holds less than 4 GiB in a value, got {stored.nbytes:,} bytes"
+            f"a value has less than 4 GiB in msgpack, got {stored.nbytes:,} bytes"
         )
     put_number(out, BIN + k, size, 1 << k)
     at = make_room(out, lead + text + padding + 1)

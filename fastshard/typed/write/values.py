@@ -132,9 +132,15 @@ def convert(value: Any, name: str | None) -> object:
     """Return a plain value for any other, as `PayloadEncoder` asks for."""
     if isinstance(value, enum.Enum):
         return value.value
-    for kind in (str, bool, int, float, bytes):
-        if isinstance(value, kind):  # a subclass, also NumPy's float64, str_, bytes_
-            return kind.__new__(kind, value)
+    # Subclasses, also NumPy's float64, str_ and bytes_.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, bytes):
+        return memoryview(value)
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, dict):

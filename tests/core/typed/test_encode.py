@@ -1,4 +1,4 @@
-"""Payloads: msgpack as other libraries read it, arrays aligned, errors that name fields."""
+"""Payloads: msgpack as other libraries read it, and arrays aligned."""
 
 import dataclasses
 import enum
@@ -156,8 +156,8 @@ def test_headers_beyond_64_kib_have_version_2():
 
 def test_names_beyond_latin_1_have_version_3():
     array = np.zeros(2, [("\u0416", "i4")])
+    expected = io.BytesIO()
     with pytest.warns(UserWarning, match="format 3.0"):
-        expected = io.BytesIO()
         np.save(expected, array)
     data = msgpack.unpackb(pack({"x": array}))["x"]
     assert data[6] == expected.getvalue()[6] == 3
@@ -258,7 +258,7 @@ def test_endless_nesting_is_refused():
 def test_bfloat16_needs_a_declared_dtype(array_format):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     array = np.arange(3).astype(ml_dtypes.bfloat16)
-    with pytest.raises(TypeError, match="field 'x': bfloat16 .* view it as uint16"):
+    with pytest.raises(TypeError, match=r"field 'x': bfloat16 .* view it as uint16"):
         pack({"x": array}, array_format=array_format)
     with pytest.raises(TypeError, match="view it as uint8"):
         pack({"x": array.astype(ml_dtypes.float8_e4m3fn)}, array_format=array_format)
