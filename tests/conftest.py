@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from support.marks import LONG
 from support.streaming.expected import Expected, unpack
 from support.tars import MakeTar, write_tar
 from support.typed import expected as typed
@@ -55,6 +56,19 @@ ALLOWED_SKIPS = (
 )
 
 os.environ["FASTSHARD_CACHE"] = ""  # no test writes into the user's cache
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave slow tests to long runs, and to runs that name one file or test."""
+    named = any(arg.split("::")[0].endswith(".py") for arg in config.args)
+    if LONG or named:
+        return
+    left_out = [item for item in items if item.get_closest_marker("slow")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 @pytest.hookimpl(trylast=True)

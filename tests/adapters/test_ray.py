@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.marks import not_sanitized
+from support.marks import not_sanitized, slow
 from support.processes import run_script
 from support.tars import write_numbers
 
@@ -148,9 +148,11 @@ def test_rows_are_the_samples(folder, tmp_path):
     assert "read" in run_script(tmp_path, START + READING, folder)
 
 
+@slow
 def test_tasks_are_ranges(folder, tmp_path):
     assert "tasks" in run_script(tmp_path, START + TASKS, folder)
 
 
+@slow
 def test_two_nodes_read_and_index(folder, tmp_path):
     assert "cluster" in run_script(tmp_path, CLUSTER, folder)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from support.marks import LONG, not_sanitized
+from support.marks import LONG, not_sanitized, slow
 from support.processes import run_script
 from support.tars import write_numbers
 
@@ -50,7 +50,11 @@ def run(folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "workers"),  # each spawned worker imports torch anew
-    [("fork", 8), ("forkserver", 8 if LONG else 3), ("spawn", 8 if LONG else 3)],
+    [
+        ("fork", 8),
+        pytest.param("forkserver", 8 if LONG else 3, marks=slow),
+        ("spawn", 8 if LONG else 3),
+    ],
 )
 def test_many_workers_keep_the_order(run, method, workers):
     run(

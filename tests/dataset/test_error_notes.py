@@ -7,7 +7,7 @@ import pytest
 
 import fastshard
 from fastshard.columnar import ShardedDatasetWriter
-from support.marks import not_sanitized
+from support.marks import not_sanitized, slow
 from support.processes import run_script
 from support.tars import write_numbers, write_tar
 
@@ -176,7 +176,7 @@ if __name__ == "__main__":
     "error",
     [
         'ZeroDivisionError("no")',
-        'KeyError("no")',
+        pytest.param('KeyError("no")', marks=slow),
         'fastshard.FormatError("no", "path", 3)',
         'UnicodeDecodeError("utf-8", b"", 0, 1, "no")',
     ],

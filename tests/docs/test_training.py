@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from support.docs.pages import read_blocks
-from support.marks import not_sanitized
+from support.marks import not_sanitized, slow
 from support.paths import TREE
 
 PAGE = TREE / "docs" / "training.md"
@@ -62,7 +62,10 @@ print(json.dumps([seen, bool(np.allclose(learnt, whole, atol=1e-6)), len(states)
 """
 
 
-@pytest.mark.parametrize("library", LEARNT)
+@pytest.mark.parametrize(
+    "library",
+    [pytest.param(each, marks=slow) if each == "ray" else each for each in LEARNT],
+)
 def test_a_training_loop_goes_on_where_it_was_stopped(tmp_path, library):
     pytest.importorskip(library, reason=f"no {library} for this Python")
     pytest.importorskip("PIL")

@@ -163,7 +163,7 @@ def test_a_damaged_dataset_index_gives_right_samples_or_errors(folder):
     index = folder / "dataset.fsi"
     raw = index.read_bytes()
     keys = [f"{shard}{k}" for shard in range(3) for k in "abc"]
-    for changed in iterate_damaged(raw, DATASET_HEADER, 2, 1000):
+    for changed in thin([*iterate_damaged(raw, DATASET_HEADER, 2, 1000)], 4):
         index.write_bytes(changed)
         ds = fastshard.open(folder)
         try:

@@ -13,6 +13,7 @@ import pytest
 import fastshard
 from fastshard import FastshardError, FormatError, RemoteError
 from fastshard.errors import StaleIndexError, StaleIndexWarning
+from support.marks import slow
 from support.servers.http import Server
 from support.tar_blocks import END, extension, header, padded, record
 from support.tars import write_tar
@@ -368,7 +369,15 @@ def nested(folder: Path) -> bytes:
     return outer.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["nested", "pax", "gnu", "global", "small"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "nested",
+        "pax",
+        "small",
+        *(pytest.param(k, marks=slow) for k in ("gnu", "global")),
+    ],
+)
 def test_a_remote_scan_equals_a_local_one(tmp_path, monkeypatch, kind):
     monkeypatch.setattr("fastshard.index.remote_scan.MIN_WALK_BYTES", 1 << 20)
     path = tmp_path / "a.tar"
@@ -398,6 +407,7 @@ def test_a_remote_scan_equals_a_local_one(tmp_path, monkeypatch, kind):
         assert moved < expected.nbytes / 3
 
 
+@slow
 def test_repeated_headers_are_read_as_locally(tmp_path, monkeypatch):
     monkeypatch.setattr("fastshard.index.remote_scan.MIN_WALK_BYTES", 1 << 20)
     path = tmp_path / "a.tar"

@@ -16,7 +16,7 @@ from fastshard.remote.file import RemoteFile, open_remote
 from fastshard.remote.http import client_for
 from fastshard.remote.options import make_settings
 from fastshard.remote.scheduler import Request
-from support.marks import forks_beside_threads
+from support.marks import forks_beside_threads, slow, thin
 from support.processes import run_script
 from support.servers.http import Server, redirect_to
 from support.tars import write_tar
@@ -52,7 +52,7 @@ def test_an_abandoned_iteration_writes_to_no_freed_memory(server):
     assert len(ds) == COUNT
     server.latency = 0.01
 
-    for _ in range(15):
+    for _ in thin(range(15), 4):
         for sample in ds:
             assert sample["bin"] == body(0)
             break
@@ -154,6 +154,7 @@ def test_a_redirect_to_a_missing_object_is_not_retried(server, status):
     assert len(server.requests) == 2
 
 
+@slow
 def test_a_small_object_that_trickles_ends_in_time(server):
     server.files["/i.json"] = b"{}" * 50_000
     server.behave("/i.json", "trickle")

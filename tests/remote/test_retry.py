@@ -12,6 +12,7 @@ from fastshard.remote.file import open_remote
 from fastshard.remote.http import client_for
 from fastshard.remote.options import make_settings
 from fastshard.remote.retry import Deadline, RetryError
+from support.marks import slow
 from support.servers.http import Server
 from support.servers.messages import plain
 from support.tars import write_tar
@@ -190,7 +191,7 @@ def test_columns_and_reads_after_an_outage(server):
     assert out == body(5) + body(6)
 
 
-@pytest.mark.parametrize("seconds", [1.0, 5.0])
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(5.0, marks=slow)])
 def test_an_outage_shorter_than_the_timeout_is_survived(server, seconds):
     url = server.at("/0.tar")
     file = open_remote(url, make_settings({"timeout": 30.0}, [url]))

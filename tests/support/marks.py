@@ -23,6 +23,10 @@ forks_beside_threads = pytest.mark.skipif(
 )
 
 
+# Seconds long, and seldom broken: run if FASTSHARD_LONG=1, else deselected.
+slow = pytest.mark.slow
+
+
 def thin(items: Sequence[T], step: int) -> Sequence[T]:
     """Return every step-th item; all of them if FASTSHARD_LONG=1."""
     return items if LONG else items[::step]

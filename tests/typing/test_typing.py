@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fastshard
-from support.marks import not_sanitized
+from support.marks import not_sanitized, slow
 from support.pyright import pyright_problem
 
 HERE = Path(__file__).parent
@@ -79,7 +79,9 @@ def expected_errors(checker):
 
 
 @not_sanitized
-@pytest.mark.parametrize("torch", ["with torch", "without torch"])
+@pytest.mark.parametrize(
+    "torch", ["with torch", pytest.param("without torch", marks=slow)]
+)
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_users_code_type_checks(tmp_path, checker, torch):
     files = [RESULTS, MISTAKES]

@@ -16,7 +16,7 @@ import pytest
 
 from fastshard.columnar import ShardedDatasetReader, ShardedDatasetWriter
 from fastshard.errors import WriterLockedError
-from support.marks import needs, not_sanitized
+from support.marks import needs, not_sanitized, slow
 from support.paths import TESTS
 from support.processes import environment, start
 
@@ -29,7 +29,9 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not
 
 @linux
 @not_sanitized  # watched.c and the sanitizer's runtime must both be preloaded first
-@pytest.mark.parametrize("kind", ["kills", "losses", "errors"])
+@pytest.mark.parametrize(
+    "kind", ["kills", *(pytest.param(k, marks=slow) for k in ("losses", "errors"))]
+)
 def test_acknowledged_samples_survive(kind):
     needs(os.environ.get("CC", "cc").split()[0])
     script = TESTS / "columnar_crash.py"
