@@ -39,6 +39,7 @@ ALLOWED_SKIPS = (
     "no trio for this Python",
     "no mkdocs for this Python",
     "no mosaicml-streaming",
+    "no msgspec for this Python",
     "FASTSHARD_MOSAICML_TESTS is not set",  # to the tests of its source distribution
     "no torch for this Python",
     "no torchvision for this Python",

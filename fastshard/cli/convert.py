@@ -18,7 +18,7 @@ from fastshard.errors import FastshardError
 
 __all__ = ["add_convert"]
 
-FORMATS = ("tar", "mds", "json", "csv", "tsv", "xsv", "columnar")
+FORMATS = ("tar", "packed", "mds", "json", "csv", "tsv", "xsv", "columnar")
 
 
 def cmd_convert(args: argparse.Namespace) -> int:
@@ -93,8 +93,8 @@ def add_convert(commands: Commands) -> None:
         "--to",
         choices=FORMATS,
         required=True,
-        help="format to write: tar; mds, json, csv, tsv, xsv, of MosaicML Streaming; "
-        "or columnar",
+        help="format to write: tar; packed, tars of msgpack maps; mds, json, csv, tsv, "
+        "xsv, of MosaicML Streaming; or columnar",
     )
     parser.add_argument(
         "--columns",

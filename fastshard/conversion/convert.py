@@ -27,9 +27,9 @@ from fastshard.remote.options import RemoteOptions
 
 __all__ = ["FORMATS", "Converted", "FormatName", "convert"]
 
-FormatName = Literal["tar", "mds", "json", "csv", "tsv", "xsv", "columnar"]
+FormatName = Literal["tar", "packed", "mds", "json", "csv", "tsv", "xsv", "columnar"]
 FORMATS: tuple[FormatName, ...] = (
-    *("tar", "mds", "json", "csv", "tsv", "xsv", "columnar"),
+    *("tar", "packed", "mds", "json", "csv", "tsv", "xsv", "columnar"),
 )
 MOST_REASONS = 8  # in one error
 PER_TASK = 20_000  # samples that are scanned at a time
@@ -89,7 +89,7 @@ def convert(
         As for `fastshard.open`.
     out : str or path-like
         Directory to make; an empty one is replaced.
-    to : {"tar", "mds", "json", "csv", "tsv", "xsv", "columnar"}
+    to : {"tar", "packed", "mds", "json", "csv", "tsv", "xsv", "columnar"}
         Format of the shards.
     columns : str or Mapping of str to (str or None), optional
         Columns to write, in this order; by default all. Encodings by name, or as a text
@@ -209,6 +209,7 @@ def make_target(
     }
     lacking = {
         "tar": {"compression", "hashes", "newline", "separator"},
+        "packed": {"compression", "hashes", "newline", "separator"},
         "columnar": {"compression", "hashes", "newline", "separator", "max_size"},
         "mds": {"newline", "separator"},
         "xsv": set(),
@@ -220,6 +221,10 @@ def make_target(
         from fastshard.conversion.tar import TarTarget
 
         return TarTarget()
+    if to == "packed":
+        from fastshard.conversion.packed import PackedTarget
+
+        return PackedTarget()
     if to == "columnar":
         from fastshard.conversion.columnar import ColumnarTarget
 
@@ -290,8 +295,10 @@ def plan_columns(
         except ConversionError as error:
             reasons.append(str(error))
             continue
-        if not target.is_open and one.count < len(source):
-            lacking = len(source) - one.count
+        is_json = output.encoding == "json"  # which has null
+        found = one.count - one.nils * (not is_json)
+        if not target.is_open and found < len(source):
+            lacking = len(source) - found
             reasons.append(f"{lacking:,} of {len(source):,} samples lack {name!r}")
         outputs.append(output)
     if reasons:

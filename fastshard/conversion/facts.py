@@ -11,6 +11,9 @@ from fastshard.conversion.values import MAX_INT, MIN_INT
 
 __all__ = ["Facts", "Problem", "merge_facts", "resolve_encoding"]
 
+IMAGES = {"jpeg": b"\xff\xd8", "png": b"\x89PNG"}  # their first bytes
+JSON_KINDS = {"str", "int", "float", "json"}
+
 
 @dataclass
 class Facts:
@@ -24,15 +27,19 @@ class Facts:
         How they store it.
     kinds : set of str
         Types of its values, where the encoding leaves them open: dtypes of arrays
-        without dimensions, ``"array"``, or types of JSON values.
+        without dimensions, ``"array"``, types of JSON values, or ``"bytes"``,
+        ``"jpeg"``, ``"png"``.
     is_big : bool
         An int is beyond 64 bits.
+    nils : int
+        Samples that have the column without a value: msgpack's nil.
     """
 
     count: int = 0
     encodings: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
     is_big: bool = False
+    nils: int = 0
 
     def add_int(self, value: Any) -> None:
         """Add a value of ints; a row of JSON may have others, which `check` finds."""
@@ -49,6 +56,25 @@ class Facts:
         if kind == "int":
             self.add_int(value)
 
+    def add_packed(self, value: Any, *, keeps_arrays: bool) -> None:
+        """Add a value of a msgpack map.
+
+        Parameters
+        ----------
+        keeps_arrays : bool
+            Whether arrays without dimensions remain arrays.
+        """
+        if value is None:
+            self.nils += 1
+        elif isinstance(value, bytes | memoryview):
+            self.kinds.add(image_of(value))
+        elif not hasattr(value, "dtype"):
+            self.add_json(value)
+        elif keeps_arrays:
+            self.kinds.add("array")
+        else:
+            self.add_array(value)
+
     def merged(self, other: Facts) -> Facts:
         return replace(
             self,
@@ -56,7 +82,16 @@ class Facts:
             encodings=self.encodings | other.encodings,
             kinds=self.kinds | other.kinds,
             is_big=self.is_big or other.is_big,
+            nils=self.nils + other.nils,
         )
+
+
+def image_of(data: Any) -> str:
+    """Return the encoding of bytes: of a picture, if its first bytes say so."""
+    for encoding, magic in IMAGES.items():
+        if data[: len(magic)] == magic:
+            return encoding
+    return "bytes"
 
 
 @dataclass
@@ -93,6 +128,8 @@ def resolve_encoding(facts: Facts, name: str) -> str | None:
     ``int``, ``float`` or ``json``; always ``json`` if the name is a field of JSON.
     """
     encodings = facts.encodings
+    if encodings == {"packed"}:
+        return resolve_packed(facts)
     if encodings == {"float", "float64"}:
         return "float64"
     if len(encodings) != 1:
@@ -107,3 +144,21 @@ def resolve_encoding(facts: Facts, name: str) -> str | None:
     if encoding == "int" and facts.is_big:
         return "str_int"
     return encoding
+
+
+def resolve_packed(facts: Facts) -> str | None:
+    """Return the encoding of a field of msgpack maps; None: its values disagree.
+
+    Bytes are pictures if all of them are of one kind. Values of several types that JSON
+    has are ``json``.
+    """
+    kinds = facts.kinds
+    if kinds <= JSON_KINDS:
+        encoding = next(iter(kinds)) if len(kinds) == 1 else "json"
+        return "str_int" if encoding == "int" and facts.is_big else encoding
+    if kinds & JSON_KINDS:
+        return None
+    if not kinds & {"bytes", *IMAGES}:  # arrays
+        kind = next(iter(kinds))
+        return kind if len(kinds) == 1 and kind in SCALARS else "npy"
+    return next(iter(kinds)) if len(kinds) == 1 else "bytes"

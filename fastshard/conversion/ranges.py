@@ -11,7 +11,7 @@ from fastshard.conversion.columns import KEY, SourceColumn
 from fastshard.conversion.facts import Facts, Problem
 from fastshard.conversion.source import Columns, RowSource
 from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
-from fastshard.conversion.values import Cell, key_cell
+from fastshard.conversion.values import ABSENT, Cell, key_cell
 from fastshard.errors import FastshardError
 
 __all__ = ["Checked", "Conversion", "StoppedError", "Task", "check", "scan", "write"]
@@ -144,7 +144,10 @@ def examiner(
     value, encoding = cell.value, column.encoding
     if encoding == "metadata":
         return lambda sample: facts.add_json(value(sample))
-    if encoding == "npy" and target.name not in ("tar", "columnar"):
+    keeps_arrays = target.name in ("tar", "packed", "columnar")
+    if encoding == "packed":
+        return lambda sample: facts.add_packed(value(sample), keeps_arrays=keeps_arrays)
+    if encoding == "npy" and not keeps_arrays:
         return lambda sample: facts.add_array(value(sample))
     if encoding == "int" and target.name == "mds" and not cell.form.startswith("mds"):
         return lambda sample: facts.add_int(value(sample))
@@ -188,6 +191,8 @@ class RowMaker:
             else:
                 continue
             store = target.store(output, cell)
+            if cell.form == "packed" and output.encoding != "json":
+                store = without_nil(store, cell)
             row.numbers.append(number)
             row.stores.append(store)
             if not target.is_copied(output, cell, is_same=is_same):
@@ -195,6 +200,15 @@ class RowMaker:
                 validate = cell.value if is_checked else None
                 row.checks.append((output.name, store, validate))
         return row
+
+
+def without_nil(store: Store, cell: Cell) -> Store:
+    """Return a store for which a sample with nil lacks the column."""
+
+    def store_value(sample: Any) -> Any:
+        return ABSENT if cell.value(sample) is None else store(sample)
+
+    return store_value
 
 
 def check(job: Conversion, task: Task) -> Checked:
@@ -280,7 +294,8 @@ def write_samples(
             key = sample.key if job.keyed else str(position)
             try:
                 values = [store(sample) for store in row.stores]
-                writer.write(key, list(zip(row.numbers, values, strict=True)))
+                pairs = zip(row.numbers, values, strict=True)
+                writer.write(key, [pair for pair in pairs if pair[1] is not ABSENT])
             except FastshardError:
                 raise
             except (ValueError, TypeError) as error:

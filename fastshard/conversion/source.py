@@ -15,6 +15,7 @@ from fastshard.conversion.values import (
     key_cell,
     metadata_cell,
     npy_cell,
+    packed_cell,
     streaming_cell,
     tar_cell,
 )
@@ -47,7 +48,7 @@ class RowSource:
         self.dataset = dataset
         self.shards: Any = dataset._set
         self.format: str = self.shards.format
-        self.is_open = self.format in ("tar", "columnar")
+        self.is_open = self.format in ("tar", "packed", "columnar")
         self._columns: dict[Any, dict[str, tuple[SourceColumn, Cell]]] = {}
 
     @cached_property
@@ -139,6 +140,8 @@ class RowSource:
             if self.format == "tar":
                 encoding = field_encoding(field)
                 cell = tar_cell(field, encoding)
+            elif self.format == "packed":
+                encoding, cell = "packed", packed_cell(field)
             else:
                 encoding, cell = "npy", npy_cell(field)
             columns[field] = SourceColumn(field, encoding), cell

@@ -13,7 +13,7 @@ from fastshard.formats.encoders import encode, to_json
 from fastshard.formats.names import check_field, check_key, is_reserved
 from fastshard.formats.writer import ShardWriter
 
-__all__ = ["TarTarget"]
+__all__ = ["TarTarget", "complete_tars"]
 
 FORMS = {"str": "utf8", "json": "json", "npy": "npy", "int": "decimal"}
 PLAIN = {"bytes", "jpeg", "png", "str", "json", "int", "str_int", "npy", *SCALARS}
@@ -92,14 +92,19 @@ class TarTarget(TargetFormat):
         parts: Sequence[Sequence[Any]],
         outputs: Sequence[OutputColumn],
     ) -> None:
-        from fastshard.dataset.build_index import build_index
+        complete_tars(folder, parts)
 
-        shards = [path for part in parts for path in part]
-        for number, path in enumerate(shards):
-            os.rename(path, os.path.join(folder, f"shard-{number:06d}.tar"))
-        if not shards:
-            write_empty_shard(os.path.join(folder, "shard-000000.tar"))
-        build_index(folder)
+
+def complete_tars(folder: str, parts: Sequence[Sequence[str]]) -> None:
+    """Name the tars of a directory in their order, and write its index."""
+    from fastshard.dataset.build_index import build_index
+
+    shards = [path for part in parts for path in part]
+    for number, path in enumerate(shards):
+        os.rename(path, os.path.join(folder, f"shard-{number:06d}.tar"))
+    if not shards:
+        write_empty_shard(os.path.join(folder, "shard-000000.tar"))
+    build_index(folder)
 
 
 def fields_of(outputs: Sequence[OutputColumn]) -> list[str]:

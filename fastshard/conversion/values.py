@@ -11,6 +11,7 @@ from fastshard.conversion.columns import FLOATS, INTEGERS
 from fastshard.errors import FormatError
 
 __all__ = [
+    "ABSENT",
     "MAX_INT",
     "MIN_INT",
     "Buffer",
@@ -22,12 +23,14 @@ __all__ = [
     "key_cell",
     "metadata_cell",
     "npy_cell",
+    "packed_cell",
     "streaming_cell",
     "tar_cell",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 MIN_INT, MAX_INT = -(2**63), 2**63 - 1
+ABSENT = object()  # in place of a value: the sample lacks the column
 RAW = {"bytes", "jpeg", "png"}  # encodings whose stored bytes every format keeps
 FORMS = {"str": "utf8", "json": "json"} | dict.fromkeys(RAW, "raw")
 
@@ -44,7 +47,8 @@ class Cell(NamedTuple):
     form : str
         Of the stored bytes: ``raw``, ``utf8``, ``json``, ``npy``, ``decimal``, or
         ``mds:ENCODING``. Bytes of one form are copied between formats unchanged.
-        ``row:ENCODING``: a value of a row of JSON. Empty: bytes of no other format.
+        ``row:ENCODING``: a value of a row of JSON. ``packed``: a value of a msgpack
+        map. Empty: bytes of no other format.
     stored : callable
         Returns the stored bytes of a sample.
     value : callable
@@ -77,6 +81,11 @@ def key_cell() -> Cell:
 def npy_cell(field: str) -> Cell:
     """Return the cell of a columnar dataset's field."""
     return Cell("npy", _stored(field), _value(field, "npy"))
+
+
+def packed_cell(field: str) -> Cell:
+    """Return the cell of a field of a msgpack map."""
+    return Cell("packed", _stored(field), _value(field, ""))
 
 
 def metadata_cell(name: str) -> Cell:
@@ -227,8 +236,23 @@ def to_json(value: Any, encoding: str) -> Any:
         value = value.tolist()
     if isinstance(value, Buffer):
         raise _fail(value, encoding)
+    check_names(value)
     json.dumps(value)
     return value
+
+
+def check_names(value: Any) -> None:
+    """Raise ValueMismatchError for a map with keys that are not text, at any depth."""
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            for name in value:
+                if not isinstance(name, str):
+                    raise ValueMismatchError(f"a map with the key {name!r} is no JSON")
+            rest.extend(value.values())
+        elif isinstance(value, list):
+            rest.extend(value)
 
 
 def to_decimal(value: Any, encoding: str) -> Decimal:

@@ -19,7 +19,8 @@ class BlockError(Exception):
 
 
 def run_python(code: str, path: str, line: int, names: dict[str, object]) -> None:
-    exec(compile("\n" * (line - 1) + code, path, "exec"), names)
+    text = "\n" * (line - 1) + code
+    exec(compile(text, path, "exec", dont_inherit=True), names)
 
 
 def run_pycon(code: str, path: str, line: int, names: dict[str, object]) -> None:

@@ -92,7 +92,8 @@ def run_side(page: dict[str, Any], side: str) -> list[dict[str, Any]]:
 
 
 def execute(code: str, path: str, line: int, names: dict[str, Any]) -> None:
-    exec(compile("\n" * (line - 1) + code, path, "exec"), names)
+    text = "\n" * (line - 1) + code
+    exec(compile(text, path, "exec", dont_inherit=True), names)
 
 
 def compare(row: dict[str, Any], left: dict[str, Any], right: dict[str, Any]) -> int:
