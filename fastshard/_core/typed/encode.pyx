@@ -226,9 +226,11 @@ cdef ArrayHeader make_header(object array, const stored_t *stored, object descri
     header.dtype = array.dtype
     header.shape.dimensions = stored.dimensions
     header.shape.fortran = stored.fortran
-    memcpy(
-        header.shape.lengths, stored.lengths, stored.dimensions * sizeof(Py_ssize_t)
-    )
+    if stored.dimensions > 0:      # NULL otherwise
+        memcpy(
+            header.shape.lengths, stored.lengths,
+            stored.dimensions * sizeof(Py_ssize_t),
+        )
     header.version, header.text = describe(array, bool(stored.fortran))
     return header
 
