@@ -76,15 +76,16 @@ class Location(NamedTuple):
 
     Attributes
     ----------
-    kind : {"folder", "path", "url", "list"}
+    kind : {"folder", "path", "url", "list", "shards"}
         A local directory; another local path, a glob or a brace list; a URL, or
-        several joined by ``::``; a sequence of such sources.
+        several joined by ``::``; a sequence of such sources; shards, whose names are no
+        patterns.
     parts : tuple of str or Url
         Paths and URLs in order. Paths joined by ``::`` are one part, since that may
         be the name of a file.
     """
 
-    kind: Literal["folder", "path", "url", "list"]
+    kind: Literal["folder", "path", "url", "list", "shards"]
     parts: tuple[str | Url, ...]
 
     @property
@@ -104,8 +105,10 @@ class Location(NamedTuple):
         return make_settings(options, self.urls)
 
 
-def parse_source(source: Source) -> Location:
+def parse_source(source: Source | Location) -> Location:
     """Parse a source; the disk is read only to find out if it is a directory.
+
+    A parsed one is returned unchanged.
 
     Raises
     ------
@@ -114,6 +117,8 @@ def parse_source(source: Source) -> Location:
     ShardNotFoundError
         A sequence is empty.
     """
+    if isinstance(source, Location):
+        return source
     if isinstance(source, str | os.PathLike):
         parts = _parse_item(source)
         if isinstance(parts[0], Url):
@@ -329,12 +334,14 @@ def list_shards(
     OSError
         A directory cannot be read.
     """
-    location = source if isinstance(source, Location) else parse_source(source)
+    location = parse_source(source)
     if "" in location.parts:
         raise ShardNotFoundError("a source must not be, or have, an empty path")
     settings = remote or location.settings({})
     if location.kind == "folder":
         shards = list(map(ListedShard, _list_folder(str(location.parts[0]))))
+    elif location.kind == "shards":
+        shards = list(map(_name_shard, location.parts))
     else:
         shards = [s for part in location.parts for s in _resolve(part, settings)]
     local = [shard.path for shard in shards if not shard.is_remote]
@@ -358,6 +365,13 @@ def list_shards(
     samples = [shard.samples for shard in shards if shard.samples is not None]
     complete = samples if len(samples) == len(paths) else None
     return Listing(paths, complete, is_remote=not local)
+
+
+def _name_shard(part: str | Url) -> ListedShard:
+    """Return the shard of a part that is no pattern."""
+    if isinstance(part, Url):
+        return ListedShard(part.text, is_remote=True)
+    return ListedShard(part)
 
 
 def _resolve(part: str | Url, settings: Settings) -> Iterator[ListedShard]:

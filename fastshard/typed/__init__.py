@@ -6,6 +6,11 @@ from typing import Any
 
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
     "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
+    "checksums": "verify_checksums",
+    "logs": "LoggerProtocol configure_logging get_logger log_operation",
+    "sources.protocol": "DataSource",
+    "sources.s3": "S3Source",
+    "sources.url": "URLSource",
 }
 _ALIASES = {"AtdataError": "FastshardError", "ShardError": "FormatError"}
 _MODULES = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -1,0 +1,1 @@
+"""Where shards are: URLs, buckets of S3, sources of a caller's own."""
