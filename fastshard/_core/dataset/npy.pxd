@@ -35,6 +35,12 @@ cdef struct stored_t:              # borrowed: whoever makes one keeps the array
 
 
 cdef bint has_plain_data(object array, stored_t *stored)
+
+
+cdef class HeldBuffer:
+    cdef Py_buffer buffer
+
+
 cdef Layout find_layout(const uint8_t *at, uint64_t size, LayoutCache layouts)
 cdef object make_fault(uint64_t at, str reason)
 

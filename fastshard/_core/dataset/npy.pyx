@@ -187,7 +187,7 @@ cdef Layout read_layout(const uint8_t *at, uint64_t size, LayoutCache layouts):
         layout = parse_header(literal, lead[6])
     except (
         ValueError, TypeError, SyntaxError, RecursionError, MemoryError, LookupError,
-        OverflowError,
+        OverflowError, Warning,
     ) as error:
         raise make_fault(8 + width, f"invalid header: {error}") from error
     layout.header_size = 8 + width + length
@@ -389,8 +389,6 @@ def array_from_bytes(bytes data not None, dtype, shape, str path):
 @cython.no_gc
 cdef class HeldBuffer:
     """Buffer of an object, held until the last array on it is deleted."""
-
-    cdef Py_buffer buffer
 
     def __cinit__(self, exporter):
         PyObject_GetBuffer(exporter, &self.buffer, PyBUF_SIMPLE)

@@ -22,6 +22,16 @@ cdef enum:
     MAX_DEPTH = 512                # containers in containers
 
 
+cdef enum:                         # faults; 0 is none
+    FAULT_CUT = 1
+    FAULT_TOO_MANY
+    FAULT_NOT_MSGPACK
+    FAULT_TOO_DEEP
+    FAULT_NO_MAP
+    FAULT_NO_STR_KEY
+    FAULT_TRAILING
+
+
 cdef struct value_t:               # bytes from the start of the payload
     int kind
     int flags                      # of a container, or HAS_EXT

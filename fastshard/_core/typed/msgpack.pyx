@@ -17,15 +17,6 @@ from fastshard._core.text cimport decode_text
 
 from fastshard.errors import FormatError, MissingLibraryError
 
-cdef enum:                         # faults; 0 is none
-    CUT = 1
-    TOO_MANY
-    NOT_MSGPACK
-    TOO_DEEP
-    NO_MAP
-    NO_STR_KEY
-    TRAILING
-
 cdef tuple FAULTS = (
     "",
     "a msgpack value is cut off",
@@ -72,7 +63,7 @@ cdef inline int read_head(
     found.flags = 0
     count[0] = 0
     if at >= size:
-        return CUT
+        return FAULT_CUT
     lead = payload[at]
     left = size - at - 1
     found.start = at + 1
@@ -92,7 +83,7 @@ cdef inline int read_head(
     elif lead == 0xc0:
         found.kind = VALUE_NIL
     elif lead == 0xc1:
-        return NOT_MSGPACK
+        return FAULT_NOT_MSGPACK
     elif lead <= 0xc3:
         found.kind = VALUE_BOOL
     elif lead <= 0xc6:             # bin 8, 16, 32
@@ -118,7 +109,7 @@ cdef inline int read_head(
         width = 4 if lead & 1 else 2
     if width > 0:
         if <uint64_t> width > left:
-            return CUT
+            return FAULT_CUT
         found.nbytes = load_big(payload + at + 1, width)
         found.start += width
         left -= width
@@ -128,15 +119,15 @@ cdef inline int read_head(
             found.nbytes = 0
             if found.kind == VALUE_MAP:
                 count[0] *= 2
-        return TOO_MANY if count[0] > left else 0  # a value has a byte at least
+        return FAULT_TOO_MANY if count[0] > left else 0  # a value has a byte at least
     if found.kind == VALUE_EXT:
         found.flags = HAS_EXT
         if left == 0:
-            return CUT
+            return FAULT_CUT
         found.start += 1           # the type
         left -= 1
     if found.nbytes > left:
-        return CUT
+        return FAULT_CUT
     found.size = found.start - at + found.nbytes
     return 0
 
@@ -172,7 +163,7 @@ cdef int read_entries(
         if value.kind == VALUE_LIST or value.kind == VALUE_MAP:
             if depth == MAX_DEPTH - 1:
                 found.at = at
-                return TOO_DEEP
+                return FAULT_TOO_DEEP
             depth += 1
             left[depth] = count
             is_map[depth] = value.kind == VALUE_MAP
@@ -205,7 +196,7 @@ cdef int open_map(
     if fault != 0:
         return fault
     if found.kind != VALUE_MAP:
-        return NO_MAP
+        return FAULT_NO_MAP
     count[0] //= 2
     return 0
 
@@ -221,7 +212,7 @@ cdef int read_field(
         return fault
     if name.kind != VALUE_STR:
         found.at = at
-        return NO_STR_KEY
+        return FAULT_NO_STR_KEY
     return read_value(payload, size, at + name.size, found)
 
 
@@ -257,7 +248,7 @@ cdef int find_field(
             place[0] = <Py_ssize_t> k
     if at != size:
         found.at = at
-        return TRAILING
+        return FAULT_TRAILING
     return 0
 
 
@@ -290,7 +281,7 @@ cdef list field_names(const uint8_t *payload, uint64_t size):
         names[text_of(payload, &key)] = None
         at = value.at + value.size
     if at != size:
-        raise make_fault(TRAILING, at)
+        raise make_fault(FAULT_TRAILING, at)
     return list(names)
 
 
@@ -417,7 +408,7 @@ def unpack_map(data not None):
                 fields[text_of(payload, &key)] = unpack(payload, size, &value, data)
                 k += 1
         if fault == 0 and at != size:
-            fault = TRAILING
+            fault = FAULT_TRAILING
             value.at = at
         if fault != 0:
             raise make_fault(fault, value.at)

@@ -1,0 +1,33 @@
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Self, TypeVar, final
+
+from typing_extensions import Buffer
+
+T = TypeVar("T")
+
+@final
+class PayloadBuffer:
+    def __new__(cls, exporter: Buffer) -> Self: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class TypePlan(Generic[T]):
+    @property
+    def cls(self) -> type[T]: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def strict(self) -> bool: ...
+    @property
+    def post_init(self) -> bool: ...
+    def __new__(
+        cls,
+        of: type[T],
+        fields: Iterable[Any],
+        post_init: bool = False,
+        strict: bool = False,
+        make: Callable[[type[T], bool], TypePlan[T]] | None = None,
+    ) -> Self: ...
+    def from_buffer(
+        self, data: Buffer, copy: bool = False, aligned: bool = False
+    ) -> T: ...
