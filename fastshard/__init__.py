@@ -74,7 +74,7 @@ __all__ = sorted(_MODULES)
 _SHOWN = "adapters columnar errors formats"
 
 _moved.install()
-for _format in ("columnar", "streaming"):
+for _format in ("columnar", "streaming", "typed"):
     register(f"fastshard.{_format}.format")
 
 

@@ -346,7 +346,12 @@ class Collation:
         stacks = first._stack_fields(
             samples, arrays, lambda field, *given: self._output(prefix + field, *given)
         )
-        rest = tuple(field for field in fields if layouts[field] == VALUE)
+        rest = tuple(
+            field
+            for field in fields
+            if layouts[field] == VALUE
+            or (first._lists_unstacked and field not in stacks)
+        )
         lists = first._decode_columns(samples, rest)
         for field in fields:
             layout = layouts[field]

@@ -580,6 +580,20 @@ class Dataset(BaseDataset[T_co]):
         """
         return Shards(self._set)
 
+    @property
+    def raw(self) -> Dataset[Sample]:
+        """The same samples in the same order, as the members of their tar shards.
+
+        Of a dataset that was opened with ``packed=True``; other datasets have their
+        own samples. Selected fields and mapped functions are left out.
+
+        Examples
+        --------
+        >>> ds.raw[7].keys()
+        ['npy', 'cls', 'txt', 'json']
+        """
+        return Dataset(self._set.raw(), plan=self._plan, decoders=self._decoders)
+
     def select_fields(
         self: Dataset[Sample], *fields: str, missing: Missing = "raise"
     ) -> Dataset[Sample]:

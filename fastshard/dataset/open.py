@@ -26,7 +26,7 @@ from fastshard.errors import (
     ShardNotFoundError,
 )
 from fastshard.formats.folder import LocalFolder, RemoteFolder
-from fastshard.formats.registry import Format, find_format, formats
+from fastshard.formats.registry import Format, find_format, formats, tar_format
 from fastshard.formats.tar import KeyRule, Mode
 from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import (
@@ -75,6 +75,7 @@ def open(  # noqa: A001
     keep_cache: bool = True,
     prefetch: bool = True,
     check_size: bool = False,
+    packed: bool = False,
     **remote: Unpack[OpenOptions],
 ) -> Dataset[Sample]:
     """Open a dataset, local or remote, as a sequence of samples.
@@ -141,6 +142,9 @@ def open(  # noqa: A001
     check_size : bool, default False
         For mapped files: keep a file descriptor, and raise a `FormatError` at each read
         once the file has become shorter.
+    packed : bool, default False
+        The samples of tar shards are their members ``msgpack``: maps, whose entries
+        are the fields, arrays among them. ``ds.raw`` has the same samples as members.
     **remote
         How URLs are read: ``token=``, ``headers=``, ``cache_dir=``,
         ``cache_limit="100GB"``, ``timeout=60`` (seconds), ``connections=16``,
@@ -190,6 +194,7 @@ def open(  # noqa: A001
     limit = None if max_memory is None else parse_size(max_memory)
     reading = ReadOptions(prefetch, limit, keep_cache)
     tar_options = {"index": index, "key": key, "lower": lower, "check_size": check_size}
+    tar_options |= {"packed": packed}
     location = parse_source(source)
     found = _find_format(location, remote)
     if found is not None:
@@ -214,7 +219,8 @@ def open(  # noqa: A001
             copied=mode == "pread",
             settings=settings,
         )
-    shards = TarSet(
+    make = tar_format("packed").tar_set() if packed else TarSet
+    shards = make(
         listing.paths,
         index=index,
         root=root,
@@ -348,6 +354,7 @@ def _open_format(
     """
     check_names("open", options, (*_option_names(), *found.options))
     defaults = {"index": "auto", "key": "first", "lower": True, "check_size": False}
+    defaults |= {"packed": False}
     changed = {name for name in defaults if tar_options[name] != defaults[name]}
     if changed - found.options:
         name = next(name for name in defaults if name in changed - found.options)

@@ -259,6 +259,10 @@ class ShardSet(ABC):
         """
         raise self.unlike_tars()
 
+    def raw(self) -> ShardSet:
+        """Return the set of the same shards without an interpretation of samples."""
+        return self
+
     def unlike_tars(self) -> FastshardError:
         """Return the error for what needs tar shards."""
         return FastshardError(

@@ -110,7 +110,7 @@ class TarSet(ShardSet):
         assert isinstance(shard, TarShard)
         return shard
 
-    def open_shard(self, k: int) -> Samples:
+    def open_shard(self, k: int) -> Any:
         """Open shard `k`.
 
         Raises
@@ -147,8 +147,11 @@ class TarSet(ShardSet):
                 path,
                 0,
             )
-        kept: Samples = self.keep(k, samples)
-        return kept
+        return self.keep(k, self.wrap_samples(samples))
+
+    def wrap_samples(self, samples: Samples) -> Any:
+        """Return the samples of the set, for those of an opened tar shard."""
+        return samples
 
     def index_option(self, k: int) -> str:
         """Return the ``index=`` argument for opening shard `k`."""
@@ -165,11 +168,20 @@ class TarSet(ShardSet):
     def without(self, dropped: Collection[int]) -> TarSet:
         """Return a set without some shards; it opens its own handles."""
         kept = [k for k in range(len(self)) if k not in dropped]
+        return self.copy(type(self), kept)
+
+    def copy(self, kind: type[TarSet], kept: Sequence[int] | None = None) -> TarSet:
+        """Return a set of a type, of some shards or all; it opens its own handles."""
+        self.check_open()
         view = self.index_view
-        shards = TarSet(
+        if kept is None:
+            kept = range(len(self))
+        elif view is not None:
+            view = view.some(list(kept))
+        shards = kind(
             [self.paths[k] for k in kept],
             root=self.root,
-            index_view=None if view is None else view.some(kept),
+            index_view=view,
             **(self.state() | {"index": self.index}),
         )
         if self._counts is not None:
@@ -197,7 +209,7 @@ class TarSet(ShardSet):
                 return Counts(*found)
         if samples is None:
             samples = self.samples(k)
-        return Counts(len(samples), len(samples.shard))
+        return Counts(len(samples), len(self.shard(k)))
 
     def _peek_counts(self, k: int) -> tuple[int, int] | None:
         """Return the counts of local shard `k` from the header of a fresh index."""
@@ -342,7 +354,8 @@ class TarSet(ShardSet):
             names = [os.path.relpath(os.path.abspath(p), root) for p in self.paths]
         if view is None and self._counts is not None:
             counts = [tuple(count) for count in self._counts]
-        return _reopen, (root, names, self.state(), counts, view)
+        arguments = (root, names, self.state(), counts, view)
+        return _reopen, arguments if type(self) is TarSet else (*arguments, type(self))
 
 
 def _reopen(
@@ -351,6 +364,7 @@ def _reopen(
     state: dict[str, Any],
     counts: list[tuple[int, int]] | None,
     view: DatasetIndexView | None,
+    kind: type[TarSet] | None = None,
 ) -> TarSet:
     """Return an unpickled set; without names, ``dataset.fsi`` lists the shards."""
     if names is None:
@@ -360,7 +374,7 @@ def _reopen(
         paths = names
     else:
         paths = [os.path.join(root, name) for name in names]
-    shards = TarSet(paths, root=root, index_view=view, **state)
+    shards = (kind or TarSet)(paths, root=root, index_view=view, **state)
     if counts is not None:
         shards._counts = [Counts(*count) for count in counts]
     return shards

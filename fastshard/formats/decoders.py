@@ -22,6 +22,7 @@ __all__ = [
     "decode_field",
     "decoder_for",
     "is_data_error",
+    "own_decoder",
 ]
 
 Decoder: TypeAlias = Callable[[memoryview], Any]
@@ -137,6 +138,23 @@ def is_data_error(error: Exception) -> bool:
     True
     """
     return getattr(error, DATA_ERROR, False) is True
+
+
+def own_decoder(field: str, decoders: Mapping[str, Decoder] | None) -> Decoder | None:
+    """Return the user's decoder of a field's longest suffix, or None."""
+    if not decoders:
+        return None
+    own = {}
+    for extension, decoder in decoders.items():
+        if not callable(decoder):
+            raise TypeError(f"the decoder of {extension!r} is not callable")
+        own[extension.lower().removeprefix(".")] = decoder
+    rest = field.lower()
+    while rest:
+        if rest in own:
+            return own[rest]
+        rest = rest.partition(".")[2]
+    return None
 
 
 def decoder_for(

@@ -21,6 +21,7 @@ __all__ = [
     "find_format",
     "formats",
     "register",
+    "tar_format",
 ]
 
 
@@ -53,6 +54,9 @@ class Format:
     is_remote : bool
         Whether its datasets may be URLs. `list_lines`, `stat` and `verify` then take
         ``remote=``, which is given for URLs only.
+    reads_tars : bool
+        Whether its datasets are sources of tar shards, which `fastshard.open` reads by
+        the set of `tar_set` if its argument of the format's name is true.
 
     Examples
     --------
@@ -67,12 +71,13 @@ class Format:
     >>> Csv().marks(LocalFolder("data"))
     False
     >>> [each.name for each in formats()]
-    ['columnar', 'streaming']
+    ['columnar', 'streaming', 'packed']
     """
 
     name: ClassVar[str]
     options: ClassVar[frozenset[str]] = frozenset()
     is_remote: ClassVar[bool] = False
+    reads_tars: ClassVar[bool] = False
 
     def marks(self, folder: Folder) -> bool:
         """Return whether a directory is a dataset of this format.
@@ -106,7 +111,7 @@ class Format:
         --------
         >>> from fastshard.formats import formats
         >>> [each.subfolder({"split": "train"}) for each in formats()]
-        ['', 'train']
+        ['', 'train', '']
         """
         return ""
 
@@ -152,6 +157,22 @@ class Format:
         ShardSet
             Of a subclass of `fastshard.dataset.shardset.ShardSet`: opens shards, counts
             their samples.
+        """
+        raise NotImplementedError
+
+    def tar_set(self) -> Any:
+        """Return the type of the set of its tar shards, if it `reads_tars`.
+
+        Returns
+        -------
+        type
+            A subclass of `fastshard.dataset.tarset.TarSet`.
+
+        Examples
+        --------
+        >>> from fastshard.formats import formats
+        >>> formats()[2].tar_set().format
+        'packed'
         """
         raise NotImplementedError
 
@@ -279,6 +300,35 @@ def formats() -> list[Format]:
     'columnar'
     """
     return [import_module(module).FORMAT for module in _modules]
+
+
+def tar_format(name: str) -> Format:
+    """Return the format of tar shards that has a name.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    Format
+        It `reads_tars`.
+
+    Raises
+    ------
+    LookupError
+        There is none.
+
+    Examples
+    --------
+    >>> from fastshard.formats.registry import tar_format
+    >>> tar_format("packed").name
+    'packed'
+    """
+    for each in formats():
+        if each.reads_tars and each.name == name:
+            return each
+    raise LookupError(f"no format of tar shards is named {name!r}")
 
 
 def find_format(

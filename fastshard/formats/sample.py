@@ -82,6 +82,9 @@ class Sample(SampleBase):
 
     __slots__ = ()
 
+    # `_decode_columns` also reads arrays that `_stack_fields` has not stacked.
+    _lists_unstacked = False
+
     def view(self, field: str) -> memoryview:
         """Return the stored bytes of a field, even where ``sample[field]`` is decoded.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastshard._core.dataset.shard import describe_item
 from fastshard._core.streaming.shard import RowShard, decode_fields, decode_member
 from fastshard.errors import FormatError, key_collision
-from fastshard.formats.decoders import Decoder, decode_text
+from fastshard.formats.decoders import Decoder, decode_text, own_decoder
 from fastshard.formats.info import Infos
 from fastshard.formats.layout import ARRAY, VALUE, FieldLayout
 from fastshard.formats.sample import CopiedSample, Sample
@@ -166,23 +166,6 @@ class RowFacts:
         if size != int(NUMBERS[dtype][2:]) * prod(shape):
             return ARRAY
         return FieldLayout("raw", NUMBERS[dtype], shape)
-
-
-def own_decoder(field: str, decoders: Mapping[str, Decoder] | None) -> Decoder | None:
-    """Return the user's decoder of a field's longest suffix, or None."""
-    if not decoders:
-        return None
-    own = {}
-    for extension, decoder in decoders.items():
-        if not callable(decoder):
-            raise TypeError(f"the decoder of {extension!r} is not callable")
-        own[extension.lower().removeprefix(".")] = decoder
-    rest = field.lower()
-    while rest:
-        if rest in own:
-            return own[rest]
-        rest = rest.partition(".")[2]
-    return None
 
 
 class EncodedFields:

@@ -15,7 +15,7 @@ from fastshard.dataset.display.text import Summary, describe_paths
 from fastshard.dataset.order.state import Identity
 from fastshard.dataset.shardset import Counts, ReadOptions, ShardSet
 from fastshard.errors import StaleIndexError
-from fastshard.formats.decoders import Decoder
+from fastshard.formats.decoders import Decoder, own_decoder
 from fastshard.formats.field_info import kind_of_decoder
 from fastshard.formats.layout import VALUE
 from fastshard.formats.tar import Mode
@@ -28,7 +28,6 @@ from fastshard.streaming.samples import (
     RowFacts,
     StreamSample,
     kind_of_encoding,
-    own_decoder,
 )
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,10 @@ class Builder:
         A truncated shard does not open; otherwise its whole samples are read.
     counts_shards : bool
         Samples are counted in the shards, not in an index.
+    options : Mapping
+        Arguments of `fastshard.open` that it needs.
+    members : int, optional
+        Members of a sample; by default one for each field.
     """
 
     format: str
@@ -71,6 +75,12 @@ class Builder:
     may_lack: bool = True
     opens_whole: bool = False
     counts_shards: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    members: int | None = None
+
+    def open(self, path: Path, **options: Any) -> Any:
+        """Open a dataset of this format."""
+        return fastshard.open(path, **self.options, **options)
 
     def name(self, field: str) -> str:
         """Return the name that a field has in this format."""
@@ -142,6 +152,30 @@ def build_text(folder: Path, samples: Samples, make: Any) -> None:
             writer.write({"__key__": key, **values})
 
 
+def store_packed(array: np.ndarray, field: str) -> bytes:
+    """x is compact, y is npy."""
+    if field == "y":
+        return npy(array)
+    dtype = array.dtype.str.encode()
+    lead = bytes([len(dtype)]) + dtype + bytes([array.ndim])
+    return lead + np.array(array.shape, "<i8").tobytes() + array.tobytes()
+
+
+def build_packed(folder: Path, samples: Samples) -> None:
+    import msgspec
+
+    folder.mkdir()
+    for start in range(0, len(samples), PER_SHARD):
+        path = folder / f"s-{start:05}.tar"
+        with fastshard.ShardWriter(str(path)) as writer:
+            for key, arrays in samples[start : start + PER_SHARD]:
+                stored = {
+                    name: store_packed(array, name) for name, array in arrays.items()
+                }
+                payload = msgspec.msgpack.encode(stored)
+                writer.write({"__key__": key, "msgpack": payload})
+
+
 ROWS: dict[str, Any] = {"format": "streaming", "may_lack": False, "opens_whole": True}
 TEXT: dict[str, Any] = {**ROWS, "has_arrays": False, "value": text_value}
 
@@ -154,6 +188,16 @@ BUILDERS = {
         suffix=".npy",
         opens_whole=True,
         counts_shards=True,
+    ),
+    "packed": Builder(
+        "packed",
+        build_packed,
+        store_packed,
+        "*.tar",
+        opens_whole=True,
+        counts_shards=True,
+        options={"packed": True},
+        members=1,
     ),
     "columnar": Builder("columnar", build_columnar, store_npy, "*.tar"),
     "mds": Builder(build=build_mds, stored=store_mds, shards="shard.*.mds", **ROWS),

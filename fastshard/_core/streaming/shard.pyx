@@ -24,6 +24,7 @@ from fastshard._core.table.extents cimport ExtentTable, resolve_position
 
 from array import array
 
+from fastshard._core.dataset.shard import MemberNames
 from fastshard.errors import FormatError, MemberNotFoundError, key_collision
 
 cdef extern from "Python.h":
@@ -98,7 +99,7 @@ cdef class RowShard(Shard):
     def names(self):
         """The members' names, a lazy sequence of str."""
         self.open_source()
-        return RowNames(self)
+        return MemberNames(self)
 
     @property
     def offsets(self):
@@ -327,29 +328,6 @@ cdef class RowShard(Shard):
         except OSError as error:
             raise self.annotate(error, i) from None
         return self.rows.decode_row(row, at, field.size, data, mask, copy, values)
-
-
-@cython.final
-cdef class RowNames:
-    """Sequence of the names of a shard's members: of fields, then of rows."""
-
-    cdef RowShard shard
-
-    def __cinit__(self, RowShard shard not None):
-        self.shard = shard
-
-    def __len__(self):
-        return self.shard.members
-
-    def __getitem__(self, key):
-        if isinstance(key, slice):
-            return [
-                self.shard.member_name(i) for i in range(*key.indices(len(self)))
-            ]
-        return self.shard.member_name(resolve_position(key, self.shard.members))
-
-    def __reduce__(self):
-        raise TypeError("names do not pickle; use list(names)")
 
 
 @cython.final

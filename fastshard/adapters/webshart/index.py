@@ -9,7 +9,6 @@ from typing import Any
 
 from fastshard.dataset.tarset import TarSet
 from fastshard.errors import FormatError, RemoteError, StaleIndexWarning
-from fastshard.formats.sample import Samples
 from fastshard.index.contents import Contents
 from fastshard.index.sidecar import SEARCHED, sidecar_path
 from fastshard.remote.file import is_not_found, read_remote
@@ -91,7 +90,7 @@ class MultiIndexTarSet(TarSet):
         """Return the ``index=`` argument for opening shard `k`."""
         return next(iter(self.indexes[k]), "none")
 
-    def open_shard(self, k: int) -> Samples:
+    def open_shard(self, k: int) -> Any:
         """Open shard `k` with its first candidate that is a valid index."""
         while candidates := self.indexes[k]:
             try:

@@ -1,0 +1,26 @@
+from collections.abc import Callable, Iterable
+from typing import Any, Self, final
+
+from numpy.typing import NDArray
+
+from fastshard._core.dataset.locator import SampleLocator
+
+@final
+class PayloadBatch:
+    def __new__(cls, count: int) -> Self: ...
+
+@final
+class PayloadColumns:
+    def __new__(cls, batch: PayloadBatch, most: int) -> Self: ...
+
+def read_columns(
+    locator: SampleLocator,
+    positions: Iterable[int] | NDArray[Any],
+    names: tuple[str, ...],
+    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None = None,
+) -> dict[str, NDArray[Any]]: ...
+def stack_columns(
+    samples: list[Any],
+    names: tuple[str, ...],
+    allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None = None,
+) -> dict[str, NDArray[Any]]: ...

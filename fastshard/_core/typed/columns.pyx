@@ -1,0 +1,624 @@
+"""Columns of many payloads: numbers and arrays of one layout, copied without the GIL.
+
+Payloads are found first, then each is walked once for all columns. Those in mapped
+files are read there, those of other sources are copied to a buffer, some MB at a time.
+"""
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from fastshard._core.buffers cimport int64s_of
+from fastshard._core.dataset.gather cimport Pieces
+from fastshard._core.dataset.locator cimport SampleLocator, location_t
+from fastshard._core.dataset.npy cimport (
+    Layout, get_layout_cache, make_empty_array,
+)
+from fastshard._core.dataset.shard cimport SampleBase
+from fastshard._core.io.source cimport MappedSource, MemorySource, Source
+from fastshard._core.platform cimport fs_has_bit, fs_prefetch_line
+from fastshard._core.typed.arrays cimport find_packed_layout, is_packed_array
+from fastshard._core.typed.msgpack cimport (
+    VALUE_BIN, VALUE_BOOL, VALUE_FLOAT, VALUE_INT, find_field, make_fault, open_map,
+    read_field, value_t,
+)
+from fastshard._core.typed.shard cimport PackedSamples, PackedShard
+
+from array import array
+
+import numpy
+
+from fastshard._core.dataset.gather import gather, resolve_positions
+from fastshard.errors import FormatError
+
+cdef enum:
+    AHEAD = 4                      # payloads
+    LINE = 64                      # bytes of a cache line
+    MAX_LOADED = 16 << 20          # bytes of payloads that are loaded at a time
+    TRAILING = -1                  # fault: bytes after the map
+
+cdef struct payload_t:
+    const uint8_t *at              # NULL: not loaded
+    uint64_t offset                # in its file
+    uint64_t size
+    Py_ssize_t i                   # sample
+    Py_ssize_t shard               # index in `PayloadBatch.shards`
+
+cdef struct target_t:              # a column
+    const uint8_t *name
+    uint64_t name_size
+    int kind                       # of its values
+    uint64_t size                  # of a bin: header and data
+    uint64_t skip                  # bytes of the header
+    uint64_t item                  # bytes of an item of the column
+    const uint8_t *header
+    uint8_t *out                   # NULL: the values differ, or one is absent
+    Py_ssize_t seen                # 1 + the last payload that had it
+
+cdef object INTS = numpy.dtype(numpy.int64)
+cdef object FLOATS = numpy.dtype(numpy.float64)
+cdef object BOOLS = numpy.dtype(numpy.bool_)
+
+
+cdef inline uint64_t load_big(const uint8_t *at, uint64_t width) noexcept nogil:
+    """Return a big-endian number of up to 8 bytes."""
+    cdef uint64_t value = 0
+    cdef uint64_t k
+    for k in range(width):
+        value = value << 8 | at[k]
+    return value
+
+
+cdef inline bint copy_number(
+    const uint8_t *payload, const value_t *value, uint8_t *to
+) noexcept nogil:
+    """Write a number as an item of a column; False if it is out of range."""
+    cdef uint8_t lead = payload[value.at]
+    cdef uint64_t bits = load_big(payload + value.start, value.nbytes)
+    cdef unsigned int single_bits
+    cdef int64_t number
+    cdef double real
+    cdef float single
+    if value.kind == VALUE_BOOL:
+        to[0] = lead == 0xc3
+    elif value.kind == VALUE_FLOAT:
+        if value.nbytes == 8:
+            memcpy(&real, &bits, 8)
+        else:
+            single_bits = <unsigned int> bits
+            memcpy(&single, &single_bits, 4)
+            real = single
+        memcpy(to, &real, 8)
+    else:
+        if value.nbytes == 0:
+            number = <signed char> lead
+        elif lead < 0xd0:          # unsigned
+            if bits > <uint64_t> INT64_MAX:
+                return False
+            number = <int64_t> bits
+        else:                      # the sign is that of the first byte
+            number = <int64_t> (bits << (64 - 8 * value.nbytes))
+            number = number >> (64 - 8 * value.nbytes)
+        memcpy(to, &number, 8)
+    return True
+
+
+cdef inline void copy_value(
+    const uint8_t *payload, const value_t *value, target_t *target, Py_ssize_t r
+) noexcept nogil:
+    """Copy a value to its place in a column; give the column up if it differs."""
+    cdef uint8_t *to = target.out + <uint64_t> r * target.item
+    cdef const uint8_t *at = payload + value.start
+    target.seen = r + 1
+    if value.kind != target.kind:
+        target.out = NULL
+    elif value.kind != VALUE_BIN:
+        if not copy_number(payload, value, to):
+            target.out = NULL
+    elif value.nbytes != target.size or (
+        memcmp(at, target.header, target.skip) != 0
+    ):
+        target.out = NULL
+    else:
+        memcpy(to, at + target.skip, target.item)
+
+
+cdef inline int copy_fields(
+    const payload_t *payload, Py_ssize_t r, target_t *targets, Py_ssize_t width,
+    uint64_t *where,
+) noexcept nogil:
+    """Copy the fields of a payload to the columns; return its fault, at `where`."""
+    cdef uint64_t count, k, at
+    cdef value_t name, value
+    cdef target_t *target
+    cdef Py_ssize_t t = 0
+    cdef Py_ssize_t tried
+    cdef int fault = open_map(payload.at, payload.size, &count, &value)
+    if fault != 0:
+        where[0] = value.at
+        return fault
+    at = value.start
+    for k in range(count):
+        fault = read_field(payload.at, payload.size, at, &name, &value)
+        if fault != 0:
+            where[0] = value.at
+            return fault
+        at = value.at + value.size
+        for tried in range(width):  # those in the order of the fields at once
+            target = &targets[t]
+            t = t + 1 if t + 1 < width else 0
+            if name.nbytes == target.name_size and (
+                memcmp(payload.at + name.start, target.name, name.nbytes) == 0
+            ):
+                if target.out != NULL:
+                    copy_value(payload.at, &value, target, r)
+                break
+        else:
+            continue
+    if at != payload.size:
+        where[0] = at
+        return TRAILING
+    for t in range(width):
+        if targets[t].seen != r + 1:
+            targets[t].out = NULL
+    return 0
+
+
+cdef Py_ssize_t fill_columns(
+    const payload_t *payloads, Py_ssize_t start, Py_ssize_t end, target_t *targets,
+    Py_ssize_t width, int *fault, uint64_t *where,
+) noexcept nogil:
+    """Copy fields of some payloads to the columns; return the first invalid, or -1."""
+    cdef Py_ssize_t r
+    for r in range(start, min(end, start + AHEAD)):
+        fs_prefetch_line(payloads[r].at)
+    for r in range(start, end):
+        if r + AHEAD < end:
+            fs_prefetch_line(payloads[r + AHEAD].at)
+            fs_prefetch_line(payloads[r + AHEAD].at + LINE)
+        fault[0] = copy_fields(&payloads[r], r, targets, width, where)
+        if fault[0] != 0:
+            return r
+    return -1
+
+
+@cython.final
+cdef class PayloadBatch:
+    """Payloads of packed shards, in any order."""
+
+    cdef payload_t *payloads
+    cdef Py_ssize_t count
+    cdef dict numbers              # of shards, their indexes in `shards`
+    cdef list shards               # PackedShard
+    cdef list sources              # of the shards; keep their bytes
+    cdef list direct               # bool: payloads are read where they are
+    cdef PackedShard last          # the shard of the payload added last
+    cdef Py_ssize_t last_number
+    cdef Source source             # of that shard
+    cdef const uint8_t *base       # of that source; NULL: its payloads are copied
+    cdef bint buffered             # a source is not mapped, or its pages are counted
+    cdef bint cold                 # a mapped source is not resident
+    cdef bint unverified           # a table is of an index that is not checked whole
+    cdef object buffer             # of copied payloads
+
+    def __cinit__(self, Py_ssize_t count):
+        self.shards, self.sources, self.direct, self.numbers = [], [], [], {}
+        self.payloads = <payload_t *> malloc((count + 1) * sizeof(payload_t))
+        if self.payloads == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.payloads)
+
+    def __reduce__(self):
+        raise TypeError("a PayloadBatch does not pickle")
+
+    cdef int select_shard(self, PackedShard shard) except -1:
+        """Select the shard that the next payloads are of."""
+        cdef object number = self.numbers.get(shard)
+        if number is None:
+            number = self.add_shard(shard)
+        self.last = shard
+        self.last_number = number
+        self.source = <Source> self.sources[self.last_number]
+        self.base = self.source.base if self.direct[self.last_number] else NULL
+        return 0
+
+    cdef object add_shard(self, PackedShard shard):
+        cdef Source source = shard.open_source()
+        cdef bint direct = type(source) is MemorySource or (
+            type(source) is MappedSource
+            and (<MappedSource> source).file.chunks is None
+        )
+        try:
+            source.check_size()
+        except FormatError as error:
+            raise shard.annotate(error, 0) from None
+        self.buffered = self.buffered or not direct
+        self.cold = self.cold or (direct and not source.is_resident())
+        self.unverified = self.unverified or shard.tar.table.verified != NULL
+        number = self.numbers[shard] = len(self.shards)
+        self.shards.append(shard)
+        self.sources.append(source)
+        self.direct.append(direct)
+        return number
+
+    cdef bint add(self, object samples, Py_ssize_t i) except -1:
+        """Add the payload of a sample in range; False if it is none."""
+        cdef payload_t *payload
+        if not isinstance(samples, PackedSamples):
+            return False
+        if (<PackedSamples> samples).held is not self.last:
+            self.select_shard((<PackedSamples> samples).held)
+        payload = &self.payloads[self.count]
+        payload.i = i
+        payload.shard = self.last_number
+        self.last.find_payload(self.source, i, &payload.offset, &payload.size)
+        payload.at = NULL if self.base == NULL else self.base + payload.offset
+        self.count += 1
+        return True
+
+    cdef PackedShard shard_of(self, Py_ssize_t r):
+        return <PackedShard> self.shards[self.payloads[r].shard]
+
+    cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1:
+        """Load payloads from `start` on; return the end of the loaded ones.
+
+        Of large ones in mapped files only the heads and the named fields.
+        """
+        cdef uint64_t nbytes = 0
+        cdef Py_ssize_t end = start
+        if self.cold or self.buffered:
+            while end < self.count and (end == start or nbytes < MAX_LOADED):
+                nbytes += self.payloads[end].size
+                end += 1
+            if self.buffered:
+                self.copy_payloads(start, end, nbytes)
+            else:
+                self.page_in(start, end, names)
+        else:
+            end = self.count
+        if self.unverified and not self.buffered:
+            self.check_headers(start, end)
+        return end
+
+    cdef int check_headers(self, Py_ssize_t start, Py_ssize_t end) except -1:
+        """Compare the headers of members known from an unverified index."""
+        cdef PackedShard shard
+        cdef Py_ssize_t r, member
+        for r in range(start, end):
+            shard = self.shard_of(r)
+            if shard.tar.table.verified == NULL:
+                continue
+            member = shard.packed.payload(self.payloads[r].i)
+            if not fs_has_bit(shard.tar.table.verified, member):
+                shard.tar.check_header(
+                    <Source> self.sources[self.payloads[r].shard], member
+                )
+        return 0
+
+    cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1:
+        """Populate the pages of payloads of mapped files that are not resident."""
+        cdef PackedShard shard
+        cdef Pieces pieces = Pieces()
+        cdef list large = []
+        cdef Py_ssize_t r, slot
+        for r in range(start, end):
+            shard = self.shard_of(r)
+            slot = shard.packed.slot_of(names[0])
+            if slot >= 0 and shard.reads_fields(
+                <Source> self.sources[self.payloads[r].shard], self.payloads[r].size
+            ):
+                pieces.add_cold(shard, self.member_of(shard, slot, r))
+                large.append(r)
+            else:
+                pieces.add_cold(shard, self.payloads[r].i)
+        pieces.page_in()           # of large ones the heads, unless they are resident
+        pieces = Pieces()
+        for r in large:
+            shard = self.shard_of(r)
+            for name in names:
+                slot = shard.packed.slot_of(name)
+                if slot >= 0:
+                    pieces.add_cold(shard, self.member_of(shard, slot, r))
+        pieces.page_in()
+        return 0
+
+    cdef Py_ssize_t member_of(
+        self, PackedShard shard, Py_ssize_t slot, Py_ssize_t r
+    ) noexcept:
+        """Return the position of a field of payload `r`."""
+        return shard.packed.count * (1 + slot) + self.payloads[r].i
+
+    cdef int copy_payloads(
+        self, Py_ssize_t start, Py_ssize_t end, uint64_t nbytes
+    ) except -1:
+        """Copy payloads to the buffer."""
+        cdef Py_buffer found
+        cdef const int64_t *offsets
+        cdef uint8_t *to
+        cdef Py_ssize_t r
+        shards = [self.shard_of(r) for r in range(start, end)]
+        members = array("q", [self.payloads[r].i for r in range(start, end)])
+        self.buffer = bytearray(nbytes)
+        ends = gather(shards, members, self.buffer)
+        if self.unverified:
+            self.check_headers(start, end)
+        to = <uint8_t *> <char *> (<bytearray> self.buffer)
+        offsets = int64s_of(ends, &found)
+        try:
+            for r in range(start, end):
+                self.payloads[r].at = to + offsets[r - start]
+        finally:
+            PyBuffer_Release(&found)
+        return 0
+
+    cdef dict stack(self, tuple names, object allocate):
+        """Return the columns that have one layout, as arrays."""
+        cdef PayloadColumns columns = PayloadColumns(self, len(names))
+        cdef Py_ssize_t start = 0
+        cdef Py_ssize_t end, bad
+        cdef uint64_t where = 0
+        cdef int fault = 0
+        while start < self.count:
+            end = self.load(start, names)
+            if start == 0:
+                columns.begin(names, allocate)
+            with nogil:
+                bad = fill_columns(
+                    self.payloads, start, end, columns.targets, columns.width, &fault,
+                    &where,
+                )
+            if bad >= 0:
+                self.fault(bad, fault, where)
+            start = end
+        return columns.finish(names)
+
+    cdef int fault(self, Py_ssize_t r, int fault, uint64_t where) except -1:
+        """Raise the error of an invalid payload."""
+        cdef payload_t *payload = &self.payloads[r]
+        if fault == TRAILING:
+            error = FormatError("there are bytes after the map", "", where)
+        else:
+            error = make_fault(fault, where)
+        raise self.shard_of(r).fault(error, payload.i, payload.offset)
+
+
+@cython.final
+cdef class PayloadColumns:
+    """Arrays that are filled with the fields of a batch of payloads."""
+
+    cdef PayloadBatch batch
+    cdef target_t *targets
+    cdef Py_ssize_t width
+    cdef list names, arrays
+    cdef list held                 # own the names and headers of the targets
+
+    def __cinit__(self, PayloadBatch batch not None, Py_ssize_t most):
+        self.batch = batch
+        self.names, self.arrays, self.held = [], [], []
+        self.targets = <target_t *> malloc((most + 1) * sizeof(target_t))
+        if self.targets == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.targets)
+
+    def __reduce__(self):
+        raise TypeError("PayloadColumns do not pickle")
+
+    cdef int begin(self, tuple names, object allocate) except -1:
+        """Allocate the columns by the first payload, in the order of its fields."""
+        cdef payload_t *first = &self.batch.payloads[0]
+        cdef list found = []
+        cdef value_t value
+        cdef Py_ssize_t place = -1
+        cdef int fault
+        for name in dict.fromkeys(names):
+            try:
+                encoded = (<str?> name).encode()
+            except UnicodeEncodeError:
+                continue
+            fault = find_field(
+                first.at, first.size, PyBytes_AS_STRING(encoded),
+                PyBytes_GET_SIZE(encoded), -1, &value, &place,
+            )
+            if fault != 0:
+                self.batch.fault(0, fault, value.at)
+            if place >= 0:
+                found.append((place, name, encoded))
+        for _, name, encoded in sorted(found):
+            find_field(
+                first.at, first.size, PyBytes_AS_STRING(encoded),
+                PyBytes_GET_SIZE(encoded), -1, &value, &place,
+            )
+            self.add(name, encoded, &value, allocate)
+        return 0
+
+    cdef int add(
+        self, str name, bytes encoded, const value_t *value, object allocate
+    ) except -1:
+        """Add a column by its first value, unless that has no layout."""
+        cdef payload_t *first = &self.batch.payloads[0]
+        cdef target_t *target = &self.targets[self.width]
+        cdef const uint8_t *at = first.at + value.start
+        cdef PackedShard shard = self.batch.shard_of(0)
+        cdef Layout layout
+        cdef tuple shape = ()
+        cdef Py_ssize_t k
+        target.name = <const uint8_t *> PyBytes_AS_STRING(encoded)
+        target.name_size = PyBytes_GET_SIZE(encoded)
+        target.kind = value.kind
+        target.size = target.skip = 0
+        target.header = NULL
+        target.seen = 0
+        target.item = 8
+        if value.kind == VALUE_INT:
+            dtype = INTS
+        elif value.kind == VALUE_FLOAT:
+            dtype = FLOATS
+        elif value.kind == VALUE_BOOL:
+            dtype = BOOLS
+            target.item = 1
+        elif value.kind == VALUE_BIN and is_packed_array(
+            at, value.nbytes, get_layout_cache(shard)
+        ):
+            layout = find_packed_layout(at, value.nbytes, get_layout_cache(shard))
+            if layout.shape.fortran and layout.shape.dimensions > 1:
+                return 0           # its bytes are not in the order of a stack
+            dtype = layout.dtype
+            shape = tuple(
+                [layout.shape.lengths[k] for k in range(layout.shape.dimensions)]
+            )
+            target.size = value.nbytes
+            target.skip = layout.header_size
+            target.item = target.size - target.skip
+            header = (<const char *> at)[:target.skip]
+            self.held.append(header)
+            target.header = <const uint8_t *> PyBytes_AS_STRING(header)
+        else:
+            return 0
+        self.held.append(encoded)
+        return self.allocate(name, shape, dtype, target, allocate)
+
+    cdef int allocate(
+        self, str name, tuple shape, object dtype, target_t *target, object allocate
+    ) except -1:
+        """Set the memory of a column."""
+        cdef uint64_t nbytes = <uint64_t> self.batch.count * target.item
+        cdef Py_buffer buffer
+        if allocate is None:
+            made = make_empty_array(
+                dtype, self.batch.count, shape, nbytes, &target.out
+            )
+        else:
+            made = allocate(name, (self.batch.count, *shape), dtype)
+            try:
+                PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
+            except (BufferError, ValueError):
+                return 0           # strided: filled by the caller
+            target.out = <uint8_t *> buffer.buf
+            size = buffer.len
+            PyBuffer_Release(&buffer)  # `arrays` keeps it
+            if size != nbytes:
+                raise ValueError(f"{size:,} bytes are no array of {shape}")
+        self.names.append(name)
+        self.arrays.append(made)
+        self.width += 1
+        return 0
+
+    cdef dict finish(self, tuple names):
+        """Return the columns whose values did not differ, in the order of `names`."""
+        cdef dict found = {}
+        cdef Py_ssize_t t
+        for t in range(self.width):
+            if self.targets[t].out != NULL or self.batch.count == 0:
+                found[self.names[t]] = self.arrays[t]
+        if tuple(found) == names:
+            return found
+        return {name: found[name] for name in names if name in found}
+
+
+cdef Py_ssize_t wrap_position(Py_ssize_t i, Py_ssize_t count) except -1:
+    """Return a position in range; a negative one counts from the end."""
+    if not -count <= i < count:
+        raise IndexError(f"position {i} is out of range for length {count:,}")
+    return i + count if i < 0 else i
+
+
+cdef const int64_t *positions_of(
+    object positions, Py_ssize_t count, Py_buffer *buffer
+) except? NULL:
+    """Return a pointer to positions; those of an array of int64 are not checked."""
+    if PyObject_CheckBuffer(positions):
+        try:
+            return int64s_of(positions, buffer)
+        except (TypeError, ValueError, BufferError):  # other numbers, or strided
+            pass
+    return int64s_of(resolve_positions(positions, count), buffer)
+
+
+def read_columns(
+    SampleLocator locator not None, positions, tuple names not None, allocate=None
+):
+    """Return columns of samples by position.
+
+    Parameters
+    ----------
+    locator : SampleLocator
+    positions : sequence of int, or array
+        Negative ones count from the end.
+    names : tuple of str
+        Fields; those that are not there are left out.
+    allocate : callable, optional
+        ``allocate(name, shape, dtype)`` returns a C-contiguous array to fill; by
+        default a new one.
+
+    Returns
+    -------
+    dict of str to ndarray
+        The fields whose values are numbers of one type, or arrays of one layout in C
+        order.
+
+    Raises
+    ------
+    IndexError
+        A position is out of range.
+    FormatError, OSError
+        A payload cannot be read.
+    """
+    cdef PayloadBatch batch
+    cdef Py_buffer buffer
+    cdef const int64_t *numbers
+    cdef location_t location
+    cdef Py_ssize_t i, k, count
+    cdef object samples
+    if not names:
+        return {}
+    numbers = positions_of(positions, locator.count, &buffer)
+    try:
+        count = buffer.len // 8
+        batch = PayloadBatch(count)
+        for k in range(count):
+            i = numbers[k]         # loaded once: another thread may write the array
+            locator.locate(
+                i if 0 <= i < locator.count else wrap_position(i, locator.count),
+                &location,
+            )
+            samples = locator.samples[location.shard]
+            if samples is None:
+                samples = locator.open_shard(location.shard)
+            if locator.used is not None:
+                locator.used[location.shard] = 1
+            if not batch.add(samples, location.at):
+                return {}
+    finally:
+        PyBuffer_Release(&buffer)
+    return batch.stack(names, allocate)
+
+
+@cython.nonecheck(True)
+def stack_columns(list samples not None, tuple names not None, allocate=None):
+    """Return columns of samples, as `read_columns` does.
+
+    Parameters
+    ----------
+    samples : list of SampleBase
+    names, allocate
+        As for `read_columns`.
+    """
+    cdef PayloadBatch batch
+    cdef SampleBase sample
+    if not names:
+        return {}
+    batch = PayloadBatch(len(samples))
+    for sample in samples:
+        if not batch.add(sample.samples, sample.position):
+            return {}
+    return batch.stack(names, allocate)

@@ -1,0 +1,60 @@
+from libc.stdint cimport uint8_t, uint64_t
+
+from fastshard._core.dataset.shard cimport GroupedSamples, SampleBase, Shard
+from fastshard._core.io.source cimport MappedFile, Source
+from fastshard._core.table.grouping cimport Grouping
+from fastshard._core.typed.msgpack cimport value_t
+
+
+cdef struct field_t:               # of a payload
+    Py_ssize_t sample
+    Py_ssize_t slot                # of its name; -1: the whole payload
+    uint64_t offset                # of the payload in the file
+    uint64_t size                  # of the payload
+    uint64_t start                 # of the field in the payload
+    uint64_t nbytes                # of the field
+    value_t value
+
+
+cdef class PackedTable:
+    cdef Grouping grouping
+    cdef Shard tar
+    cdef Py_ssize_t *payloads      # by sample: 1 + its member; 0: not looked up
+    cdef readonly Py_ssize_t count  # of samples
+    cdef list names                # of fields, by slot
+    cdef list encoded              # the same in UTF-8
+    cdef dict slots                # by name
+    cdef Py_ssize_t payload(self, Py_ssize_t i) except -1
+    cdef Py_ssize_t look_up(self, Py_ssize_t i) except -1
+    cdef Py_ssize_t slot_of(self, str name) except -2
+
+
+cdef class PackedShard(Shard):
+    cdef readonly Shard tar        # names, extents and headers of the members
+    cdef PackedTable packed
+    cdef tuple kept                # (sample, payload) read last; None if mapped
+    cdef int find_payload(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except -1
+    cdef object hold_payload(
+        self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size,
+        uint64_t head, const uint8_t **at,
+    )
+    cdef bint reads_fields(self, Source source, uint64_t size) noexcept
+    cdef object read_payload(
+        self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
+    )
+    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field)
+    cdef object fault(self, object error, Py_ssize_t i, uint64_t offset)
+    cdef object name_of_field(self, Py_ssize_t i, object field)
+
+
+cdef class PackedSamples(GroupedSamples):
+    cdef PackedShard held
+    cdef PackedTable packed
+    cdef MappedFile resident_payload(
+        self, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    )
+    cdef dict decode(self, Py_ssize_t i, tuple fields)
+    cdef object pin_payload(self, Py_ssize_t i, uint8_t **at, uint64_t *size)
+    cdef object annotate(self, object error, Py_ssize_t i)

@@ -1,0 +1,924 @@
+"""Tar shards of msgpack payloads, whose fields are inside members, and their samples.
+
+A sample's member ``msgpack`` is its payload: a map from names to values. Of a shard of
+n samples, member ``i`` below n is the payload of sample i, and member
+``n * (1 + slot) + i`` its field of the name that has this slot; names get slots when
+they are met. Payloads are prefetched, fetched and counted against budgets; views,
+arrays and gathers ask for fields. The tar's table has the payloads' extents.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.stdint cimport uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp
+
+from fastshard._core.buffers cimport bytes_of
+from fastshard._core.dataset.npy cimport LayoutCache, get_layout_cache
+from fastshard._core.dataset.shard cimport (
+    GroupedSamples, SampleBase, SamplesBase, Shard,
+)
+from fastshard._core.io.source cimport MappedFile, MappedSource, Source, View
+from fastshard._core.platform cimport fs_has_bit, fs_load_relaxed, fs_store_relaxed
+from fastshard._core.table.extents cimport (
+    ExtentTable, has_unchecked_blocks, resolve_position,
+)
+from fastshard._core.table.grouping cimport Grouping
+from fastshard._core.typed.arrays cimport (
+    is_packed_array, make_packed_array, new_layout_cache,
+)
+from fastshard._core.typed.msgpack cimport (
+    VALUE_BIN, VALUE_STR, field_names, find_field, kind_name, make_fault, open_map,
+    read_field, read_value, unpack, value_t,
+)
+
+from fastshard._core.dataset.shard import MemberNames
+from fastshard.errors import (
+    FastshardError, FormatError, MemberNotFoundError, SchemaError, key_collision,
+)
+
+cdef enum:
+    LARGE_PAYLOAD = 64 << 10       # bytes; of larger ones only the fields asked for
+    HEAD = 4096                    # bytes of a large payload that are read first
+    MAX_KEPT = 4 << 20             # bytes of a payload that is kept
+    FEW_NAMES = 16                 # are compared with each other
+
+cdef ExtentTable NO_EXTENTS = ExtentTable.__new__(ExtentTable)
+cdef str PAYLOAD = "msgpack"       # the field of the tar's samples
+
+
+cdef inline bint is_text(const value_t *value) noexcept nogil:
+    """Return whether the stored bytes of a field are the value's contents."""
+    return value.kind == VALUE_STR or value.kind == VALUE_BIN
+
+
+cdef object value_of(
+    const uint8_t *payload, uint64_t size, const value_t *value, object owner,
+    bint writable, LayoutCache layouts,
+):
+    """Return the value of a field, a bin that is an array as one on the payload.
+
+    `owner` keeps the payload; a `MappedFile` gives a view.
+    """
+    cdef MappedFile file
+    if value.kind != VALUE_BIN or not is_packed_array(
+        payload + value.start, value.nbytes, layouts
+    ):
+        return unpack(payload, size, value, owner)
+    if type(owner) is MappedFile:
+        file = <MappedFile> owner
+        owner = file.raw_view(payload + value.start - file.base, value.nbytes)
+        writable = file.writable
+    try:
+        return make_packed_array(
+            payload + value.start, value.nbytes, owner, writable, False, False, layouts
+        )
+    except FormatError as error:
+        raise FormatError(
+            error.reason, "", value.start + error.offset
+        ) from error.__cause__
+
+
+cdef bint find_value(
+    const uint8_t *payload, uint64_t size, bytes name, value_t *value
+) except -1:
+    """Set the value of a field; return whether the payload has it."""
+    cdef Py_ssize_t place = -1
+    cdef int fault = find_field(
+        payload, size, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), -1, value,
+        &place,
+    )
+    if fault != 0:
+        raise make_fault(fault, value.at)
+    return place >= 0
+
+
+cdef dict decode_map(
+    const uint8_t *payload, uint64_t size, tuple fields, object owner, bint writable,
+    LayoutCache layouts, dict values,
+):
+    """Add fields of a payload to `values`, all of them if they are None.
+
+    Raises
+    ------
+    FormatError
+        Its offset is relative to the payload, its member the field's name.
+    """
+    cdef value_t value
+    for name in field_names(payload, size) if fields is None else fields:
+        try:
+            if find_value(payload, size, (<str?> name).encode(), &value):
+                values[name] = value_of(
+                    payload, size, &value, owner, writable, layouts
+                )
+        except FormatError as error:
+            error.member = name
+            raise
+    return values
+
+
+cdef int find_field_at(
+    const uint8_t *payload, uint64_t size, bytes encoded, bint may_fault,
+    value_t *value, Py_ssize_t *place,
+):
+    """Do as `find_field`, without the GIL if pages of the payload may fault."""
+    cdef const char *name = PyBytes_AS_STRING(encoded)
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(encoded)
+    cdef int fault
+    if not may_fault:
+        return find_field(payload, size, name, length, -1, value, place)
+    with nogil:
+        fault = find_field(payload, size, name, length, -1, value, place)
+    return fault
+
+
+@cython.final
+cdef class PackedTable:
+    """Payloads of the samples of a shard, and the names of fields that were met.
+
+    Handles on a shard share it, so that members keep their positions.
+
+    Parameters
+    ----------
+    tar : Shard
+        Its `grouping` has the samples.
+    """
+
+    def __cinit__(self, Shard tar not None, Grouping grouping not None):
+        self.tar = tar
+        self.grouping = grouping
+        self.count = grouping.count()
+        self.names, self.encoded, self.slots = [], [], {}
+        self.payloads = <Py_ssize_t *> calloc(self.count + 1, sizeof(Py_ssize_t))
+        if self.payloads == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.payloads)
+
+    def __reduce__(self):
+        raise TypeError("a PackedTable does not pickle")
+
+    cdef Py_ssize_t payload(self, Py_ssize_t i) except -1:
+        """Return the member that is the payload of a sample in range."""
+        cdef Py_ssize_t found = fs_load_relaxed(&self.payloads[i])
+        return found - 1 if found > 0 else self.look_up(i)
+
+    cdef Py_ssize_t look_up(self, Py_ssize_t i) except -1:
+        """Find the payload of a sample; raise FormatError if it has none, or two."""
+        cdef Py_ssize_t member, again
+        self.grouping.check(i)
+        member = self.grouping.member(i, PAYLOAD)
+        if member < 0:
+            fields = [self.grouping.field(k) for k in self.grouping.members(i)]
+            first = self.grouping.members(i)[0]
+            raise FormatError(
+                f"sample {self.grouping.key(i)!r} has no member of the field "
+                f"{PAYLOAD!r}, but {', '.join(fields)}",
+                self.tar.path, self.tar.table.columns.offsets[<Py_ssize_t> first],
+                self.tar.member_name(first),
+            )
+        again = self.grouping.find_repeat(i)
+        if again >= 0:
+            raise FormatError(
+                f"sample {self.grouping.key(i)!r} has field "
+                f"{self.grouping.field(again)!r} twice",
+                self.tar.path, self.tar.table.columns.offsets[again],
+                self.tar.member_name(again),
+            )
+        fs_store_relaxed(&self.payloads[i], member + 1)
+        return member
+
+    cdef Py_ssize_t slot_of(self, str name) except -2:
+        """Return the slot of a name, which gets one; -1: it is no UTF-8."""
+        cdef object slot = self.slots.get(name)
+        if slot is not None:
+            return slot
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError:
+            return -1
+        with cython.critical_section(self):
+            slot = self.slots.get(name)
+            if slot is None:       # no other thread added it
+                slot = len(self.names)
+                self.names.append(name)
+                self.encoded.append(encoded)
+                self.slots[name] = slot
+        return slot
+
+
+cdef class PackedShard(Shard):
+    """Open shard of payloads; see `fastshard.Shard`.
+
+    Parameters
+    ----------
+    source : Source
+        The tar's.
+    table : ExtentTable
+        Empty: extents are found in payloads.
+    path, mode : str
+    tar : Shard
+    packed : PackedTable
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.direct = None         # extents are not in a table
+
+    def __init__(
+        self, Source source, ExtentTable table, str path, str mode,
+        Shard tar not None, PackedTable packed not None,
+    ):
+        self.tar = tar
+        self.packed = packed
+
+    def with_source(self, Source source not None):
+        """Return a handle that reads the same bytes from another source."""
+        return PackedShard(
+            source, NO_EXTENTS, self.path, self.mode, self.tar, self.packed
+        )
+
+    def __copy__(self):
+        return self.with_source(self.parts()[0])
+
+    def __reduce__(self):
+        raise TypeError("a shard of payloads does not pickle; pickle the dataset")
+
+    @property
+    def names(self):
+        """The members' names, a lazy sequence of str."""
+        self.open_source()
+        return MemberNames(self)
+
+    @property
+    def offsets(self):
+        """Not known as a column: `extent_of` finds those of a member."""
+        raise FastshardError(
+            "fields of payloads have no columns of extents: see extent_of, and "
+            "the offsets and sizes of ds.raw.shards"
+        )
+
+    @property
+    def sizes(self):
+        """Not known as a column: `extent_of` finds those of a member."""
+        return self.offsets
+
+    cdef Py_ssize_t find(self, object key) except -1:
+        self.open_source()
+        if isinstance(key, str):
+            raise MemberNotFoundError(key, self.path, list)
+        return resolve_position(key, self.member_count())
+
+    cdef Py_ssize_t member_count(self) except -1:
+        return self.packed.count * (1 + len(self.packed.names))
+
+    cdef str member_name(self, Py_ssize_t i):
+        cdef Py_ssize_t slot = i // self.packed.count - 1
+        cdef object field = self.packed.names[slot] if slot >= 0 else None
+        return self.name_of_field(i % self.packed.count, field)
+
+    cdef object name_of_field(self, Py_ssize_t i, object field):
+        """Return the name of a sample's payload or field, for error messages."""
+        name = f"sample {self.packed.grouping.key(i)!r}"
+        return name if field is None else f"{name}, field {field!r}"
+
+    cdef int find_payload(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except -1:
+        """Set the checked extent of a sample's payload."""
+        return self.tar.extent(source, self.packed.payload(i), offset, size)
+
+    cdef object hold_payload(
+        self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size,
+        uint64_t head, const uint8_t **at,
+    ):
+        """Set `at` to a payload in memory; return its owner, None if it is mapped.
+
+        The first `head` bytes of a mapped payload are resident then.
+        """
+        cdef uint8_t *pinned
+        cdef object owner = None
+        cdef Py_ssize_t member
+        if source.base == NULL:
+            owner = self.read_payload(source, i, offset, size)
+            at[0] = <const uint8_t *> PyBytes_AS_STRING(owner)
+        elif type(source) is MappedSource and (
+            (<MappedSource> source).file.chunks is None
+        ):
+            (<MappedSource> source).ensure_resident(offset, head)
+            at[0] = source.base + offset
+        else:                      # its pages are counted
+            owner = source.pin(offset, head, &pinned)
+            at[0] = pinned
+        if self.tar.table.verified != NULL:
+            member = self.packed.payload(i)
+            if not fs_has_bit(self.tar.table.verified, member):
+                self.tar.check_header(source, member)
+        return owner
+
+    cdef object read_payload(
+        self, Source source, Py_ssize_t i, uint64_t offset, uint64_t size
+    ):
+        """Return the bytes of a payload of a file that is not mapped.
+
+        Those of a remote file are kept for the next field. Those of a local one are
+        kept for one more call, for a field is looked up before it is read.
+        """
+        cdef tuple kept = None
+        cdef object data
+        cdef bint remote = source.is_remote()
+        with cython.critical_section(self):
+            kept = self.kept
+            if not remote:
+                self.kept = None
+        if kept is not None and kept[0] == i:
+            return kept[1]
+        data = source.read(offset, size)
+        if size <= MAX_KEPT:
+            kept = (i, data)
+            with cython.critical_section(self):
+                self.kept = kept
+        return data
+
+    cdef bint reads_fields(self, Source source, uint64_t size) noexcept:
+        """Return whether fields are read one by one: of large mapped payloads."""
+        return source.base != NULL and size > LARGE_PAYLOAD
+
+    cdef object place_field(self, Source source, Py_ssize_t i, field_t *field):
+        """Set the place of member `i`; return the payload's bytes unless it is mapped.
+
+        The field's bytes are resident unless its payload is large.
+        """
+        cdef Py_ssize_t count = self.packed.count
+        cdef Py_ssize_t place = -1
+        cdef const uint8_t *payload = NULL
+        cdef bint large
+        cdef int fault
+        field.sample = i % count
+        field.slot = i // count - 1
+        self.find_payload(source, field.sample, &field.offset, &field.size)
+        field.start = 0
+        field.nbytes = field.size
+        large = self.reads_fields(source, field.size)
+        if field.slot < 0:
+            large = True           # it is brought into memory as a whole by the caller
+        owner = self.hold_payload(
+            source, field.sample, field.offset, field.size,
+            min(field.size, <uint64_t> HEAD) if large else field.size, &payload,
+        )
+        if field.slot < 0:
+            return owner
+        fault = find_field_at(
+            payload, field.size, self.packed.encoded[field.slot], large, &field.value,
+            &place,
+        )
+        if fault != 0:
+            raise self.fault(make_fault(fault, field.value.at), i, field.offset)
+        if place < 0:
+            raise FormatError(
+                "the payload has no such field", self.path, field.offset,
+                self.member_name(i),
+            )
+        if is_text(&field.value):
+            field.start, field.nbytes = field.value.start, field.value.nbytes
+        else:
+            field.start, field.nbytes = field.value.at, field.value.size
+        return owner
+
+    cdef object fault(self, object error, Py_ssize_t i, uint64_t offset):
+        """Return an error of a payload at `offset` with the path, byte and member."""
+        cdef Py_ssize_t sample = i % self.packed.count
+        cdef object name
+        if error.path:
+            return error
+        name = self.member_name(i)
+        if error.member is not None and i == sample:
+            name = self.name_of_field(sample, error.member)
+        if isinstance(error, SchemaError):
+            found = SchemaError(
+                error.reason, self.path, offset + error.offset, name,
+                self.packed.grouping.key(sample), error.field,
+            )
+        else:
+            found = FormatError(error.reason, self.path, offset + error.offset, name)
+        found.__cause__ = error.__cause__
+        return found
+
+    cdef int extent(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) except -1:
+        cdef field_t field
+        if i < self.packed.count:
+            return self.find_payload(source, i, offset, size)
+        try:
+            self.place_field(source, i, &field)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
+        offset[0] = field.offset + field.start
+        size[0] = field.nbytes
+        return 0
+
+    cdef bint estimate_extent(
+        self, Source source, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ) noexcept:
+        """Set the extent of a payload, of a large one that of the field.
+
+        Until the field can be looked up in memory, it is that of the payload's head.
+        """
+        cdef field_t field
+        cdef uint64_t head
+        try:
+            self.find_payload(source, i % self.packed.count, offset, size)
+            if i < self.packed.count or not self.reads_fields(source, size[0]):
+                return True
+            head = min(size[0], <uint64_t> HEAD)
+            if not source.has_resident(offset[0], head):
+                size[0] = head
+                return True
+            self.place_field(source, i, &field)
+            offset[0] = field.offset + field.start
+            size[0] = field.nbytes
+        except Exception:          # reading the member reports it
+            return False
+        return True
+
+    cdef int check_header(self, Source source, Py_ssize_t i) except -1:
+        return 0                   # done by `hold_payload`
+
+    cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
+        cdef Source source = self.open_source()
+        cdef field_t field
+        cdef object data
+        try:
+            data = self.place_field(source, i, &field)
+            size[0] = field.nbytes
+            if source.base != NULL:
+                return source.pin(field.offset + field.start, field.nbytes, at)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
+        if field.nbytes < field.size:
+            data = (PyBytes_AS_STRING(data) + field.start)[:field.nbytes]
+        at[0] = <uint8_t *> PyBytes_AS_STRING(data)
+        return data
+
+    cdef object make_view(self, Py_ssize_t i):
+        cdef Source source = self.open_source()
+        cdef MappedSource mapped
+        cdef field_t field
+        cdef uint8_t *at
+        cdef uint64_t size
+        if type(source) is not MappedSource or (
+            (<MappedSource> source).file.chunks is not None
+        ):
+            owner = self.pin(i, &at, &size)
+            return PyMemoryView_FromObject(owner)
+        mapped = <MappedSource> source
+        try:
+            self.place_field(mapped, i, &field)
+            if self.reads_fields(mapped, field.size):
+                mapped.ensure_resident(field.offset + field.start, field.nbytes)
+        except (FormatError, OSError) as error:
+            raise self.annotate(error, i) from None
+        return mapped.file.view(field.offset + field.start, field.nbytes)
+
+    def array(self, key, dtype=None, shape=None):
+        """Return a member as an array; see `Shard.array`.
+
+        By default a field that is an array, in either of its forms.
+        """
+        cdef Py_ssize_t i = self.find(key)
+        cdef field_t field
+        cdef uint8_t *at
+        cdef uint64_t size
+        cdef object owner
+        if dtype is not None or shape is not None or i < self.packed.count:
+            return Shard.array(self, i, dtype, shape)
+        owner = self.pin(i, &at, &size)
+        try:
+            return make_packed_array(
+                at, size, owner, is_writable(owner), False, False,
+                get_layout_cache(self),
+            )
+        except FormatError as error:
+            found = error
+        self.place_field(self.open_source(), i, &field)
+        if field.value.kind != VALUE_BIN:
+            found = FormatError(
+                f"expected an array, got {kind_name(field.value.kind)}", "", 0
+            )
+        raise self.fault(found, i, field.offset + field.start) from found.__cause__
+
+    cdef object annotate(self, object error, Py_ssize_t i):
+        if isinstance(error, FormatError) and error.path:
+            return error           # of the tar's member, or of a payload
+        return Shard.annotate(self, error, i)
+
+
+cdef bint is_writable(object owner):
+    return type(owner) is View and (<View> owner).owner.writable
+
+
+cdef class PackedSamples(GroupedSamples):
+    """Samples of a shard of payloads; a Python subclass is a `Sequence`.
+
+    Parameters
+    ----------
+    shard : PackedShard
+    grouping : Grouping
+    sample_type : type
+    """
+
+    def __cinit__(
+        self, PackedShard shard not None, Grouping grouping not None, type sample_type
+    ):
+        self.held = shard
+        self.packed = shard.packed
+
+    def having(self, tuple fields not None):
+        """Return a byte per sample: 1 if it has all these fields, else 0.
+
+        Reads all payloads.
+        """
+        cdef Py_ssize_t i
+        cdef object found = bytearray(self.count())
+        for sample in self.read_all():
+            i = (<SampleBase> sample).position
+            found[i] = all([
+                (<SampleBase> sample).samples.member(i, field) >= 0 for field in fields
+            ])
+        return found
+
+    def payload_member(self, i):
+        """Return the position in the tar shard of a sample's payload."""
+        return self.packed.payload(resolve_position(i, self.count()))
+
+    def read_all(self):
+        """Yield all samples, with remote payloads read together."""
+        cdef Py_ssize_t count = self.count()
+        cdef Py_ssize_t start
+        cdef list samples
+        from fastshard._core.dataset.gather import prefetch_samples
+        from fastshard._core.dataset.remote_prefetch import fetch_samples
+
+        for start in range(0, count, 256):
+            samples = [self.sample_at(i) for i in range(start, min(start + 256, count))]
+            if self.held.open_source().is_remote():
+                fetch_samples(samples, 1 << 62, None)
+            else:
+                prefetch_samples(samples, 1 << 62)
+            yield from samples
+
+    cdef object sample_at(self, Py_ssize_t i):
+        self.packed.payload(i)     # raises if it has none
+        return SamplesBase.sample_at(self, i)
+
+    cdef MappedFile resident_payload(
+        self, Py_ssize_t i, uint64_t *offset, uint64_t *size
+    ):
+        """Set the extent of a payload that is surely resident; return its file.
+
+        None: `pin_payload` must be called. The position may be out of range. Bytes
+        that are handed out need a `raw_view` of the file.
+        """
+        cdef PackedShard shard = self.held
+        cdef Shard tar = shard.tar
+        cdef Source source
+        cdef MappedSource mapped
+        cdef Py_ssize_t member
+        with cython.critical_section(shard):  # another thread may close it
+            source = shard.source
+        if type(source) is not MappedSource or not 0 <= i < self.packed.count:
+            return None
+        mapped = <MappedSource> source
+        member = fs_load_relaxed(&self.packed.payloads[i]) - 1
+        if member < 0 or mapped.file.chunks is not None or (
+            has_unchecked_blocks(tar.table)
+            or (
+                tar.table.verified != NULL
+                and not fs_has_bit(tar.table.verified, member)
+            )
+            or not mapped.is_resident()
+        ):
+            return None
+        tar.extent(mapped, member, offset, size)
+        return mapped.file
+
+    cdef object pin_payload(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
+        """Set the address and size of a payload, in range; return their owner.
+
+        Its errors name the sample.
+        """
+        self.packed.payload(i)
+        return self.held.pin(i, at, size)
+
+    cdef object annotate(self, object error, Py_ssize_t i):
+        """Return an error of a payload with the shard's path, its byte and the sample.
+
+        Its offset is relative to the payload; its member is the field's name, or None.
+        """
+        cdef uint64_t offset, size
+        self.held.find_payload(self.held.open_source(), i, &offset, &size)
+        return self.held.fault(error, i, offset)
+
+    cdef dict decode(self, Py_ssize_t i, tuple fields):
+        """Return values of a sample's fields by name, of all if `fields` is None.
+
+        Absent fields are left out.
+        """
+        cdef PackedShard shard = self.held
+        cdef Source source = shard.open_source()
+        cdef uint64_t offset, size
+        cdef const uint8_t *at = NULL
+        cdef object owner
+        shard.find_payload(source, i, &offset, &size)
+        try:
+            owner = shard.hold_payload(source, i, offset, size, size, &at)
+            if owner is None:
+                owner = (<MappedSource> source).file
+            return decode_map(
+                at, size, fields, owner, is_writable(owner), get_layout_cache(shard), {}
+            )
+        except FormatError as error:
+            raise shard.fault(error, i, offset) from error.__cause__
+        except OSError as error:
+            raise shard.annotate(error, i) from None
+
+    cdef list fields(self, Py_ssize_t i):
+        cdef uint8_t *at
+        cdef uint64_t size
+        cdef object owner = self.held.pin(i, &at, &size)
+        try:
+            return field_names(at, size)
+        except FormatError as error:
+            raise self.annotate(error, i) from None
+
+    cdef Py_ssize_t width(self, Py_ssize_t i) except -1:
+        cdef uint8_t *at
+        cdef uint64_t size, count
+        cdef value_t head
+        cdef object owner = self.held.pin(i, &at, &size)
+        cdef int fault = open_map(at, size, &count, &head)
+        if fault != 0:
+            raise self.annotate(make_fault(fault, head.at), i)
+        if count > FEW_NAMES or has_repeats(at, size, count, head.start):
+            return len(self.fields(i))
+        return <Py_ssize_t> count
+
+    cdef Py_ssize_t member(self, Py_ssize_t i, object field) except -2:
+        cdef PackedShard shard = self.held
+        cdef Source source = shard.open_source()
+        cdef Py_ssize_t slot, place = -1
+        cdef const uint8_t *payload = NULL
+        cdef uint64_t offset, size
+        cdef value_t value
+        cdef bytes encoded
+        cdef bint large
+        cdef int fault
+        try:
+            encoded = (<str> field).encode()
+        except UnicodeEncodeError:
+            return -1
+        shard.find_payload(source, i, &offset, &size)
+        large = shard.reads_fields(source, size)
+        try:
+            owner = shard.hold_payload(
+                source, i, offset, size,
+                min(size, <uint64_t> HEAD) if large else size, &payload,
+            )
+        except (FormatError, OSError) as error:
+            raise shard.annotate(error, i) from None
+        fault = find_field_at(payload, size, encoded, large, &value, &place)
+        if fault != 0:
+            raise shard.fault(make_fault(fault, value.at), i, offset)
+        if place < 0:
+            return -1
+        slot = self.packed.slot_of(field)
+        return self.packed.count * (1 + slot) + i
+
+    cdef bint is_resident(self, SampleBase sample) except -1:
+        return self.held.open_source().is_resident()
+
+    cdef list visible_members(self, SampleBase sample):
+        cdef Py_ssize_t i = sample.position
+        cdef Py_ssize_t slot
+        cdef uint64_t offset, size
+        if sample.only is not None:
+            self.held.find_payload(self.held.open_source(), i, &offset, &size)
+            if self.held.reads_fields(self.held.open_source(), size):
+                slots = [self.packed.slot_of(field) for field in sample.only]
+                return [
+                    (self.held, self.packed.count * (1 + slot) + i)
+                    for slot in slots if slot >= 0
+                ]
+        return [(self.held, i)]
+
+    cdef SamplesBase with_shard(self, Shard shard):
+        return type(self)(shard, self.grouping, self.sample_type)
+
+
+cdef bint has_repeats(
+    const uint8_t *payload, uint64_t size, uint64_t count, uint64_t at
+) noexcept:
+    """Return whether a name of few fields may come twice; True if they are damaged."""
+    cdef value_t names[FEW_NAMES]
+    cdef value_t value
+    cdef uint64_t k, j
+    for k in range(count):
+        if read_field(payload, size, at, &names[k], &value) != 0:
+            return True
+        at = value.at + value.size
+        for j in range(k):
+            if names[j].nbytes == names[k].nbytes and (
+                memcmp(
+                    payload + names[j].start, payload + names[k].start,
+                    names[k].nbytes,
+                ) == 0
+            ):
+                return True
+    return at != size
+
+
+def make_packed_shard(Shard tar not None, Grouping grouping not None):
+    """Return the shard of the payloads of a tar, on the tar's own source."""
+    return PackedShard(
+        tar.open_source(), NO_EXTENTS, tar.path, tar.mode, tar,
+        PackedTable(tar, grouping),
+    )
+
+
+def decode_fields(SampleBase sample not None, tuple fields not None):
+    """Return values of a sample's fields by name, with the key as ``"__key__"``.
+
+    Parameters
+    ----------
+    sample : SampleBase
+        Of `PackedSamples`.
+    fields : tuple of str
+        Empty: all visible ones.
+
+    Raises
+    ------
+    FastshardError
+        A field is named ``"__key__"``, as the key in the result is.
+    FieldNotFoundError
+        The sample has no such field.
+    FormatError
+        The payload is not a msgpack map.
+    """
+    cdef PackedSamples samples = <PackedSamples?> sample.samples
+    cdef tuple asked = fields if fields else sample.only
+    cdef dict values = samples.decode(sample.position, asked)
+    cdef dict found
+    if fields:
+        for field in fields:
+            if field not in values or (
+                sample.only is not None and field not in sample.only
+            ):
+                sample.member_of(field)  # raises
+    if "__key__" in values:
+        raise key_collision()
+    found = {"__key__": samples.key(sample.position)}
+    found.update(values)
+    return found
+
+
+def decode_member(SampleBase sample not None, field):
+    """Return the value of one field of a sample of `PackedSamples`."""
+    cdef PackedSamples samples = <PackedSamples?> sample.samples
+    sample.member_of(field)
+    return samples.decode(sample.position, (field,))[field]
+
+
+def decode_columns(list samples not None, tuple fields not None):
+    """Return values of fields of samples of `PackedSamples`: lists by name.
+
+    Raises
+    ------
+    FieldNotFoundError
+        A sample lacks a field.
+    """
+    cdef SampleBase sample
+    cdef dict columns = {field: [] for field in fields}
+    for sample in samples:
+        values = (<PackedSamples?> sample.samples).decode(sample.position, fields)
+        for field in fields:
+            if field not in values:
+                sample.member_of(field)  # raises
+            (<list> columns[field]).append(values[field])
+    return columns
+
+
+def kind_of_field(SampleBase sample not None, field):
+    """Return the type of a field's value and whether it is an array.
+
+    Returns
+    -------
+    (kind, is_array) : tuple of str and bool
+        As in msgpack: ``"None"``, ``"bool"``, ``"int"``, ``"float"``, ``"str"``,
+        ``"bytes"``, ``"list"``, ``"dict"``, ``"an extension type"``.
+    """
+    cdef PackedShard shard = (<PackedSamples?> sample.samples).held
+    cdef Py_ssize_t member = sample.member_of(field)
+    cdef field_t place
+    cdef uint8_t *at
+    cdef uint64_t size
+    shard.place_field(shard.open_source(), member, &place)
+    if place.value.kind != VALUE_BIN:
+        return kind_name(place.value.kind), False
+    owner = shard.pin(member, &at, &size)
+    return "bytes", is_packed_array(at, size, get_layout_cache(shard))
+
+
+def copy_payload(SampleBase sample not None):
+    """Return a payload of the visible fields of a sample: bytes of its own."""
+    cdef PackedSamples samples = <PackedSamples?> sample.samples
+    cdef uint8_t *at
+    cdef uint64_t size, start
+    cdef value_t value
+    cdef bytes encoded
+    cdef list parts = []
+    cdef object owner = samples.pin_payload(sample.position, &at, &size)
+    if sample.only is None:
+        return (<const char *> at)[:size]
+    fields = sample.keys()
+    parts.append(b"\xdf" + len(fields).to_bytes(4, "big"))
+    for field in fields:
+        encoded = field.encode()
+        parts.append(b"\xdb" + len(encoded).to_bytes(4, "big") + encoded)
+        if not find_value(at, size, encoded, &value):
+            sample.member_of(field)  # raises
+        parts.append((<const char *> at + value.at)[:value.size])
+    return b"".join(parts)
+
+
+def fields_of_payload(bytes payload not None):
+    """Return the stored bytes of a payload's fields by name, as memoryviews."""
+    cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(payload)
+    cdef uint64_t size = PyBytes_GET_SIZE(payload)
+    cdef value_t value
+    view = memoryview(payload)
+    found = {}
+    for name in field_names(at, size):
+        find_value(at, size, name.encode(), &value)
+        if is_text(&value):
+            found[name] = view[value.start : value.start + value.nbytes]
+        else:
+            found[name] = view[value.at : value.at + value.size]
+    return found
+
+
+def decode_payload(bytes payload not None, fields=None):
+    """Return values of a payload's fields by name; arrays are on the payload.
+
+    Parameters
+    ----------
+    payload : bytes
+    fields : tuple of str, optional
+        By default all; absent ones are left out.
+    """
+    return decode_map(
+        <const uint8_t *> PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), fields,
+        payload, False, new_layout_cache(), {},
+    )
+
+
+def unpack_value(data not None):
+    """Return the value of a buffer that is one encoded msgpack value.
+
+    Raises
+    ------
+    FormatError
+        It is not; the offset is relative to its first byte.
+    """
+    cdef Py_buffer buffer
+    cdef const uint8_t *at = bytes_of(data, &buffer)
+    cdef uint64_t size = <uint64_t> buffer.len
+    cdef value_t value
+    cdef int fault
+    try:
+        fault = read_value(at, size, 0, &value)
+        if fault != 0:
+            raise make_fault(fault, value.at)
+        if value.size != size:
+            raise FormatError("there are bytes after the value", "", value.size)
+        return unpack(at, size, &value, data)
+    finally:
+        PyBuffer_Release(&buffer)
+
+
+def kind_of_value(bytes payload not None, str field not None):
+    """Return the type of a payload's value, as `kind_of_field`; None if it has none."""
+    cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(payload)
+    cdef value_t value
+    if not find_value(at, PyBytes_GET_SIZE(payload), field.encode(), &value):
+        return None
+    return kind_name(value.kind), value.kind == VALUE_BIN and is_packed_array(
+        at + value.start, value.nbytes, new_layout_cache()
+    )
+
+
+def check_payload(PackedSamples samples not None, i):
+    """Decode the payload of a sample; raise the error of what cannot be read."""
+    samples.decode(resolve_position(i, len(samples)), None)

@@ -1,0 +1,78 @@
+"""Shard set of packed datasets: tar shards whose samples are msgpack payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastshard._core.typed.shard import make_packed_shard
+from fastshard.dataset.tarset import TarSet
+from fastshard.formats.decoders import Decoder, own_decoder
+from fastshard.formats.field_info import kind_of_decoder
+from fastshard.formats.sample import Samples
+from fastshard.formats.tar import TarShard
+from fastshard.typed.samples import PackedSample, PackedSequence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastshard._core.dataset.locator import SampleLocator
+    from fastshard.dataset.verify import Fault
+
+__all__ = ["PackedSet"]
+
+
+class PackedSet(TarSet):
+    """The tar shards of a packed dataset, in order.
+
+    A shard is opened, found by its index and counted as a tar shard; a sample's fields
+    are those of its payload.
+    """
+
+    format = "packed"
+
+    def wrap_samples(self, samples: Samples) -> PackedSequence:
+        shard = make_packed_shard(samples.shard, samples.grouping)
+        return PackedSequence(shard, samples.grouping, PackedSample)
+
+    def shard(self, k: int) -> TarShard:
+        """Return the tar shard `k`; open it if needed."""
+        shard: TarShard = self.samples(k).shard.tar
+        return shard
+
+    def raw(self) -> TarSet:
+        """Return a set of the same shards as tar samples."""
+        return self.copy(TarSet)
+
+    def field_names(self) -> list[str]:
+        samples = self.first_samples()
+        return list(dict.fromkeys(field for sample in samples for field in sample))
+
+    def kind_of(self, field: str, decoders: Mapping[str, Decoder] | None) -> str:
+        own = own_decoder(field, decoders)
+        return "bytes" if own is None else kind_of_decoder(own)
+
+    def _peek_fields(self) -> list[str]:
+        return []  # indexes list members, not what is in them
+
+    def stack_columns(
+        self,
+        locator: SampleLocator,
+        positions: Any,
+        fields: tuple[str, ...],
+    ) -> dict[str, NDArray[Any]]:
+        from fastshard._core.typed.columns import read_columns
+
+        return read_columns(locator, positions, fields)
+
+    def verify(self, *, hashes: bool = False) -> list[Fault]:
+        """Return the faults of all shards and their indexes, and those of payloads.
+
+        Parameters
+        ----------
+        hashes : bool
+            Compare members with the checksums that indexes record.
+        """
+        from fastshard.typed.verify import verify_set
+
+        return verify_set(self, hashes=hashes)
