@@ -120,6 +120,14 @@ def test_errors_derive_from_the_base():
         assert getattr(fastshard, name) is getattr(errors, name)
 
 
+# Not read by a type checker: nothing of ours derives from a class of theirs.
+UNUSED = (
+    *("ray.*", "jax.*", "pyarrow.*", "pandas.*"),
+    *("torch._dynamo.*", "torch._inductor.*", "torch.ao.*", "torch.distributed.*"),
+    *("torch.fx.*", "torch.nn.*", "torch.onnx.*"),
+)
+
+
 def checks(folder, *command):
     """Run a type checker that finds the package, installed or in its sources."""
     pytest.importorskip("mypy")
@@ -141,7 +149,8 @@ def test_the_stubs_are_true(tmp_path):
     hints = {rf"fastshard\.dataset\.base\.BaseDataset\.{name}" for name in METHODS}
     allowed.write_text(text + "".join(f"{name}\n" for name in MISSING | hints))
     config = tmp_path / "mypy.ini"
-    config.write_text("[mypy]\nignore_missing_imports = True\n")
+    skipped = f"[mypy-{','.join(UNUSED)}]\nfollow_imports = skip\n"
+    config.write_text(f"[mypy]\nignore_missing_imports = True\n{skipped}")
     options = ("--ignore-unused-allowlist", "--allowlist", allowed)
     options += ("--mypy-config-file", config)
     checks(tmp_path, "mypy.stubtest", "fastshard", *options)
