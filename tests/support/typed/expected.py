@@ -10,6 +10,8 @@ import hashlib
 import json
 import math
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from support.paths import DATA
+from support.servers.http import Server
 
 ARCHIVE = DATA / "typed.tar.xz"
 PLACES = ("enc", "field_offset", "data_offset", "data_align")  # of an array's bytes
@@ -34,6 +37,8 @@ EXTRA = (
     *(f"extra/tagged-{i:06}.tar" for i in range(3)),
     *(f"extra/byatdata-{i:06}.tar" for i in range(3)),
 )
+# Those whose fields are numbers, texts, bytes, lists, dicts and dense arrays.
+READABLE = tuple(name for name in (*SHARDS, *EXTRA) if name != "extra/formats.tar")
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,13 @@ def unpack(folder: Path) -> TypedData:
         extra,
         {name: shard["sha256"] for name, shard in shards.items()},
     )
+
+
+@contextmanager
+def served(data: TypedData, name: str) -> Iterator[str]:
+    """Yield the URL of a shard, served by this machine."""
+    with Server({f"/{name}": (data.root / name).read_bytes()}) as server:
+        yield f"http://127.0.0.1:{server.port}/{name}"
 
 
 def sample_of(known: dict[str, Any]) -> Sample:
