@@ -44,6 +44,7 @@ SINGLE_SUBCLASS = {
     "SampleNotFoundError": "raised by itself",
     "SampleBase": "compiled look-up; its subclass has the policy of decoding",
     "PackedSamples": "compiled look-up; its subclass is a Sequence",
+    "FieldMap": "compiled look-up; its subclass is public",
     "SampleDecoder": "a stage of any dataset; formats derive from it",
     "Collation": "used by itself for NumPy batches",
     "JointWriter": "users' formats of one file derive from it",
@@ -58,7 +59,10 @@ SINGLE_SUBCLASS = {
 }
 
 # Public names of libraries whose calls a package of ours has.
-SAME_NAMES = {"Dataset": {"dataset.dataset", "typed.dataset"}}
+SAME_NAMES = {
+    "Dataset": {"dataset.dataset", "typed.dataset"},
+    "Field": {"columnar.schema", "typed.fields"},
+}
 
 
 def module_of(path):

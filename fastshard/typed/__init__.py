@@ -5,9 +5,13 @@ from sys import modules
 from typing import Any
 
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
-    "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
     "checksums": "verify_checksums",
+    "dict_sample": "DictSample",
+    "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
+    "fields": "Field",
     "logs": "LoggerProtocol configure_logging get_logger log_operation",
+    "sample_type": "Packable PackableSample packable",
+    "schema": "fingerprint schema_of",
     "sources.protocol": "DataSource",
     "sources.s3": "S3Source",
     "sources.url": "URLSource",

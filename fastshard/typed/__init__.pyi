@@ -5,10 +5,17 @@ from fastshard.errors import PartialFailureError as PartialFailureError
 from fastshard.errors import SampleKeyError as SampleKeyError
 from fastshard.errors import SchemaError as SchemaError
 from fastshard.typed.checksums import verify_checksums as verify_checksums
+from fastshard.typed.dict_sample import DictSample as DictSample
+from fastshard.typed.fields import Field as Field
 from fastshard.typed.logs import LoggerProtocol as LoggerProtocol
 from fastshard.typed.logs import configure_logging as configure_logging
 from fastshard.typed.logs import get_logger as get_logger
 from fastshard.typed.logs import log_operation as log_operation
+from fastshard.typed.sample_type import Packable as Packable
+from fastshard.typed.sample_type import PackableSample as PackableSample
+from fastshard.typed.sample_type import packable as packable
+from fastshard.typed.schema import fingerprint as fingerprint
+from fastshard.typed.schema import schema_of as schema_of
 from fastshard.typed.sources.protocol import DataSource as DataSource
 from fastshard.typed.sources.s3 import S3Source as S3Source
 from fastshard.typed.sources.url import URLSource as URLSource
@@ -16,8 +23,12 @@ from fastshard.typed.sources.url import URLSource as URLSource
 __all__ = [
     "AtdataError",
     "DataSource",
+    "DictSample",
+    "Field",
     "LensNotFoundError",
     "LoggerProtocol",
+    "Packable",
+    "PackableSample",
     "PartialFailureError",
     "S3Source",
     "SampleKeyError",
@@ -25,7 +36,10 @@ __all__ = [
     "ShardError",
     "URLSource",
     "configure_logging",
+    "fingerprint",
     "get_logger",
     "log_operation",
+    "packable",
+    "schema_of",
     "verify_checksums",
 ]

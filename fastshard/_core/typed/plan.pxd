@@ -35,7 +35,7 @@ cdef enum:
 
 
 cdef class TypePlan:
-    cdef readonly type cls
+    cdef readonly object cls       # a class, of any metaclass
     cdef readonly tuple names
     cdef readonly bint strict
     cdef readonly bint post_init

@@ -142,10 +142,12 @@ cdef class TypePlan:
     """
 
     def __cinit__(
-        self, type cls not None, fields, bint post_init=False, bint strict=False,
+        self, cls not None, fields, bint post_init=False, bint strict=False,
         make=None,
     ):
         fields = tuple(fields)
+        if not isinstance(cls, type):
+            raise TypeError(f"expected a class, got {type(cls).__name__}")
         self.cls = cls
         self.names = tuple([sys.intern(field.name) for field in fields])
         self.post_init = post_init

@@ -1,0 +1,410 @@
+"""Fields of sample types: what a class declares, and the plans that decode it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from fastshard._core.typed.plan import TypePlan
+from fastshard.typed.kinds import codecs
+from fastshard.typed.kinds.annotations import (
+    FORMATS,
+    Kind,
+    describe,
+    is_sample_type,
+    resolve,
+)
+from fastshard.typed.kinds.decoders import decoder_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fastshard._core.typed.encode import PayloadEncoder
+    from fastshard.typed.write.values import ArrayFormat
+
+__all__ = [
+    "Declared",
+    "Field",
+    "FieldPlan",
+    "declared_fields",
+    "encoder_of",
+    "field_plans",
+    "is_sample_type",
+    "plan_of",
+]
+
+T = TypeVar("T")
+SCALARS = ("int", "float", "bool", "str", "bytes", "none", "array")
+RESERVED = ("as_wds", "from_bytes", "from_data", "packed")
+
+
+class Field:
+    """What a field's annotation says besides its type: ``Annotated[str, Field(...)]``.
+
+    Parameters
+    ----------
+    aliases : tuple of str
+        Other names of the field in shards, earlier ones for example. A payload with
+        the field's own name is read by that; else the first alias that it has counts.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> from fastshard import typed
+    >>> class Old(typed.PackableSample):
+    ...     caption: str
+    >>> class Item(typed.PackableSample):
+    ...     text: Annotated[str, typed.Field(aliases=("caption",))]
+    >>> Item.from_bytes(Old(caption="a cat").packed)
+    Item(text='a cat')
+    """
+
+    __slots__ = ("aliases",)
+
+    def __init__(self, *, aliases: tuple[str, ...] = ()) -> None:
+        if isinstance(aliases, str) or not all(isinstance(a, str) for a in aliases):
+            raise TypeError(f"aliases must be a tuple of str, got {aliases!r}")
+        self.aliases = tuple(aliases)
+
+    def __repr__(self) -> str:
+        return f"Field(aliases={self.aliases!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Field) and self.aliases == other.aliases
+
+    def __hash__(self) -> int:
+        return hash(self.aliases)
+
+
+class FieldPlan(NamedTuple):
+    """How a field is decoded, as `TypePlan` takes it.
+
+    Attributes
+    ----------
+    name : str
+    aliases : tuple of str
+    kind : str
+        int, float, bool, str, bytes, none, array, or object.
+    dtype : numpy.dtype or type or None
+        Of arrays: the dtype in any byte order, the scalar type that theirs is a
+        subclass of, or None for any.
+    optional : bool
+        Whether None is a value.
+    has_default : bool
+    default : object
+    factory : callable or None
+        Makes defaults.
+    decode : callable or None
+        Of objects: returns the value of a view of its encoded msgpack value.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    kind: str
+    dtype: np.dtype[Any] | type | None
+    optional: bool
+    has_default: bool
+    default: Any
+    factory: Callable[[], Any] | None
+    decode: Callable[[memoryview], Any] | None
+
+
+class Declared(NamedTuple):
+    """A field as its class declares it.
+
+    Attributes
+    ----------
+    name : str
+    kind : Kind
+    metadata : tuple
+        Of ``Annotated``.
+    field : dataclasses.Field
+    """
+
+    name: str
+    kind: Kind
+    metadata: tuple[Any, ...]
+    field: dataclasses.Field[Any]
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other names in shards."""
+        return tuple(
+            alias
+            for each in self.metadata
+            if isinstance(each, Field)
+            for alias in each.aliases
+        )
+
+
+class Plans:
+    """What was made of a class, kept by the class itself."""
+
+    __slots__ = ("declared", "encoders", "lenient", "strict")
+
+    def __init__(self) -> None:
+        self.declared: tuple[Declared, ...] | None = None
+        self.lenient: TypePlan[Any] | None = None
+        self.strict: TypePlan[Any] | None = None
+        self.encoders: dict[str, PayloadEncoder] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plans, ()  # made again where a class itself is pickled
+
+
+def plans_of(cls: type) -> Plans:
+    """Return what was made of a class, of its own and not of its bases."""
+    plans = cls.__dict__.get("__fastshard_plans__")
+    if not isinstance(plans, Plans):
+        plans = Plans()
+        type.__setattr__(cls, "__fastshard_plans__", plans)
+    return plans
+
+
+def plan_of(cls: type[T], strict: bool = False) -> TypePlan[T]:
+    """Return the plan that decodes payloads to objects of a class.
+
+    Parameters
+    ----------
+    cls : type
+        A packable class.
+    strict : bool, default False
+        Refuse payloads with fields that the class has not.
+
+    Returns
+    -------
+    TypePlan
+
+    Raises
+    ------
+    TypeError
+        The class is no dataclass, or a field cannot be one; names class and field.
+    """
+    plans = plans_of(cls)
+    plan = plans.strict if strict else plans.lenient
+    if plan is None:
+        plan = TypePlan(cls, field_plans(cls), has_post_init(cls), strict, plan_of)
+        if strict:
+            plans.strict = plan
+        else:
+            plans.lenient = plan
+    return plan
+
+
+def has_post_init(cls: type) -> bool:
+    """Return whether objects need `__post_init__`, other than that of the base."""
+    method = getattr(cls, "__post_init__", None)
+    return method is not None and not getattr(method, "__fastshard_base__", False)
+
+
+def declared_fields(cls: type) -> tuple[Declared, ...]:
+    """Return the fields that a class declares, in order.
+
+    Raises
+    ------
+    TypeError
+        The class is no dataclass, or a field cannot be one; names class and field.
+    """
+    plans = plans_of(cls)
+    if plans.declared is None:
+        if not dataclasses.is_dataclass(cls):
+            raise TypeError(
+                f"{cls.__qualname__} is no dataclass: decorate it with "
+                "fastshard.typed.packable, or derive it from PackableSample"
+            )
+        plans.declared = declare(cls)
+    return plans.declared
+
+
+def declare(cls: type) -> tuple[Declared, ...]:
+    refuse_init_vars(cls)
+    formats: dict[str, str] = getattr(cls, "__field_formats__", {})
+    by_name = {field.name: field for field in dataclasses.fields(cls)}
+    found = []
+    for name, (hint, metadata) in resolve(cls).items():
+        where = f"{cls.__qualname__}.{name}"
+        if name in RESERVED:
+            raise TypeError(f"{where}: samples have a method of this name")
+        try:
+            kind = describe_field(hint, formats.get(name))
+        except TypeError as error:
+            raise TypeError(f"{where}: {error}") from error
+        found.append(Declared(name, kind, metadata, by_name[name]))
+    refuse_unknown_formats(cls, formats, by_name)
+    refuse_equal_names(cls, found)
+    return tuple(found)
+
+
+def describe_field(hint: Any, format_name: str | None) -> Kind:
+    """Return the kind of a field, by its format if it has one."""
+    if format_name is None:
+        return describe(hint)
+    if format_name not in ("ndarray", *FORMATS):
+        known = ", ".join(FORMATS)
+        raise TypeError(f"unknown format {format_name!r}; there are {known}")
+    try:
+        kind = describe(hint)
+    except TypeError:  # the annotation is for readers: the format says what it is
+        kind = Kind("any")
+    optional = kind.optional or kind.name == "any"
+    if format_name in ("ndarray", "structured"):  # structured ones are npy, too
+        return Kind("array", optional, kind.scalars)
+    return Kind(format_name, optional, cls=kind.cls)
+
+
+def refuse_init_vars(cls: type) -> None:
+    fields: dict[str, dataclasses.Field[Any]] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    for name, field in fields.items():
+        kind = field.type
+        is_init_var = isinstance(kind, dataclasses.InitVar) or (
+            isinstance(kind, str) and "InitVar" in kind
+        )
+        if is_init_var or kind is dataclasses.InitVar:
+            raise TypeError(
+                f"{cls.__qualname__}.{name}: an InitVar is not stored, so that it "
+                "cannot be a field of a sample"
+            )
+
+
+def refuse_unknown_formats(
+    cls: type, formats: dict[str, str], by_name: dict[str, Any]
+) -> None:
+    for name in formats:
+        if name not in by_name:
+            raise TypeError(
+                f"{cls.__qualname__}.__field_formats__ names {name!r}, no field of it"
+            )
+
+
+def refuse_equal_names(cls: type, found: list[Declared]) -> None:
+    owners = {each.name: each.name for each in found}
+    for each in found:
+        for alias in each.aliases:
+            other = owners.setdefault(alias, each.name)
+            if other != each.name:
+                raise TypeError(
+                    f"{cls.__qualname__}.{each.name}: the alias {alias!r} is a name of "
+                    f"the field {other!r}, too"
+                )
+
+
+def field_plans(cls: type) -> tuple[FieldPlan, ...]:
+    """Return how the fields of a class are decoded.
+
+    Parameters
+    ----------
+    cls : type
+
+    Returns
+    -------
+    tuple of FieldPlan
+
+    Raises
+    ------
+    TypeError
+        A field cannot be one; names class and field.
+    """
+    found = []
+    for each in declared_fields(cls):
+        try:
+            found.append(plan_field(each))
+        except TypeError as error:
+            raise TypeError(f"{cls.__qualname__}.{each.name}: {error}") from error
+    return tuple(found)
+
+
+def plan_field(declared: Declared) -> FieldPlan:
+    kind, field = declared.kind, declared.field
+    is_plain = kind.name in SCALARS
+    factory = field.default_factory
+    has_default = field.default is not dataclasses.MISSING
+    return FieldPlan(
+        name=declared.name,
+        aliases=declared.aliases,
+        kind=kind.name if is_plain else "object",
+        dtype=dtype_of(kind) if kind.name == "array" else None,
+        optional=kind.optional,
+        has_default=has_default or factory is not dataclasses.MISSING,
+        default=field.default if has_default else None,
+        factory=None if factory is dataclasses.MISSING else factory,
+        decode=None if is_plain else decoder_of(kind, plan_of),
+    )
+
+
+def dtype_of(kind: Kind) -> np.dtype[Any] | type | None:
+    """Return the dtype of arrays; of several the nearest class of scalars."""
+    import numpy as np
+
+    if not kind.scalars:
+        return None
+    first: type = kind.scalars[0]
+    others = kind.scalars[1:]
+    if not others:
+        is_abstract = first.__module__ == "numpy" and not is_concrete(first)
+        return first if is_abstract else np.dtype(first)
+    for base in first.__mro__:
+        if all(issubclass(scalar, base) for scalar in others):
+            return None if base is np.generic else base
+    return None
+
+
+def is_concrete(scalar: type) -> bool:
+    """Return whether a type of NumPy's scalars has a dtype of its own."""
+    import numpy as np
+
+    abstract = (
+        np.number,
+        np.integer,
+        np.signedinteger,
+        np.unsignedinteger,
+        np.inexact,
+        np.floating,
+        np.complexfloating,
+        np.flexible,
+        np.character,
+        np.generic,
+    )
+    return scalar not in abstract
+
+
+def encoder_of(cls: type, array_format: ArrayFormat = "npy") -> PayloadEncoder:
+    """Return the encoder of a class's samples.
+
+    Parameters
+    ----------
+    cls : type
+        A packable class.
+    array_format : "npy" or "compact", default "npy"
+
+    Returns
+    -------
+    PayloadEncoder
+
+    Raises
+    ------
+    TypeError
+        A field cannot be one; names class and field.
+    """
+    encoders = plans_of(cls).encoders
+    encoder = encoders.get(array_format)
+    if encoder is None:
+        from fastshard.typed.write.values import make_encoder
+
+        declared = declared_fields(cls)
+        encoder = encoders[array_format] = make_encoder(
+            [each.name for each in declared],
+            array_format=array_format,
+            dtypes={
+                each.name: dtype_of(each.kind)
+                for each in declared
+                if each.kind.name == "array" and each.kind.scalars
+            },
+            encoders={
+                each.name: functools.partial(codecs.encode, each.kind.name)
+                for each in declared
+                if each.kind.name in FORMATS
+            },
+        )
+    return encoder

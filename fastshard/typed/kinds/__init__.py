@@ -1,0 +1,1 @@
+"""Kinds of fields: annotations, decoders, encodings of other libraries."""

@@ -1,0 +1,249 @@
+"""Annotations of fields: resolved when first needed, then described by kinds."""
+
+from __future__ import annotations
+
+import builtins
+import collections.abc
+import dataclasses
+import enum
+import sys
+import types
+import typing
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["FORMATS", "Kind", "describe", "is_sample_type", "resolve"]
+
+FORMATS = ("arrow_tensor", "dataframe", "safetensors", "sparse", "structured")
+SCALARS = {int: "int", float: "float", bool: "bool", str: "str", bytes: "bytes"}
+LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence)
+MAPS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+# Types of other libraries by the package and the name, so that none is imported.
+LIBRARY_FORMATS = {
+    ("pandas", "DataFrame"): "dataframe",
+    ("pyarrow", "Tensor"): "arrow_tensor",
+}
+
+
+class Kind(NamedTuple):
+    """What the values of a field, or of the items of a container, are.
+
+    Attributes
+    ----------
+    name : str
+        int, float, bool, str, bytes, none, any, array, list, tuple, dict, union,
+        literal, enum, sample, or one of `FORMATS`.
+    optional : bool
+        Whether None is a value, too.
+    scalars : tuple of type or numpy.dtype
+        Of arrays: their dtypes, ``np.float32`` or an abstract ``np.floating``; empty
+        if any will do.
+    items : tuple of Kind
+        Of lists and variadic tuples one, of dicts of the key and of the value, of
+        tuples and unions each; empty where the annotation is bare.
+    cls : type or None
+        Of enums, samples and the types of libraries.
+    values : tuple
+        Of literals.
+    is_variadic : bool
+        Of tuples: any number of items of one kind.
+    """
+
+    name: str
+    optional: bool = False
+    scalars: tuple[Any, ...] = ()
+    items: tuple[Kind, ...] = ()
+    cls: type | None = None
+    values: tuple[Any, ...] = ()
+    is_variadic: bool = False
+
+
+def is_sample_type(cls: object) -> bool:
+    """Return whether a class is packable: a dataclass with the calls of `Packable`."""
+    return (
+        isinstance(cls, type)
+        and hasattr(cls, "from_bytes")
+        and hasattr(cls, "packed")
+        and dataclasses.is_dataclass(cls)
+    )
+
+
+def resolve(cls: type) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Return the annotation and the metadata of each field of a dataclass, in order.
+
+    Raises
+    ------
+    TypeError
+        An annotation cannot be resolved; names the class and the field.
+    """
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, annotation in own_annotations(base).items():
+            found[name] = base, annotation
+    fields = {}
+    for field in dataclasses.fields(cls):
+        base, annotation = found.get(field.name, (cls, field.type))
+        hint = evaluate(annotation, base, f"{cls.__qualname__}.{field.name}")
+        fields[field.name] = split_metadata(hint)
+    return fields
+
+
+def own_annotations(base: type) -> dict[str, Any]:
+    """Return the annotations of a class itself, unresolved."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(
+            base, format=annotationlib.Format.FORWARDREF
+        )
+    own: dict[str, Any] = base.__dict__.get("__annotations__", {})  # noqa: RUF063
+    return own
+
+
+def evaluate(annotation: Any, base: type, where: str) -> Any:
+    """Return the type that an annotation of a class means, with its metadata."""
+    module = sys.modules.get(base.__module__)
+    names = {**vars(base), **(vars(module) if module is not None else {})}
+    names |= {each.__name__: each for each in getattr(base, "__type_params__", ())}
+    names |= vars(base).get("__fastshard_locals__", {})
+    holder = type("Holder", (), {"__annotations__": {"field": annotation}})
+    try:
+        hints = typing.get_type_hints(holder, vars(builtins), names, True)
+    except NameError as error:
+        raise TypeError(
+            f"{where}: the annotation {annotation!r} names {error.name!r}, which is "
+            f"not defined in {base.__module__}"
+        ) from error
+    except Exception as error:  # an annotation is any expression
+        raise TypeError(
+            f"{where}: the annotation {annotation!r} is invalid: {error}"
+        ) from error
+    return hints["field"]
+
+
+def split_metadata(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a hint without ``Annotated``, ``Final`` and aliases, and its metadata."""
+    metadata: tuple[Any, ...] = ()
+    while True:
+        origin = typing.get_origin(hint)
+        if origin is Annotated:
+            metadata += hint.__metadata__
+            hint = hint.__origin__
+        elif origin is Final:
+            (hint,) = typing.get_args(hint)
+        elif isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":  # of Python 3.12
+            hint = hint.__value__
+        else:
+            return hint, metadata
+
+
+def describe(hint: Any) -> Kind:
+    """Return what an annotation says of the values.
+
+    Raises
+    ------
+    TypeError
+        Such values cannot be fields.
+    """
+    hint, _ = split_metadata(hint)
+    if hint is None or hint is type(None):
+        return Kind("none", optional=True)
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return Kind("any")
+    if hint in SCALARS:
+        return Kind(SCALARS[hint])
+    origin = typing.get_origin(hint) or hint
+    args = typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return describe_union(args)
+    if origin is typing.Literal:
+        values = tuple(value for value in args if value is not None)
+        return Kind("literal", optional=None in args, values=values)
+    if origin in LISTS:
+        return Kind("list", items=tuple(map(describe, args)))
+    if origin in MAPS:
+        return Kind("dict", items=tuple(map(describe, args)))
+    if origin is tuple:
+        return describe_tuple(hint, args)
+    if isinstance(origin, type):
+        return describe_class(origin, args)
+    raise TypeError(f"{show(hint)} cannot be a field of a sample")
+
+
+def describe_union(args: tuple[Any, ...]) -> Kind:
+    kinds: list[Kind] = []
+    for each in map(describe, args):
+        kinds += each.items if each.name == "union" else [each]
+        if each.name == "union" and each.optional:
+            kinds.append(Kind("none", optional=True))
+    optional = any(kind.optional for kind in kinds)
+    others = [kind._replace(optional=False) for kind in kinds if kind.name != "none"]
+    others = list(dict.fromkeys(others))
+    if len(others) == 1:
+        return others[0]._replace(optional=optional)
+    for kind in others:
+        if kind.name in ("array", "sample", *FORMATS):
+            raise TypeError(
+                f"a union of {kind.name}s and other types than None cannot be a field"
+            )
+    return Kind("union", optional=optional, items=tuple(others))
+
+
+def describe_tuple(hint: Any, args: tuple[Any, ...]) -> Kind:
+    if hint is tuple or hint is typing.Tuple:  # noqa: UP006
+        return Kind("tuple", is_variadic=True)
+    if len(args) == 2 and args[1] is ...:
+        return Kind("tuple", items=(describe(args[0]),), is_variadic=True)
+    return Kind("tuple", items=tuple(map(describe, args)))
+
+
+def describe_class(cls: type, args: tuple[Any, ...]) -> Kind:
+    package = cls.__module__.partition(".")[0]
+    if package == "numpy" and cls.__name__ == "ndarray":
+        return Kind("array", scalars=scalars_of(args[1]) if len(args) > 1 else ())
+    if cls.__module__.startswith("scipy.sparse"):
+        return Kind("sparse", cls=cls)
+    if (package, cls.__name__) in LIBRARY_FORMATS:
+        return Kind(LIBRARY_FORMATS[package, cls.__name__], cls=cls)
+    if issubclass(cls, enum.Enum):
+        return Kind("enum", cls=cls)
+    if is_sample_type(cls):
+        return Kind("sample", cls=cls)
+    raise TypeError(f"{show(cls)} cannot be a field of a sample")
+
+
+def scalars_of(dtype: Any) -> tuple[Any, ...]:
+    """Return the scalar types of ``np.dtype[...]``, none if it says nothing."""
+    (scalar,) = typing.get_args(dtype) or (Any,)
+    scalar, _ = split_metadata(scalar)
+    if typing.get_origin(scalar) in (typing.Union, types.UnionType):
+        each = [scalars_of_type(member) for member in typing.get_args(scalar)]
+        return () if () in each else tuple(one for several in each for one in several)
+    return scalars_of_type(scalar)
+
+
+def scalars_of_type(scalar: Any) -> tuple[Any, ...]:
+    import numpy as np
+
+    if scalar is Any or isinstance(scalar, typing.TypeVar) or scalar is np.generic:
+        return ()
+    if isinstance(scalar, type) and issubclass(scalar, np.generic):
+        if issubclass(scalar, np.object_):
+            raise TypeError("arrays of objects cannot be fields of a sample")
+        return (scalar,)
+    dtype: np.dtype[Any] = np.dtype(scalar)  # of Python's float, for example
+    if dtype.hasobject:
+        raise TypeError("arrays of objects cannot be fields of a sample")
+    return (dtype.type,)
+
+
+def show(hint: Any) -> str:
+    """Return an annotation as source has it."""
+    if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):
+        is_builtin = hint.__module__ == "builtins"
+        return hint.__qualname__ if is_builtin else f"{hint.__module__}.{hint.__name__}"
+    return str(hint)
