@@ -38,6 +38,7 @@ def cmd_convert(args: argparse.Namespace) -> int:
             newline=unescape(args.newline),
             separator=unescape(args.separator),
             workers=args.workers,
+            packed=args.packed,
             **get_remote_options(args),
         )
     except FastshardError:
@@ -136,6 +137,11 @@ def add_convert(commands: Commands) -> None:
         metavar="N",
         type=parse_positive,
         help="processes (default: one for each processor)",
+    )
+    parser.add_argument(
+        "--packed",
+        action="store_true",
+        help="read the fields of the msgpack maps that the source's members are",
     )
     add_remote(parser)
     parser.add_output(json="print a JSON object with the columns")

@@ -68,6 +68,7 @@ def convert(
     newline: str | None = None,
     separator: str | None = None,
     workers: int | None = None,
+    packed: bool = False,
     **remote: Unpack[RemoteOptions],
 ) -> Converted:
     """Write a dataset in another format, with the same samples in the same order.
@@ -112,6 +113,10 @@ def convert(
         Of xsv: text between values; a tab.
     workers : int, optional
         Processes; by default one for each processor.
+    packed : bool
+        The source is packed tars, see `fastshard.open`: columns are the fields of the
+        msgpack maps, not the members. A nil is null in a column of encoding ``json``;
+        else the sample lacks the column.
     **remote
         How URLs are read, see `RemoteOptions`. With ``cache_dir=`` they are fetched
         once.
@@ -155,7 +160,8 @@ def convert(
     path = check_out(os.fspath(out))
     count = workers or os.cpu_count() or 1
     with new_directory(path) as new, Workers(count) as pool:
-        work = Conversion(source, remote, target, new.path, max_size=size)
+        options = {"packed": True, **remote} if packed else remote
+        work = Conversion(source, options, target, new.path, max_size=size)
         try:
             opened = work.open()
             facts = merge_facts(find_facts(work, opened, pool))

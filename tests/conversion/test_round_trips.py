@@ -73,6 +73,19 @@ def test_every_format_to_every_other(plain, tmp_path, start, to):
         assert [shard["samples"] for shard in index["shards"]] == [3, 2]
 
 
+@pytest.mark.parametrize("start", FORMATS)
+def test_every_format_to_packed_tars_and_back(plain, tmp_path, start):
+    pytest.importorskip("msgspec", reason="no msgspec for this Python")
+    done = convert(plain / start, tmp_path / "out", to="packed", workers=1)
+    assert done.columns["n"] == "int"
+    options = {"packed": True, "workers": 1}
+    done = convert(tmp_path / "out", tmp_path / "back", to="mds", **options)
+    found = values(tmp_path / "back")
+    assert done.samples == len(ROWS)
+    for row, expected in zip(found, ROWS, strict=True):
+        assert all(same(row[name], expected[name]) for name in expected)
+
+
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_conversion_into_the_same_format_gives_the_same_files(plain, tmp_path, to):
     convert(plain / to, tmp_path / "out", to=to, workers=1)
