@@ -354,7 +354,7 @@ def list_shards(
         _check_present(local)
     for shard in shards:
         name = shard.path.partition("?")[0] if shard.is_remote else shard.path
-        if not name.endswith(SUFFIX):
+        if not name.endswith(SUFFIX) and location.kind != "shards":
             raise FastshardError(
                 describe_file(redact(shard.path))
                 if shard.is_remote

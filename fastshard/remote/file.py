@@ -87,7 +87,9 @@ class RemoteFile:
         self.nbytes, self.tag, self.mtime_ns = info
         self.head = head
         self.entry = entry
-        self._client = _client_of(self.location.scheme)
+        self._client: Callable[[Settings], Transport] = settings.client or _client_of(
+            self.location.scheme
+        )
         self._downloading = threading.Lock()
 
     def read(self, offset: int, size: int) -> bytes:
@@ -293,7 +295,9 @@ def is_not_found(error: OSError) -> bool:
 
 def transport_for(url: str | Url, settings: Settings) -> Transport:
     """Return the process's client for a URL."""
-    return settings.shared(_client_of(parse_url(url).scheme))
+    kind = settings.client or _client_of(parse_url(url).scheme)
+    client: Transport = settings.shared(kind)
+    return client
 
 
 def _client_of(scheme: str) -> Callable[[Settings], Transport]:

@@ -118,7 +118,11 @@ class Settings:
     ----------
     origins : frozenset of Origin
         Servers that the token and the headers are sent to.
+    client : callable or None
+        Class of the client for all URLs; None for that of their scheme.
     """
+
+    client: Callable[[Settings], Any] | None = None
 
     def __init__(
         self, options: RemoteOptions, origins: frozenset[Origin] = frozenset()

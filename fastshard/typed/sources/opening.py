@@ -1,0 +1,69 @@
+"""Opening of sources as datasets of fields."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+from fastshard.dataset.dataset import Dataset
+from fastshard.dataset.listing import Location, Source
+from fastshard.dataset.open import open as open_fields
+from fastshard.typed.sources.files import SourceLocation
+from fastshard.typed.sources.protocol import DataSource
+from fastshard.typed.sources.s3 import S3Source
+from fastshard.typed.sources.url import URLSource
+
+__all__ = ["as_source", "open_source"]
+
+
+def as_source(source: object) -> DataSource:
+    """Return a path, a URL or a list of them as a source; a source unchanged.
+
+    Raises
+    ------
+    TypeError
+        The object is neither.
+    """
+    if isinstance(source, str | os.PathLike | Sequence):
+        return URLSource(cast(Source, source))
+    if isinstance(source, DataSource):
+        return source
+    raise TypeError(
+        "a source must be a path, a URL, a sequence of them, or have list_shards, "
+        f"open_shard and shards, got {type(source).__name__}"
+    )
+
+
+def open_source(source: object, **options: Any) -> Dataset[Any]:
+    """Open the packed samples of a source.
+
+    Parameters
+    ----------
+    source : str, path-like, sequence of them, or DataSource
+    **options
+        Options of `fastshard.open`.
+
+    Returns
+    -------
+    Dataset
+        Of fields; its shards are opened at first use.
+
+    Raises
+    ------
+    TypeError
+        The object is no source, or an option is unknown.
+    ShardNotFoundError
+        There is no shard.
+    """
+    source = as_source(source)
+    location: Location
+    if isinstance(source, URLSource | S3Source):
+        location = source.location()
+        given: dict[str, Any] = dict(source.options)
+        store = {**given.pop("store", {}), **(options.pop("store", None) or {})}
+        options = {**given, **options, **({"store": store} if store else {})}
+    else:
+        location = SourceLocation(source)
+        options = {"index": "none", **options}
+    return open_fields(cast(Source, location), packed=True, **options)
