@@ -196,7 +196,7 @@ def collate(
     Parameters
     ----------
     samples : sequence
-        Raw samples, decoded ones (dicts), or values.
+        Raw samples, decoded ones (dicts), typed ones, or values.
     ragged : {"list", "pad", "error"}, default "list"
         For arrays of different shapes: return a list of them; pad them with zeros to
         the largest length of each axis; or raise an error.
@@ -211,7 +211,8 @@ def collate(
         Of samples: ``"__key__"``, a list of str, and the fields. Arrays of npy fields
         (straight from the shards) and numbers (cls) are stacked to ``[samples,
         *shape]``; txt, parsed json and the bytes of all other fields become lists.
-        npz gives a dict of stacks. Dicts give a dict, tuples a tuple, values that
+        npz gives a dict of stacks. Of typed samples: the fields, arrays stacked, all
+        other values in lists. Dicts give a dict, tuples a tuple, values that
         cannot be stacked a list. Pillow images, as of ``ds.decode("jpg")``, become
         uint8 arrays, ``[height, width, channels]``, palettes in RGB or RGBA. With
         ``"pad"`` a dict has ``"__lengths__"``: by field of arrays their true shapes,
@@ -318,6 +319,8 @@ class Collation:
         elif all(isinstance(sample, Sample) for sample in samples):  # some are copies
             dicts = [_decode_cheaply(sample) for sample in samples]
             batch = self._collate_mappings(dicts, prefix, lengths)
+        elif len(kinds) == 1 and is_typed(samples[0]):
+            batch = self._collate_objects(samples, prefix, lengths)
         elif all(isinstance(sample, Mapping) for sample in samples):
             batch = self._collate_mappings(samples, prefix, lengths)
         else:
@@ -418,6 +421,24 @@ class Collation:
             )
             for name in first
         }
+
+    def _collate_objects(
+        self, samples: list[Any], prefix: str, lengths: Lengths
+    ) -> dict[str, Any]:
+        """Collate typed samples: arrays are stacked, other values are lists."""
+        import numpy as np
+
+        names = typed_fields(samples[0])
+        batch: dict[str, Any] = {}
+        for sample in samples[1:]:
+            if (others := typed_fields(sample)) != names:
+                raise _unequal_fields("?", names, "?", others)
+        for name in names:
+            values = [typed_value(sample, name) for sample in samples]
+            if all(isinstance(value, np.ndarray) for value in values):
+                values = self._stack_or_pad(values, prefix + name, lengths)
+            batch[name] = values
+        return batch
 
     def collate_values(
         self, values: list[Any], field: str, lengths: Lengths | None
@@ -626,6 +647,27 @@ def _ragged_column(
         f"{samples[0].key!r}, got {error.found} in sample "
         f'{samples[error.position].key!r}; ragged="list" gives a list of arrays'
     )
+
+
+def is_typed(sample: object) -> bool:
+    """Return whether a value is a sample of `fastshard.typed`, without importing it."""
+    kind = type(sample)
+    return hasattr(kind, "as_wds") and hasattr(kind, "from_bytes")
+
+
+def typed_fields(sample: Any) -> list[str]:
+    """Return the names of a typed sample's fields."""
+    from dataclasses import fields, is_dataclass
+
+    if is_dataclass(sample):
+        return [field.name for field in fields(sample)]
+    return list(sample.keys())
+
+
+def typed_value(sample: Any, name: str) -> Any:
+    """Return a field of a typed sample."""
+    is_declared = hasattr(type(sample), "__dataclass_fields__")
+    return getattr(sample, name) if is_declared else sample[name]
 
 
 def is_image(value: object) -> bool:

@@ -43,7 +43,7 @@ from fastshard.dataset.order.selection import (
     info_column,
 )
 from fastshard.dataset.order.state import Identity
-from fastshard.dataset.shardset import ShardSet, memory_info
+from fastshard.dataset.shardset import WINDOW, ShardSet, memory_info
 from fastshard.dataset.tarset import require_tars
 from fastshard.dataset.views import DatasetKeys, Members, Shards
 from fastshard.errors import ClosedError, FastshardError, FormatError
@@ -500,6 +500,14 @@ class Dataset(BaseDataset[T_co]):
             on_error=on_error,
             skipped=self._plan.skipped,
         )
+
+    def _shard_iterator(self, k: int) -> PrefetchIterator | RemotePrefetchIterator:
+        """Return an iterator over the samples of a shard, in its order, mapped."""
+        narrowing = (self._fields, self._required, self._decoders)
+        stream = ShardStream([None], lambda _: self._set.samples(k), *narrowing)
+        make = self._item_maker()
+        stream.decoder = make if isinstance(make, SampleDecoder) else None
+        return self._set.iterate(stream, WINDOW, make)
 
     def _item_maker(self) -> Callable[[Any], Any] | None:
         """Return the function that makes an item of a sample; None: it is the item."""

@@ -5,7 +5,9 @@ from sys import modules
 from typing import Any
 
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
+    "batch": "SampleBatch",
     "checksums": "verify_checksums",
+    "dataset": "Dataset",
     "dict_sample": "DictSample",
     "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
     "fields": "Field",

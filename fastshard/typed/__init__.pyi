@@ -4,7 +4,9 @@ from fastshard.errors import LensNotFoundError as LensNotFoundError
 from fastshard.errors import PartialFailureError as PartialFailureError
 from fastshard.errors import SampleKeyError as SampleKeyError
 from fastshard.errors import SchemaError as SchemaError
+from fastshard.typed.batch import SampleBatch as SampleBatch
 from fastshard.typed.checksums import verify_checksums as verify_checksums
+from fastshard.typed.dataset import Dataset as Dataset
 from fastshard.typed.dict_sample import DictSample as DictSample
 from fastshard.typed.fields import Field as Field
 from fastshard.typed.logs import LoggerProtocol as LoggerProtocol
@@ -23,6 +25,7 @@ from fastshard.typed.sources.url import URLSource as URLSource
 __all__ = [
     "AtdataError",
     "DataSource",
+    "Dataset",
     "DictSample",
     "Field",
     "LensNotFoundError",
@@ -31,6 +34,7 @@ __all__ = [
     "PackableSample",
     "PartialFailureError",
     "S3Source",
+    "SampleBatch",
     "SampleKeyError",
     "SchemaError",
     "ShardError",

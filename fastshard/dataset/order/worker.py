@@ -8,7 +8,13 @@ from typing import Any
 
 from fastshard._core.dataset.shard import SampleBase
 from fastshard._core.io.source import View
-from fastshard.dataset.batch import image_array, is_image
+from fastshard.dataset.batch import (
+    image_array,
+    is_image,
+    is_typed,
+    typed_fields,
+    typed_value,
+)
 from fastshard.errors import FastshardError, RaggedError
 from fastshard.formats.decoders import DECODERS
 
@@ -35,6 +41,17 @@ class Image(metaclass=_ImageType):
     """Stand-in for ``PIL.Image.Image`` in the map of torch's default collation."""
 
 
+class _TypedType(type):
+    """Metaclass of `TypedItem`: `isinstance` is true for samples of types."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return is_typed(value)
+
+
+class TypedItem(metaclass=_TypedType):
+    """Stand-in for typed samples in the map of torch's default collation."""
+
+
 def current_worker() -> tuple[int, int] | None:
     """Return this process's worker number and the number of workers, or None.
 
@@ -53,9 +70,10 @@ def current_worker() -> tuple[int, int] | None:
 def guard_collation() -> None:
     """Register images, arrays, samples and views with torch's default collation.
 
-    Images become tensors, and so do read-only arrays, of which torch warns. Samples and
-    views raise: the collation takes a view for a sequence of ints, and would make one
-    tensor of each byte.
+    Images become tensors, and so do read-only arrays, of which torch warns. Typed
+    samples become a dict: arrays and numbers are tensors, other values lists. Samples
+    and views raise: the collation takes a view for a sequence of ints, and would make
+    one tensor of each byte.
     """
     collation: Any = sys.modules.get(COLLATE)
     kinds = getattr(collation, "default_collate_fn_map", None)
@@ -99,10 +117,20 @@ def guard_collation() -> None:
             return stack_any(batch, **options)
         return collation.collate(tensors, **options)
 
+    def collate_typed(batch: Any, **options: Any) -> Any:
+        found = {}
+        for name in typed_fields(batch[0]):
+            values = [typed_value(sample, name) for sample in batch]
+            types = set(map(type, values))
+            plain = types <= {array_type} or types <= {int, float, bool}
+            found[name] = collation.default_collate(values) if plain else values
+        return found
+
     if stack_any is not None:
         kinds[array_type] = stack_arrays
     kinds[memoryview] = refuse_views
     kinds[Image] = stack_images
+    kinds[TypedItem] = collate_typed
     kinds[SampleBase] = (
         refuse_samples  # last: its presence means that all are registered
     )

@@ -1,0 +1,329 @@
+"""Batches of typed samples: fields by attribute, arrays stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args
+
+from fastshard._util.options import check_choice
+from fastshard.dataset.batch import Padding
+from fastshard.errors import RaggedError
+from fastshard.typed.reading.types import array_of, field_names, value_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["SampleBatch", "stack_values"]
+
+T = TypeVar("T")
+MAX_SHAPES = 4  # in an error
+
+
+class FieldSource(Protocol):
+    """The stored samples of a batch, read field by field."""
+
+    def __len__(self) -> int: ...
+    def decode(self) -> list[Any]:
+        """Return the samples as objects."""
+        ...
+
+    def column(self, name: str) -> Any:
+        """Return a field: a new array, a list, or `NotImplemented` for `decode`."""
+        ...
+
+    def array(self, name: str) -> Any:
+        """Return a field of arrays as one array, or `NotImplemented` for `decode`."""
+        ...
+
+
+class SampleBatch(Generic[T]):
+    """Samples of one type, with their fields as attributes.
+
+    ``batch.image`` is one array ``[samples, *shape]`` where all values are arrays of
+    one shape, else a list with a value for each sample. A field is read when it is
+    first asked for: straight from the shards, without the other fields. Fields whose
+    names are those of attributes are had by ``batch["samples"]``.
+
+    Parameters
+    ----------
+    samples : sequence
+        Of one type.
+    ragged : {"error", "list", "pad"}, default "error"
+        For arrays of different shapes: raise `RaggedError`, return a list of them, or
+        pad them with zeros to the largest length of each axis.
+
+    Raises
+    ------
+    ValueError
+        `ragged` is another value.
+
+    Examples
+    --------
+    >>> batch = next(ds.ordered(batch_size=32))
+    >>> batch.image.shape, batch.label[:2]
+    ((32, 4), ['label 0', 'label 1'])
+    >>> len(batch), batch.samples[7].label
+    (32, 'label 7')
+    """
+
+    def __init__(self, samples: Sequence[T], *, ragged: Padding = "error") -> None:
+        check_choice("ragged", ragged, ("error", "list", "pad"))
+        self._samples: list[T] | None = list(samples)
+        self._source: FieldSource | None = None
+        self._type: Any = None
+        self._ragged: Padding = ragged
+        self._columns: dict[str, Any] = {}
+        self._lengths: dict[str, Any] = {}
+
+    @classmethod
+    def _of(
+        cls, kind: Any, ragged: Padding, samples: Sequence[Any]
+    ) -> SampleBatch[Any]:
+        """Return a batch of objects; `kind` is `object` if it is not known."""
+        batch: SampleBatch[Any] = cls(samples, ragged=ragged)
+        batch._type = None if kind is object else kind
+        return batch
+
+    @classmethod
+    def _read(cls, source: FieldSource, kind: Any, ragged: Padding) -> SampleBatch[Any]:
+        """Return a batch of stored samples, which are decoded when asked for."""
+        batch: SampleBatch[Any] = cls((), ragged=ragged)
+        batch._samples = None
+        batch._source = source
+        batch._type = kind
+        return batch
+
+    @property
+    def __orig_class__(self) -> Any:
+        """The subscripted class that made this batch: ``SampleBatch[T]``."""
+        return SampleBatch[self.sample_type]  # type: ignore[name-defined]
+
+    @__orig_class__.setter
+    def __orig_class__(self, alias: Any) -> None:
+        (kind,) = get_args(alias)
+        if not isinstance(kind, TypeVar):
+            self._type = kind
+
+    @property
+    def samples(self) -> list[T]:
+        """The samples, as objects."""
+        if self._samples is None:
+            assert self._source is not None
+            self._samples = self._source.decode()
+        return self._samples
+
+    @property
+    def sample_type(self) -> type[T]:
+        """The type of the samples."""
+        if self._type is None:
+            self._type = type(self.samples[0]) if self.samples else object
+        kind: type[T] = self._type
+        return kind
+
+    def __len__(self) -> int:
+        return len(self.samples if self._source is None else self._source)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.samples)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not self._has(name):
+            raise AttributeError(
+                f"No sample attribute named {name!r}: samples of {self._type_name()} "
+                f"have {', '.join(self._names()) or 'no fields'}"
+            )
+        return self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a field of all samples.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        ndarray [samples, *shape], or list
+
+        Raises
+        ------
+        KeyError
+            The samples have no such field.
+        RaggedError
+            Arrays differ in dtype or shape, with ``ragged="error"``.
+        FormatError
+            A sample cannot be decoded; a `SchemaError` if its type declares another.
+
+        Examples
+        --------
+        >>> next(ds.ordered(batch_size=32))["label"][0]
+        'label 0'
+        """
+        if name in self._columns:
+            return self._columns[name]
+        if not self._has(name):
+            raise KeyError(name)
+        found: Any = NotImplemented
+        if self._source is not None and self._samples is None:
+            found = self._source.column(name)
+        if found is NotImplemented or (type(found) is list and _has_arrays(found)):
+            values = found if type(found) is list else self._values(name)
+            found = stack_values(values, name, self._ragged, self._lengths)
+        elif self._ragged == "pad" and type(found) is not list:
+            _record(self._lengths, name, [found.shape[1:]] * len(found))
+        self._columns[name] = found
+        return found
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Return a field of arrays as one array, also of samples without types.
+
+        Parameters
+        ----------
+        name : str
+            A field of arrays; of a `DictSample`, whose arrays are bytes, of such bytes.
+
+        Returns
+        -------
+        ndarray [samples, *shape]
+
+        Raises
+        ------
+        KeyError
+            The samples have no such field.
+        RaggedError
+            The arrays differ in dtype or shape.
+        FormatError
+            A value is no array.
+
+        Examples
+        --------
+        >>> batch = next(fastshard.typed.Dataset("data.tar").ordered(batch_size=32))
+        >>> type(batch.image[0]), batch.array("image").shape
+        (<class 'bytes'>, (32, 4))
+        """
+        if not self._has(name):
+            raise KeyError(name)
+        found: Any = NotImplemented
+        if self._source is not None and self._samples is None:
+            found = self._source.array(name)
+        if found is NotImplemented:
+            values = [array_of(sample, name) for sample in self.samples]
+            found = stack_values(values, name, "error", {})
+        stack: NDArray[Any] = found
+        return stack
+
+    def lengths(self, name: str) -> NDArray[np.int64]:
+        """Return the shapes that the arrays of a field had before they were padded.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        ndarray of int64 [samples, axes]
+
+        Raises
+        ------
+        KeyError
+            The field is no array, or the batch was not made with ``ragged="pad"``.
+
+        Examples
+        --------
+        >>> batch = next(ds.ordered(batch_size=2, ragged="pad"))
+        >>> batch.lengths("image").tolist()
+        [[4], [4]]
+        """
+        self[name]
+        found: NDArray[np.int64] = self._lengths[name]
+        return found
+
+    def _values(self, name: str) -> list[Any]:
+        return [value_of(sample, name) for sample in self.samples]
+
+    def _names(self) -> list[str]:
+        kind = self.sample_type
+        return field_names(kind if not self.samples else self.samples[0]) or []
+
+    def _has(self, name: str) -> bool:
+        names = field_names(self._type) if self._type is not None else None
+        return name in (self._names() if names is None else names)
+
+    def _type_name(self) -> str:
+        return getattr(self.sample_type, "__name__", str(self.sample_type))
+
+    def __repr__(self) -> str:
+        return f"SampleBatch[{self._type_name()}]({len(self):,} samples)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self._type, self.samples, self._ragged)
+
+
+def _rebuild(kind: Any, samples: list[Any], ragged: Padding) -> SampleBatch[Any]:
+    batch: SampleBatch[Any] = SampleBatch(samples, ragged=ragged)
+    batch._type = kind
+    return batch
+
+
+def _has_arrays(values: list[Any]) -> bool:
+    import numpy as np
+
+    return any(isinstance(value, np.ndarray) for value in values)
+
+
+def stack_values(
+    values: list[Any], name: str, ragged: Padding, lengths: dict[str, Any]
+) -> Any:
+    """Return one field of samples: a stack of arrays, or the list.
+
+    Parameters
+    ----------
+    values : list
+    name : str
+        The field, for errors.
+    ragged : {"error", "list", "pad"}
+    lengths : dict
+        Receives the shapes of arrays that are padded.
+
+    Raises
+    ------
+    RaggedError
+        Arrays differ in dtype or shape.
+    """
+    import numpy as np
+
+    if not values or not all(isinstance(value, np.ndarray) for value in values):
+        return values
+    shapes = {value.shape for value in values}
+    has_one_kind = len({_kind_of(value.dtype) for value in values}) == 1
+    if ragged == "pad":
+        _record(lengths, name, [value.shape for value in values])
+    if len(shapes) == 1 and has_one_kind:
+        return np.stack(values)
+    if ragged == "list":
+        return values
+    can_pad = has_one_kind and len({len(shape) for shape in shapes}) == 1
+    if ragged == "error" or not can_pad:
+        found = sorted({f"{value.dtype} {value.shape}" for value in values})
+        raise RaggedError(
+            f"field {name!r} differs among samples: {', '.join(found[:MAX_SHAPES])}; "
+            'ragged="list" gives a list of arrays, ragged="pad" pads them with zeros'
+        )
+    largest = tuple(map(max, zip(*shapes, strict=True)))
+    dtype = np.result_type(*{value.dtype for value in values})
+    stack = np.zeros((len(values), *largest), dtype)
+    for row, value in zip(stack, values, strict=True):
+        row[tuple(map(slice, value.shape))] = value
+    return stack
+
+
+def _kind_of(dtype: Any) -> Any:
+    """Return what dtypes that stack without loss have in common."""
+    return dtype.kind if dtype.kind in "US" else dtype.newbyteorder("=")
+
+
+def _record(lengths: dict[str, Any], name: str, shapes: list[tuple[int, ...]]) -> None:
+    import numpy as np
+
+    lengths[name] = np.array(shapes, np.int64).reshape(len(shapes), -1)

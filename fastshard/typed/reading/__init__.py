@@ -1,0 +1,1 @@
+"""How typed datasets read: origins, decoders, iterations, shards, exports."""

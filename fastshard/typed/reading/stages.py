@@ -1,0 +1,148 @@
+"""Stages of typed datasets: from stored samples to objects, and to dicts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fastshard._core.typed.plan import TypePlan
+from fastshard._core.typed.shard import copy_payload
+from fastshard.typed.dict_sample import DictSample
+from fastshard.typed.fields import plan_of
+from fastshard.typed.reading.types import row_of
+
+__all__ = ["Decoding", "KeyedDecoder", "StructuralView"]
+
+
+class Decoding(NamedTuple):
+    """How the stored samples of a typed dataset become objects.
+
+    Attributes
+    ----------
+    kind : type
+        The class of the objects.
+    copy, aligned, strict : bool
+        As for `Dataset`.
+    """
+
+    kind: Any
+    copy: bool = False
+    aligned: bool = False
+    strict: bool = False
+
+    def decoder(self) -> Callable[[Any], Any]:
+        """Return the function of a stored sample.
+
+        Raises
+        ------
+        TypeError
+            The class declares what cannot be a field.
+        """
+        if issubclass(self.kind, DictSample):
+            return DictDecoder(self.kind)
+        return PlanDecoder(plan_of(self.kind, self.strict), self.copy, self.aligned)
+
+
+class PlanDecoder:
+    """Decode a stored sample by the plan of its class."""
+
+    def __init__(self, plan: TypePlan[Any], copy: bool, aligned: bool) -> None:
+        self.plan = plan
+        self.copy = copy
+        self.aligned = aligned
+
+    def __call__(self, sample: Any) -> Any:
+        return self.plan.from_buffer(copy_payload(sample), self.copy, self.aligned)
+
+
+class DictDecoder:
+    """Decode a stored sample to fields that are decoded when they are asked for."""
+
+    def __init__(self, kind: type[DictSample]) -> None:
+        self.kind = kind
+
+    def __call__(self, sample: Any) -> DictSample:
+        return self.kind.from_buffer(copy_payload(sample))
+
+
+class KeyedDecoder:
+    """Mapped function: a stored sample as a dict of values and its key.
+
+    Parameters
+    ----------
+    first : Decoding
+    stages : tuple of callable
+        The lenses after it.
+    fields : tuple of str
+        The fields of the dict; none for all.
+    """
+
+    def __init__(
+        self,
+        first: Decoding,
+        stages: tuple[Callable[[Any], Any], ...],
+        fields: tuple[str, ...],
+    ) -> None:
+        self.first = first
+        self.stages = stages
+        self.fields = fields
+        self._decoder = first.decoder()
+
+    def __call__(self, sample: Any) -> dict[str, Any]:
+        item = self._decoder(sample)
+        for stage in self.stages:
+            item = stage(item)
+        row = row_of(item)
+        return {
+            "__key__": sample.key,
+            **{name: row[name] for name in self.fields or row},
+        }
+
+    def describe(self) -> str:
+        """Return the text of the stage in a dataset's repr."""
+        return " ".join(("decode", *self.fields))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeyedDecoder, (self.first, self.stages, self.fields)
+
+
+class StructuralView:
+    """Function from samples of one type to another whose fields they have.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass; its fields without default are among those of the samples.
+    names : tuple of str
+        The fields to take over.
+    """
+
+    def __init__(self, kind: type, names: tuple[str, ...]) -> None:
+        self.kind = kind
+        self.names = names
+
+    def __call__(self, sample: Any) -> Any:
+        return self.kind(**{name: getattr(sample, name) for name in self.names})
+
+    @classmethod
+    def between(cls, source: Any, view: Any) -> StructuralView | None:
+        """Return the function from `source` to `view`, or None if fields are missing.
+
+        Parameters
+        ----------
+        source, view : type
+        """
+        if not (dataclasses.is_dataclass(source) and dataclasses.is_dataclass(view)):
+            return None
+        there = {field.name for field in dataclasses.fields(source)}
+        wanted = [field for field in dataclasses.fields(view) if field.init]
+        for field in wanted:
+            has_default = (
+                field.default is not dataclasses.MISSING
+                or field.default_factory is not dataclasses.MISSING
+            )
+            if field.name not in there and not has_default:
+                return None
+        assert isinstance(view, type)
+        return cls(view, tuple(f.name for f in wanted if f.name in there))

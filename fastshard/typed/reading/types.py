@@ -1,0 +1,78 @@
+"""Fields of sample types, and rows of samples, whatever declares them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from fastshard.typed.dict_sample import DictSample
+
+__all__ = ["array_of", "field_names", "row_of", "value_of"]
+
+
+def field_names(kind: Any) -> list[str] | None:
+    """Return the fields of a sample or its type.
+
+    Parameters
+    ----------
+    kind : type or object
+
+    Returns
+    -------
+    list of str or None
+        None if they are not known without a sample, or it has no named fields.
+    """
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    if isinstance(kind, type):
+        return None
+    keys = getattr(kind, "keys", None)
+    return list(keys()) if callable(keys) else None
+
+
+def row_of(sample: Any) -> Mapping[str, Any]:
+    """Return the fields of a sample by name; arrays are not copied.
+
+    Raises
+    ------
+    TypeError
+        It has no named fields.
+    """
+    if isinstance(sample, Mapping):
+        return sample
+    names = field_names(sample)
+    if names is None:
+        raise TypeError(
+            "expected samples with named fields, got what a mapped function "
+            f"returned: {type(sample).__name__}"
+        )
+    if dataclasses.is_dataclass(sample):
+        return {name: getattr(sample, name) for name in names}
+    return {name: sample[name] for name in names}
+
+
+def value_of(sample: Any, name: str) -> Any:
+    """Return a field of a sample.
+
+    Raises
+    ------
+    KeyError
+        The sample has no such field.
+    """
+    if dataclasses.is_dataclass(sample) or not hasattr(sample, "__getitem__"):
+        try:
+            return getattr(sample, name)
+        except AttributeError as error:
+            raise KeyError(f"{name!r}: {error}") from None
+    return sample[name]
+
+
+def array_of(sample: Any, name: str) -> Any:
+    """Return a field of a sample as an array; of a `DictSample` of its bytes."""
+    import numpy as np
+
+    value = value_of(sample, name)
+    if not isinstance(value, np.ndarray) and isinstance(sample, DictSample):
+        return sample.array(name)
+    return np.asarray(value)
