@@ -9,6 +9,10 @@ from fastshard.typed.checksums import verify_checksums as verify_checksums
 from fastshard.typed.dataset import Dataset as Dataset
 from fastshard.typed.dict_sample import DictSample as DictSample
 from fastshard.typed.fields import Field as Field
+from fastshard.typed.lenses.laws import LawFailure as LawFailure
+from fastshard.typed.lenses.lens import Lens as Lens
+from fastshard.typed.lenses.network import LensNetwork as LensNetwork
+from fastshard.typed.lenses.network import lens as lens
 from fastshard.typed.logs import LoggerProtocol as LoggerProtocol
 from fastshard.typed.logs import configure_logging as configure_logging
 from fastshard.typed.logs import get_logger as get_logger
@@ -28,6 +32,9 @@ __all__ = [
     "Dataset",
     "DictSample",
     "Field",
+    "LawFailure",
+    "Lens",
+    "LensNetwork",
     "LensNotFoundError",
     "LoggerProtocol",
     "Packable",
@@ -42,6 +49,7 @@ __all__ = [
     "configure_logging",
     "fingerprint",
     "get_logger",
+    "lens",
     "log_operation",
     "packable",
     "schema_of",

@@ -224,6 +224,7 @@ class S3Source:
 
         Examples
         --------
+        >>> source = typed.S3Source("pictures", ["a/0.tar"])
         >>> try:
         ...     source.open_shard("s3://pictures/other.tar")
         ... except KeyError as error:

@@ -123,6 +123,7 @@ class URLSource:
 
         Examples
         --------
+        >>> source = typed.URLSource("data/train-{0000..0003}.tar")
         >>> with source.open_shard("data/train-0001.tar") as file:
         ...     file.read(10)
         b'000025.npy'

@@ -1,0 +1,1 @@
+"""Lenses between types of samples, and the network that finds them."""

@@ -1,0 +1,34 @@
+"""The lens from untyped samples to a packable class, which needs no function."""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+from fastshard.typed.dict_sample import DictSample
+from fastshard.typed.lenses.lens import Lens, make_lens, name_type
+
+__all__ = ["dict_lens"]
+
+V = TypeVar("V")
+
+
+def dict_lens(view: type[V]) -> Lens[DictSample, V] | None:
+    """Return the lens from `DictSample` to a packable class, or None for another.
+
+    The sample's payload is decoded by the rules of `from_bytes`: fields that the class
+    has not are passed over, missing ones have their defaults.
+    """
+    decode = getattr(view, "from_bytes", None)
+    if not callable(decode) or not hasattr(view, "from_data"):
+        return None
+
+    def get(sample: DictSample) -> V:
+        return cast(V, decode(sample.packed))
+
+    return make_lens(
+        get,
+        None,
+        types=(DictSample, view),
+        name=f"{name_type(view)}.from_bytes",
+        recipe=(dict_lens, (view,)),
+    )
