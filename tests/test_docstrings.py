@@ -29,6 +29,7 @@ MODULES = (
     "fastshard.dataset.views",
     "fastshard.columnar",
     "fastshard.streaming",
+    "fastshard.typed",
     "fastshard.adapters.torch",
     "fastshard.adapters.ray",
 )
@@ -57,6 +58,8 @@ FULL = """
     streaming.FileInfo streaming.merge_index streaming.rebuild_index
     streaming.register_encoding
     streaming.install streaming.uninstall streaming.StreamSample
+    typed.DictSample typed.Field typed.PackableSample typed.packable
+    typed.fingerprint typed.schema_of
     adapters.torch.IterableDataset adapters.torch.TensorCollation
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode
     adapters.ray.read

@@ -1,4 +1,33 @@
-"""Samples as objects of declared types, in tar shards of msgpack members."""
+"""Samples as objects of declared types, in tar shards of msgpack members.
+
+A class with annotated fields is a sample type: derived from `PackableSample`, or
+decorated with `packable`. Its samples are written as msgpack, their arrays are read
+without a copy:
+
+>>> import numpy as np
+>>> from numpy.typing import NDArray
+>>> from fastshard import typed
+>>> class ImageSample(typed.PackableSample):
+...     image: NDArray[np.uint8]
+...     label: str
+>>> @typed.packable
+... class Caption:
+...     text: str
+...     score: float = 0.0
+>>> sample = ImageSample(image=np.zeros((2, 2), "u1"), label="cat")
+>>> ImageSample.from_bytes(sample.packed).label
+'cat'
+>>> Caption.from_bytes(Caption(text="a cat").packed)
+Caption(text='a cat', score=0.0)
+
+A source is where shards are, ``data/train-{0000..0003}.tar`` of `help(fastshard)`:
+
+>>> source = typed.URLSource("data/train-{0000..0003}.tar")
+>>> source.list_shards()[0]
+'data/train-0000.tar'
+
+The examples of methods go on from here.
+"""
 
 from importlib import import_module
 from sys import modules

@@ -95,7 +95,7 @@ class DictSample(FieldMap):
         1.5
         """
         try:
-            return cls.from_buffer(data)
+            return cls._from_buffer(data)
         except FormatError as error:
             raise SchemaError(error.reason, "", error.offset) from None
 
@@ -153,7 +153,7 @@ class DictSample(FieldMap):
         >>> bytes(typed.DictSample.from_bytes(payload).view("text"))
         b'a cat'
         """
-        view = self.extent(name)
+        view = self._extent(name)
         if view is not None:
             return view
         value = self[name]
@@ -198,7 +198,7 @@ class DictSample(FieldMap):
         """
         from fastshard._core.typed.arrays import unpack_array
 
-        view = self.extent(name)
+        view = self._extent(name)
         if view is None:
             value = self[name]
             if type(value).__name__ == "ndarray":
@@ -225,7 +225,7 @@ class DictSample(FieldMap):
         >>> typed.DictSample(text="a cat").packed
         b'\\x81\\xa4text\\xa5a cat'
         """
-        payload = self.payload_bytes()
+        payload = self._payload_bytes()
         if payload is not None:
             return payload
         from fastshard.typed.write.values import pack
@@ -259,7 +259,7 @@ class DictSample(FieldMap):
         return sorted({*object.__dir__(self), *self.keys()})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        payload = self.payload_bytes()
+        payload = self._payload_bytes()
         if payload is not None:
             return from_payload, (type(self), payload)
         return from_values, (type(self), self.to_dict())
@@ -267,7 +267,7 @@ class DictSample(FieldMap):
 
 def from_payload(cls: type[DictSample], payload: bytes) -> DictSample:
     """Return a pickled sample that was made of a payload."""
-    return cls.from_buffer(payload)
+    return cls._from_buffer(payload)
 
 
 def from_values(cls: type[DictSample], values: dict[str, Any]) -> DictSample:

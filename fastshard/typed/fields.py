@@ -120,23 +120,13 @@ class Declared(NamedTuple):
     kind : Kind
     metadata : tuple
         Of ``Annotated``.
-    field : dataclasses.Field
+    plan : FieldPlan
     """
 
     name: str
     kind: Kind
     metadata: tuple[Any, ...]
-    field: dataclasses.Field[Any]
-
-    @property
-    def aliases(self) -> tuple[str, ...]:
-        """Other names in shards."""
-        return tuple(
-            alias
-            for each in self.metadata
-            if isinstance(each, Field)
-            for alias in each.aliases
-        )
+    plan: FieldPlan
 
 
 class Plans:
@@ -229,9 +219,10 @@ def declare(cls: type) -> tuple[Declared, ...]:
             raise TypeError(f"{where}: samples have a method of this name")
         try:
             kind = describe_field(hint, formats.get(name))
+            plan = plan_field(by_name[name], kind, metadata)
         except TypeError as error:
             raise TypeError(f"{where}: {error}") from error
-        found.append(Declared(name, kind, metadata, by_name[name]))
+        found.append(Declared(name, kind, metadata, plan))
     refuse_unknown_formats(cls, formats, by_name)
     refuse_equal_names(cls, found)
     return tuple(found)
@@ -281,7 +272,7 @@ def refuse_unknown_formats(
 def refuse_equal_names(cls: type, found: list[Declared]) -> None:
     owners = {each.name: each.name for each in found}
     for each in found:
-        for alias in each.aliases:
+        for alias in each.plan.aliases:
             other = owners.setdefault(alias, each.name)
             if other != each.name:
                 raise TypeError(
@@ -306,23 +297,23 @@ def field_plans(cls: type) -> tuple[FieldPlan, ...]:
     TypeError
         A field cannot be one; names class and field.
     """
-    found = []
-    for each in declared_fields(cls):
-        try:
-            found.append(plan_field(each))
-        except TypeError as error:
-            raise TypeError(f"{cls.__qualname__}.{each.name}: {error}") from error
-    return tuple(found)
+    return tuple(each.plan for each in declared_fields(cls))
 
 
-def plan_field(declared: Declared) -> FieldPlan:
-    kind, field = declared.kind, declared.field
+def plan_field(
+    field: dataclasses.Field[Any], kind: Kind, metadata: tuple[Any, ...]
+) -> FieldPlan:
     is_plain = kind.name in SCALARS
     factory = field.default_factory
     has_default = field.default is not dataclasses.MISSING
     return FieldPlan(
-        name=declared.name,
-        aliases=declared.aliases,
+        name=field.name,
+        aliases=tuple(
+            alias
+            for each in metadata
+            if isinstance(each, Field)
+            for alias in each.aliases
+        ),
         kind=kind.name if is_plain else "object",
         dtype=dtype_of(kind) if kind.name == "array" else None,
         optional=kind.optional,

@@ -72,7 +72,7 @@ def fingerprint(cls: type) -> str:
     >>> class Caption(typed.PackableSample):
     ...     text: str
     >>> typed.fingerprint(Caption)[:16]
-    '7c19a0b27b7ea3d2'
+    '94d18c452cfafc10'
     """
     return hashlib.sha256(schema_of(cls).encode()).hexdigest()
 

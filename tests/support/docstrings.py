@@ -66,7 +66,7 @@ class Thing(NamedTuple):
     @property
     def face(self) -> str:
         """The package whose docstring begins the example."""
-        for face in ("fastshard.columnar", "fastshard.streaming"):
+        for face in ("fastshard.columnar", "fastshard.streaming", "fastshard.typed"):
             if self.name.startswith(face):
                 return face
         return "fastshard"
@@ -408,6 +408,10 @@ def missing_library(error: BaseException | None) -> str | None:
 def begin_example(thing: Thing) -> dict[str, Any]:
     """Write the data of a package's docstring here; return the names to begin with."""
     names: dict[str, Any] = {}
-    module = importlib.import_module(thing.face)
-    run_example(inspect.getdoc(module) or "", thing.face, names)
+    faces = [thing.face]
+    if thing.face == "fastshard.typed":  # with the tars of the other
+        faces.insert(0, "fastshard")
+    for face in faces:
+        module = importlib.import_module(face)
+        run_example(inspect.getdoc(module) or "", face, names)
     return names if thing.owner is not None else {}

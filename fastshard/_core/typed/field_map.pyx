@@ -78,7 +78,7 @@ cdef class FieldMap:
             raise TypeError(f"expected a mapping, got {type(_data).__name__}")
 
     @classmethod
-    def from_buffer(cls, data not None):
+    def _from_buffer(cls, data not None):
         """Return the fields of a payload; its shape is checked, no value is decoded.
 
         Raises
@@ -159,6 +159,28 @@ cdef class FieldMap:
         )
 
     def __getitem__(self, name):
+        """Return a field's value.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        object
+
+        Raises
+        ------
+        FieldNotFoundError
+            There is no such field; it is a KeyError, too.
+        FormatError
+            The field's bytes are broken.
+
+        Examples
+        --------
+        >>> typed.DictSample(text="a cat")["text"]
+        'a cat'
+        """
         value = ABSENT
         if PyUnicode_Check(name):
             value = self.decode_field(name, ABSENT)
@@ -179,22 +201,68 @@ cdef class FieldMap:
         return len(self.keys())
 
     def keys(self):
-        """Return the names of the fields, in their order."""
+        """Return the names of the fields, in their order.
+
+        Returns
+        -------
+        list of str
+
+        Examples
+        --------
+        >>> typed.DictSample(text="a cat", label=1).keys()
+        ['text', 'label']
+        """
         if self.payload == NULL:
             return list(self.data)
         return field_names(self.payload, self.size)
 
     def get(self, name, default=None):
-        """Return a field's value, `default` if there is none."""
+        """Return a field's value, another one if there is no such field.
+
+        Parameters
+        ----------
+        name : str
+        default : object, default None
+
+        Returns
+        -------
+        object
+
+        Raises
+        ------
+        FormatError
+            The field's bytes are broken.
+
+        Examples
+        --------
+        >>> typed.DictSample(text="a cat").get("label", 0)
+        0
+        """
         if not PyUnicode_Check(name):
             return default
         return self.decode_field(name, default)
 
     def to_dict(self):
-        """Return a dict of all fields."""
+        """Return a dict of all fields.
+
+        Returns
+        -------
+        dict of str to object
+            Another one each time, with the same values.
+
+        Raises
+        ------
+        FormatError
+            A field's bytes are broken.
+
+        Examples
+        --------
+        >>> typed.DictSample(text="a cat", label=1).to_dict()
+        {'text': 'a cat', 'label': 1}
+        """
         return dict(self.load())
 
-    def payload_bytes(self):
+    def _payload_bytes(self):
         """Return the payload, None if the fields are those of a dict."""
         if self.payload == NULL:
             return None
@@ -202,7 +270,7 @@ cdef class FieldMap:
             <const char *> self.payload, <Py_ssize_t> self.size
         )
 
-    def extent(self, str name not None):
+    def _extent(self, str name not None):
         """Return a view of a field's bytes in the payload, None if it has no payload.
 
         Raises

@@ -531,13 +531,20 @@ cdef class TypePlan:
     # Errors
 
     cdef object name_field(self, int k, object error, uint64_t start):
-        """Return an error of a value with the field, and its byte in the payload."""
+        """Return an error of a value with the field, and its byte in the payload.
+
+        An error inside a nested sample names the fields on the way: ``box.width``.
+        """
+        cdef str name = self.names[k]
         offset = start + error.offset
         if isinstance(error, SchemaError):
-            return SchemaError(
-                error.reason, "", offset, None, None, error.field or self.names[k]
-            )
-        return FormatError(error.reason, "", offset, self.names[k])
+            if error.field is not None:
+                name = f"{name}.{error.field}"
+            return SchemaError(error.reason, "", offset, None, None, name)
+        if error.member is not None:  # of a nested sample's `from_buffer`
+            inner = error.member.removeprefix("field '").removesuffix("'")
+            name = f"{name}.{inner}"
+        return FormatError(error.reason, "", offset, name)
 
     cdef object other_type(self, int k, uint64_t at, object stored):
         declared = self.declared[k]

@@ -164,13 +164,14 @@ def describe(hint: Any) -> Kind:
         values = tuple(value for value in args if value is not None)
         return Kind("literal", optional=None in args, values=values)
     if origin in LISTS:
-        return Kind("list", items=tuple(map(describe, args)))
+        return Kind("list", items=describe_items(args))
     if origin in MAPS:
-        return Kind("dict", items=tuple(map(describe, args)))
+        return Kind("dict", items=describe_items(args))
     if origin is tuple:
         return describe_tuple(hint, args)
-    if isinstance(origin, type):
-        return describe_class(origin, args)
+    kind = describe_class(origin, args) if isinstance(origin, type) else None
+    if kind is not None:
+        return kind
     raise TypeError(f"{show(hint)} cannot be a field of a sample")
 
 
@@ -193,15 +194,26 @@ def describe_union(args: tuple[Any, ...]) -> Kind:
     return Kind("union", optional=optional, items=tuple(others))
 
 
+def describe_items(args: tuple[Any, ...]) -> tuple[Kind, ...]:
+    """Return the kinds of what is in a container."""
+    kinds = tuple(map(describe, args))
+    for kind in kinds:
+        if kind.name == "array" or kind.name in FORMATS:
+            raise TypeError(
+                f"{kind.name}s inside containers cannot be fields of a sample"
+            )
+    return kinds
+
+
 def describe_tuple(hint: Any, args: tuple[Any, ...]) -> Kind:
     if hint is tuple or hint is typing.Tuple:  # noqa: UP006
         return Kind("tuple", is_variadic=True)
     if len(args) == 2 and args[1] is ...:
-        return Kind("tuple", items=(describe(args[0]),), is_variadic=True)
-    return Kind("tuple", items=tuple(map(describe, args)))
+        return Kind("tuple", items=describe_items(args[:1]), is_variadic=True)
+    return Kind("tuple", items=describe_items(args))
 
 
-def describe_class(cls: type, args: tuple[Any, ...]) -> Kind:
+def describe_class(cls: type, args: tuple[Any, ...]) -> Kind | None:
     package = cls.__module__.partition(".")[0]
     if package == "numpy" and cls.__name__ == "ndarray":
         return Kind("array", scalars=scalars_of(args[1]) if len(args) > 1 else ())
@@ -213,7 +225,7 @@ def describe_class(cls: type, args: tuple[Any, ...]) -> Kind:
         return Kind("enum", cls=cls)
     if is_sample_type(cls):
         return Kind("sample", cls=cls)
-    raise TypeError(f"{show(cls)} cannot be a field of a sample")
+    return None
 
 
 def scalars_of(dtype: Any) -> tuple[Any, ...]:
@@ -229,6 +241,7 @@ def scalars_of(dtype: Any) -> tuple[Any, ...]:
 def scalars_of_type(scalar: Any) -> tuple[Any, ...]:
     import numpy as np
 
+    scalar = typing.get_origin(scalar) or scalar  # of np.integer[Any]
     if scalar is Any or isinstance(scalar, typing.TypeVar) or scalar is np.generic:
         return ()
     if isinstance(scalar, type) and issubclass(scalar, np.generic):

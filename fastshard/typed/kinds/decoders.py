@@ -114,6 +114,15 @@ def python_type(kind: Kind, stand_in: Callable[[type], type]) -> Any:
     return hint | None if kind.optional and hint is not None else hint
 
 
+class StandIn(type):
+    """Classes that msgspec does not know, of which samples are instances."""
+
+    of: type
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, cls.of)
+
+
 class NestedSamples:
     """msgspec's hook for samples inside containers.
 
@@ -127,7 +136,8 @@ class NestedSamples:
 
     def stand_in(self, cls: type) -> type:
         """Return a class that msgspec does not know, for a class of samples."""
-        mark = type(cls.__name__, (), {"__module__": cls.__module__})
+        mark = StandIn(cls.__name__, (), {"__module__": cls.__module__})
+        mark.of = cls
         self.classes[mark] = cls
         return mark
 
@@ -149,7 +159,16 @@ class SampleField:
     def __call__(self, view: memoryview) -> Any:
         if self.optional and is_nil(view):
             return None
-        return self.plan_of(self.cls).from_buffer(view)
+        try:
+            return self.plan_of(self.cls).from_buffer(view)
+        except SchemaError:
+            raise
+        except FormatError as error:
+            if error.member is not None:
+                raise
+            raise SchemaError(
+                f"{self.cls.__qualname__}: {error.reason}", "", error.offset
+            ) from None
 
 
 def is_nil(view: memoryview) -> bool:

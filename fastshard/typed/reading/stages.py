@@ -63,7 +63,7 @@ class DictDecoder:
         self.kind = kind
 
     def __call__(self, sample: Any) -> DictSample:
-        return self.kind.from_buffer(copy_payload(sample))
+        return self.kind._from_buffer(copy_payload(sample))
 
 
 class KeyedDecoder:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastshard._core.typed.encode import PayloadEncoder
+from fastshard.typed.kinds.codecs import encode, format_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -167,6 +168,9 @@ def convert_library(value: Any, name: str | None) -> object:
             )
         check_dtype(value.dtype)
         return arrange(value, False)
+    library = format_of(value)
+    if library is not None and name is not None:
+        return encode(library, value)
     raise TypeError(f"cannot store {describe_type(value)}")
 
 
