@@ -66,6 +66,7 @@ def toy(monkeypatch):
     assert [each.name for each in registry.formats()] == [
         "columnar",
         "streaming",
+        "packed",
         "toy",
     ]
 

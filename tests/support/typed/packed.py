@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["compact", "npy", "pack", "write_shard"]
+import fastshard
+
+__all__ = ["compact", "npy", "pack", "write_payloads", "write_shard"]
 
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
@@ -55,3 +57,16 @@ def write_shard(
             info = tarfile.TarInfo(f"{i:06d}.msgpack")
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+
+
+def write_payloads(
+    path: Path,
+    payloads: Iterable[tuple[str, bytes]],
+    beside: Mapping[str, Mapping[str, bytes]] | None = None,
+) -> Path:
+    """Write payloads by key; `beside` has other members of some samples."""
+    with fastshard.ShardWriter(str(path), index=None, overwrite=True) as writer:
+        for key, payload in payloads:
+            others = {} if beside is None else beside.get(key, {})
+            writer.write({"__key__": key, "msgpack": payload, **others})
+    return path
