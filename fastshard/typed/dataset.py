@@ -37,12 +37,13 @@ from fastshard.dataset.shardset import WINDOW
 from fastshard.dataset.views import DatasetKeys
 from fastshard.errors import (
     FastshardError,
-    LensNotFoundError,
     SampleKeyError,
     SampleNotFoundError,
 )
 from fastshard.typed.batch import SampleBatch
 from fastshard.typed.dict_sample import DictSample
+from fastshard.typed.lenses.conversion import is_dict_lens
+from fastshard.typed.lenses.network import LensNetwork
 from fastshard.typed.reading.export import (
     plain_row,
     to_columns,
@@ -709,28 +710,33 @@ class Dataset(BaseDataset[T]):
         Returns
         -------
         Dataset
-            Its samples are made by structure: the fields of `other` without default
-            are among those of `sample_type`.
+            Its samples are made by the lens that `LensNetwork.transform` returns; if
+            there is none, by structure: the fields of `other` without default are
+            among those of `sample_type`.
 
         Raises
         ------
         LensNotFoundError
-            The fields differ.
+            There is no lens and the fields differ, or there are several chains of
+            lenses.
 
         Examples
         --------
         >>> fastshard.typed.Dataset("data.tar").as_type(ImageSample)[7].label
         'label 7'
         """
-        if self._kind is other:
+        kind: Any = self._kind
+        if kind is other:
             return cast(Dataset[U], self)
-        stage = StructuralView.between(self._kind, other)
+        network = LensNetwork()
+        lens = network.find(kind, other)
+        stage: Any = StructuralView.between(kind, other) if lens is None else lens
         if stage is None:
-            raise LensNotFoundError(
-                f"no lens {_name_of(self._kind)} \u2192 {_name_of(other)}",
-                _name_of(self._kind),
-                _name_of(other),
-            )
+            stage = network.transform(kind, other)  # raises, and says what there is
+        first = self._first
+        is_direct = not self._later and lens is not None and is_dict_lens(lens)
+        if is_direct and isinstance(first, Decoding):  # no `DictSample` is made
+            return self._replace(_first=first._replace(kind=other), _kind=other)
         return self._replace(_later=(*self._later, stage), _kind=other)
 
     def filter(self, fn: Callable[[T], object]) -> Dataset[T]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.lenses.lens import Lens, make_lens, name_type
 
-__all__ = ["dict_lens"]
+__all__ = ["dict_lens", "is_dict_lens"]
 
 V = TypeVar("V")
 
@@ -32,3 +32,8 @@ def dict_lens(view: type[V]) -> Lens[DictSample, V] | None:
         name=f"{name_type(view)}.from_bytes",
         recipe=(dict_lens, (view,)),
     )
+
+
+def is_dict_lens(lens: Lens[Any, Any]) -> bool:
+    """Return whether a lens is the one from `DictSample` that decodes its payload."""
+    return lens._recipe is not None and lens._recipe[0] is dict_lens

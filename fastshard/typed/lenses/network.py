@@ -181,15 +181,32 @@ class LensNetwork:
         >>> lens(typed.DictSample(text="a cat", score=1.5))
         Caption(text='a cat', score=1.5)
         """
-        found = self._search(source, view)
-        if isinstance(found, Lens):
-            return found
-        raise self._explain(source, view, found)
+        found = self.find(source, view)
+        if found is None:
+            raise self._explain_missing(source, view)
+        return found
 
-    def _search(self, source: type, view: type) -> AnyLens | list[Chain]:
-        """Return the lens from one type to another, else the chains: none or several.
+    def find(self, source: type[S], view: type[V]) -> Lens[S, V] | None:
+        """Return the lens from one type to another, as `transform`, or None.
 
-        A type leads to itself, and `DictSample` to every packable class.
+        Parameters
+        ----------
+        source, view : type
+
+        Returns
+        -------
+        Lens or None
+
+        Raises
+        ------
+        LensNotFoundError
+            There are several chains of the shortest length.
+
+        Examples
+        --------
+        >>> network = typed.LensNetwork()
+        >>> network.find(Caption, ImageSample) is None
+        True
         """
         with self._lock:
             self._resolve_pending()
@@ -201,7 +218,9 @@ class LensNetwork:
             if found is not None:
                 return found
             chains = self._find_chains(source, view)
-            return reduce(compose, chains[0]) if len(chains) == 1 else chains
+        if len(chains) > 1:
+            raise _explain_chains(source, view, chains)
+        return reduce(compose, chains[0]) if chains else None
 
     def __iter__(self) -> Iterator[AnyLens]:
         """Iterate over the registered lenses, in the order of their sources."""
@@ -297,27 +316,14 @@ class LensNetwork:
             chains = longer
         return []
 
-    def _explain(
-        self, source: type, view: type, chains: list[Chain]
-    ) -> LensNotFoundError:
-        """Return the error of types without a lens, or with several chains."""
+    def _explain_missing(self, source: type, view: type) -> LensNotFoundError:
+        """Return the error of types without a lens: says what there is."""
         a, b = name_type(source), name_type(view)
-        if chains:
-            shown = tuple(
-                " -> ".join([a, *(name_type(lens.view_type) for lens in chain)])
-                for chain in chains[:MAX_CHAINS]
-            )
-            return LensNotFoundError(
-                f"several chains of lenses lead from {a} to {b}: {'; '.join(shown)}; "
-                f"register a lens from {a} to {b}, or compose one with |",
-                a,
-                b,
-                shown,
-            )
-        known = tuple(name_type(lens.view_type) for lens in self._from(source))
+        lenses = self._from(source)
+        known = tuple(name_type(lens.view_type) for lens in lenses)
         listed = ", ".join(
             f"{name} by {lens.__name__}"
-            for name, lens in zip(known, self._from(source), strict=True)
+            for name, lens in zip(known, lenses, strict=True)
         )
         there = f"{a} has lenses to {listed}" if known else f"{a} has no lenses"
         return LensNotFoundError(
@@ -327,6 +333,22 @@ class LensNetwork:
             b,
             known,
         )
+
+
+def _explain_chains(source: type, view: type, chains: list[Chain]) -> LensNotFoundError:
+    """Return the error of types with several chains of lenses."""
+    a, b = name_type(source), name_type(view)
+    shown = tuple(
+        " -> ".join([a, *(name_type(lens.view_type) for lens in chain)])
+        for chain in chains[:MAX_CHAINS]
+    )
+    return LensNotFoundError(
+        f"several chains of lenses lead from {a} to {b}: {'; '.join(shown)}; register "
+        f"a lens from {a} to {b}, or compose one with |",
+        a,
+        b,
+        shown,
+    )
 
 
 def _later_of(a: type, b: type) -> type:

@@ -14,6 +14,7 @@ from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.shardset import WINDOW
 from fastshard.remote.options import RemoteOptions
 from fastshard.typed.reading.iteration import FilteredIterator
+from fastshard.typed.sources.opening import open_source
 from fastshard.typed.sources.url import URLSource
 
 __all__ = ["FilteredOrigin", "SampleOrigin", "ShardOrigin", "option_names"]
@@ -80,10 +81,7 @@ class ShardOrigin:
     def packed(self) -> FieldDataset[Any]:
         """Return the samples as a dataset of fields."""
         if self._packed is None:
-            source = self.source
-            location = cast(Source, source.location())  # `open` takes parsed ones
-            options = source.options | self.options
-            self._packed = open_fields(location, packed=True, **options)
+            self._packed = open_source(self.source, **self.options)
         return self._packed
 
     def is_counted(self) -> bool:
