@@ -13,6 +13,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +165,8 @@ def members(store: Store) -> Iterate:
     shards = [fastshard.open_shard(path) for path in own(store)]
 
     def epoch() -> Iterator[memoryview]:
-        for shard in shards:
-            for i in range(len(shard)):
-                yield shard[i]
+        views = (map(shard.__getitem__, range(len(shard))) for shard in shards)
+        return chain.from_iterable(views)
 
     return epoch
 
