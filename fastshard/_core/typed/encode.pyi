@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self, final
 
 @final
@@ -9,6 +9,7 @@ class PayloadEncoder:
         convert: Callable[[Any, str | None], object],
         describe: Callable[[Any, bool], tuple[int, bytes]],
         compact: bool,
+        own: Collection[str] = ...,
     ) -> Self: ...
     def encode(self, sample: object) -> bytes: ...
     def encode_map(self, values: dict[str, Any]) -> bytes: ...

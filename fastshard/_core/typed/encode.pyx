@@ -296,16 +296,22 @@ cdef class PayloadEncoder:
         0 and the header of a compact array, or -1 for an array that `convert` takes.
     compact : bool
         Store compact arrays.
+    own : collection of str
+        Fields whose values are all given to `convert`, except None and bytes.
     """
 
     cdef tuple names, keys
+    cdef frozenset own
     cdef object convert, describe
     cdef bint compact
     cdef list headers   # of the last array of each field, by its place
     cdef size_t last_size
 
-    def __cinit__(self, names, convert not None, describe not None, bint compact):
+    def __cinit__(
+        self, names, convert not None, describe not None, bint compact, own=()
+    ):
         self.names = tuple(names)
+        self.own = frozenset(own)
         self.keys = tuple(encode_key(name) for name in self.names)
         self.convert = convert
         self.describe = describe
@@ -382,6 +388,9 @@ cdef class PayloadEncoder:
     ) except -1:
         """Append a field's value; errors name the field."""
         try:
+            if self.own and name in self.own and value is not None:
+                if not PyBytes_CheckExact(value):
+                    value = self.convert(value, name)
             if not self.put_plain(out, value, 1):
                 self.put_other(out, name, value, 1, slot)
         except (TypeError, ValueError, OverflowError) as error:
@@ -489,7 +498,8 @@ cdef class PayloadEncoder:
         return 0
 
     def __reduce__(self):
-        return PayloadEncoder, (self.names, self.convert, self.describe, self.compact)
+        args = self.names, self.convert, self.describe, self.compact, self.own
+        return PayloadEncoder, args
 
 
 cdef int check_depth(int depth) except -1:

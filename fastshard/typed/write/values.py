@@ -63,7 +63,7 @@ def make_encoder(
         if declared:
             plain = partial(convert_bfloat16, frozenset(declared), plain)
     describe = describe_compact if compact else describe_npy
-    return PayloadEncoder(names, plain, describe, compact)
+    return PayloadEncoder(names, plain, describe, compact, encoders or ())
 
 
 _untyped: dict[str, PayloadEncoder] = {}  # by format of arrays
@@ -194,7 +194,7 @@ def convert_field(
 ) -> object:
     """Return a plain value, by the field's own encoder if it has one."""
     encode = None if name is None else encoders.get(name)
-    return convert(value if encode is None else encode(value), name)
+    return convert(value, name) if encode is None else encode(value)
 
 
 def convert_bfloat16(

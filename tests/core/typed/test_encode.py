@@ -273,10 +273,18 @@ def test_bfloat16_needs_a_declared_dtype(array_format):
     assert found.view(ml_dtypes.bfloat16).tolist() == [0, 1, 2]
 
 
-def test_a_field_may_have_an_encoder_of_its_own():
+@pytest.mark.parametrize("value", [object(), {"a": np.zeros(2)}, [1], 3])
+def test_a_field_may_have_an_encoder_of_its_own(value):
     encoder = make_encoder(["x", "y"], encoders={"x": lambda value: b"made"})
-    sample = type("Sample", (), {"x": object(), "y": None})()
-    assert msgpack.unpackb(encoder.encode(sample)) == {"x": b"made", "y": None}
+    sample = type("Sample", (), {"x": value, "y": 1})()
+    assert msgpack.unpackb(encoder.encode(sample)) == {"x": b"made", "y": 1}
+
+
+@pytest.mark.parametrize("value", [None, b"kept"])
+def test_an_encoder_is_not_given_none_and_bytes(value):
+    encoder = make_encoder(["x"], encoders={"x": lambda value: b"made"})
+    sample = type("Sample", (), {"x": value})()
+    assert msgpack.unpackb(encoder.encode(sample)) == {"x": value}
 
 
 def test_a_list_that_changes_while_it_is_encoded():

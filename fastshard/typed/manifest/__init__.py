@@ -1,0 +1,1 @@
+"""Manifests: tables of samples beside shards, and queries over them."""

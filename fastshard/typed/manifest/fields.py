@@ -1,0 +1,131 @@
+"""Which fields of a type a manifest has, and how each is summed up."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+__all__ = ["AggregateKind", "ManifestField", "resolve_manifest_fields"]
+
+AggregateKind = Literal["categorical", "numeric", "set"]
+KINDS: dict[Any, AggregateKind] = {
+    str: "categorical",
+    bool: "categorical",
+    int: "numeric",
+    float: "numeric",
+    list: "set",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ManifestField:
+    """Marker of a field in manifests: ``Annotated[int, ManifestField("categorical")]``.
+
+    Parameters
+    ----------
+    aggregate : "categorical", "numeric" or "set"
+        What the manifest says of the field in a whole shard: how often each value
+        occurs; the least, the largest and the mean; or the union of lists.
+    exclude : bool, default False
+        Leave the field out.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> from fastshard import typed
+    >>> @typed.packable
+    ... class Graded:
+    ...     grade: Annotated[int, typed.ManifestField("categorical")]
+    ...     note: Annotated[str, typed.ManifestField("categorical", exclude=True)]
+    >>> list(typed.query_fields(Graded))
+    ['grade']
+    """
+
+    aggregate: AggregateKind
+    exclude: bool = False
+
+    def __post_init__(self) -> None:
+        if self.aggregate not in get_args(AggregateKind):
+            raise ValueError(
+                "aggregate must be 'categorical', 'numeric' or 'set', "
+                f"got {self.aggregate!r}"
+            )
+
+
+def resolve_manifest_fields(sample_type: type) -> dict[str, ManifestField]:
+    """Return the fields that manifests of a type have.
+
+    Those that are marked with `ManifestField`; of others str and bool as categorical,
+    int and float as numeric, lists as sets.
+
+    Parameters
+    ----------
+    sample_type : type
+        A packable class.
+
+    Returns
+    -------
+    dict of str to ManifestField
+
+    Raises
+    ------
+    TypeError
+        The type is no dataclass.
+    """
+    if not isinstance(sample_type, type) or not dataclasses.is_dataclass(sample_type):
+        raise TypeError(f"expected a packable class, got {sample_type!r}")
+    from typing import get_type_hints
+
+    hints = get_type_hints(sample_type, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(sample_type):
+        annotation = hints.get(field.name, field.type)
+        marker = find_marker(annotation)
+        if marker is None:
+            kind = infer_kind(annotation)
+            marker = None if kind is None else ManifestField(kind)
+        if marker is not None and not marker.exclude:
+            found[field.name] = marker
+    return found
+
+
+def find_marker(annotation: Any) -> ManifestField | None:
+    """Return the marker of an annotation, also inside ``X | None``."""
+    for part in [annotation, *members(annotation)]:
+        for item in getattr(part, "__metadata__", ()):
+            if isinstance(item, ManifestField):
+                return item
+    return None
+
+
+def infer_kind(annotation: Any) -> AggregateKind | None:
+    """Return how a field without a marker is summed up, or None."""
+    kinds = [strip(part) for part in members(annotation)]
+    kinds = [kind for kind in kinds if kind is not type(None)]
+    if len(kinds) != 1:
+        return None
+    if get_origin(kinds[0]) is Literal:
+        values = {type(value) for value in get_args(kinds[0])} - {type(None)}
+        return KINDS.get(values.pop()) if len(values) == 1 else None
+    if isinstance(kinds[0], type) and issubclass(kinds[0], enum.Enum):
+        return "categorical"
+    return KINDS.get(get_origin(kinds[0]) or kinds[0])
+
+
+def members(annotation: Any) -> Iterator[Any]:
+    """Yield the types of a union, or the one type."""
+    annotation = strip(annotation)
+    if get_origin(annotation) in (Union, types.UnionType):
+        yield from get_args(annotation)
+    else:
+        yield annotation
+
+
+def strip(annotation: Any) -> Any:
+    """Return what ``Annotated`` annotates."""
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return annotation

@@ -1,0 +1,236 @@
+"""Rows of a manifest: one for each sample, by column."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from fastshard.errors import FormatError, MissingLibraryError
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+__all__ = ["KEY", "OFFSET", "SIZE", "Rows", "load_rows", "rows_of_frame", "save_rows"]
+
+KEY, OFFSET, SIZE = "__key__", "__offset__", "__size__"
+PLACES = (KEY, OFFSET, SIZE)
+INT64 = range(-(2**63), 2**63)
+MAX_ROWS = 1 << 28  # of one shard
+
+
+class Rows:
+    """Columns of a manifest, each loaded when it is first used.
+
+    Parameters
+    ----------
+    count : int
+        Number of rows.
+    names : sequence of str
+        Columns, in order.
+    load : callable
+        Returns the values of a column.
+    """
+
+    def __init__(
+        self, count: int, names: Sequence[str], load: Callable[[str], Sequence[Any]]
+    ) -> None:
+        self._count = count
+        self.names = tuple(names)
+        self._load = load
+        self._columns: dict[str, Sequence[Any]] = {}
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]], count: int = 0) -> Rows:
+        """Return rows of values in memory."""
+        count = len(next(iter(columns.values()))) if columns else count
+        return cls(count, tuple(columns), columns.__getitem__)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Return the values of a column; a value that is missing is None.
+
+        Raises
+        ------
+        KeyError
+            There is no such column.
+        FormatError
+            The column cannot be read.
+        """
+        values = self._columns.get(name)
+        if values is None:
+            if name not in self.names:
+                raise KeyError(name)
+            values = self._columns[name] = self._load(name)
+        return values
+
+    def frame(self) -> pandas.DataFrame:
+        """Return all columns as a DataFrame of pandas."""
+        pandas = import_pandas()
+        frame = pandas.DataFrame({name: self.column(name) for name in self.names})
+        return frame if self.names else pandas.DataFrame()
+
+
+def rows_of_frame(frame: pandas.DataFrame) -> Rows:
+    """Return the rows of a DataFrame; NaN of columns without a dtype is None."""
+
+    def load(name: str) -> list[Any]:
+        values: list[Any] = frame[name].tolist()
+        if frame[name].dtype.kind == "f":
+            return values
+        # NaN and NA stand for None in columns of str and of objects.
+        return [None if is_missing(value) else value for value in values]
+
+    return Rows(len(frame), [str(name) for name in frame.columns], load)
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or value != value or type(value).__name__ == "NAType"
+
+
+def load_rows(path: str, data: bytes | None = None) -> Rows:
+    """Return the rows of a Parquet file; columns are read when they are used.
+
+    Parameters
+    ----------
+    path : str
+        The file; named in errors.
+    data : bytes, optional
+        Its contents.
+
+    Raises
+    ------
+    FormatError
+        The file is not Parquet, or has more rows than a shard.
+    MissingLibraryError
+        pyarrow is not installed.
+    OSError
+        The file cannot be read.
+    """
+    parquet, arrow = import_parquet()
+    if data is None:
+        with open(path, "rb") as stream:
+            data = stream.read()
+    try:
+        file = parquet.ParquetFile(BytesIO(data))
+        names = file.schema_arrow.names
+        count = file.metadata.num_rows
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise FormatError(f"not a Parquet file: {first_line(error)}", path, 0) from None
+    if not 0 <= count <= MAX_ROWS:
+        raise FormatError(f"a manifest has too many rows, {count:,}", path, 0)
+    if len(set(names)) != len(names):
+        raise FormatError("a manifest has a column twice", path, 0)
+
+    def load(name: str) -> list[Any]:
+        try:
+            table = file.read(columns=[name], use_threads=False)
+            column = table.column(0) if table.num_columns == 1 else None
+            values = None if column is None else column.to_pylist()
+        except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:
+            reason = f"column {name!r} cannot be read: {first_line(error)}"
+            raise FormatError(reason, path, 0) from None
+        if column is None or values is None or len(values) != count:
+            raise FormatError(f"column {name!r} is not one of {count:,} rows", path, 0)
+        if str(column.type) == "extension<arrow.json>":
+            return [parse_list(value) for value in values]
+        return values  # type: ignore[no-any-return]
+
+    return Rows(count, names, load)
+
+
+def parse_list(text: Any) -> Any:
+    """Return the value of a column of lists, which are stored as JSON text."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def save_rows(rows: Rows, stream: Any) -> None:
+    """Write rows as Parquet; lists as JSON text.
+
+    Raises
+    ------
+    MissingLibraryError
+        pyarrow is not installed.
+    TypeError, ValueError
+        A column holds what Parquet does not.
+    """
+    parquet, arrow = import_parquet()
+    arrays = {}
+    for name in rows.names:
+        try:
+            arrays[name] = make_column(arrow, name, rows.column(name))
+        except (arrow.ArrowException, TypeError, ValueError) as error:
+            raise TypeError(f"column {name!r}: {first_line(error)}") from None
+    parquet.write_table(arrow.table(arrays), stream, compression="snappy")
+
+
+def make_column(arrow: Any, name: str, values: Sequence[Any]) -> pyarrow.Array:
+    """Return a column of Arrow."""
+    kinds = {type(value) for value in values} - {type(None)}
+    if name == KEY:
+        return arrow.array(values, arrow.string())
+    if name in PLACES:
+        return arrow.array(values, arrow.int64())
+    if kinds & {list, tuple, dict, set}:
+        text = [None if value is None else to_json(value) for value in values]
+        if hasattr(arrow, "json_"):  # 19.0
+            return arrow.array(text, arrow.string()).cast(arrow.json_())
+        return arrow.array(text, arrow.string())
+    if kinds == {int, float}:
+        return arrow.array(values, arrow.float64())
+    if kinds == {int}:
+        return arrow.array(values, integer_type(arrow, values))
+    return arrow.array(values)
+
+
+def integer_type(arrow: Any, values: Iterable[Any]) -> Any:
+    """Return the least exact type of Arrow for integers of msgpack."""
+    found = [value for value in values if value is not None]
+    if min(found) in INT64 and max(found) in INT64:
+        return arrow.int64()
+    return arrow.uint64() if min(found) >= 0 else arrow.decimal128(20, 0)
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=list)
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def import_parquet() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingLibraryError(
+            "pyarrow is needed for manifests: pip install 'fastshard[manifest]' "
+            f"({error})"
+        ) from error
+    return pyarrow.parquet, pyarrow
+
+
+def import_pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"pandas is needed for DataFrames: pip install pandas ({error})"
+        ) from error
+    return pandas
+
+
+def base_of(path: str | os.PathLike[str]) -> str:
+    """Return the path of a shard without ``.tar``."""
+    return os.fspath(path).removesuffix(".tar")

@@ -1,0 +1,212 @@
+"""Manifests beside shards: which are true, and the rows of a shard."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastshard._core.table.grouping import copy_columns
+from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
+from fastshard.remote.file import RemoteFile, is_not_found, read_remote
+from fastshard.remote.urls import Url
+from fastshard.typed.manifest.rows import KEY, OFFSET, SIZE, Rows, load_rows
+from fastshard.typed.manifest.shard_manifest import MAX_HEADER, ShardManifest
+from fastshard.typed.manifest.writer import ManifestWriter
+
+if TYPE_CHECKING:
+    from fastshard.typed.manifest.builder import ManifestBuilder
+    from fastshard.typed.samples import PackedSequence
+
+__all__ = ["ShardManifests", "digest_keys", "save_manifest"]
+
+SUFFIX = ".msgpack"
+MAX_TABLE = 4 << 30  # bytes of Parquet
+
+
+def save_manifest(builder: ManifestBuilder, path: str) -> None:
+    """Write the manifest of a shard that is complete.
+
+    The header has the size of the shard and a digest of its keys, by which readers
+    tell, without the table, that it is the manifest of this shard.
+    """
+    manifest = builder.build()
+    manifest.extras = {
+        "shard_bytes": os.stat(path).st_size,
+        "key_digest": digest_keys(manifest.rows.column(KEY)),
+    }
+    base = path.removesuffix(".tar")
+    manifest.shard_id = os.path.basename(base)
+    ManifestWriter(base).write(manifest)
+
+
+def digest_keys(keys: Iterable[str]) -> str:
+    """Return a digest of the keys of all samples, in order."""
+    return digest("\n".join(keys).encode())
+
+
+def digest(text: bytes) -> str:
+    from hashlib import blake2b
+
+    return blake2b(text, digest_size=16).hexdigest()
+
+
+class ShardManifests:
+    """The manifest of one shard, if it has one that is true.
+
+    A manifest is true if it has as many rows as the shard has samples, and their keys.
+
+    Parameters
+    ----------
+    samples : PackedSequence
+        The samples of the shard.
+    """
+
+    def __init__(self, samples: PackedSequence) -> None:
+        self.samples = samples
+        self.tar: Any = samples.shard.tar
+        self._positions: list[int] | None = None  # by row, if the order differs
+        self._rows: Rows | None = None
+        self.header: ShardManifest | None = None
+
+    def load(self) -> ShardManifest | None:
+        """Return the header of a true manifest, or None after a warning."""
+        try:
+            data = self._read("json", MAX_HEADER)
+            if data is None:
+                return None
+            header = ShardManifest._from_json(data, self._path("json"))
+            self._check(header)
+        except FormatError as error:
+            warn(error)
+            return None
+        self.header = header
+        return header
+
+    def rows(self) -> Rows | None:
+        """Return the rows of a true manifest, or None after a warning."""
+        try:
+            return self._load_rows()
+        except FormatError as error:
+            warn(error)
+            return None
+
+    def positions(self, rows: Iterable[int]) -> list[int]:
+        """Return the positions in the shard of rows of its manifest."""
+        if self._positions is None:
+            return list(rows)
+        return [self._positions[row] for row in rows]
+
+    def offset(self, position: int) -> int:
+        """Return the byte of the shard at which a sample's payload begins."""
+        return int(self.tar.offsets[self.samples.payload_member(position)])
+
+    def _path(self, kind: str) -> str:
+        base = os.fspath(self.tar.path).removesuffix(".tar")
+        return f"{base}.manifest.{kind}"
+
+    def _read(self, kind: str, limit: int) -> bytes | None:
+        """Return the bytes of one of the files, or None."""
+        file = getattr(self.tar, "file", None)
+        if isinstance(file, RemoteFile):
+            url = Url(file.url)
+            beside = f"{url.base.removesuffix('.tar')}.manifest.{kind}{url.query}"
+            try:
+                return read_remote(Url(beside), file.settings)
+            except OSError as error:
+                if is_not_found(error):
+                    return None
+                raise
+        path = self._path(kind)
+        try:
+            with open(path, "rb") as stream:
+                data = stream.read(limit + 1)
+        except FileNotFoundError:
+            return None
+        if len(data) > limit:
+            raise FormatError(f"a manifest of more than {limit:,} bytes", path, 0)
+        return data
+
+    def _check(self, header: ShardManifest) -> None:
+        """Raise StaleIndexError for the manifest of another shard."""
+        path, count = self._path("json"), len(self.samples)
+        if header.num_samples != count:
+            reason = f"it has {header.num_samples:,} samples, the shard {count:,}"
+            raise StaleIndexError(reason, path, 0)
+        size = header.extras.get("shard_bytes")
+        if size is not None and size != self.tar.nbytes:
+            reason = f"its shard had {size!r} bytes, this has {self.tar.nbytes:,}"
+            raise StaleIndexError(reason, path, 0)
+        known = header.extras.get("key_digest")
+        if known is None:
+            self._load_rows()  # checks the keys
+        elif known != self._digest():
+            raise StaleIndexError("it has other keys than the shard", path, 0)
+
+    def _load_rows(self) -> Rows:
+        if self._rows is None:
+            path = self._path("parquet")
+            data = self._read("parquet", MAX_TABLE)
+            if data is None:
+                raise StaleIndexError("there is no table of samples", path, 0)
+            rows = load_rows(path, data)
+            if len(rows) != len(self.samples):
+                count = len(self.samples)
+                reason = f"it has {len(rows):,} rows, the shard {count:,} samples"
+                raise StaleIndexError(reason, path, 0)
+            if len(rows):
+                self._check_keys(rows, path)
+            self._rows = rows
+        return self._rows
+
+    def _check_keys(self, rows: Rows, path: str) -> None:
+        """Raise StaleIndexError unless the rows have the keys of the samples."""
+        if KEY not in rows.names:
+            raise FormatError(f"there is no column {KEY!r}", path, 0)
+        keys = rows.column(KEY)
+        if not all(isinstance(key, str) for key in keys):
+            raise FormatError(f"column {KEY!r} is not one of text", path, 0)
+        if digest_keys(keys) == self._digest():
+            return
+        places = {key: i for i, key in enumerate(self.keys())}
+        positions = [places.get(key, -1) for key in keys]
+        if -1 in positions or len(set(positions)) != len(positions):
+            raise StaleIndexError("it has other keys than the shard", path, 0)
+        self._positions = positions
+
+    def _digest(self) -> str:
+        return digest(self._joined_keys())
+
+    def _joined_keys(self) -> bytes:
+        """Return the keys of all samples, a line each."""
+        names: bytes = copy_columns(self.tar.table)["names"]
+        suffix = SUFFIX.encode()
+        count = len(self.samples)
+        if len(self.tar) == count == names.count(suffix) and names.endswith(suffix):
+            return names.replace(suffix, b"\n")[:-1]
+        return "\n".join(self.keys()).encode()
+
+    def keys(self) -> list[str]:
+        """Return the keys of all samples."""
+        return [self.samples.key_at(i) for i in range(len(self.samples))]
+
+
+def rows_of_samples(
+    samples: Sequence[Any], names: Sequence[str], value_of: Callable[[Any, str], Any]
+) -> Rows:
+    """Return the rows of samples themselves."""
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for sample in samples:
+        for name, column in columns.items():
+            column.append(value_of(sample, name))
+    return Rows.of(columns, len(samples))
+
+
+def warn(error: FormatError) -> None:
+    what = "stale" if isinstance(error, StaleIndexError) else "broken"
+    message = f"{what} manifest, the samples are read instead: {error}"
+    warnings.warn(message, StaleIndexWarning, stacklevel=6)
+
+
+PLACES = (KEY, OFFSET, SIZE)

@@ -1,0 +1,93 @@
+"""Writer of manifests."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from fastshard._util.files import AtomicFile, make_directory
+from fastshard.typed.manifest.rows import save_rows
+from fastshard.typed.manifest.shard_manifest import ShardManifest, finite
+
+__all__ = ["ManifestWriter"]
+
+
+class ManifestWriter:
+    """Writer of a manifest's two files.
+
+    Parameters
+    ----------
+    base_path : str or path-like
+        Path of the shard without ``.tar``.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> manifest = typed.ManifestBuilder(ImageSample, "new-000000").build()
+    >>> [path.name for path in typed.ManifestWriter("new-000000").write(manifest)]
+    ['new-000000.manifest.json', 'new-000000.manifest.parquet']
+    """
+
+    def __init__(self, base_path: str | os.PathLike[str]) -> None:
+        self._base = os.fspath(base_path)
+
+    @property
+    def json_path(self) -> Path:
+        """Path of the header."""
+        return Path(f"{self._base}.manifest.json")
+
+    @property
+    def parquet_path(self) -> Path:
+        """Path of the table of samples."""
+        return Path(f"{self._base}.manifest.parquet")
+
+    def write(self, manifest: ShardManifest) -> tuple[Path, Path]:
+        """Write a manifest; each file is replaced atomically.
+
+        The header is written last, so that it never describes another table.
+
+        Parameters
+        ----------
+        manifest : ShardManifest
+
+        Returns
+        -------
+        json_path, parquet_path : Path
+
+        Raises
+        ------
+        MissingLibraryError
+            pyarrow is not installed.
+        TypeError
+            A column holds values that Parquet does not.
+        OSError
+            A file cannot be written.
+
+        Examples
+        --------
+        >>> from fastshard import typed
+        >>> manifest = typed.ManifestBuilder(ImageSample, "new-000000").build()
+        >>> paths = typed.ManifestWriter("new-000000").write(manifest)
+        """
+        header = json.dumps(finite(manifest.header_dict()), indent=2, allow_nan=False)
+        make_directory(os.path.dirname(os.path.abspath(self._base)))
+        self._remove()
+        table = AtomicFile(self.parquet_path)
+        try:
+            save_rows(manifest.rows, table.file)
+            table.commit()
+        finally:
+            table.discard()
+        text = AtomicFile(self.json_path)
+        try:
+            text.file.write(header.encode())
+            text.commit()
+        finally:
+            text.discard()
+        return self.json_path, self.parquet_path
+
+    def _remove(self) -> None:
+        """Remove the files; the header first, for the table alone is no manifest."""
+        for path in (self.json_path, self.parquet_path):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,170 @@
+"""Shards of payloads, each with its index and, if wanted, its manifest."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fastshard._util.sizes import parse_size
+from fastshard.formats.writer import ShardWriter
+
+if TYPE_CHECKING:
+    from fastshard.typed.manifest.builder import ManifestBuilder
+
+__all__ = ["PackedWriter", "pattern_of"]
+
+NUMBER = re.compile(r"%(0?[0-9]*)d")
+BLOCK = 512  # bytes of tar
+FIELD = "msgpack"
+
+
+def pattern_of(path: str, *, several: bool) -> str:
+    """Return the pattern of `ShardWriter` for the shards of a path.
+
+    Parameters
+    ----------
+    path : str
+        May have a number, ``%06d``; otherwise `several` shards get one, before the
+        suffix. Braces are letters of the name.
+    several : bool
+
+    Raises
+    ------
+    ValueError
+        The suffix is that of a compressed tar.
+    """
+    folder, name = os.path.split(path)
+    if name.lower().endswith((".gz", ".tgz", ".bz2", ".xz", ".zst")):
+        raise ValueError(
+            f"compressed shards cannot be mapped and are not written, got {name}"
+        )
+    slots = NUMBER.findall(name)
+    if several and not slots:
+        stem, suffix = os.path.splitext(name)
+        start, spec, end = f"{stem}-", "06", suffix
+    elif len(slots) == 1:
+        start, end = NUMBER.sub("\0", name).split("\0")
+        spec = slots[0]
+    else:
+        return literal(os.path.join(folder, name))
+    return f"{literal(os.path.join(folder, start))}{{:{spec}d}}{literal(end)}"
+
+
+def literal(text: str) -> str:
+    """Return a text with its braces doubled, as patterns have them."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+class PackedWriter:
+    """Writer of payloads to shards; keeps the manifest of the unfinished one.
+
+    Parameters
+    ----------
+    path : str
+    maxcount, maxsize
+        As for `write_samples`.
+    manifest : callable, optional
+        ``manifest(shard_id)`` returns the builder of a shard's manifest.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        maxcount: float | None,
+        maxsize: float | str | None,
+        manifest: Callable[[str], ManifestBuilder] | None,
+    ) -> None:
+        several = maxcount is not None or maxsize is not None
+        self._shards = ShardWriter(
+            pattern_of(path, several=several),
+            max_size=None if maxsize is None else whole_size(maxsize),
+            max_count=None if maxcount is None else whole(maxcount),
+            overwrite=True,
+        )
+        self._make = manifest
+        self._builder: ManifestBuilder | None = None
+        self._started = -1  # number of the shard that the manifest was begun for
+
+    @property
+    def paths(self) -> list[str]:
+        """The finished shards."""
+        return self._shards.shards
+
+    def write(self, key: str, payload: bytes, sample: Any) -> None:
+        """Write a sample's payload."""
+        self._shards.write({"__key__": key, FIELD: payload})
+        number = len(self._shards.shards)
+        if number != self._started:
+            self._begin(number)
+        if self._builder is not None:
+            open_shard = self._shards._builder
+            assert open_shard is not None
+            size = len(payload)
+            self._builder.add_sample(
+                key=key,
+                offset=open_shard.size - size - -size % BLOCK,
+                size=size,
+                sample=sample,
+            )
+
+    def _begin(self, number: int) -> None:
+        """Begin the manifest of a shard, and finish that of the shard before."""
+        self._save()
+        self._started = number
+        open_shard = self._shards._builder
+        assert open_shard is not None
+        base = open_shard.path.removesuffix(".tar")
+        remove_manifest(base)  # of a shard that is replaced
+        if self._make is not None:
+            self._builder = self._make(os.path.basename(base))
+
+    def _save(self) -> None:
+        """Write the manifest of the shard that was finished last."""
+        builder, self._builder = self._builder, None
+        if builder is not None:
+            from fastshard.typed.manifest.shards import save_manifest
+
+            save_manifest(builder, self._shards.shards[-1])
+
+    def close(self) -> None:
+        """Finish the last shard."""
+        self._shards.close()
+        self._save()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._shards.__exit__(kind, error, traceback)
+
+
+def remove_manifest(base: str) -> None:
+    """Remove the manifest of a shard: it describes samples that are replaced."""
+    for suffix in ("json", "parquet"):
+        try:
+            os.unlink(f"{base}.manifest.{suffix}")
+        except FileNotFoundError:
+            continue
+
+
+def whole(count: float) -> int:
+    """Return a number of samples, also of a float as 1e3."""
+    if isinstance(count, float) and count.is_integer():
+        return int(count)
+    return operator.index(count)  # type: ignore[arg-type]
+
+
+def whole_size(size: float | str) -> int:
+    return parse_size(size if isinstance(size, str) else whole(size))
