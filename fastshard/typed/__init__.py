@@ -34,21 +34,28 @@ from sys import modules
 from typing import Any
 
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
+    "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
     "batch": "SampleBatch",
     "checksums": "verify_checksums",
     "dataset": "Dataset",
     "dict_sample": "DictSample",
-    "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
     "fields": "Field",
     "lenses.laws": "LawFailure",
     "lenses.lens": "Lens",
     "lenses.network": "LensNetwork lens",
     "logs": "LoggerProtocol configure_logging get_logger log_operation",
+    "manifest.builder": "ManifestBuilder",
+    "manifest.executor": "QueryExecutor SampleLocation",
+    "manifest.fields": "ManifestField",
+    "manifest.predicate": "query_fields",
+    "manifest.shard_manifest": "ShardManifest",
+    "manifest.writer": "ManifestWriter",
     "sample_type": "Packable PackableSample packable",
     "schema": "fingerprint schema_of",
     "sources.protocol": "DataSource",
     "sources.s3": "S3Source",
     "sources.url": "URLSource",
+    "write.samples": "write_samples",
 }
 _ALIASES = {"AtdataError": "FastshardError", "ShardError": "FormatError"}
 _MODULES = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -17,6 +17,13 @@ from fastshard.typed.logs import LoggerProtocol as LoggerProtocol
 from fastshard.typed.logs import configure_logging as configure_logging
 from fastshard.typed.logs import get_logger as get_logger
 from fastshard.typed.logs import log_operation as log_operation
+from fastshard.typed.manifest.builder import ManifestBuilder as ManifestBuilder
+from fastshard.typed.manifest.executor import QueryExecutor as QueryExecutor
+from fastshard.typed.manifest.executor import SampleLocation as SampleLocation
+from fastshard.typed.manifest.fields import ManifestField as ManifestField
+from fastshard.typed.manifest.predicate import query_fields as query_fields
+from fastshard.typed.manifest.shard_manifest import ShardManifest as ShardManifest
+from fastshard.typed.manifest.writer import ManifestWriter as ManifestWriter
 from fastshard.typed.sample_type import Packable as Packable
 from fastshard.typed.sample_type import PackableSample as PackableSample
 from fastshard.typed.sample_type import packable as packable
@@ -25,6 +32,7 @@ from fastshard.typed.schema import schema_of as schema_of
 from fastshard.typed.sources.protocol import DataSource as DataSource
 from fastshard.typed.sources.s3 import S3Source as S3Source
 from fastshard.typed.sources.url import URLSource as URLSource
+from fastshard.typed.write.samples import write_samples as write_samples
 
 __all__ = [
     "AtdataError",
@@ -37,14 +45,20 @@ __all__ = [
     "LensNetwork",
     "LensNotFoundError",
     "LoggerProtocol",
+    "ManifestBuilder",
+    "ManifestField",
+    "ManifestWriter",
     "Packable",
     "PackableSample",
     "PartialFailureError",
+    "QueryExecutor",
     "S3Source",
     "SampleBatch",
     "SampleKeyError",
+    "SampleLocation",
     "SchemaError",
     "ShardError",
+    "ShardManifest",
     "URLSource",
     "configure_logging",
     "fingerprint",
@@ -52,6 +66,8 @@ __all__ = [
     "lens",
     "log_operation",
     "packable",
+    "query_fields",
     "schema_of",
     "verify_checksums",
+    "write_samples",
 ]

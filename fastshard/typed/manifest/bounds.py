@@ -12,6 +12,7 @@ __all__ = ["Bounds", "bounds_of", "is_ruled_out"]
 
 EXACT = 1 << 53  # larger integers are rounded in aggregates
 LARGEST = 1 << 64
+EQUALS = {0: {"False", "-0.0"}, 1: {"True"}}  # other texts of a number
 ROUNDED = 1e-2  # relative error of a float that was written with few digits
 
 
@@ -161,7 +162,7 @@ def has_text(value: Any, texts: Iterable[str]) -> bool:
         return True
     if value == int(value):
         names = {str(int(value)), str(value)}
-        names |= {"True"} if value == 1 else {"False"} if value == 0 else set()
+        names |= EQUALS.get(int(value), set())
         if abs(value) < EXACT:
             names.add(str(float(value)))
             return any(name in texts for name in names)

@@ -56,15 +56,13 @@ class Predicate:
         self._child = child
         self._compiled: Callable[[pandas.DataFrame], pandas.Series] | None = None
 
-    def __and__(self, other: Any) -> Predicate:
-        return self._join("and", other)
+    def __and__(self, other: Predicate) -> Predicate:
+        return self._join("and", other) if is_condition(other) else NotImplemented
 
-    def __or__(self, other: Any) -> Predicate:
-        return self._join("or", other)
+    def __or__(self, other: Predicate) -> Predicate:
+        return self._join("or", other) if is_condition(other) else NotImplemented
 
-    def _join(self, kind: str, other: Any) -> Predicate:
-        if not isinstance(other, Predicate):
-            return NotImplemented  # type: ignore[no-any-return]
+    def _join(self, kind: str, other: Predicate) -> Predicate:
         parts: list[Predicate] = []
         for each in (self, other):
             parts += each._children if each._kind == kind else [each]
@@ -182,6 +180,10 @@ class Predicate:
         return f"({sign.join(map(repr, self._children))})"
 
 
+def is_condition(value: object) -> bool:
+    return isinstance(value, Predicate)
+
+
 def select_in(values: Iterable[Any], wanted: list[Any]) -> list[bool]:
     """Return whether each value is one of those wanted."""
     with_none = any(value is None for value in wanted)
@@ -289,7 +291,7 @@ class FieldProxy:
         >>> query_fields(ImageSample).label.between("a", "d")
         (Predicate('label' ge 'a') & Predicate('label' le 'd'))
         """
-        return (self >= low) & (self <= high)
+        return self._compare("ge", low) & self._compare("le", high)
 
     def contains(self, value: Any) -> Predicate:
         """Return the condition that a list of the field has a value.

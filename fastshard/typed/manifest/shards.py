@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastshard._core.table.grouping import copy_columns
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.remote.file import RemoteFile, is_not_found, read_remote
 from fastshard.remote.urls import Url
-from fastshard.typed.manifest.rows import KEY, OFFSET, SIZE, Rows, load_rows
+from fastshard.typed.manifest.rows import KEY, Rows, load_rows
 from fastshard.typed.manifest.shard_manifest import MAX_HEADER, ShardManifest
 from fastshard.typed.manifest.writer import ManifestWriter
 
@@ -65,7 +65,8 @@ class ShardManifests:
 
     def __init__(self, samples: PackedSequence) -> None:
         self.samples = samples
-        self.tar: Any = samples.shard.tar
+        shard: Any = samples.shard
+        self.tar: Any = shard.tar
         self._positions: list[int] | None = None  # by row, if the order differs
         self._rows: Rows | None = None
         self.header: ShardManifest | None = None
@@ -192,21 +193,7 @@ class ShardManifests:
         return [self.samples.key_at(i) for i in range(len(self.samples))]
 
 
-def rows_of_samples(
-    samples: Sequence[Any], names: Sequence[str], value_of: Callable[[Any, str], Any]
-) -> Rows:
-    """Return the rows of samples themselves."""
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for sample in samples:
-        for name, column in columns.items():
-            column.append(value_of(sample, name))
-    return Rows.of(columns, len(samples))
-
-
 def warn(error: FormatError) -> None:
     what = "stale" if isinstance(error, StaleIndexError) else "broken"
     message = f"{what} manifest, the samples are read instead: {error}"
     warnings.warn(message, StaleIndexWarning, stacklevel=6)
-
-
-PLACES = (KEY, OFFSET, SIZE)

@@ -1,0 +1,202 @@
+"""Queries over datasets: manifests where they are true, else the samples."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from fastshard.typed.dict_sample import DictSample
+from fastshard.typed.manifest.bounds import is_ruled_out
+from fastshard.typed.manifest.builder import stored_value
+from fastshard.typed.manifest.executor import (
+    SampleLocation,
+    check_where,
+    select_rows,
+)
+from fastshard.typed.manifest.fields import resolve_manifest_fields
+from fastshard.typed.manifest.predicate import Predicate
+from fastshard.typed.manifest.rows import Rows
+from fastshard.typed.manifest.shards import ShardManifests
+from fastshard.typed.shardset import PackedSet
+
+__all__ = ["find_positions", "locate", "match_shard"]
+
+PLAIN = (str, bool, int, float, list, tuple)  # of columns for functions
+
+
+def find_positions(ds: Any, where: Any) -> list[int]:
+    """Return the positions of the samples that meet a condition.
+
+    Parameters
+    ----------
+    ds : Dataset
+    where : Predicate or callable
+        As for `Dataset.query`.
+    """
+    where = check_where(where)
+    packed = ds._packed
+    if ds._later or not isinstance(packed._shards, PackedSet):
+        reader = SampleReader(ds)
+        count = len(ds)
+        found = select_rows(where, reader.rows(0, count, where))
+        reader.check()
+        return list(found)
+    found = find_in_shards(ds, packed._shards, where)
+    order = packed._order()
+    if order is None:
+        return found
+    import numpy as np
+
+    wanted = np.zeros(packed._shards.starts()[-1], bool)
+    wanted[found] = True
+    return [int(i) for i in np.flatnonzero(wanted[np.asarray(order)])]
+
+
+def find_in_shards(ds: Any, shards: PackedSet, where: Any) -> list[int]:
+    """Return the positions in all shards of the samples that meet a condition."""
+    base = ds._packed._with_plan(type(ds._packed._plan)())
+    reader = SampleReader(type(ds)(base, ds.sample_type))
+    found: list[int] = []
+    starts = shards.starts()
+    for k in range(len(shards)):
+        start, stop = starts[k], starts[k + 1]
+        samples = shards.samples(k)
+        read = Reading(reader, start, stop)
+        found += (start + i for i in match_shard(samples, where, read))
+    reader.check()
+    return found
+
+
+Read = Callable[[Any], Rows]
+
+
+def match_shard(samples: Any, where: Any, read: Read) -> Sequence[int]:
+    """Return the positions in a shard of the samples that meet a condition.
+
+    Parameters
+    ----------
+    samples : PackedSequence
+    where : Predicate or callable
+    read : callable
+        ``read(where)`` returns the rows of the samples themselves, with the columns
+        that a condition needs.
+    """
+    manifest = ShardManifests(samples)
+    header = manifest.load()
+    if header is not None and isinstance(where, Predicate):
+        if is_ruled_out(where, header.aggregates, header.num_samples):
+            return ()
+        if not set(where.fields()) <= set(header.aggregates):
+            header = None  # the table may not have them
+    rows = None if header is None else manifest.rows()
+    if rows is None or not len(rows):
+        return select_rows(where, read(where))
+    if isinstance(where, Predicate) and not set(where.fields()) <= set(rows.names):
+        return select_rows(where, read(where))
+    return sorted(manifest.positions(select_rows(where, rows)))
+
+
+class Reading:
+    """The rows of one shard, read from its samples."""
+
+    def __init__(self, reader: SampleReader, start: int, stop: int) -> None:
+        self.reader = reader
+        self.start = start
+        self.stop = stop
+
+    def __call__(self, where: Any) -> Rows:
+        return self.reader.rows(self.start, self.stop, where)
+
+
+class SampleReader:
+    """Reader of rows from samples.
+
+    Parameters
+    ----------
+    ds : Dataset
+    """
+
+    def __init__(self, ds: Any) -> None:
+        self.ds = ds
+        self.kind: type = ds.sample_type
+        self.is_typed = not issubclass(self.kind, DictSample)
+        self.missing: set[str] = set()
+        self.seen: set[str] = set()
+
+    def rows(self, start: int, stop: int, where: Any) -> Rows:
+        """Return the rows of a range of samples."""
+        samples = islice(iter(self.ds[start:stop]), stop - start)
+        if isinstance(where, Predicate):
+            names = where.fields()
+        elif self.is_typed:
+            names = list(resolve_manifest_fields(self.kind))
+        else:
+            return self._all_rows(list(samples))
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        count = 0
+        for sample in samples:
+            count += 1
+            for name, column in columns.items():
+                column.append(self._value(sample, name))
+        return Rows.of(columns, count)
+
+    def _value(self, sample: Any, name: str) -> Any:
+        if self.is_typed:
+            return stored_value(getattr(sample, name))
+        if name in sample:
+            self.seen.add(name)
+            return stored_value(sample[name])
+        self.missing.add(name)
+        return None
+
+    def _all_rows(self, samples: list[Any]) -> Rows:
+        """Return all columns of untyped samples that a manifest can have."""
+        fields: dict[str, None] = {}
+        for sample in samples:
+            for name, value in sample.items():
+                if isinstance(value, PLAIN):
+                    fields[name] = None
+        columns = {name: [sample.get(name) for sample in samples] for name in fields}
+        return Rows.of(columns, len(samples))
+
+    def check(self) -> None:
+        """Raise KeyError for a field that no sample has."""
+        for name in sorted(self.missing - self.seen):
+            raise KeyError(f"no sample has a field {name!r}")
+
+
+def locate(ds: Any, positions: Sequence[int]) -> list[SampleLocation]:
+    """Return where the samples at positions of a dataset are."""
+    packed = ds._packed
+    keys = packed.keys()
+    shards = packed._shards
+    if not isinstance(shards, PackedSet):
+        return [SampleLocation("", keys[i], 0) for i in positions]
+    from bisect import bisect_right
+
+    order, starts = packed._order(), shards.starts()
+    names = shard_names(packed.shards.paths)
+    manifests: dict[int, ShardManifests] = {}
+    found = []
+    for i in positions:
+        place = i if order is None else order[i]
+        k = bisect_right(starts, place) - 1
+        shard = manifests.get(k)
+        if shard is None:
+            shard = manifests[k] = ShardManifests(shards.samples(k))
+        offset = shard.offset(place - starts[k])
+        found.append(SampleLocation(names[k], keys[i], offset))
+    return found
+
+
+def shard_names(paths: Sequence[str]) -> list[str]:
+    """Return names of shards: their file's, or the whole path where two are equal."""
+    names = [os.path.basename(path).removesuffix(".tar") for path in paths]
+    counts = Counter(names)
+    return [
+        name if counts[name] == 1 else path.removesuffix(".tar")
+        for name, path in zip(names, paths, strict=True)
+    ]
