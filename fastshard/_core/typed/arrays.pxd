@@ -10,6 +10,7 @@ from fastshard._core.dataset.npy cimport Layout, LayoutCache
 
 cdef class ArrayField:
     cdef readonly object expected  # dtype or scalar type; None: any
+    cdef object viewed             # dtype of the array on these bytes, if another
     cdef object accepted           # the dtype that was last found to agree
     cdef LayoutCache layouts
 

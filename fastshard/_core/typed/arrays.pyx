@@ -39,11 +39,16 @@ cdef class ArrayField:
     expected : dtype, scalar type or None
         The dtype, in any byte order; a dtype without a size or a unit, as of
         ``np.str_`` and ``np.datetime64``, accepts all sizes and units; a scalar type
-        such as ``np.floating`` accepts its subtypes. None: any.
+        such as ``np.floating`` accepts its subtypes. None: any. Arrays of bfloat16 are
+        stored as uint16.
     """
 
     def __cinit__(self, expected=None):
         self.expected = expected
+        kind = getattr(expected, "type", None)
+        if getattr(kind, "__name__", "") == "bfloat16":
+            self.viewed = expected
+            self.expected = parse_dtype(b"<u2")
         self.layouts = new_layout_cache()
 
 
@@ -244,6 +249,9 @@ cdef object make_field_array(
             return None
         with cython.critical_section(known):
             known.accepted = layout.dtype
+    if known.viewed is not None:
+        array = make_array(layout, at, owner, writable, copy, aligned)
+        return array.astype(known.expected, copy=False).view(known.viewed)
     return make_array(layout, at, owner, writable, copy, aligned)
 
 

@@ -12,7 +12,7 @@ __all__ = ["Bounds", "bounds_of", "is_ruled_out"]
 
 EXACT = 1 << 53  # larger integers are rounded in aggregates
 LARGEST = 1 << 64
-EQUALS = {0: {"False", "-0.0"}, 1: {"True"}}  # other texts of a number
+EQUALS = {0: {"False", "0.0", "-0.0"}, 1: {"True"}}  # other texts of a number
 ROUNDED = 1e-2  # relative error of a float that was written with few digits
 
 

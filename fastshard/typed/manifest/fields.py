@@ -6,7 +6,10 @@ import dataclasses
 import enum
 import types
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from fastshard.typed.kinds.annotations import resolve
 
 __all__ = ["AggregateKind", "ManifestField", "resolve_manifest_fields"]
 
@@ -77,27 +80,23 @@ def resolve_manifest_fields(sample_type: type) -> dict[str, ManifestField]:
     """
     if not isinstance(sample_type, type) or not dataclasses.is_dataclass(sample_type):
         raise TypeError(f"expected a packable class, got {sample_type!r}")
-    from typing import get_type_hints
-
-    hints = get_type_hints(sample_type, include_extras=True)
     found = {}
-    for field in dataclasses.fields(sample_type):
-        annotation = hints.get(field.name, field.type)
-        marker = find_marker(annotation)
+    for name, (annotation, metadata) in resolve(sample_type).items():
+        marker = find_marker(annotation, metadata)
         if marker is None:
             kind = infer_kind(annotation)
             marker = None if kind is None else ManifestField(kind)
         if marker is not None and not marker.exclude:
-            found[field.name] = marker
+            found[name] = marker
     return found
 
 
-def find_marker(annotation: Any) -> ManifestField | None:
-    """Return the marker of an annotation, also inside ``X | None``."""
-    for part in [annotation, *members(annotation)]:
-        for item in getattr(part, "__metadata__", ()):
-            if isinstance(item, ManifestField):
-                return item
+def find_marker(annotation: Any, metadata: tuple[Any, ...]) -> ManifestField | None:
+    """Return the marker of a field, also one inside ``X | None``."""
+    inner = (getattr(part, "__metadata__", ()) for part in members(annotation))
+    for item in (*metadata, *chain.from_iterable(inner)):
+        if isinstance(item, ManifestField):
+            return item
     return None
 
 

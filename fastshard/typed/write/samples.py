@@ -72,8 +72,8 @@ def write_samples(
     Raises
     ------
     ValueError
-        There are no samples, samples of two types, or a key twice in a shard; a value
-        cannot be stored.
+        There are no samples, samples of two types, or a key twice in a shard; the name
+        does not end in ``.tar``; a value cannot be stored.
     TypeError, OverflowError
         A value cannot be stored; the message names the sample and the field.
     MissingLibraryError
@@ -143,7 +143,7 @@ def encoder_for(sample: Any, array_format: ArrayFormat) -> Encode:
     """
     from fastshard.typed.dict_sample import DictSample
     from fastshard.typed.fields import encoder_of
-    from fastshard.typed.packable import PackableSample
+    from fastshard.typed.sample_type import PackableSample
 
     pack({}, array_format=array_format)  # checks it
     if isinstance(sample, DictSample):
@@ -186,7 +186,7 @@ def make_builder(sample_type: type, shard_id: str) -> ManifestBuilder:
 def check_metadata(metadata: Any) -> None:
     """Raise TypeError for metadata that are neither a dict nor packable."""
     if metadata is not None and not isinstance(metadata, Mapping):
-        from fastshard.typed.packable import Packable
+        from fastshard.typed.sample_type import Packable
 
         if not isinstance(metadata, Packable):
             raise TypeError(

@@ -35,12 +35,13 @@ def pattern_of(path: str, *, several: bool) -> str:
     Raises
     ------
     ValueError
-        The suffix is that of a compressed tar.
+        The name does not end in ``.tar``.
     """
     folder, name = os.path.split(path)
-    if name.lower().endswith((".gz", ".tgz", ".bz2", ".xz", ".zst")):
+    if not name.lower().endswith(".tar"):
         raise ValueError(
-            f"compressed shards cannot be mapped and are not written, got {name}"
+            f"the name of a shard ends in .tar, and shards are not compressed, got "
+            f"{name!r}"
         )
     slots = NUMBER.findall(name)
     if several and not slots:
