@@ -7,7 +7,7 @@ from typing import Any
 
 from fastshard.typed.manifest.aggregates import create_aggregate, plain_value
 from fastshard.typed.manifest.fields import resolve_manifest_fields
-from fastshard.typed.manifest.rows import KEY, OFFSET, SIZE, Rows
+from fastshard.typed.manifest.rows import KEY, OFFSET, SIZE, ManifestRows
 from fastshard.typed.manifest.shard_manifest import ShardManifest
 
 __all__ = ["ManifestBuilder"]
@@ -128,7 +128,9 @@ class ManifestBuilder:
             size_bytes=sum(self._columns[SIZE]),
             created_at=datetime.now(UTC),
             aggregates={name: a.to_dict() for name, a in self._aggregates.items()},
-            samples=Rows.of({name: list(values) for name, values in columns.items()}),
+            samples=ManifestRows.of(
+                {name: list(values) for name, values in columns.items()}
+            ),
             provenance=self._provenance,
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastshard.typed.manifest.bounds import is_ruled_out
 from fastshard.typed.manifest.predicate import FieldProxy, Predicate, as_predicate
-from fastshard.typed.manifest.rows import KEY, OFFSET, Rows
+from fastshard.typed.manifest.rows import KEY, OFFSET, ManifestRows
 from fastshard.typed.manifest.shard_manifest import ShardManifest
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def check_where(where: Any) -> Any:
 
 
 def select_rows(
-    where: Any, rows: Rows, frame: pandas.DataFrame | None = None
+    where: Any, rows: ManifestRows, frame: pandas.DataFrame | None = None
 ) -> Sequence[int]:
     """Return the numbers of the rows that meet a condition."""
     if isinstance(where, Predicate):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastshard.typed.manifest.aggregates import plain_value
 from fastshard.typed.manifest.fields import resolve_manifest_fields
-from fastshard.typed.manifest.rows import Rows
+from fastshard.typed.manifest.rows import ManifestRows
 
 if TYPE_CHECKING:
     import pandas
@@ -106,12 +106,12 @@ class Predicate:
         found = self.select(rows_of_frame(frame))
         return pandas.Series(found, index=frame.index, dtype=bool)
 
-    def select(self, rows: Rows) -> list[bool]:
+    def select(self, rows: ManifestRows) -> list[bool]:
         """Return whether each row meets the condition.
 
         Parameters
         ----------
-        rows : Rows
+        rows : ManifestRows
 
         Raises
         ------
@@ -123,8 +123,8 @@ class Predicate:
         Examples
         --------
         >>> from fastshard.typed import query_fields
-        >>> from fastshard.typed.manifest.rows import Rows
-        >>> rows = Rows.of({"label": ["cat", None, "dog"]})
+        >>> from fastshard.typed.manifest.rows import ManifestRows
+        >>> rows = ManifestRows.of({"label": ["cat", None, "dog"]})
         >>> (query_fields(ImageSample).label != "cat").select(rows)
         [False, True, True]
         """

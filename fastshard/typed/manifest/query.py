@@ -18,7 +18,7 @@ from fastshard.typed.manifest.executor import (
 )
 from fastshard.typed.manifest.fields import resolve_manifest_fields
 from fastshard.typed.manifest.predicate import Predicate
-from fastshard.typed.manifest.rows import Rows
+from fastshard.typed.manifest.rows import ManifestRows
 from fastshard.typed.manifest.shards import ShardManifests
 from fastshard.typed.shardset import PackedSet
 
@@ -70,7 +70,7 @@ def find_in_shards(ds: Any, shards: PackedSet, where: Any) -> list[int]:
     return found
 
 
-Read = Callable[[Any], Rows]
+Read = Callable[[Any], ManifestRows]
 
 
 def match_shard(samples: Any, where: Any, read: Read) -> Sequence[int]:
@@ -107,7 +107,7 @@ class Reading:
         self.start = start
         self.stop = stop
 
-    def __call__(self, where: Any) -> Rows:
+    def __call__(self, where: Any) -> ManifestRows:
         return self.reader.rows(self.start, self.stop, where)
 
 
@@ -126,7 +126,7 @@ class SampleReader:
         self.missing: set[str] = set()
         self.seen: set[str] = set()
 
-    def rows(self, start: int, stop: int, where: Any) -> Rows:
+    def rows(self, start: int, stop: int, where: Any) -> ManifestRows:
         """Return the rows of a range of samples."""
         samples = islice(iter(self.ds[start:stop]), stop - start)
         if isinstance(where, Predicate):
@@ -141,7 +141,7 @@ class SampleReader:
             count += 1
             for name, column in columns.items():
                 column.append(self._value(sample, name))
-        return Rows.of(columns, count)
+        return ManifestRows.of(columns, count)
 
     def _value(self, sample: Any, name: str) -> Any:
         if self.is_typed:
@@ -152,7 +152,7 @@ class SampleReader:
         self.missing.add(name)
         return None
 
-    def _all_rows(self, samples: list[Any]) -> Rows:
+    def _all_rows(self, samples: list[Any]) -> ManifestRows:
         """Return all columns of untyped samples that a manifest can have."""
         fields: dict[str, None] = {}
         for sample in samples:
@@ -160,7 +160,7 @@ class SampleReader:
                 if isinstance(value, PLAIN):
                     fields[name] = None
         columns = {name: [sample.get(name) for sample in samples] for name in fields}
-        return Rows.of(columns, len(samples))
+        return ManifestRows.of(columns, len(samples))
 
     def check(self) -> None:
         """Raise KeyError for a field that no sample has."""

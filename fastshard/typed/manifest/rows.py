@@ -1,4 +1,4 @@
-"""Rows of a manifest: one for each sample, by column."""
+"""ManifestRows of a manifest: one for each sample, by column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-__all__ = ["KEY", "OFFSET", "SIZE", "Rows", "load_rows", "rows_of_frame", "save_rows"]
+__all__ = [
+    "KEY",
+    "OFFSET",
+    "SIZE",
+    "ManifestRows",
+    "load_rows",
+    "rows_of_frame",
+    "save_rows",
+]
 
 KEY, OFFSET, SIZE = "__key__", "__offset__", "__size__"
 PLACES = (KEY, OFFSET, SIZE)
@@ -22,7 +30,7 @@ INT64 = range(-(2**63), 2**63)
 MAX_ROWS = 1 << 28  # of one shard
 
 
-class Rows:
+class ManifestRows:
     """Columns of a manifest, each loaded when it is first used.
 
     Parameters
@@ -44,7 +52,7 @@ class Rows:
         self._columns: dict[str, Sequence[Any]] = {}
 
     @classmethod
-    def of(cls, columns: Mapping[str, Sequence[Any]], count: int = 0) -> Rows:
+    def of(cls, columns: Mapping[str, Sequence[Any]], count: int = 0) -> ManifestRows:
         """Return rows of values in memory."""
         count = len(next(iter(columns.values()))) if columns else count
         return cls(count, tuple(columns), columns.__getitem__)
@@ -76,7 +84,7 @@ class Rows:
         return frame if self.names else pandas.DataFrame()
 
 
-def rows_of_frame(frame: pandas.DataFrame) -> Rows:
+def rows_of_frame(frame: pandas.DataFrame) -> ManifestRows:
     """Return the rows of a DataFrame; NaN of columns without a dtype is None."""
 
     def load(name: str) -> list[Any]:
@@ -86,14 +94,14 @@ def rows_of_frame(frame: pandas.DataFrame) -> Rows:
         # NaN and NA stand for None in columns of str and of objects.
         return [None if is_missing(value) else value for value in values]
 
-    return Rows(len(frame), [str(name) for name in frame.columns], load)
+    return ManifestRows(len(frame), [str(name) for name in frame.columns], load)
 
 
 def is_missing(value: Any) -> bool:
     return value is None or value != value or type(value).__name__ == "NAType"
 
 
-def load_rows(path: str, data: bytes | None = None) -> Rows:
+def load_rows(path: str, data: bytes | None = None) -> ManifestRows:
     """Return the rows of a Parquet file; columns are read when they are used.
 
     Parameters
@@ -141,7 +149,7 @@ def load_rows(path: str, data: bytes | None = None) -> Rows:
             return [parse_list(value) for value in values]
         return values  # type: ignore[no-any-return]
 
-    return Rows(count, names, load)
+    return ManifestRows(count, names, load)
 
 
 def parse_list(text: Any) -> Any:
@@ -154,7 +162,7 @@ def parse_list(text: Any) -> Any:
         return text
 
 
-def save_rows(rows: Rows, stream: Any) -> None:
+def save_rows(rows: ManifestRows, stream: Any) -> None:
     """Write rows as Parquet; lists as JSON text.
 
     Raises

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fastshard.errors import FormatError
-from fastshard.typed.manifest.rows import Rows, load_rows, rows_of_frame
+from fastshard.typed.manifest.rows import ManifestRows, load_rows, rows_of_frame
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +63,7 @@ class ShardManifest:
         size_bytes: int,
         created_at: datetime,
         aggregates: dict[str, dict[str, Any]],
-        samples: pandas.DataFrame | Rows | None = None,
+        samples: pandas.DataFrame | ManifestRows | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> None:
         self.shard_id = shard_id
@@ -75,16 +75,16 @@ class ShardManifest:
         self.aggregates = aggregates
         self.provenance = {} if provenance is None else provenance
         self.extras: dict[str, Any] = {}  # of the header, for this package
-        self._rows: Rows | None = None
+        self._rows: ManifestRows | None = None
         self._frame: pandas.DataFrame | None = None
         self._table = ""  # the Parquet file, until it is read
-        if samples is None or isinstance(samples, Rows):
-            self._rows = Rows.of({}) if samples is None else samples
+        if samples is None or isinstance(samples, ManifestRows):
+            self._rows = ManifestRows.of({}) if samples is None else samples
         else:
             self._frame = samples
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> ManifestRows:
         """The samples by column, without pandas."""
         if self._frame is not None:
             return rows_of_frame(self._frame)  # the frame may have been changed
@@ -110,7 +110,7 @@ class ShardManifest:
         """
         self._rows, self._table = None, path
 
-    def _load(self) -> Rows:
+    def _load(self) -> ManifestRows:
         if self._rows is None:
             rows = load_rows(self._table)
             if len(rows) != self.num_samples:

@@ -11,7 +11,7 @@ from fastshard._core.table.grouping import copy_columns
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.remote.file import RemoteFile, is_not_found, read_remote
 from fastshard.remote.urls import Url
-from fastshard.typed.manifest.rows import KEY, Rows, load_rows
+from fastshard.typed.manifest.rows import KEY, ManifestRows, load_rows
 from fastshard.typed.manifest.shard_manifest import MAX_HEADER, ShardManifest
 from fastshard.typed.manifest.writer import ManifestWriter
 
@@ -68,7 +68,7 @@ class ShardManifests:
         shard: Any = samples.shard
         self.tar: Any = shard.tar
         self._positions: list[int] | None = None  # by row, if the order differs
-        self._rows: Rows | None = None
+        self._rows: ManifestRows | None = None
         self.header: ShardManifest | None = None
 
     def load(self) -> ShardManifest | None:
@@ -85,7 +85,7 @@ class ShardManifests:
         self.header = header
         return header
 
-    def rows(self) -> Rows | None:
+    def rows(self) -> ManifestRows | None:
         """Return the rows of a true manifest, or None after a warning."""
         try:
             return self._load_rows()
@@ -145,7 +145,7 @@ class ShardManifests:
         elif known != self._digest():
             raise StaleIndexError("it has other keys than the shard", path, 0)
 
-    def _load_rows(self) -> Rows:
+    def _load_rows(self) -> ManifestRows:
         if self._rows is None:
             path = self._path("parquet")
             data = self._read("parquet", MAX_TABLE)
@@ -161,7 +161,7 @@ class ShardManifests:
             self._rows = rows
         return self._rows
 
-    def _check_keys(self, rows: Rows, path: str) -> None:
+    def _check_keys(self, rows: ManifestRows, path: str) -> None:
         """Raise StaleIndexError unless the rows have the keys of the samples."""
         if KEY not in rows.names:
             raise FormatError(f"there is no column {KEY!r}", path, 0)

@@ -8,7 +8,7 @@ import pytest
 from fastshard.typed.manifest.aggregates import create_aggregate
 from fastshard.typed.manifest.bounds import bounds_of, is_ruled_out
 from fastshard.typed.manifest.predicate import F
-from fastshard.typed.manifest.rows import Rows
+from fastshard.typed.manifest.rows import ManifestRows
 
 INTS = [0, 1, -1, 2, 5, 2**53, 2**53 + 1, 2**53 - 1, -(2**53) - 1, 2**63, -(2**63)]
 FLOATS = [0.0, -0.0, 0.1, 1.0, 2.5, 1e300, math.inf, -math.inf, math.nan, 1e16]
@@ -58,7 +58,7 @@ def test_no_shard_with_a_row_is_ruled_out(kind, seed):
         values = [rng.choice([*some, None]) for _ in range(rng.randrange(4))]
         where = condition(rng, 3, pool)
         try:
-            selected = where.select(Rows.of({"x": values}))
+            selected = where.select(ManifestRows.of({"x": values}))
         except TypeError:  # text and numbers have no order
             continue
         bounds = bounds_of(where, {"x": summed(kind, values)}, len(values))

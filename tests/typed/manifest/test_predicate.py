@@ -7,7 +7,7 @@ import pytest
 
 from fastshard.typed.manifest.expression import parse_condition
 from fastshard.typed.manifest.predicate import F, FieldProxy
-from fastshard.typed.manifest.rows import Rows
+from fastshard.typed.manifest.rows import ManifestRows
 
 pandas = pytest.importorskip("pandas")
 
@@ -17,7 +17,7 @@ COLUMNS = {
     "idx": [0, 1, 2, 2**60, -5, 7],
     "ok": [True, False, True, True, False, True],
 }
-ROWS = Rows.of(COLUMNS)
+ROWS = ManifestRows.of(COLUMNS)
 FRAME = pandas.DataFrame(COLUMNS)
 CONDITIONS = [
     F.score > 1,
@@ -78,7 +78,7 @@ def test_none_is_found_by_none():
 
 
 def test_values_of_lists():
-    rows = Rows.of({"tags": [["a", "b"], [], None, ["b"]]})
+    rows = ManifestRows.of({"tags": [["a", "b"], [], None, ["b"]]})
     assert F.tags.contains("b").select(rows) == [True, False, False, True]
     assert (F.tags == ["b"]).select(rows) == [False, False, False, True]
     assert F.tags.isin([[], ["a"]]).select(rows) == [False, True, False, False]
