@@ -43,6 +43,8 @@ _HOMES: dict[str, str] = {  # names by their modules, imported when a name is as
     "lenses.laws": "LawFailure",
     "lenses.lens": "Lens",
     "lenses.network": "LensNetwork lens",
+    "loading.dataset_dict": "DatasetDict",
+    "loading.load": "load_dataset",
     "logs": "LoggerProtocol configure_logging get_logger log_operation",
     "manifest.builder": "ManifestBuilder",
     "manifest.executor": "QueryExecutor SampleLocation",

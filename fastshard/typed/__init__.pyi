@@ -13,6 +13,8 @@ from fastshard.typed.lenses.laws import LawFailure as LawFailure
 from fastshard.typed.lenses.lens import Lens as Lens
 from fastshard.typed.lenses.network import LensNetwork as LensNetwork
 from fastshard.typed.lenses.network import lens as lens
+from fastshard.typed.loading.dataset_dict import DatasetDict as DatasetDict
+from fastshard.typed.loading.load import load_dataset as load_dataset
 from fastshard.typed.logs import LoggerProtocol as LoggerProtocol
 from fastshard.typed.logs import configure_logging as configure_logging
 from fastshard.typed.logs import get_logger as get_logger
@@ -38,6 +40,7 @@ __all__ = [
     "AtdataError",
     "DataSource",
     "Dataset",
+    "DatasetDict",
     "DictSample",
     "Field",
     "LawFailure",
@@ -64,6 +67,7 @@ __all__ = [
     "fingerprint",
     "get_logger",
     "lens",
+    "load_dataset",
     "log_operation",
     "packable",
     "query_fields",

@@ -1,0 +1,1 @@
+"""`load_dataset`: from a path to datasets by their splits."""

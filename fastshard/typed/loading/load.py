@@ -1,0 +1,239 @@
+"""Function `load_dataset`: from a path to a dataset, or to one for each split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar, cast, overload
+
+from fastshard.dataset.listing import Source
+from fastshard.remote.options import RemoteOptions
+from fastshard.remote.urls import redact
+from fastshard.typed.dataset import Dataset
+from fastshard.typed.dict_sample import DictSample
+from fastshard.typed.loading.dataset_dict import DatasetDict
+from fastshard.typed.loading.splits import DEFAULT_SPLIT, DataFiles, list_splits
+from fastshard.typed.logs import get_logger
+from fastshard.typed.sources.url import URLSource
+
+__all__ = ["EntryIndex", "IndexedEntry", "load_dataset"]
+
+T = TypeVar("T")
+
+
+class IndexedEntry(Protocol):
+    """An entry of an index: where the shards of a dataset are, and its schema."""
+
+    @property
+    def data_urls(self) -> Sequence[str]:
+        """Paths or URLs of the shards."""
+
+    @property
+    def schema_ref(self) -> str:
+        """The name of the schema in the index."""
+
+
+class EntryIndex(Protocol):
+    """An index of datasets by their names, as `load_dataset` asks it."""
+
+    def get_label(self, name: str, version: str | None = None, /) -> IndexedEntry:
+        """Return the entry of a label; raise KeyError for an unknown one."""
+
+    def get_dataset(self, name: str, /) -> IndexedEntry:
+        """Return the entry of a name; raise KeyError for an unknown one."""
+
+    def get_schema_type(self, ref: str, /) -> type[Any]:
+        """Return the class that a schema describes."""
+
+
+@overload
+def load_dataset(
+    path: Source,
+    sample_type: type[T],
+    *,
+    split: str,
+    data_files: DataFiles | None = None,
+    streaming: bool = False,
+    index: EntryIndex | None = None,
+    atmosphere: object = None,
+    **options: Any,
+) -> Dataset[T]: ...
+@overload
+def load_dataset(
+    path: Source,
+    sample_type: type[T],
+    *,
+    split: None = None,
+    data_files: DataFiles | None = None,
+    streaming: bool = False,
+    index: EntryIndex | None = None,
+    atmosphere: object = None,
+    **options: Any,
+) -> DatasetDict[T]: ...
+@overload
+def load_dataset(
+    path: Source,
+    sample_type: None = None,
+    *,
+    split: str,
+    data_files: DataFiles | None = None,
+    streaming: bool = False,
+    index: EntryIndex | None = None,
+    atmosphere: object = None,
+    **options: Any,
+) -> Dataset[DictSample]: ...
+@overload
+def load_dataset(
+    path: Source,
+    sample_type: None = None,
+    *,
+    split: None = None,
+    data_files: DataFiles | None = None,
+    streaming: bool = False,
+    index: EntryIndex | None = None,
+    atmosphere: object = None,
+    **options: Any,
+) -> DatasetDict[DictSample]: ...
+def load_dataset(
+    path: Source,
+    sample_type: type[Any] | None = None,
+    *,
+    split: str | None = None,
+    data_files: DataFiles | None = None,
+    streaming: bool = False,
+    index: EntryIndex | None = None,
+    atmosphere: object = None,
+    **options: Any,
+) -> Dataset[Any] | DatasetDict[Any]:
+    """Load a dataset of typed samples, or one for each split.
+
+    Shards are listed; nothing of them is read or downloaded before samples are. A shard
+    is of the split that its name says, after patterns were expanded, else its path:
+    ``train-000.tar``, ``x-val-000.tar``, ``data/test/000.tar``. Shards whose names say
+    nothing are of "train"; val, valid, dev and development mean "validation".
+
+    Parameters
+    ----------
+    path : str, path-like or sequence of them
+        What `fastshard.open` takes: a shard, a brace list, a glob, a directory with
+        ``.tar`` files, a URL (``http``, ``s3``, ``gs``, ``az``, ``hf``), a list of
+        these. ``"@handle/name"``, ``"@handle/name@version"`` and ``"at://..."`` name
+        an entry of `index`.
+    sample_type : type, optional
+        Class of the samples; by default `DictSample`, of an indexed path that of its
+        schema.
+    split : str, optional
+        The split to return; without one all are returned, as a `DatasetDict`.
+    data_files : str, path-like, sequence of them, or Mapping by split, optional
+        Instead of all that `path` has, these files of it, or patterns: of split "train"
+        if no split is given with them.
+    streaming : bool, default False
+        Kept as `DatasetDict.streaming`; datasets are read on access in any case.
+    index : object, optional
+        For indexed paths: with ``get_dataset(name)``, ``get_label(name, version)`` and
+        ``get_schema_type(ref)``.
+    atmosphere : object, optional
+        Not used.
+    **options
+        Options of `Dataset`, and those of `fastshard.open`: ``store=``, ``token=``,
+        ``max_memory=``, ...
+
+    Returns
+    -------
+    Dataset or DatasetDict
+        A dataset if a split is named.
+
+    Raises
+    ------
+    ShardNotFoundError
+        There are no shards, or a named file is not there. Also a `FileNotFoundError`.
+    ValueError
+        There is no such split, or an indexed path is given without an index.
+    KeyError
+        The index has no such entry.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> ds = typed.load_dataset("splits/train-*.tar", split="train")
+    >>> ds[0].keys()
+    ['image', 'label']
+    >>> @typed.packable
+    ... class Label:
+    ...     label: str
+    >>> typed.load_dataset("splits/", Label, split="test")[0]
+    Label(label='label 0')
+    >>> splits = typed.load_dataset("splits/", data_files={"a": "train-0000.tar"})
+    >>> splits.num_shards
+    {'a': 1}
+    """
+    get_logger().info(
+        "load_dataset: path=%s, split=%s, sample_type=%s",
+        redact(path) if isinstance(path, str) else path,
+        split,
+        getattr(sample_type, "__name__", None),
+    )
+    if isinstance(path, str) and path.startswith(("@", "at://")):
+        source, kind = _look_up(path, sample_type, index)
+        splits = {split or DEFAULT_SPLIT: Dataset(source, kind, **options)}
+    else:
+        kind = sample_type or DictSample
+        remote = _remote_options(options)
+        splits = {
+            name: Dataset(URLSource._of_shards(shards), kind, **options)
+            for name, shards in list_splits(path, data_files, remote).items()
+        }
+    if split is None:
+        return DatasetDict(splits, kind, streaming)
+    if split not in splits:
+        raise ValueError(f"Split {split!r} not found. Available splits: {list(splits)}")
+    return splits[split]
+
+
+def _remote_options(options: Mapping[str, Any]) -> RemoteOptions:
+    """Return the options that say how URLs are read."""
+    names = RemoteOptions.__optional_keys__
+    found = {name: value for name, value in options.items() if name in names}
+    return cast(RemoteOptions, found)
+
+
+def _look_up(
+    path: str, sample_type: type[Any] | None, index: EntryIndex | None
+) -> tuple[Any, type[Any]]:
+    """Return the source and the class of the samples of an indexed path.
+
+    Raises
+    ------
+    ValueError
+        There is no index, or the path has no name.
+    KeyError
+        The index has no such entry.
+    """
+    name, version = _parse_indexed(path)
+    if index is None:
+        raise ValueError(f"{path} names an entry of an index: give index=")
+    try:
+        entry = index.get_label(name, version)
+    except (KeyError, AttributeError):
+        if version is not None:
+            raise
+        entry = index.get_dataset(name)
+    urls = list(entry.data_urls)
+    store = getattr(index, "data_store", None)
+    if store is not None:
+        urls = [store.read_url(url) for url in urls]
+    kind = sample_type or index.get_schema_type(entry.schema_ref)
+    return URLSource._of_shards(urls), kind
+
+
+def _parse_indexed(path: str) -> tuple[str, str | None]:
+    """Return the name and the version of ``@handle/name[@version]``."""
+    if path.startswith("at://"):
+        return path, None
+    handle, slash, rest = path[1:].partition("/")
+    name, at, version = rest.partition("@")
+    if not (handle and slash and name) or (at and not version):
+        raise ValueError(
+            f"Invalid indexed path format: {path}: expected @handle/name or "
+            "@handle/name@version"
+        )
+    return f"@{handle}/{name}", version or None
