@@ -3,7 +3,7 @@ from typing import Any, Generic, Self, TypeVar, final
 
 from typing_extensions import Buffer
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 @final
 class PayloadBuffer:
@@ -11,9 +11,9 @@ class PayloadBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
-class TypePlan(Generic[T]):
+class TypePlan(Generic[_T]):
     @property
-    def cls(self) -> type[T]: ...
+    def cls(self) -> type[_T]: ...
     @property
     def names(self) -> tuple[str, ...]: ...
     @property
@@ -22,12 +22,12 @@ class TypePlan(Generic[T]):
     def post_init(self) -> bool: ...
     def __new__(
         cls,
-        of: type[T],
+        of: type[_T],
         fields: Iterable[Any],
         post_init: bool = False,
         strict: bool = False,
-        make: Callable[[type[T], bool], TypePlan[T]] | None = None,
+        make: Callable[[type[_T], bool], TypePlan[_T]] | None = None,
     ) -> Self: ...
     def from_buffer(
         self, data: Buffer, copy: bool = False, aligned: bool = False
-    ) -> T: ...
+    ) -> _T: ...
