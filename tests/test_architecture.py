@@ -45,7 +45,6 @@ SINGLE_SUBCLASS = {
     "SampleBase": "compiled look-up; its subclass has the policy of decoding",
     "PackedSamples": "compiled look-up; its subclass is a Sequence",
     "FieldMap": "compiled look-up; its subclass is public",
-    "SampleDecoder": "a stage of any dataset; formats derive from it",
     "Collation": "used by itself for NumPy batches",
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",

@@ -10,6 +10,8 @@ cdef class FieldMap:
     cdef object holder             # exporter that begins with the payload, or None
     cdef const uint8_t *payload    # NULL: `data` has all fields
     cdef uint64_t size
+    cdef object samples            # which name the sample in errors, or None
+    cdef Py_ssize_t position       # among them
     cdef object find(self, str name, value_t *found)
     cdef object decode_field(self, str name, object default)
     cdef object load(self)

@@ -125,6 +125,9 @@ cdef class FieldMap:
         try:
             value = unpack(self.payload, self.size, &found, self.holder)
         except FormatError as error:
+            if self.samples is not None:
+                found_in = self.samples.error_of(error, self.position, name)
+                raise found_in from error.__cause__
             if error.member is not None:
                 raise
             raise FormatError(

@@ -622,6 +622,14 @@ cdef class PackedSamples(GroupedSamples):
         self.held.find_payload(self.held.open_source(), i, &offset, &size)
         return self.held.fault(error, i, offset)
 
+    def error_of(self, error, Py_ssize_t i, str field):
+        """Return an error of a field's value, of which the offset is relative."""
+        if not 0 <= i < self.packed.count or self.held.closed:
+            return error
+        if error.member is None:
+            error.member = field
+        return self.annotate(error, i)
+
     cdef dict decode(self, Py_ssize_t i, tuple fields):
         """Return values of a sample's fields by name, of all if `fields` is None.
 

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fastshard._core.typed.plan import TypePlan
-from fastshard._core.typed.shard import copy_payload
+from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import plan_of
 from fastshard.typed.reading.types import row_of
@@ -40,30 +39,8 @@ class Decoding(NamedTuple):
             The class declares what cannot be a field.
         """
         if issubclass(self.kind, DictSample):
-            return DictDecoder(self.kind)
-        return PlanDecoder(plan_of(self.kind, self.strict), self.copy, self.aligned)
-
-
-class PlanDecoder:
-    """Decode a stored sample by the plan of its class."""
-
-    def __init__(self, plan: TypePlan[Any], copy: bool, aligned: bool) -> None:
-        self.plan = plan
-        self.copy = copy
-        self.aligned = aligned
-
-    def __call__(self, sample: Any) -> Any:
-        return self.plan.from_buffer(copy_payload(sample), self.copy, self.aligned)
-
-
-class DictDecoder:
-    """Decode a stored sample to fields that are decoded when they are asked for."""
-
-    def __init__(self, kind: type[DictSample]) -> None:
-        self.kind = kind
-
-    def __call__(self, sample: Any) -> DictSample:
-        return self.kind._from_buffer(copy_payload(sample))
+            return MapDecoder(self.kind, self.copy)
+        return TypedDecoder(plan_of(self.kind, self.strict), self.copy, self.aligned)
 
 
 class KeyedDecoder:

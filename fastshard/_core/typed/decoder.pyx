@@ -1,0 +1,162 @@
+"""Decoders of the samples of payloads to objects, without a sample between them."""
+
+cimport cython
+from libc.stdint cimport uint8_t, uint64_t
+
+from fastshard._core.dataset.shard cimport SampleBase, SampleDecoder, SamplesBase
+from fastshard._core.io.source cimport MappedFile, View
+from fastshard._core.typed.field_map cimport FieldMap, make_map
+from fastshard._core.typed.plan cimport TypePlan
+from fastshard._core.typed.shard cimport PackedSamples
+
+from fastshard._core.typed.shard import copy_payload
+from fastshard.errors import FormatError
+
+
+cdef inline MappedFile find_payload(
+    SamplesBase samples, Py_ssize_t i, uint64_t *offset, uint64_t *size
+):
+    """Set the extent of a payload that is surely resident; return its file, or None."""
+    cdef PackedSamples packed
+    if not isinstance(samples, PackedSamples):
+        return None
+    packed = <PackedSamples> samples
+    if not 0 <= i < packed.packed.count:
+        return None
+    packed.packed.payload(i)       # looks it up
+    return packed.resident_payload(i, offset, size)
+
+
+cdef inline bint is_writable(object owner):
+    return type(owner) is View and (<View> owner).owner.writable
+
+
+@cython.final
+cdef class TypedDecoder(SampleDecoder):
+    """Function from a sample of payloads to an object of a class.
+
+    A stage of a dataset: `fastshard.Dataset.map`.
+
+    Parameters
+    ----------
+    plan : TypePlan
+    copy : bool, default False
+        Arrays are copies: writable and C-contiguous.
+    aligned : bool, default False
+        Arrays whose data are not aligned for their type are copies.
+    """
+
+    cdef readonly TypePlan plan
+    cdef readonly bint copy
+    cdef readonly bint aligned
+
+    def __cinit__(
+        self, TypePlan plan not None, bint copy=False, bint aligned=False
+    ):
+        self.plan = plan
+        self.copy = copy
+        self.aligned = aligned
+
+    def __call__(self, SampleBase sample not None):
+        """Return the object of a sample.
+
+        Raises
+        ------
+        FormatError
+            The payload is no msgpack map with str keys, or a value of it is broken.
+        SchemaError
+            Its fields are not those of the class.
+        """
+        cdef PackedSamples samples = <PackedSamples?> sample.samples
+        cdef Py_ssize_t i = sample.position
+        cdef uint8_t *at
+        cdef uint64_t size
+        cdef object owner
+        try:
+            if sample.only is not None:
+                return self.plan.from_buffer(
+                    copy_payload(sample), self.copy, self.aligned
+                )
+            owner = samples.pin_payload(i, &at, &size)
+            return self.plan.decode(
+                at, size, owner, is_writable(owner), self.copy, self.aligned
+            )
+        except FormatError as error:
+            raise samples.annotate(error, i) from error.__cause__
+
+    cdef object decode_resident(self, SamplesBase samples, Py_ssize_t i):
+        cdef uint64_t offset, size
+        cdef MappedFile file = find_payload(samples, i, &offset, &size)
+        if file is None:
+            return None
+        return self.plan.decode(
+            file.base + offset, size, file, file.writable, self.copy, self.aligned
+        )
+
+    def __reduce__(self):
+        return TypedDecoder, (self.plan, bool(self.copy), bool(self.aligned))
+
+
+@cython.final
+cdef class MapDecoder(SampleDecoder):
+    """Function from a sample of payloads to its fields, decoded when asked for.
+
+    Parameters
+    ----------
+    cls : type
+        A subclass of FieldMap: `fastshard.typed.DictSample`.
+    copy : bool, default False
+        Copy payloads: samples do not keep the file mapped.
+    """
+
+    cdef readonly type cls
+    cdef readonly bint copy
+
+    def __cinit__(self, cls not None, bint copy=False):
+        if not issubclass(cls, FieldMap):
+            raise TypeError(f"expected a class of field maps, got {cls.__name__}")
+        self.cls = cls
+        self.copy = copy
+
+    def __call__(self, SampleBase sample not None):
+        """Return the fields of a sample.
+
+        Raises
+        ------
+        FormatError
+            The payload is no msgpack map with str keys.
+        """
+        cdef PackedSamples samples = <PackedSamples?> sample.samples
+        cdef Py_ssize_t i = sample.position
+        cdef uint8_t *at
+        cdef uint64_t size
+        cdef object owner
+        try:
+            if sample.only is not None:
+                return self.name_sample(
+                    self.cls._from_buffer(copy_payload(sample)), samples, i
+                )
+            owner = samples.pin_payload(i, &at, &size)
+            return self.name_sample(
+                make_map(self.cls, at, size, owner, self.copy), samples, i
+            )
+        except FormatError as error:
+            raise samples.annotate(error, i) from error.__cause__
+
+    cdef object decode_resident(self, SamplesBase samples, Py_ssize_t i):
+        cdef uint64_t offset, size
+        cdef MappedFile file = find_payload(samples, i, &offset, &size)
+        if file is None:
+            return None
+        return self.name_sample(
+            make_map(self.cls, file.base + offset, size, file, self.copy), samples, i
+        )
+
+    cdef object name_sample(self, object fields, SamplesBase samples, Py_ssize_t i):
+        """Have later errors of the fields name the sample."""
+        (<FieldMap> fields).samples = samples
+        (<FieldMap> fields).position = i
+        return fields
+
+    def __reduce__(self):
+        return MapDecoder, (self.cls, bool(self.copy))
