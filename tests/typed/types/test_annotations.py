@@ -28,6 +28,8 @@ from fastshard import SchemaError, typed
 from fastshard.typed.fields import field_plans
 from fastshard.typed.write.values import pack
 
+pytest.importorskip("msgspec", reason="no msgspec for this Python")
+
 T = TypeVar("T")
 Colour = enum.Enum("Colour", {"RED": "red", "GREEN": "green"})
 Number = enum.Enum("Number", {"ONE": 1.5, "TWO": b"two"})

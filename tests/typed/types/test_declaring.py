@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from fastshard import typed
 from support.processes import environment
 
+pytest.importorskip("msgspec", reason="no msgspec for this Python")
+
 COMPACT = b"\x03<f4\x01" + (1).to_bytes(8, "little") + b"\x00\x00\x80?"
 
 
