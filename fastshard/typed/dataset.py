@@ -59,7 +59,17 @@ from fastshard.typed.reading.origin import (
     option_names,
 )
 from fastshard.typed.reading.shards import Checkpoint, process, shard_samples
-from fastshard.typed.reading.stages import Decoding, KeyedDecoder, StructuralView
+from fastshard.typed.reading.stages import (
+    Decoding,
+    KeyedDecoder,
+    LensStage,
+    StructuralView,
+)
+from fastshard.typed.reading.stored import (
+    StoredBatchIterator,
+    StoredReader,
+    is_readable_by_field,
+)
 from fastshard.typed.reading.types import field_names
 
 if TYPE_CHECKING:
@@ -689,9 +699,22 @@ class Dataset(BaseDataset[T]):
 
     def _sample_batches(
         self, size: int, ragged: Padding
-    ) -> BatchIterator[SampleBatch[T]]:
+    ) -> BatchIterator[SampleBatch[T]] | StoredBatchIterator:
         """Return the iterator over batches of this process's share."""
         part = self._worker_share(size, None)
+        first = part._first
+        if (
+            isinstance(first, Decoding)
+            and not part._later
+            and part._pending_filter() is None
+            and is_readable_by_field(first)
+        ):
+            read = StoredReader(first, part._stages[0])
+            return StoredBatchIterator(
+                part._packed._iterator(WINDOW, None),
+                size,
+                lambda samples: SampleBatch._read(read(samples), self._kind, ragged),
+            )
         samples = part._iterator(WINDOW, None)
         make = partial(SampleBatch._of, self._kind, ragged)
         count = len(part) if part._is_counted() else part.__len__
@@ -730,13 +753,20 @@ class Dataset(BaseDataset[T]):
             return cast(Dataset[U], self)
         network = LensNetwork()
         lens = network.find(kind, other)
-        stage: Any = StructuralView.between(kind, other) if lens is None else lens
-        if stage is None:
-            stage = network.transform(kind, other)  # raises, and says what there is
+        view = StructuralView.between(kind, other) if lens is None else None
+        if lens is None and view is None:
+            lens = network.transform(kind, other)  # raises, and says what there is
         first = self._first
-        is_direct = not self._later and lens is not None and is_dict_lens(lens)
-        if is_direct and isinstance(first, Decoding):  # no `DictSample` is made
+        is_stored = isinstance(self._origin, ShardOrigin) and not self._later
+        if lens is not None:
+            is_direct = is_dict_lens(lens)
+        else:
+            assert view is not None
+            is_direct = is_stored and view.is_part(kind)
+        if is_direct and is_stored and isinstance(first, Decoding):
+            # No object of the first type is made.
             return self._replace(_first=first._replace(kind=other), _kind=other)
+        stage = view if lens is None else LensStage(lens)
         return self._replace(_later=(*self._later, stage), _kind=other)
 
     def filter(self, fn: Callable[[T], object]) -> Dataset[T]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self, TypeVar
 
 from fastshard._core.dataset.shard import add_notes
-from fastshard.dataset.iteration import BatchIterator, ErrorHandler, SampleIterator
+from fastshard.dataset.iteration import ErrorHandler, SampleIterator
 
 __all__ = ["FilteredIterator", "Iteration"]
 
@@ -150,6 +150,25 @@ class FilteredIterator(Iterator[Any]):
         self._samples.close()
 
 
+class StatefulIterator(Protocol[Item]):
+    """Iterator over samples or batches with a state."""
+
+    @property
+    def position(self) -> int:
+        """The position of the next sample."""
+        ...
+
+    def __iter__(self) -> Iterator[Item]: ...
+    def __next__(self) -> Item: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the items so far."""
+        ...
+
+    def close(self) -> None:
+        """End the iteration."""
+        ...
+
+
 class Iteration(Iterator[Item]):
     """What `Dataset.ordered` and `Dataset.shuffled` return: it begins when it is used.
 
@@ -171,19 +190,17 @@ class Iteration(Iterator[Item]):
     99
     """
 
-    def __init__(
-        self, begin: Callable[[], SampleIterator[Item] | BatchIterator[Item]]
-    ) -> None:
+    def __init__(self, begin: Callable[[], StatefulIterator[Item]]) -> None:
         self._begin = begin
         self._is_iterator = False
-        self.current: SampleIterator[Item] | BatchIterator[Item] | None = None
+        self.current: StatefulIterator[Item] | None = None
 
     def __iter__(self) -> Iterator[Item]:
         if self._is_iterator:
             assert self.current is not None
-            return self.current
+            return iter(self.current)
         self.current = self._begin()
-        return self.current
+        return iter(self.current)
 
     def __next__(self) -> Item:
         if not self._is_iterator:

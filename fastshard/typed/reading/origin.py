@@ -14,7 +14,7 @@ from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.shardset import WINDOW
 from fastshard.remote.options import RemoteOptions
 from fastshard.typed.reading.iteration import FilteredIterator
-from fastshard.typed.sources.opening import open_source
+from fastshard.typed.sources.opening import as_source, open_source
 from fastshard.typed.sources.url import URLSource
 
 __all__ = ["FilteredOrigin", "SampleOrigin", "ShardOrigin", "option_names"]
@@ -66,15 +66,12 @@ class ShardOrigin:
         self._packed: FieldDataset[Any] | None = None
         if isinstance(source, FieldDataset):
             self._packed = source if source._plan.is_plain else source[:]
-        elif isinstance(source, Sequence | os.PathLike):  # str too
+        elif isinstance(source, str | os.PathLike | Sequence):
             names = RemoteOptions.__optional_keys__
             remote: Any = {name: options[name] for name in options if name in names}
             source = URLSource(cast(Source, source), **remote)
-        elif not hasattr(source, "list_shards"):
-            raise TypeError(
-                "a source must be a path, a URL, a sequence of them or a DataSource, "
-                f"got {type(source).__name__}"
-            )
+        else:
+            source = as_source(source)
         self.source: Any = source
         self.options = dict(options)
 

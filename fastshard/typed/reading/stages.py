@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
 from fastshard.typed.dict_sample import DictSample
-from fastshard.typed.fields import plan_of
+from fastshard.typed.fields import FieldPlan, field_plans, has_post_init, plan_of
+from fastshard.typed.lenses.lens import Lens
 from fastshard.typed.reading.types import row_of
 
-__all__ = ["Decoding", "KeyedDecoder", "StructuralView"]
+__all__ = ["Decoding", "KeyedDecoder", "LensStage", "StructuralView"]
 
 
 class Decoding(NamedTuple):
@@ -41,6 +42,14 @@ class Decoding(NamedTuple):
         if issubclass(self.kind, DictSample):
             return MapDecoder(self.kind, self.copy)
         return TypedDecoder(plan_of(self.kind, self.strict), self.copy, self.aligned)
+
+
+def is_same_field(field: FieldPlan, other: FieldPlan | None) -> bool:
+    """Return whether two types decode a field alike."""
+    try:
+        return bool(field == other)
+    except ValueError:  # defaults that are arrays
+        return False
 
 
 class KeyedDecoder:
@@ -84,6 +93,24 @@ class KeyedDecoder:
         return KeyedDecoder, (self.first, self.stages, self.fields)
 
 
+class LensStage:
+    """Mapped function: the view of a sample through a lens."""
+
+    def __init__(self, lens: Lens[Any, Any]) -> None:
+        self.lens = lens
+        self._get = lens.get
+
+    def __call__(self, sample: Any) -> Any:
+        return self._get(sample)
+
+    def describe(self) -> str:
+        """Return the text of the stage in a dataset's repr."""
+        return f"as {getattr(self.lens.view_type, '__name__', '?')}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LensStage, (self.lens,)
+
+
 class StructuralView:
     """Function from samples of one type to another whose fields they have.
 
@@ -101,6 +128,20 @@ class StructuralView:
 
     def __call__(self, sample: Any) -> Any:
         return self.kind(**{name: getattr(sample, name) for name in self.names})
+
+    def describe(self) -> str:
+        """Return the text of the stage in a dataset's repr."""
+        return f"as {self.kind.__name__}"
+
+    def is_part(self, source: Any) -> bool:
+        """Return whether decoding stored samples of `source` gives the same objects."""
+        if has_post_init(source):
+            return False
+        plans = {field.name: field for field in field_plans(source)}
+        return all(
+            field.decode is None and is_same_field(field, plans.get(field.name))
+            for field in field_plans(self.kind)
+        )
 
     @classmethod
     def between(cls, source: Any, view: Any) -> StructuralView | None:

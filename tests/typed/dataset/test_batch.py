@@ -289,3 +289,14 @@ def test_the_torch_adapter_takes_typed_samples(photos):
     assert isinstance(found["image"], torch.Tensor)
     assert found["image"].shape == (4, 2, 3)
     assert found["label"] == [f"photo {i}" for i in range(4)]
+
+
+def test_a_field_is_read_without_the_others(tmp_path):
+    good = {"name": "a", "image": np.ones(2)}
+    broken = {"name": "b", "image": b"no array"}
+    batch = batch_of(tmp_path, Loose, [good, broken])
+    assert batch.name == ["a", "b"]
+    with pytest.raises(FormatError, match="000001"):
+        batch.image  # noqa: B018
+    with pytest.raises(FormatError, match="000001"):
+        batch.samples  # noqa: B018

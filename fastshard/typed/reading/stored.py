@@ -1,0 +1,195 @@
+"""Batches of stored samples, whose fields are read one by one from the shards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, Self
+
+from fastshard._core.typed.columns import stack_columns
+from fastshard._core.typed.decoder import TypedDecoder
+from fastshard._core.typed.plan import TypePlan
+from fastshard._core.typed.shard import decode_columns
+from fastshard.dataset.iteration import SampleIterator, enter_exclusively
+from fastshard.errors import FieldNotFoundError
+from fastshard.typed.dict_sample import DictSample
+from fastshard.typed.fields import FieldPlan, field_plans, has_post_init
+from fastshard.typed.reading.stages import Decoding
+
+__all__ = [
+    "StoredBatchIterator",
+    "StoredReader",
+    "is_readable_by_field",
+]
+
+NUMBERS = {"int": "i", "float": "f", "bool": "b"}  # kinds of dtypes, by those of fields
+
+
+def is_readable_by_field(first: Decoding) -> bool:
+    """Return whether a field of a type is the same read by itself."""
+    if first.strict:
+        return False
+    return issubclass(first.kind, DictSample) or not has_post_init(first.kind)
+
+
+class StoredReader:
+    """How the fields of stored samples are read, for all batches of an iteration.
+
+    Parameters
+    ----------
+    first : Decoding
+    decoder : callable
+        From a stored sample to an object.
+    """
+
+    def __init__(self, first: Decoding, decoder: Callable[[Any], Any]) -> None:
+        self.first = first
+        self.decoder = decoder
+        self.fields: dict[str, FieldPlan] = {}
+        if not issubclass(first.kind, DictSample):
+            self.fields = {field.name: field for field in field_plans(first.kind)}
+        self._decoders: dict[str, TypedDecoder[Any]] = {}
+
+    def field_decoder(self, name: str) -> TypedDecoder[Any]:
+        """Return the decoder of a single field, to an object with an attribute."""
+        decoder = self._decoders.get(name)
+        if decoder is None:
+            plan = TypePlan(SimpleNamespace, (self.fields[name],), False, False)
+            decoder = TypedDecoder(plan, self.first.copy, self.first.aligned)
+            self._decoders[name] = decoder
+        return decoder
+
+    def __call__(self, samples: list[Any]) -> StoredSamples:
+        """Return the field source of a batch."""
+        return StoredSamples(self, samples)
+
+
+class StoredSamples:
+    """Stored samples of a type: a `FieldSource` of `SampleBatch`.
+
+    Parameters
+    ----------
+    reader : StoredReader
+    samples : list of PackedSample
+    """
+
+    def __init__(self, reader: StoredReader, samples: list[Any]) -> None:
+        self._reader = reader
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def decode(self) -> list[Any]:
+        """Return the samples as objects."""
+        return list(map(self._reader.decoder, self._samples))
+
+    def column(self, name: str) -> Any:
+        """Return a field as a new array or as a list of values."""
+        field = self._reader.fields.get(name)
+        if field is None:  # samples without types
+            return NotImplemented
+        found = self._read_together(field)
+        if found is None:
+            decoder = self._reader.field_decoder(name)
+            found = [getattr(decoder(sample), name) for sample in self._samples]
+        return found
+
+    def _read_together(self, field: FieldPlan) -> Any:
+        """Return a field that all samples have in one form, else None."""
+        name = field.name
+        if field.kind == "str":
+            try:
+                values = decode_columns(self._samples, (name,))[name]
+            except FieldNotFoundError:
+                return None
+            return values if set(map(type, values)) == {str} else None
+        if field.kind != "array" and field.kind not in NUMBERS:
+            return None
+        stack = stack_columns(self._samples, (name,)).get(name)
+        if stack is None:
+            return None
+        if field.kind != "array":
+            return stack.tolist() if stack.dtype.kind == NUMBERS[field.kind] else None
+        return stack if has_dtype(stack, field.dtype) else None
+
+    def array(self, name: str) -> Any:
+        """Return a field of arrays as one array, or `NotImplemented`."""
+        stack = stack_columns(self._samples, (name,)).get(name)
+        if stack is None:
+            return NotImplemented
+        sample = self._samples[0]
+        return stack if sample.layout_of(name).kind == "array" else NotImplemented
+
+
+def has_dtype(array: Any, declared: Any) -> bool:
+    """Return whether an array is one of a declared dtype, in any byte order."""
+    import numpy as np
+
+    if declared is None:
+        return True
+    if isinstance(declared, np.dtype):
+        same: bool = array.dtype.newbyteorder("=") == declared.newbyteorder("=")
+        return same
+    return issubclass(array.dtype.type, declared)
+
+
+class StoredBatchIterator(Iterator[Any]):
+    """Iterator over batches of stored samples.
+
+    It has what a `BatchIterator` has. After the error of a sample, the next batch
+    begins with the samples before it.
+
+    Parameters
+    ----------
+    samples : SampleIterator
+        Over stored samples.
+    size : int
+        Samples of a batch; the last one may have fewer.
+    make : callable
+        From a list of stored samples to a batch.
+    """
+
+    def __init__(
+        self,
+        samples: SampleIterator[Any],
+        size: int,
+        make: Callable[[list[Any]], Any],
+    ) -> None:
+        self._samples = samples
+        self._size = size
+        self._make = make
+        self._pending: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        with enter_exclusively(self._lock):
+            pending = self._pending
+            pending.extend(islice(self._samples, self._size - len(pending)))
+            if not pending:
+                raise StopIteration
+            self._pending = []
+        return self._make(pending)
+
+    @property
+    def position(self) -> int:
+        """The position of the first sample after the batches so far."""
+        return self._samples.position - len(self._pending)
+
+    @property
+    def skipped(self) -> int:
+        """The number of skipped samples before a resumed state."""
+        return self._samples.skipped
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batches so far."""
+        return self._samples.state_after(self.position, self.skipped)
+
+    def close(self) -> None:
+        """End the iteration and its prefetching thread."""
+        self._samples.close()
