@@ -24,17 +24,19 @@ from fastshard.dataset.listing import Location, list_shards, parse_source
 from fastshard.errors import FastshardError
 from fastshard.formats.folder import LocalFolder, RemoteFolder
 from fastshard.formats.foreign import describe_file
-from fastshard.formats.registry import Format, find_format, formats
+from fastshard.formats.registry import Format, find_format, formats, tar_format
 from fastshard.formats.tar import Progress, TarOptions, TarShard, open_tar
 from fastshard.remote.options import RemoteOptions, Settings, make_settings
-from fastshard.remote.urls import Url, is_remote, url_basename
+from fastshard.remote.urls import Url, is_remote, redact, url_basename
 
 __all__ = [
     "Commands",
     "FoundDataset",
     "ShardProgress",
+    "add_packed",
     "add_remote",
     "add_sources",
+    "find_as",
     "find_dataset",
     "find_shards",
     "get_remote_options",
@@ -64,6 +66,18 @@ def add_sources(parser: Parser) -> None:
     """Add the sources of a command, and the options for URLs."""
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=SOURCE_HELP)
     add_remote(parser)
+
+
+def add_packed(parser: Parser) -> None:
+    """Add the option that reads tar shards of msgpack payloads."""
+    parser.add_argument(
+        "--packed",
+        dest="tar_format",
+        action="store_const",
+        const="packed",
+        help="of tar shards: the samples are the maps in members .msgpack; show their "
+        "fields, not the members",
+    )
 
 
 def add_remote(parser: Parser) -> None:
@@ -164,8 +178,8 @@ class FoundDataset(NamedTuple):
     Attributes
     ----------
     format : Format
-    root : str
-        The directory, or its URL.
+    root : str or list of str
+        The directory, or its URL; of a format of tar shards their paths or URLs.
     shown : str
         The root, for messages.
     options : dict
@@ -173,7 +187,7 @@ class FoundDataset(NamedTuple):
     """
 
     format: Format
-    root: str
+    root: Any
     shown: str
     options: dict[str, Any]
 
@@ -193,6 +207,20 @@ def find_dataset(
             )
         return dataset
     return None
+
+
+def find_as(
+    name: str | None, sources: Sequence[Location], remote: Settings | None
+) -> FoundDataset | None:
+    """Return the dataset that a format of tar shards reads; None: `find_dataset`."""
+    if name is None:
+        return find_dataset(sources, remote)
+    paths = find_shards(sources, remote)
+    options = {} if remote is None else {"remote": remote}
+    if remote is not None and not all(map(is_remote, paths)):
+        raise FastshardError("expected local or remote shards, got both")
+    shown = ", ".join(redact(str(source.parts[0])) for source in sources)
+    return FoundDataset(tar_format(name), paths, shown, options)
 
 
 def _find_dataset(source: Location, remote: Settings | None) -> FoundDataset | None:

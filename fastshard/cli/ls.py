@@ -18,8 +18,10 @@ from fastshard._util.terminal import (
 from fastshard.cli.common import (
     SOURCE_HELP,
     Commands,
+    add_packed,
     add_remote,
     add_sources,
+    find_as,
     find_dataset,
     find_shards,
     get_remote_options,
@@ -54,7 +56,7 @@ def cmd_ls(args: argparse.Namespace) -> int:
     """List the members of shards."""
     sources = parse_sources(args.sources)
     remote = get_settings(sources, args)
-    found = find_dataset(sources, remote)
+    found = find_as(args.tar_format, sources, remote)
     if found is not None:
         lines = found.format.list_lines(
             found.root, long=args.long, as_json=args.json, **found.options
@@ -91,6 +93,7 @@ def add_ls(commands: Commands) -> None:
         ],
     )
     add_sources(parser)
+    add_packed(parser)
     parser.add_argument(
         "-l",
         "--long",

@@ -10,8 +10,9 @@ from typing import Any
 from fastshard._util.terminal import escape_name, paint, write_line
 from fastshard.cli.common import (
     Commands,
+    add_packed,
     add_sources,
-    find_dataset,
+    find_as,
     find_shards,
     get_settings,
     open_each,
@@ -131,7 +132,7 @@ def cmd_stat(args: argparse.Namespace) -> int:
     """Show counts of members, samples, bytes, sizes, fields and skipped entries."""
     sources = parse_sources(args.sources)
     remote = get_settings(sources, args)
-    found = find_dataset(sources, remote)
+    found = find_as(args.tar_format, sources, remote)
     if found is not None:
         figures = found.format.stat(found.root, deep=args.deep, **found.options)
         print_dataset(found.format, figures, args.json)
@@ -179,6 +180,7 @@ def add_stat(commands: Commands) -> None:
         ],
     )
     add_sources(parser)
+    add_packed(parser)
     parser.add_argument(
         "--each",
         action="store_true",

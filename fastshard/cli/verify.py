@@ -11,8 +11,9 @@ from fastshard._util.terminal import paint, print_error, write_fault, write_note
 from fastshard.cli.common import (
     Commands,
     ShardProgress,
+    add_packed,
     add_sources,
-    find_dataset,
+    find_as,
     find_shards,
     get_settings,
     parse_sources,
@@ -87,7 +88,7 @@ def cmd_verify(args: argparse.Namespace) -> int:
     """Check headers, bounds, names and indexes of shards."""
     sources = parse_sources(args.sources)
     remote = get_settings(sources, args)
-    found = find_dataset(sources, remote)
+    found = find_as(args.tar_format, sources, remote)
     if found is not None:
         check = found.format.verify
         faults = check(found.root, hashes=args.hash, **found.options)
@@ -125,6 +126,7 @@ def add_verify(commands: Commands) -> None:
         ],
     )
     add_sources(parser)
+    add_packed(parser)
     parser.add_argument(
         "--hash",
         action="store_true",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fastshard.formats.folder import Folder
 from fastshard.formats.registry import Format
 
 if TYPE_CHECKING:
+    from fastshard.remote.options import Settings
     from fastshard.typed.shardset import PackedSet
 
 __all__ = ["FORMAT"]
@@ -27,6 +29,51 @@ class PackedFormat(Format):
         from fastshard.typed.shardset import PackedSet
 
         return PackedSet
+
+    def list_lines(
+        self,
+        root: str | Sequence[str],
+        *,
+        long: bool,
+        as_json: bool,
+        remote: Settings | None = None,
+    ) -> Iterable[str]:
+        from fastshard.typed.commands.listing import list_lines
+
+        return list_lines(paths_of(root), long=long, as_json=as_json, remote=remote)
+
+    def stat(
+        self,
+        root: str | Sequence[str],
+        *,
+        deep: bool,
+        remote: Settings | None = None,
+    ) -> dict[str, Any]:
+        from fastshard.typed.commands.listing import stat
+
+        return stat(paths_of(root), deep=deep, remote=remote)
+
+    def stat_lines(self, figures: Mapping[str, Any]) -> Iterable[str]:
+        from fastshard.typed.commands.listing import stat_lines
+
+        return stat_lines(figures)
+
+    def verify(
+        self,
+        root: str | Sequence[str],
+        *,
+        hashes: bool = False,
+        remote: Settings | None = None,
+    ) -> list[Any]:
+        from fastshard.typed.commands.listing import open_packed
+
+        with open_packed(paths_of(root), remote) as ds:
+            return ds.verify(hashes=hashes)
+
+
+def paths_of(root: str | Sequence[str]) -> Sequence[str]:
+    """Return the shards of a source: its only one, or all of them."""
+    return [root] if isinstance(root, str) else root
 
 
 FORMAT = PackedFormat()

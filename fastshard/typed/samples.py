@@ -86,8 +86,12 @@ class PackedFields:
     decoders: Any
     keys: Any
 
-    def _kind_of(self, field: str) -> tuple[str, bool]:
-        """Return the type of a field's value, and whether it is an array."""
+    def stored_kind(self, field: str) -> tuple[str, bool]:
+        """Return the type of a field's value, and whether it is an array.
+
+        The types are ``"None"``, ``"bool"``, ``"int"``, ``"float"``, ``"str"``,
+        ``"bytes"``, ``"list"``, ``"dict"``, ``"an extension type"``.
+        """
         raise NotImplementedError
 
     def _decode_values(self, fields: tuple[str, ...]) -> dict[str, Any]:
@@ -155,7 +159,7 @@ class PackedFields:
         own = own_decoder(field, self.decoders)
         if own is not None or field not in self:  # type: ignore[operator]
             return own
-        return decoder_of_kind(*self._kind_of(field))
+        return decoder_of_kind(*self.stored_kind(field))
 
     def layout_of(self, field: str) -> FieldLayout:
         """Return the memory layout of a field, by which batches stack it.
@@ -177,7 +181,7 @@ class PackedFields:
             return VALUE
         if field not in self:  # type: ignore[operator]
             return VALUE
-        return ARRAY if self._kind_of(field)[1] else VALUE
+        return ARRAY if self.stored_kind(field)[1] else VALUE
 
     def _decode_field(self, field: str) -> Any:
         own = own_decoder(field, self.decoders) if self.decoders else None
@@ -206,7 +210,7 @@ class PackedSample(PackedFields, Sample):
 
     _lists_unstacked = True
 
-    def _kind_of(self, field: str) -> tuple[str, bool]:
+    def stored_kind(self, field: str) -> tuple[str, bool]:
         return kind_of_field(self, field)
 
     def _decode_values(self, fields: tuple[str, ...]) -> dict[str, Any]:
@@ -274,7 +278,7 @@ class CopiedPacked(PackedFields, CopiedSample):
         super().__init__(key, position, fields)
         self._payload = payload
 
-    def _kind_of(self, field: str) -> tuple[str, bool]:
+    def stored_kind(self, field: str) -> tuple[str, bool]:
         self.view(field)  # raises
         found = kind_of_value(self._payload, field)
         assert found is not None

@@ -73,6 +73,6 @@ class PackedSet(TarSet):
         hashes : bool
             Compare members with the checksums that indexes record.
         """
-        from fastshard.typed.verify import verify_set
+        from fastshard.typed.commands.verify import verify_set
 
         return verify_set(self, hashes=hashes)
