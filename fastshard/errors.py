@@ -586,7 +586,8 @@ class PartialFailureError(FastshardError, RuntimeError):
         more = len(self.errors) - 5
         rest = f"; and {more:,} more" if more > 0 else ""
         return escape_line(
-            f"{len(self.failed_shards):,} of {total:,} shards failed: {shown}{rest}"
+            f"{len(self.failed_shards)}/{total} shards failed: {shown}{rest} - results "
+            "of others: .succeeded_shards, .results; to retry: shards=.failed_shards"
         )
 
 

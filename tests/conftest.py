@@ -55,6 +55,8 @@ ALLOWED_SKIPS = (
     "no webshart for this Python",
     "no xxhash for this Python",
     "no datasets for this Python",
+    "no atdata for this Python",
+    "FASTSHARD_ATDATA_TESTS is not set",  # to the tests of its source distribution
     "no PIL for this Python",
     "no streaming for this Python",
     "no brotli for this Python",

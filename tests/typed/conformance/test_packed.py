@@ -1,5 +1,7 @@
 """Fields of shards that atdata wrote, read without a type."""
 
+import gzip
+
 import pytest
 
 import fastshard
@@ -57,3 +59,11 @@ def test_packed_over_http(typed_data, loopback, tmp_path, name):
         for found, sample in zip(ds, known, strict=True):
             assert_packed(found, sample)
         assert_packed(ds[-1], known[-1])
+
+
+def test_compressed_tars_are_refused_by_name(typed_data, tmp_path):
+    """atdata reads them from the start to the end."""
+    path = tmp_path / "basic.tar.gz"
+    path.write_bytes(gzip.compress((typed_data.root / "basic.tar").read_bytes()))
+    with pytest.raises(fastshard.FastshardError, match=r"basic\.tar\.gz.*gunzip"):
+        fastshard.open(path, packed=True)

@@ -38,7 +38,8 @@ ERRORS = [
     (
         PartialFailureError(["a"], ["b"], {"b": ValueError("7")}, {"a": 1}),
         (fastshard.FastshardError, RuntimeError),
-        "1 of 2 shards failed: b: ValueError: 7",
+        "1/2 shards failed: b: ValueError: 7 - results of others: .succeeded_shards, "
+        ".results; to retry: shards=.failed_shards",
     ),
 ]
 
