@@ -216,7 +216,8 @@ def test_another_type_is_an_error_that_names_field_types_and_byte(
     tmp_path, name, value, declared, stored
 ):
     payload = pack({"zero": 0, name: value})
-    at = payload.index(pack({name: value})[1:-1]) + 1 + len(name)
+    key = pack({name: None})[1:-1]
+    at = payload.index(key, 7) + len(key)  # behind "zero"
     for way in WAYS:
         if way in (by_shuffle, by_key):
             continue
