@@ -60,6 +60,9 @@ FULL = """
     streaming.install streaming.uninstall streaming.StreamSample
     typed.DictSample typed.Field typed.PackableSample typed.packable
     typed.fingerprint typed.schema_of
+    typed.Lens typed.LensNetwork typed.lens typed.load_dataset typed.DatasetDict
+    typed.URLSource typed.S3Source typed.verify_checksums typed.configure_logging
+    typed.get_logger typed.Dataset typed.SampleBatch typed.write_samples
     adapters.torch.IterableDataset adapters.torch.TensorCollation
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode
     adapters.ray.read

@@ -5,26 +5,43 @@ decorated with `packable`. Its samples are written as msgpack, their arrays are 
 without a copy:
 
 >>> import numpy as np
+>>> import fastshard
 >>> from numpy.typing import NDArray
 >>> from fastshard import typed
 >>> class ImageSample(typed.PackableSample):
-...     image: NDArray[np.uint8]
+...     image: NDArray[np.float32]
 ...     label: str
+>>> images = [
+...     ImageSample(image=np.full(4, i, "f4"), label=f"label {i}") for i in range(100)
+... ]
+>>> _ = typed.write_samples(images, "data.tar")
+>>> ds = typed.Dataset[ImageSample]("data.tar")
+>>> ds[7].label, ds[7].image
+('label 7', array([7., 7., 7., 7.], dtype=float32))
+>>> next(ds.ordered(batch_size=32)).image.shape
+(32, 4)
+
+Shards whose names say a split are loaded by it, with a type or without:
+
+>>> _ = typed.write_samples(images[:20], "splits/train.tar", maxcount=10)
+>>> _ = typed.write_samples(images[:10], "splits/test-000000.tar")
+>>> typed.load_dataset("splits/", split="train").head(1)[0].label
+'label 0'
+
+A lens makes samples of one type from those of another:
+
 >>> @typed.packable
 ... class Caption:
 ...     text: str
 ...     score: float = 0.0
->>> sample = ImageSample(image=np.zeros((2, 2), "u1"), label="cat")
->>> ImageSample.from_bytes(sample.packed).label
-'cat'
->>> Caption.from_bytes(Caption(text="a cat").packed)
-Caption(text='a cat', score=0.0)
-
-A source is where shards are, ``data/train-{0000..0003}.tar`` of `help(fastshard)`:
-
->>> source = typed.URLSource("data/train-{0000..0003}.tar")
->>> source.list_shards()[0]
-'data/train-0000.tar'
+>>> @typed.lens
+... def caption_of(sample: ImageSample) -> Caption:
+...     return Caption(text=sample.label)
+>>> @caption_of.putter
+... def with_caption(caption: Caption, sample: ImageSample) -> ImageSample:
+...     return ImageSample(image=sample.image, label=caption.text)
+>>> ds.as_type(Caption)[7]
+Caption(text='label 7', score=0.0)
 
 The examples of methods go on from here.
 """

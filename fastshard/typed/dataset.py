@@ -537,6 +537,32 @@ class Dataset(BaseDataset[T]):
         return await self._mapped().get_many_async(positions)
 
     def head(self, n: int = 5) -> list[T]:
+        """Return the first samples as a list.
+
+        Shards behind them are neither opened nor counted, unless the dataset is
+        shuffled or selected; a filter is applied until there are enough.
+
+        Parameters
+        ----------
+        n : int, default 5
+            Number of samples; fewer if the dataset has fewer.
+
+        Returns
+        -------
+        list
+
+        Raises
+        ------
+        ValueError
+            `n` is negative.
+        FormatError, OSError
+            A sample cannot be read.
+
+        Examples
+        --------
+        >>> [sample.label for sample in ds.head(3)]
+        ['label 0', 'label 1', 'label 2']
+        """
         n = self._check_number(n)
         if self._pending_filter() is None:
             return self._mapped().head(n)
@@ -786,6 +812,11 @@ class Dataset(BaseDataset[T]):
             ``len``, ``ds[i]``, `shuffle`, a pickle or a state, calls it for all
             samples first, once.
 
+        Raises
+        ------
+        TypeError
+            `fn` is not callable.
+
         Examples
         --------
         >>> bright = ds.filter(lambda sample: sample.image[0] > 89)
@@ -810,6 +841,11 @@ class Dataset(BaseDataset[T]):
         Dataset
             Its `sample_type` is the class that `fn` is annotated to return, else
             `object`.
+
+        Raises
+        ------
+        TypeError
+            `fn` is not callable.
 
         Examples
         --------

@@ -414,4 +414,5 @@ def begin_example(thing: Thing) -> dict[str, Any]:
     for face in faces:
         module = importlib.import_module(face)
         run_example(inspect.getdoc(module) or "", face, names)
-    return names if thing.owner is not None else {}
+    # Samples need a type: examples of `fastshard.typed` take those of its docstring.
+    return names if thing.owner is not None or len(faces) > 1 else {}

@@ -162,7 +162,7 @@ def load_dataset(
     ...     label: str
     >>> typed.load_dataset("splits/", Label, split="test")[0]
     Label(label='label 0')
-    >>> splits = typed.load_dataset("splits/", data_files={"a": "train-0000.tar"})
+    >>> splits = typed.load_dataset("splits/", data_files={"a": "test-*.tar"})
     >>> splits.num_shards
     {'a': 1}
     """

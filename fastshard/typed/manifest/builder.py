@@ -23,10 +23,12 @@ class ManifestBuilder:
     shard_id : str
         Name of the shard, without ``.tar``.
     schema_version : str, default "1.0.0"
-    source_job_id, pipeline_version : str, optional
+    source_job_id : str, optional
         Provenance.
     parent_shards : list of str, optional
         Provenance: the shards that this one was made from.
+    pipeline_version : str, optional
+        Provenance.
 
     Raises
     ------

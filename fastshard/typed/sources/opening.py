@@ -59,7 +59,7 @@ def open_source(source: object, **options: Any) -> Dataset[Any]:
     source = as_source(source)
     location: Location
     if isinstance(source, URLSource | S3Source):
-        location = source.location()
+        location = source.location
         given: dict[str, Any] = dict(source.options)
         store = {**given.pop("store", {}), **(options.pop("store", None) or {})}
         options = {**given, **options, **({"store": store} if store else {})}

@@ -241,8 +241,9 @@ class S3Source:
         warn_shard_list()
         return self.list_shards()
 
+    @property
     def location(self) -> Location:
-        """Return the parsed source."""
+        """The parsed source."""
         return Location("shards", tuple(map(Url, self.list_shards())))
 
     @property

@@ -90,7 +90,7 @@ class URLSource:
         ['data/train-0003.tar', 'data/train-0001.tar']
         """
         if self._listed is None:
-            location = self.location()
+            location = self.location
             settings = location.settings(self._options)
             self._listed = list_shards(location, check=False, remote=settings).paths
         return list(self._listed)
@@ -138,8 +138,9 @@ class URLSource:
         warn_shard_list()
         return self.list_shards()
 
+    @property
     def location(self) -> Location:
-        """Return the parsed source."""
+        """The parsed source."""
         return self._location or parse_source(self.url)
 
     @property

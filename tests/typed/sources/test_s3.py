@@ -168,5 +168,5 @@ def test_members_of_shards_are_read_by_ranges(bucket, tmp_path, no_environment):
         path = write_tar(tmp_path / f"{i}.tar", {f"{i}.txt": b"text %d" % i})
         bucket.put(f"{i}{{a,b}}.tar", path)
     source = typed.S3Source(bucket.name, ["0{a,b}.tar", "1{a,b}.tar"], **bucket.options)
-    ds = fastshard.open(source.location(), **source.options)
+    ds = fastshard.open(source.location, **source.options)
     assert [bytes(sample["txt"]) for sample in ds] == [b"text 0", b"text 1"]
