@@ -933,6 +933,82 @@ class Dataset(BaseDataset[T]):
         """
         return concatenate(self, other)
 
+    def wrap(self, sample: Mapping[str, Any]) -> T:
+        """Decode a sample of another reader, as WebDataset's.
+
+        Parameters
+        ----------
+        sample : Mapping
+            With the payload as ``"msgpack"``.
+
+        Returns
+        -------
+        object
+            As ``ds[i]``, also through lenses and mapped functions.
+
+        Raises
+        ------
+        ValueError
+            The sample has no payload.
+        SchemaError, FormatError
+            The payload is none of `sample_type`.
+
+        Examples
+        --------
+        >>> ds.wrap(ds[7].as_wds).label
+        'label 7'
+        """
+        if "msgpack" not in sample:
+            raise ValueError(
+                f"expected a sample with a payload, got one missing 'msgpack' key: "
+                f"it has {', '.join(map(str, sample)) or 'none'}"
+            )
+        return self._unpack(sample["msgpack"])
+
+    def wrap_batch(self, batch: Mapping[str, Sequence[Any]]) -> SampleBatch[T]:
+        """Decode a batch of another reader, as WebDataset's.
+
+        Parameters
+        ----------
+        batch : Mapping
+            With the payloads as ``"msgpack"``.
+
+        Returns
+        -------
+        SampleBatch
+
+        Raises
+        ------
+        ValueError
+            The batch has no payloads.
+        SchemaError, FormatError
+            A payload is none of `sample_type`.
+
+        Examples
+        --------
+        >>> payloads = [sample.packed for sample in ds.head(3)]
+        >>> ds.wrap_batch({"msgpack": payloads}).label
+        ['label 0', 'label 1', 'label 2']
+        """
+        if "msgpack" not in batch:
+            raise ValueError(
+                f"expected a batch of payloads, got one missing 'msgpack' key: "
+                f"it has {', '.join(map(str, batch)) or 'none'}"
+            )
+        items = list(map(self._unpack, batch["msgpack"]))
+        return SampleBatch._of(self._kind, "error", items)
+
+    def _unpack(self, payload: Any) -> T:
+        first = self._require_objects("wrap")
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            kind = type(payload).__name__
+            raise ValueError(f"expected the payload to be bytes, got {kind}")
+        item: Any = first.unpack(payload)
+        for stage in self._stages[1:]:
+            item = stage(item)
+        found: T = item
+        return found
+
     # -- By shard, and as tables
 
     def process_shards(

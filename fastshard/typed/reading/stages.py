@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
+from fastshard.errors import FormatError, SchemaError
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import FieldPlan, field_plans, has_post_init, plan_of
 from fastshard.typed.lenses.lens import Lens
@@ -42,6 +43,25 @@ class Decoding(NamedTuple):
         if issubclass(self.kind, DictSample):
             return MapDecoder(self.kind, self.copy)
         return TypedDecoder(plan_of(self.kind, self.strict), self.copy, self.aligned)
+
+    def unpack(self, payload: Any) -> Any:
+        """Return the object of a payload.
+
+        Raises
+        ------
+        SchemaError, FormatError
+            The payload is none of the class.
+        """
+        if issubclass(self.kind, DictSample):
+            return self.kind.from_bytes(payload)
+        plan = plan_of(self.kind, self.strict)
+        try:
+            return plan.from_buffer(payload, self.copy, self.aligned)
+        except FormatError as error:
+            if type(error) is FormatError and error.member is None:
+                # Of the payload as a whole, as `from_bytes` says it.
+                raise SchemaError(error.reason, "", error.offset) from None
+            raise
 
 
 def is_same_field(field: FieldPlan, other: FieldPlan | None) -> bool:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 import fastshard
 from fastshard import typed
 from support.servers.http import Server
-from support.typed.packed import compact, write_shard
-from support.typed.photos import Photo, is_odd, row, write_photos
+from support.typed.packed import compact, pack, write_shard
+from support.typed.photos import Photo, is_odd, label_of, row, write_photos
 
 
 @pytest.fixture
@@ -155,3 +155,29 @@ def test_what_is_no_source_is_refused(source):
 def test_commands_are_refused():
     with pytest.raises(fastshard.FastshardError, match="never run"):
         typed.Dataset[Photo]("pipe:cat x.tar")
+
+
+def test_samples_of_other_readers_are_wrapped(source):
+    payloads = [pack(row(i)) for i in range(3)]
+    dataset = typed.Dataset[Photo](source)
+    photo = dataset.wrap({"__key__": "a", "msgpack": payloads[2]})
+    assert photo.number == 2
+    np.testing.assert_array_equal(photo.image, row(2)["image"])
+    assert dataset.map(label_of).wrap({"msgpack": payloads[1]}) == "photo 1"
+    assert typed.Dataset(source).wrap({"msgpack": payloads[1]}).label == "photo 1"
+    batch = dataset.wrap_batch({"__key__": ["a", "b", "c"], "msgpack": payloads})
+    assert batch.number == [0, 1, 2]
+    assert batch.image.shape == (3, 2, 3)
+
+
+def test_what_cannot_be_wrapped_is_refused(source):
+    dataset = typed.Dataset[Photo](source)
+    for call in (dataset.wrap, dataset.wrap_batch):
+        with pytest.raises(ValueError, match="missing 'msgpack' key: it has jpg"):
+            call({"jpg": b""})
+    with pytest.raises(ValueError, match="expected the payload to be bytes, got str"):
+        dataset.wrap({"msgpack": "text"})
+    with pytest.raises(typed.SchemaError):
+        dataset.wrap({"msgpack": b"\xff\xfe\x00\x01invalid"})
+    with pytest.raises(fastshard.FastshardError, match="call wrap before decode"):
+        dataset.decode().wrap({"msgpack": b""})
