@@ -78,6 +78,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import TypeVar as DefaultTypeVar
 
+    from fastshard.typed.manifest.executor import SampleLocation
+    from fastshard.typed.manifest.predicate import FieldProxy, Fields, Predicate
+
     # `Dataset` alone is ``Dataset[DictSample]``.
     T = DefaultTypeVar("T", covariant=True, default=DictSample)
 else:
@@ -826,6 +829,99 @@ class Dataset(BaseDataset[T]):
         if not callable(fn):
             raise TypeError(f"filter needs a function, got {type(fn).__name__}")
         return self._replace(_origin=FilteredOrigin(self, fn), _plan=Plan())
+
+    @property
+    def fields(self) -> Fields:
+        """The fields that conditions of `query` and `where` compare.
+
+        Any name without a sample type.
+
+        Examples
+        --------
+        >>> ds.fields
+        ImageSampleFields(label)
+        >>> ds.fields.label == "label 7"
+        Predicate('label' eq 'label 7')
+        """
+        from fastshard.typed.manifest.predicate import F, query_fields
+
+        is_typed = dataclasses.is_dataclass(self.sample_type)
+        return query_fields(self.sample_type) if is_typed else F
+
+    def query(
+        self, where: Predicate | FieldProxy | Callable[[pandas.DataFrame], Any]
+    ) -> list[SampleLocation]:
+        """Return where the samples are that meet a condition.
+
+        Shards with a manifest are passed over if its aggregates rule the condition
+        out, and read by its table otherwise; of shards without one, or with one that
+        is not true, the samples are read.
+
+        Parameters
+        ----------
+        where : Predicate or callable
+            A condition on `fields`; or a function of a DataFrame of pandas, with a row
+            for each sample of a shard, that returns which rows are wanted.
+
+        Returns
+        -------
+        list of SampleLocation
+            In the order of the dataset.
+
+        Raises
+        ------
+        KeyError, AttributeError
+            There is no such field.
+        TypeError
+            A field's values are not comparable.
+        FormatError
+            A sample that has to be read is broken.
+        MissingLibraryError
+            There are manifests and pyarrow is not installed, or pandas for a function.
+
+        Examples
+        --------
+        >>> ds.query(ds.fields.label == "label 7")
+        [SampleLocation(shard='data', key='000000000007', offset=...)]
+        >>> len(ds.query(lambda df: df["label"] != "label 7"))
+        99
+        """
+        from fastshard.typed.manifest.query import find_positions, locate
+
+        return locate(self, find_positions(self, where))
+
+    def where(
+        self, where: Predicate | FieldProxy | Callable[[pandas.DataFrame], Any]
+    ) -> Self:
+        """Return a dataset of the samples that meet a condition.
+
+        The condition is evaluated now, by manifests where there are any.
+
+        Parameters
+        ----------
+        where : Predicate or callable
+            As for `query`, with the same errors.
+
+        Returns
+        -------
+        Dataset
+
+        Raises
+        ------
+        KeyError, AttributeError
+            There is no such field.
+        TypeError
+            A field's values are not comparable.
+
+        Examples
+        --------
+        >>> chosen = ds.where(ds.fields.label.isin(["label 7", "label 8"]))
+        >>> [sample.label for sample in chosen]
+        ['label 7', 'label 8']
+        """
+        from fastshard.typed.manifest.query import find_positions
+
+        return self[find_positions(self, where)]
 
     def map(self, fn: Callable[[T], U]) -> Dataset[U]:
         """Return a dataset of ``fn(sample)``, called on access.

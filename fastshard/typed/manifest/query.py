@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -38,19 +39,19 @@ def find_positions(ds: Any, where: Any) -> list[int]:
     """
     where = check_where(where)
     packed = ds._packed
-    if ds._later or not isinstance(packed._shards, PackedSet):
+    if ds._later or not isinstance(packed._set, PackedSet):
         reader = SampleReader(ds)
         count = len(ds)
         found = select_rows(where, reader.rows(0, count, where))
         reader.check()
         return list(found)
-    found = find_in_shards(ds, packed._shards, where)
+    found = find_in_shards(ds, packed._set, where)
     order = packed._order()
     if order is None:
         return found
     import numpy as np
 
-    wanted = np.zeros(packed._shards.starts()[-1], bool)
+    wanted = np.zeros(packed._set.starts()[-1], bool)
     wanted[found] = True
     return [int(i) for i in np.flatnonzero(wanted[np.asarray(order)])]
 
@@ -96,6 +97,9 @@ def match_shard(samples: Any, where: Any, read: Read) -> Sequence[int]:
         return select_rows(where, read(where))
     if isinstance(where, Predicate) and not set(where.fields()) <= set(rows.names):
         return select_rows(where, read(where))
+    needed = where.fields() if isinstance(where, Predicate) else rows.names
+    if not manifest.can_read(rows, needed):
+        return select_rows(where, read(where))
     return sorted(manifest.positions(select_rows(where, rows)))
 
 
@@ -122,7 +126,7 @@ class SampleReader:
     def __init__(self, ds: Any) -> None:
         self.ds = ds
         self.kind: type = ds.sample_type
-        self.is_typed = not issubclass(self.kind, DictSample)
+        self.is_typed = dataclasses.is_dataclass(self.kind)
         self.missing: set[str] = set()
         self.seen: set[str] = set()
 
@@ -131,6 +135,7 @@ class SampleReader:
         samples = islice(iter(self.ds[start:stop]), stop - start)
         if isinstance(where, Predicate):
             names = where.fields()
+            self._check_names(names)
         elif self.is_typed:
             names = list(resolve_manifest_fields(self.kind))
         else:
@@ -143,12 +148,22 @@ class SampleReader:
                 column.append(self._value(sample, name))
         return ManifestRows.of(columns, count)
 
+    def _check_names(self, names: list[str]) -> None:
+        if not self.is_typed:
+            return
+        known = [field.name for field in dataclasses.fields(self.kind)]
+        for name in names:
+            if name not in known:
+                raise KeyError(f"{self.kind.__name__} has no field {name!r}")
+
     def _value(self, sample: Any, name: str) -> Any:
         if self.is_typed:
             return stored_value(getattr(sample, name))
-        if name in sample:
+        if has_field(sample, name):
             self.seen.add(name)
-            return stored_value(sample[name])
+            return stored_value(
+                getattr(sample, name) if not is_mapping(sample) else sample[name]
+            )
         self.missing.add(name)
         return None
 
@@ -156,10 +171,12 @@ class SampleReader:
         """Return all columns of untyped samples that a manifest can have."""
         fields: dict[str, None] = {}
         for sample in samples:
-            for name, value in sample.items():
+            for name, value in items_of(sample):
                 if isinstance(value, PLAIN):
                     fields[name] = None
-        columns = {name: [sample.get(name) for sample in samples] for name in fields}
+        columns = {
+            name: [self._value(sample, name) for sample in samples] for name in fields
+        }
         return ManifestRows.of(columns, len(samples))
 
     def check(self) -> None:
@@ -168,11 +185,28 @@ class SampleReader:
             raise KeyError(f"no sample has a field {name!r}")
 
 
+def is_mapping(sample: object) -> bool:
+    return isinstance(sample, (DictSample, Mapping))
+
+
+def has_field(sample: Any, name: str) -> bool:
+    return name in sample if is_mapping(sample) else hasattr(sample, name)
+
+
+def items_of(sample: Any) -> Iterable[tuple[str, Any]]:
+    """Return the fields of a sample that a function made, of any type."""
+    return (
+        sample.items()
+        if is_mapping(sample)
+        else getattr(sample, "__dict__", {}).items()
+    )
+
+
 def locate(ds: Any, positions: Sequence[int]) -> list[SampleLocation]:
     """Return where the samples at positions of a dataset are."""
     packed = ds._packed
     keys = packed.keys()
-    shards = packed._shards
+    shards = packed._set
     if not isinstance(shards, PackedSet):
         return [SampleLocation("", keys[i], 0) for i in positions]
     from bisect import bisect_right

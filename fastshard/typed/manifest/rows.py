@@ -125,7 +125,7 @@ def load_rows(path: str, data: bytes | None = None) -> ManifestRows:
         with open(path, "rb") as stream:
             data = stream.read()
     try:
-        file = parquet.ParquetFile(BytesIO(data))
+        file = parquet.ParquetFile(BytesIO(data), page_checksum_verification=True)
         names = file.schema_arrow.names
         count = file.metadata.num_rows
     except (arrow.ArrowException, OSError, ValueError) as error:
@@ -179,7 +179,8 @@ def save_rows(rows: ManifestRows, stream: Any) -> None:
             arrays[name] = make_column(arrow, name, rows.column(name))
         except (arrow.ArrowException, TypeError, ValueError) as error:
             raise TypeError(f"column {name!r}: {first_line(error)}") from None
-    parquet.write_table(arrow.table(arrays), stream, compression="snappy")
+    table = arrow.table(arrays)
+    parquet.write_table(table, stream, compression="snappy", write_page_checksum=True)
 
 
 def make_column(arrow: Any, name: str, values: Sequence[Any]) -> pyarrow.Array:

@@ -18,6 +18,7 @@ __all__ = ["MANIFEST_FORMAT_VERSION", "ShardManifest"]
 
 MANIFEST_FORMAT_VERSION = "1.0.0"
 MAX_HEADER = 256 << 20  # bytes of JSON
+NO_DIGEST = "0" * 32
 NUMBERS = ("min", "max", "mean")
 
 
@@ -75,6 +76,7 @@ class ShardManifest:
         self.aggregates = aggregates
         self.provenance = {} if provenance is None else provenance
         self.extras: dict[str, Any] = {}  # of the header, for this package
+        self.digest = ""  # of the header's text, if it states one
         self._rows: ManifestRows | None = None
         self._frame: pandas.DataFrame | None = None
         self._table = ""  # the Parquet file, until it is read
@@ -232,6 +234,9 @@ class ShardManifest:
         )
         extras = header.get("fastshard")
         manifest.extras = extras if isinstance(extras, dict) else {}
+        known = manifest.extras.get("header_digest")
+        if isinstance(known, str) and len(known) == len(NO_DIGEST):
+            manifest.digest = digest(data.replace(known.encode(), NO_DIGEST.encode()))
         return manifest
 
     def __repr__(self) -> str:
@@ -251,6 +256,23 @@ class ShardManifest:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def digest(text: bytes) -> str:
+    """Return a digest as headers state it, of as many letters as `NO_DIGEST`."""
+    from hashlib import blake2b
+
+    return blake2b(text, digest_size=len(NO_DIGEST) // 2).hexdigest()
+
+
+def encode_header(manifest: ShardManifest) -> bytes:
+    """Return the JSON of a header; with its own digest, if it is to have one."""
+    header = finite(manifest.header_dict())
+    if "header_digest" in manifest.extras:
+        header["fastshard"]["header_digest"] = NO_DIGEST
+    text = json.dumps(header, indent=2, allow_nan=False).encode()
+    mark = f'"header_digest": "{NO_DIGEST}"'
+    return text.replace(mark.encode(), mark.replace(NO_DIGEST, digest(text)).encode())
 
 
 def parse_header(data: bytes, path: str) -> dict[str, Any]:

@@ -12,7 +12,12 @@ from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.remote.file import RemoteFile, is_not_found, read_remote
 from fastshard.remote.urls import Url
 from fastshard.typed.manifest.rows import KEY, ManifestRows, load_rows
-from fastshard.typed.manifest.shard_manifest import MAX_HEADER, ShardManifest
+from fastshard.typed.manifest.shard_manifest import (
+    MAX_HEADER,
+    NO_DIGEST,
+    ShardManifest,
+    digest,
+)
 from fastshard.typed.manifest.writer import ManifestWriter
 
 if TYPE_CHECKING:
@@ -35,6 +40,7 @@ def save_manifest(builder: ManifestBuilder, path: str) -> None:
     manifest.extras = {
         "shard_bytes": os.stat(path).st_size,
         "key_digest": digest_keys(manifest.rows.column(KEY)),
+        "header_digest": NO_DIGEST,  # filled in when it is written
     }
     base = path.removesuffix(".tar")
     manifest.shard_id = os.path.basename(base)
@@ -44,12 +50,6 @@ def save_manifest(builder: ManifestBuilder, path: str) -> None:
 def digest_keys(keys: Iterable[str]) -> str:
     """Return a digest of the keys of all samples, in order."""
     return digest("\n".join(keys).encode())
-
-
-def digest(text: bytes) -> str:
-    from hashlib import blake2b
-
-    return blake2b(text, digest_size=16).hexdigest()
 
 
 class ShardManifests:
@@ -93,6 +93,16 @@ class ShardManifests:
             warn(error)
             return None
 
+    def can_read(self, rows: ManifestRows, names: Iterable[str]) -> bool:
+        """Read columns; return False after a warning if one is broken."""
+        try:
+            for name in names:
+                rows.column(name)
+        except FormatError as error:
+            warn(error)
+            return False
+        return True
+
     def positions(self, rows: Iterable[int]) -> list[int]:
         """Return the positions in the shard of rows of its manifest."""
         if self._positions is None:
@@ -109,9 +119,9 @@ class ShardManifests:
 
     def _read(self, kind: str, limit: int) -> bytes | None:
         """Return the bytes of one of the files, or None."""
-        file = getattr(self.tar, "file", None)
-        if isinstance(file, RemoteFile):
-            url = Url(file.url)
+        file: RemoteFile | None = getattr(self.tar, "_remote", None)
+        if file is not None:
+            url = file.location
             beside = f"{url.base.removesuffix('.tar')}.manifest.{kind}{url.query}"
             try:
                 return read_remote(Url(beside), file.settings)
@@ -135,6 +145,9 @@ class ShardManifests:
         if header.num_samples != count:
             reason = f"it has {header.num_samples:,} samples, the shard {count:,}"
             raise StaleIndexError(reason, path, 0)
+        known = header.extras.get("header_digest")
+        if known is not None and known != header.digest:
+            raise FormatError("its digest is another", path, 0)
         size = header.extras.get("shard_bytes")
         if size is not None and size != self.tar.nbytes:
             reason = f"its shard had {size!r} bytes, this has {self.tar.nbytes:,}"
@@ -181,7 +194,7 @@ class ShardManifests:
 
     def _joined_keys(self) -> bytes:
         """Return the keys of all samples, a line each."""
-        names: bytes = copy_columns(self.tar.table)["names"]
+        names: bytes = copy_columns(self.tar.parts()[1])["names"]
         suffix = SUFFIX.encode()
         count = len(self.samples)
         if len(self.tar) == count == names.count(suffix) and names.endswith(suffix):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from fastshard._util.files import AtomicFile, make_directory
 from fastshard.typed.manifest.rows import save_rows
-from fastshard.typed.manifest.shard_manifest import ShardManifest, finite
+from fastshard.typed.manifest.shard_manifest import ShardManifest, encode_header
 
 __all__ = ["ManifestWriter"]
 
@@ -70,7 +69,7 @@ class ManifestWriter:
         >>> manifest = typed.ManifestBuilder(ImageSample, "new-000000").build()
         >>> paths = typed.ManifestWriter("new-000000").write(manifest)
         """
-        header = json.dumps(finite(manifest.header_dict()), indent=2, allow_nan=False)
+        header = encode_header(manifest)
         make_directory(os.path.dirname(os.path.abspath(self._base)))
         self._remove()
         table = AtomicFile(self.parquet_path)
@@ -81,7 +80,7 @@ class ManifestWriter:
             table.discard()
         text = AtomicFile(self.json_path)
         try:
-            text.file.write(header.encode())
+            text.file.write(header)
             text.commit()
         finally:
             text.discard()
