@@ -1,0 +1,180 @@
+"""Modules of atdata, with its names for what `fastshard.typed` has."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+from fastshard import typed
+from fastshard._core.typed.arrays import unpack_array
+from fastshard._util import globs
+from fastshard.remote.urls import is_remote
+from fastshard.typed.loading import splits
+from fastshard.typed.write.values import encode_array
+
+INDEX = "indexes and the AT Protocol are no part of fastshard.typed"
+COMMANDS = "the command line is fastshard's own"
+LIBRARY = "boto3 and requests do not read here"
+FACTS = "errors are made of other facts: reason, path, byte, member"
+AT_ONCE = "files that are not there are an error at once"
+# Tests of what is not there, by file, class or name: not run.
+ABSENT: dict[str, str] = {
+    "test_protocols.py": INDEX,
+    "test_sources.py::TestBlobSource": INDEX,
+    "test_testing.py::TestMockAtmosphere": INDEX,
+    "test_testing.py::TestMockIndex": INDEX,
+    "test_hf_api.py::TestIsIndexedPath": INDEX,
+    "test_hf_api.py::TestParseIndexedPath": INDEX,
+    "test_hf_api.py::TestIsAtUri": INDEX,
+    "test_hf_api.py::TestResolveAtUri": INDEX,
+    "test_hf_api.py::TestLoadDatasetWithAtUri": INDEX,
+    "test_hf_api.py::TestLoadDatasetWithIndex"
+    "::test_indexed_path_creates_s3source_with_credentials": INDEX,
+    "test_sources.py::TestS3Source::test_shards_uses_boto3": LIBRARY,
+    "test_sources.py::TestS3Source::test_open_shard_uses_boto3": LIBRARY,
+    "test_sources.py::TestS3Source::test_client_uses_endpoint": LIBRARY,
+    "test_sources.py::TestS3Source::test_client_caching": LIBRARY,
+    "test_dataset.py::test_dataset_metadata_property": LIBRARY,
+    "test_dev_experience.py::TestCLIInspect": COMMANDS,
+    "test_dev_experience.py::TestCLIPreview": COMMANDS,
+    "test_dev_experience.py::TestCLISchema": COMMANDS,
+    "test_dev_experience.py::TestCLIArgparse": COMMANDS,
+}
+# Tests that must fail here, with the reason.
+DIFFERENT: dict[str, str] = {
+    "test_dataset.py::test_batch_aggregate_empty": "a private function",
+    "test_dataset.py::test_dataset_invalid_batch_size": (
+        "batch_size=0 is a ValueError that names it, no IndexError inside"
+    ),
+    "test_dev_experience.py::TestExceptions::test_lens_not_found_error_message": FACTS,
+    "test_dev_experience.py::TestExceptions"
+    "::test_lens_not_found_error_with_available": FACTS,
+    "test_dev_experience.py::TestExceptions::test_schema_error_message": FACTS,
+    "test_dev_experience.py::TestExceptions::test_sample_key_error_message": FACTS,
+    "test_dev_experience.py::TestExceptions::test_shard_error_message": FACTS,
+    "test_hf_api.py::TestShardsToWdsUrl": "a list of shards stays a list",
+    "test_hf_api.py::TestExpandLocalGlob::test_ignores_directories": (
+        "a directory that a pattern matches is refused when shards are listed"
+    ),
+    "test_hf_api.py::TestResolveDataFiles": AT_ONCE,
+    "test_hf_api.py::TestResolveShards::test_brace_pattern_passthrough": AT_ONCE,
+    "test_hf_api.py::TestResolveShards::test_brace_pattern_with_split_name": AT_ONCE,
+    "test_hf_api.py::TestResolveShards::test_single_file": AT_ONCE,
+    "test_hf_api.py::TestResolveShards::test_with_data_files_override": AT_ONCE,
+    "test_helpers.py::TestBytesToArrayBoundsChecking": (
+        "errors say what is cut off, and where"
+    ),
+    "test_logging.py::TestGetLogger::test_default_is_stdlib": (
+        "the logger is named fastshard"
+    ),
+}
+OTHERS = (
+    "_exceptions _hf_api _sources _helpers _protocols _logging "
+    "local atmosphere providers._sqlite"
+)
+
+
+def lens(get: Any) -> Any:
+    """Make a lens that without a putter returns the source, as atdata's."""
+    made = typed.Lens(get, upstream_put=True)
+    typed.LensNetwork().register(made)
+    return made
+
+
+def resolve_shards(path: Any, data_files: Any = None) -> dict[str, list[str]]:
+    return splits.list_splits(path, data_files, {})
+
+
+# Functions of its private modules whose tests hold here.
+PRIVATE = {
+    "_hf_api": {
+        "_detect_split_from_path": splits.detect_split,
+        "_expand_local_glob": globs.glob,
+        "_group_shards_by_split": splits.group_by_split,
+        "_is_brace_pattern": lambda path: globs.expand_braces(path) != [path],
+        "_is_glob_pattern": globs.has_magic,
+        "_is_remote_url": is_remote,
+        "_resolve_data_files": resolve_shards,
+        "_resolve_shards": resolve_shards,
+    },
+    "_helpers": {
+        "array_to_bytes": functools.partial(encode_array, array_format="compact"),
+        "bytes_to_array": unpack_array,
+    },
+}
+
+
+class Alias(ModuleType):
+    """A module whose other names are those of `fastshard.typed`, or absent."""
+
+    def __init__(self, name: str, contents: dict[str, Any]) -> None:
+        super().__init__(name)
+        vars(self).update(contents)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        module = sys.modules.get(f"{self.__name__}.{name}")
+        value = getattr(typed, name, module)  # the function `lens` before its module
+        if value is None:
+            value = type(name, (), {"__init__": refuse})
+        setattr(self, name, value)
+        return value
+
+
+def refuse(self: object, *args: object, **options: object) -> None:
+    raise NotImplementedError(f"fastshard.typed has no {type(self).__name__}")
+
+
+class ListStage:
+    """Stand-in for a stage of webdataset: one dict a shard."""
+
+    def __init__(self, source: typed.DataSource) -> None:
+        self.source = source
+
+    def __call__(self) -> Iterator[dict[str, Any]]:
+        return self.run()
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        for name in self.source.list_shards():
+            yield {"url": name}
+
+
+class OpenStage:
+    """Stand-in for a stage of webdataset: opens the shards of `ListStage`."""
+
+    def __init__(self, source: typed.DataSource) -> None:
+        self.source = source
+
+    def __call__(self, shards: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for shard in shards:
+            yield shard | {"stream": self.source.open_shard(shard["url"])}
+
+
+def enter() -> None:
+    """Enter atdata's modules, before pytest imports tests."""
+    for name, contents in modules().items():
+        sys.modules[name] = Alias(name, contents)
+
+
+def modules() -> dict[str, dict[str, Any]]:
+    manifest = importlib.import_module("fastshard.typed.manifest")
+    testing = importlib.import_module("fastshard.typed.testing")
+    return {
+        "atdata": {"lens": lens},
+        "atdata.dataset": {
+            "WDSRawSample": dict,
+            "_ShardListStage": ListStage,
+            "_StreamOpenerStage": OpenStage,
+        },
+        "atdata.lens": {},
+        "atdata.manifest": {
+            n: getattr(manifest, n) for n in vars(manifest) if not n.startswith("_")
+        },
+        "atdata.testing": {n: getattr(testing, n) for n in testing.__all__},
+        **{f"atdata.{name}": PRIVATE.get(name, {}) for name in OTHERS.split()},
+    }
