@@ -23,7 +23,8 @@ UNUSED = (
     *("torch._dynamo.*", "torch._inductor.*", "torch.ao.*", "torch.distributed.*"),
     *("torch.fx.*", "torch.onnx.*", "jax.*", "ray.*", "pandas.*"),
 )
-RESULTS, MISTAKES = "results.py", "mistakes.py"
+RESULTS = ("results.py", "typed_results.py")
+MISTAKES = ("mistakes.py", "typed_mistakes.py")
 
 
 def run(*command, **env):
@@ -58,7 +59,7 @@ def mypy_errors(folder, files, paths):
 def pyright_errors(folder, files, paths):
     if problem := pyright_problem():
         pytest.skip(problem)
-    config = {"include": files, "extraPaths": [*map(str, paths)], "strict": files[:1]}
+    config = {"include": files, "extraPaths": [*map(str, paths)], "strict": [*RESULTS]}
     (folder / "pyrightconfig.json").write_text(json.dumps(config))
     done = run(
         *("pyright", "--project", folder, "--pythonpath", sys.executable),
@@ -76,12 +77,13 @@ CHECKERS = {"mypy": mypy_errors, "pyright": pyright_errors}
 
 
 def expected_errors(checker):
-    """Return the line and the code of each error that comments name."""
+    """Return the file, the line and the code of each error that comments name."""
     errors = set()
-    for number, line in enumerate((HERE / MISTAKES).read_text().splitlines(), 1):
-        mypy, _, pyright = line.partition("# E: ")[2].partition(", ")
-        codes = mypy if checker == "mypy" else pyright
-        errors |= {(number, code) for code in codes.split()}
+    for name in MISTAKES:
+        for number, line in enumerate((HERE / name).read_text().splitlines(), 1):
+            mypy, _, pyright = line.partition("# E: ")[2].partition(", ")
+            codes = mypy if checker == "mypy" else pyright
+            errors |= {(name, number, code) for code in codes.split()}
     return errors
 
 
@@ -91,7 +93,7 @@ def expected_errors(checker):
 )
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_users_code_type_checks(tmp_path, checker, torch):
-    files = [RESULTS, MISTAKES]
+    files = [*RESULTS, *MISTAKES]
     paths = [] if IS_INSTALLED else [PACKAGES]
     if torch == "without torch":
         (tmp_path / "hidden" / "torch").mkdir(parents=True)
@@ -110,5 +112,5 @@ def test_users_code_type_checks(tmp_path, checker, torch):
         for path, line, code, message in CHECKERS[checker](folder, files, paths)
         if Path(path).name in files  # mypy reports those of sources too
     ]
-    assert [error for error in found if error[0] != MISTAKES] == []
-    assert {(line, code) for _, line, code, _ in found} == expected_errors(checker)
+    assert [error for error in found if error[0] not in MISTAKES] == []
+    assert {error[:3] for error in found} == expected_errors(checker)

@@ -223,7 +223,7 @@ class Lens(Generic[S, V]):
         return compose(other, self)
 
     @staticmethod
-    def identity(sample_type: type[S]) -> Lens[S, S]:
+    def identity(sample_type: type[R]) -> Lens[R, R]:
         """Return the lens of a type to itself.
 
         Parameters
