@@ -30,6 +30,7 @@ MODULES = (
     "fastshard.columnar",
     "fastshard.streaming",
     "fastshard.typed",
+    "fastshard.typed.testing",
     "fastshard.adapters.torch",
     "fastshard.adapters.ray",
 )
@@ -62,6 +63,7 @@ FULL = """
     typed.fingerprint typed.schema_of
     typed.Lens typed.LensNetwork typed.lens typed.load_dataset typed.DatasetDict
     typed.URLSource typed.S3Source typed.verify_checksums typed.configure_logging
+    typed.testing.make_samples typed.testing.make_dataset
     typed.get_logger typed.Dataset typed.SampleBatch typed.write_samples
     adapters.torch.IterableDataset adapters.torch.TensorCollation
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode

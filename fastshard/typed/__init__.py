@@ -83,6 +83,8 @@ __all__ = sorted([*_MODULES, *_ALIASES])
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
+    if name == "testing":  # the module itself
+        return import_module(f"{__name__}.testing")
     if name not in _MODULES and name not in _ALIASES:
         from fastshard._util.hints import missing_name
 

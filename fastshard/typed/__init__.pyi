@@ -4,6 +4,7 @@ from fastshard.errors import LensNotFoundError as LensNotFoundError
 from fastshard.errors import PartialFailureError as PartialFailureError
 from fastshard.errors import SampleKeyError as SampleKeyError
 from fastshard.errors import SchemaError as SchemaError
+from fastshard.typed import testing as testing
 from fastshard.typed.batch import SampleBatch as SampleBatch
 from fastshard.typed.checksums import verify_checksums as verify_checksums
 from fastshard.typed.dataset import Dataset as Dataset
