@@ -135,8 +135,10 @@ def split_metadata(hint: Any) -> tuple[Any, tuple[Any, ...]]:
             (hint,) = typing.get_args(hint)
         elif isinstance(hint, typing.NewType):
             hint = hint.__supertype__
-        elif type(hint).__name__ == "TypeAliasType":  # of Python 3.12
+        elif type(hint).__name__ == "TypeAliasType":  # of Python 3.12: bare NDArray
             hint = hint.__value__
+        elif type(origin).__name__ == "TypeAliasType":  # NDArray[np.uint8]
+            hint = origin.__value__[typing.get_args(hint)]
         else:
             return hint, metadata
 

@@ -21,6 +21,7 @@ from typing import (
 import numpy as np
 import numpy.typing as npt
 import pytest
+import typing_extensions
 from numpy.typing import NDArray
 
 import fastshard
@@ -40,6 +41,13 @@ Label = NewType("Label", str)
 class Box:
     x: int
     y: float = 0.5
+
+
+# NDArray itself is such an alias where NumPy is of Python 3.12 and newer.
+Scalar = TypeVar("Scalar", bound=np.generic)
+Array = typing_extensions.TypeAliasType(
+    "Array", np.ndarray[tuple[Any, ...], np.dtype[Scalar]], type_params=(Scalar,)
+)
 
 
 def sample_type(annotation, **values):
@@ -82,6 +90,10 @@ def read(annotation, value):
         (npt.NDArray[np.uint8], "array", False),
         (np.ndarray[tuple[int, int], np.dtype[np.int16]], "array", False),
         (np.ndarray[Any, np.dtype], "array", False),
+        (Array, "array", False),
+        (Array[np.uint8], "array", False),
+        (Array[np.uint8] | None, "array", True),
+        (Optional[Array], "array", True),  # noqa: UP045
     ],
 )
 def test_scalars_and_arrays(annotation, kind, optional):
@@ -98,6 +110,8 @@ def test_scalars_and_arrays(annotation, kind, optional):
         (NDArray[np.generic], None),
         (NDArray[np.float32], np.dtype("f4")),
         (NDArray[np.float32] | None, np.dtype("f4")),
+        (Array, None),
+        (Array[np.float32] | None, np.dtype("f4")),
         (Annotated[NDArray[np.bool_], "mask"], np.dtype("?")),
         (NDArray[np.longlong], np.dtype("i8")),
         (NDArray[float], np.dtype("f8")),
