@@ -37,6 +37,7 @@ from fastshard.dataset.shardset import WINDOW
 from fastshard.dataset.views import DatasetKeys
 from fastshard.errors import (
     FastshardError,
+    FieldNotFoundError,
     SampleKeyError,
     SampleNotFoundError,
 )
@@ -61,6 +62,7 @@ from fastshard.typed.reading.origin import (
 from fastshard.typed.reading.shards import Checkpoint, process, shard_samples
 from fastshard.typed.reading.stages import (
     Decoding,
+    FieldSelection,
     KeyedDecoder,
     LensStage,
     StructuralView,
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import TypeVar as DefaultTypeVar
 
+    from fastshard.dataset.verify import Fault
     from fastshard.typed.manifest.executor import SampleLocation
     from fastshard.typed.manifest.predicate import FieldProxy, Fields, Predicate
 
@@ -1002,6 +1005,98 @@ class Dataset(BaseDataset[T]):
         decoder = KeyedDecoder(first, self._later, fields)
         return self._replace(_first=decoder, _later=(), _kind=dict)
 
+    def select_fields(self, *fields: str) -> Dataset[DictSample]:
+        """Return a dataset of samples with these fields only, in this order.
+
+        Parameters
+        ----------
+        *fields : str
+
+        Returns
+        -------
+        Dataset of DictSample
+            Values are those of `sample_type`: arrays where it declares them. No bytes
+            of other fields are read, unless the samples are views through lenses or
+            have a ``__post_init__``.
+
+        Raises
+        ------
+        FieldNotFoundError
+            `sample_type` has no such field; of other samples on access.
+        TypeError
+            A field is no str.
+        FastshardError
+            The samples are decoded to dicts already.
+
+        Examples
+        --------
+        >>> sample = ds.select_fields("label")[7]
+        >>> sample.keys(), sample.label
+        (['label'], 'label 7')
+        """
+        first = self._require_objects("select_fields")
+        names = field_names(self.sample_type)
+        for field in fields:
+            if not isinstance(field, str):
+                kind = type(field).__name__
+                raise TypeError(f"select_fields() takes names of fields, got a {kind}")
+            if names is not None and field not in names:
+                raise FieldNotFoundError(field, f"{_name_of(self._kind)} samples")
+        is_direct = isinstance(self._origin, ShardOrigin) and not self._later
+        if is_direct and names is not None and is_readable_by_field(first):
+            first = first._replace(fields=fields)
+        later = (*self._later, FieldSelection(fields))
+        return self._replace(_first=first, _later=later, _kind=DictSample)
+
+    @property
+    def untyped(self) -> FieldDataset[Any]:
+        """The same stored samples without their type: named fields, unmapped.
+
+        A `fastshard.Dataset`, as ``fastshard.open(source, packed=True)`` gives it.
+
+        Examples
+        --------
+        >>> ds.untyped.columns([5, 90], "image")["image"][:, 0]
+        array([ 5., 90.], dtype=float32)
+        """
+        return self._packed
+
+    @property
+    def raw(self) -> FieldDataset[Any]:
+        """The same stored samples as members of tar shards, with other members.
+
+        Examples
+        --------
+        >>> ds.raw[7].keys()
+        ['msgpack']
+        """
+        return self._packed.raw
+
+    def exclude(self, shards: Iterable[str | int]) -> Dataset[T]:
+        """Return the dataset without some shards.
+
+        Parameters
+        ----------
+        shards : iterable of str or int
+            Paths as `list_shards` names them, last parts of paths, or positions.
+
+        Returns
+        -------
+        Dataset
+
+        Raises
+        ------
+        ValueError
+            A shard is not in the dataset, or its name is ambiguous.
+
+        Examples
+        --------
+        >>> len(ds.exclude(["data.tar"]))
+        0
+        """
+        kept = ShardOrigin(self._packed.exclude(shards), {})
+        return self._replace(_origin=kept, _shards=kept, _plan=Plan())
+
     def _require_objects(self, method: str) -> Decoding:
         if isinstance(self._first, Decoding):
             return self._first
@@ -1447,6 +1542,41 @@ class Dataset(BaseDataset[T]):
     @content_metadata.setter
     def content_metadata(self, value: Any) -> None:
         self._content_metadata = value
+
+    def verify(self, *, hashes: bool = False) -> list[Fault]:
+        """Check every shard, payload and index and return the faults.
+
+        Parameters
+        ----------
+        hashes : bool, default False
+            Compare members with the checksums that indexes record.
+
+        Returns
+        -------
+        list of Fault
+            Empty if the dataset is whole.
+
+        Examples
+        --------
+        >>> ds.verify()
+        []
+        """
+        return self._packed.verify(hashes=hashes)
+
+    def memory_info(self) -> dict[str, int | None]:
+        """Return the memory in use for reading, in bytes.
+
+        Returns
+        -------
+        dict
+            As `fastshard.Dataset.memory_info`.
+
+        Examples
+        --------
+        >>> ds.memory_info()["buffered"]
+        0
+        """
+        return self._packed.memory_info()
 
     def close(self) -> None:
         """Close the shards, for all datasets derived from this one.

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
+from fastshard._core.typed.plan import TypePlan
 from fastshard.errors import FormatError, SchemaError
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import FieldPlan, field_plans, has_post_init, plan_of
 from fastshard.typed.lenses.lens import Lens
-from fastshard.typed.reading.types import row_of
+from fastshard.typed.reading.types import row_of, value_of
 
-__all__ = ["Decoding", "KeyedDecoder", "LensStage", "StructuralView"]
+__all__ = ["Decoding", "FieldSelection", "KeyedDecoder", "LensStage", "StructuralView"]
 
 
 class Decoding(NamedTuple):
@@ -25,12 +27,15 @@ class Decoding(NamedTuple):
         The class of the objects.
     copy, aligned, strict : bool
         As for `Dataset`.
+    fields : tuple of str or None
+        The only fields that are decoded, to a namespace instead of an object.
     """
 
     kind: Any
     copy: bool = False
     aligned: bool = False
     strict: bool = False
+    fields: tuple[str, ...] | None = None
 
     def decoder(self) -> Callable[[Any], Any]:
         """Return the function of a stored sample.
@@ -42,7 +47,13 @@ class Decoding(NamedTuple):
         """
         if issubclass(self.kind, DictSample):
             return MapDecoder(self.kind, self.copy)
-        return TypedDecoder(plan_of(self.kind, self.strict), self.copy, self.aligned)
+        return TypedDecoder(self.plan(), self.copy, self.aligned)
+
+    def plan(self) -> TypePlan[Any]:
+        """Return the plan that makes the objects."""
+        if self.fields is None:
+            return plan_of(self.kind, self.strict)
+        return plan_part(self.kind, self.fields)
 
     def unpack(self, payload: Any) -> Any:
         """Return the object of a payload.
@@ -54,7 +65,7 @@ class Decoding(NamedTuple):
         """
         if issubclass(self.kind, DictSample):
             return self.kind.from_bytes(payload)
-        plan = plan_of(self.kind, self.strict)
+        plan = self.plan()
         try:
             return plan.from_buffer(payload, self.copy, self.aligned)
         except FormatError as error:
@@ -62,6 +73,35 @@ class Decoding(NamedTuple):
                 # Of the payload as a whole, as `from_bytes` says it.
                 raise SchemaError(error.reason, "", error.offset) from None
             raise
+
+
+def plan_part(kind: Any, names: tuple[str, ...]) -> TypePlan[Any]:
+    """Return the plan that decodes some fields of a class, to a namespace.
+
+    Parameters
+    ----------
+    kind : type
+    names : tuple of str
+    """
+    fields = {field.name: field for field in field_plans(kind)}
+    wanted = tuple(fields[name] for name in dict.fromkeys(names))
+    return TypePlan(SimpleNamespace, wanted, False, False)
+
+
+class FieldSelection:
+    """Mapped function: some fields of a sample, as a `DictSample`."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+
+    def __call__(self, sample: Any) -> DictSample:
+        if type(sample) is SimpleNamespace:
+            return DictSample(vars(sample))
+        return DictSample({name: value_of(sample, name) for name in self.fields})
+
+    def describe(self) -> str:
+        """Return the text of the stage in a dataset's repr."""
+        return " ".join(("fields", *self.fields))
 
 
 def is_same_field(field: FieldPlan, other: FieldPlan | None) -> bool:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any, Self
 
 from fastshard._core.typed.columns import stack_columns
 from fastshard._core.typed.decoder import TypedDecoder
-from fastshard._core.typed.plan import TypePlan
 from fastshard._core.typed.shard import decode_columns
 from fastshard.dataset.iteration import SampleIterator, enter_exclusively
 from fastshard.errors import FieldNotFoundError
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import FieldPlan, field_plans, has_post_init
-from fastshard.typed.reading.stages import Decoding
+from fastshard.typed.reading.stages import Decoding, plan_part
 
 __all__ = [
     "StoredBatchIterator",
@@ -56,7 +54,7 @@ class StoredReader:
         """Return the decoder of a single field, to an object with an attribute."""
         decoder = self._decoders.get(name)
         if decoder is None:
-            plan = TypePlan(SimpleNamespace, (self.fields[name],), False, False)
+            plan = plan_part(self.first.kind, (name,))
             decoder = TypedDecoder(plan, self.first.copy, self.first.aligned)
             self._decoders[name] = decoder
         return decoder

@@ -359,3 +359,51 @@ def test_a_sequence_of_paths_is_a_source(photos):
     assert len(typed.Dataset[Photo](photos.list_shards()[1:])) == 20
     with pytest.raises(ShardNotFoundError):
         len(typed.Dataset[Photo]([]))
+
+
+def test_some_fields_of_samples(photos, source, tmp_path):
+    part = photos.select_fields("image", "label")
+    sample = part[7]
+    assert type(sample) is typed.DictSample
+    assert sample.keys() == ["image", "label"]
+    assert sample.label == "photo 7"
+    np.testing.assert_array_equal(sample.image, row(7)["image"])
+    assert next(part.ordered(batch_size=4)).image.shape == (4, 2, 3)
+    assert [s.keys() for s in photos.filter(is_odd).select_fields("number")[:1]] == [
+        ["number"]
+    ]
+    untyped = typed.Dataset(source).select_fields("label")
+    assert [s.to_dict() for s in untyped.head(1)] == [{"label": "photo 0"}]
+    copied = pickle.loads(pickle.dumps(part))
+    assert copied[7].label == "photo 7"
+    with pytest.raises(fastshard.FieldNotFoundError, match="'lable' in Photo samples"):
+        photos.select_fields("lable")
+    with pytest.raises(fastshard.FieldNotFoundError):
+        typed.Dataset(source).select_fields("lable")[0]
+    with pytest.raises(TypeError, match="takes names of fields, got a list"):
+        photos.select_fields(["label"])
+
+
+def test_some_fields_are_read_without_the_others(tmp_path):
+    write_shard(tmp_path / "a.tar", [{"number": 1, "label": "a", "image": b"none"}])
+    dataset = typed.Dataset[Photo](str(tmp_path / "a.tar"))
+    assert dataset.select_fields("label")[0].label == "a"
+    with pytest.raises(FormatError):
+        dataset[0]
+
+
+def test_the_stored_samples_are_reached(photos):
+    columns = photos[[3, 20]].untyped.columns(range(2), "number")
+    assert columns["number"].tolist() == [3, 20]
+    assert photos.filter(is_odd).untyped[1].key == "000003"
+    assert photos[5:].raw[0].keys() == ["msgpack"]
+    assert photos[5:].raw[0].key == "000005"
+    assert photos.verify() == []
+    assert photos.memory_info()["mapped"] > 0
+
+
+def test_shards_are_excluded(photos):
+    rest = photos.exclude(["photos-1.tar"])
+    assert numbers(rest) == [*range(10), *range(20, 30)]
+    assert len(rest.list_shards()) == 2
+    assert numbers(photos.filter(is_odd).exclude([0, 2])) == [11, 13, 15, 17, 19]
