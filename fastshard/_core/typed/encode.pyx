@@ -215,7 +215,8 @@ cdef class ArrayHeader:
             <const void *> self.dtype == stored.dtype
             and self.shape.dimensions == stored.dimensions
             and self.shape.fortran == stored.fortran
-            and memcmp(self.shape.lengths, stored.lengths, size) == 0
+            # Without dimensions `lengths` is NULL, which memcmp must not get.
+            and (size == 0 or memcmp(self.shape.lengths, stored.lengths, size) == 0)
         )
 
 
