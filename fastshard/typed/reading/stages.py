@@ -85,7 +85,9 @@ def plan_part(kind: Any, names: tuple[str, ...]) -> TypePlan[Any]:
     """
     fields = {field.name: field for field in field_plans(kind)}
     wanted = tuple(fields[name] for name in dict.fromkeys(names))
-    return TypePlan(SimpleNamespace, wanted, False, False)
+    # A namespace of the class's name, which errors have.
+    holder: Any = type(kind.__name__, (SimpleNamespace,), {})
+    return TypePlan(holder, wanted, False, False)
 
 
 class FieldSelection:
@@ -95,7 +97,7 @@ class FieldSelection:
         self.fields = fields
 
     def __call__(self, sample: Any) -> DictSample:
-        if type(sample) is SimpleNamespace:
+        if isinstance(sample, SimpleNamespace):
             return DictSample(vars(sample))
         return DictSample({name: value_of(sample, name) for name in self.fields})
 
