@@ -314,7 +314,7 @@ def zip_by_key(a: Dataset[A], b: Dataset[B], strict: bool = True) -> Zip[tuple[A
     from fastshard.dataset.dataset import Dataset
 
     for dataset in (a, b):
-        if not isinstance(dataset, Dataset):
+        if not isinstance(dataset, Dataset) and not hasattr(type(dataset), "untyped"):
             raise TypeError(f"expected datasets with keys, got {dataset!r:.60}")
     return Zip(a, b, strict)
 
@@ -405,7 +405,8 @@ class Zip(CombinedDataset[T_co]):
             partners = [others.index(key) for key in keys]
         except SampleNotFoundError:
             missing = [key for key in keys if key not in others]
-            where = f"the second dataset of zip_by_key, below {b._set.root}"
+            root = getattr(b, "untyped", b)._set.root  # of typed samples, too
+            where = f"the second dataset of zip_by_key, below {root}"
             raise SampleNotFoundError(missing[0], where) from None
         return list(zip(a.get_many(positions), b.get_many(partners), strict=True))
 

@@ -349,7 +349,9 @@ def read_sources(
 def merge_fields(datasets: Iterable[BaseDataset[Any]]) -> dict[str, FieldInfo]:
     """Return the fields of all datasets that have some; pairs have none."""
     parts: list[Any] = [one for one in datasets if hasattr(type(one), "fields")]
-    return merge_field_infos(part.fields for part in parts)
+    # `fields` of a typed dataset are those of its type, for queries.
+    stored = (getattr(part, "untyped", part) for part in parts)
+    return merge_field_infos(part.fields for part in stored)
 
 
 def concatenate(a: BaseDataset[Any], b: object) -> Concat[Any]:

@@ -407,3 +407,38 @@ def test_shards_are_excluded(photos):
     assert numbers(rest) == [*range(10), *range(20, 30)]
     assert len(rest.list_shards()) == 2
     assert numbers(photos.filter(is_odd).exclude([0, 2])) == [11, 13, 15, 17, 19]
+
+
+def test_typed_datasets_are_combined(photos):
+    both = photos.filter(is_odd) + photos
+    assert numbers(both)[13:17] == [27, 29, 0, 1]
+    assert both.fields["image"].shape == (2, 3)
+    assert "number" in fastshard.mix([photos, photos]).fields
+    pairs = fastshard.zip_by_key(photos[10:], photos.map(label_of).shuffle(3), False)
+    assert [(a.number, b) for a, b in pairs[:2]] == [(10, "photo 10"), (11, "photo 11")]
+    with pytest.raises(
+        fastshard.SampleNotFoundError, match="the second dataset of zip"
+    ):
+        fastshard.zip_by_key(photos[:5], photos[5:10])[0]
+
+
+def test_states_of_batches_resume_after_them(photos):
+    batches = photos.shuffle(3).ordered(batch_size=7)
+    first = next(batches).number + next(batches).number
+    assert batches.position == 14
+    rest = numbers(photos.shuffle(3).resume(batches.state_dict()))
+    assert Counter(first + rest) == Counter(range(30))
+    assert first == numbers(photos.shuffle(3))[:14]
+
+
+def test_an_error_does_not_lose_the_samples_before_it(tmp_path):
+    good = [row(i) for i in range(4)]
+    write_shard(tmp_path / "a.tar", good[:2])
+    (tmp_path / "b.tar").write_bytes(b"no tar" * 200)
+    write_shard(tmp_path / "c.tar", good[2:], start=2)
+    paths = [str(tmp_path / f"{name}.tar") for name in "abc"]
+    batches = iter(typed.Dataset[Photo](paths).ordered(batch_size=3))
+    with pytest.raises(FormatError, match=r"b\.tar"):
+        next(batches)
+    assert next(batches).number == [0, 1, 2]
+    assert next(batches).number == [3]
