@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.typed.shard import make_packed_shard
+from fastshard._core.dataset.shard import SampleDecoder
+from fastshard._core.typed.shard import decode_sample, make_packed_shard
 from fastshard.dataset.tarset import TarSet
 from fastshard.formats.decoders import Decoder, own_decoder
 from fastshard.formats.field_info import kind_of_decoder
@@ -34,6 +35,9 @@ class PackedSet(TarSet):
     def wrap_samples(self, samples: Samples) -> PackedSequence:
         shard = make_packed_shard(samples.shard, samples.grouping)
         return PackedSequence(shard, samples.grouping, PackedSample)
+
+    def sample_decoder(self) -> SampleDecoder:
+        return decode_sample
 
     def shard(self, k: int) -> TarShard:
         """Return the tar shard `k`; open it if needed."""

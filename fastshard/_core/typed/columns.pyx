@@ -170,6 +170,12 @@ cdef inline int copy_fields(
     return 0
 
 
+cdef inline void prefetch_payload(const payload_t *payload) noexcept nogil:
+    """Prefetch the first lines of a payload; the processor goes on from there."""
+    fs_prefetch_line(payload.at)
+    fs_prefetch_line(payload.at + LINE)
+
+
 cdef Py_ssize_t fill_columns(
     const payload_t *payloads, Py_ssize_t start, Py_ssize_t end, target_t *targets,
     Py_ssize_t width, int *fault, uint64_t *where,
@@ -177,11 +183,10 @@ cdef Py_ssize_t fill_columns(
     """Copy fields of some payloads to the columns; return the first invalid, or -1."""
     cdef Py_ssize_t r
     for r in range(start, min(end, start + AHEAD)):
-        fs_prefetch_line(payloads[r].at)
+        prefetch_payload(&payloads[r])
     for r in range(start, end):
         if r + AHEAD < end:
-            fs_prefetch_line(payloads[r + AHEAD].at)
-            fs_prefetch_line(payloads[r + AHEAD].at + LINE)
+            prefetch_payload(&payloads[r + AHEAD])
         fault[0] = copy_fields(&payloads[r], r, targets, width, where)
         if fault[0] != 0:
             return r
@@ -260,7 +265,10 @@ cdef class PayloadBatch:
         payload.i = i
         payload.shard = self.last_number
         self.last.find_payload(self.source, i, &payload.offset, &payload.size)
-        payload.at = NULL if self.base == NULL else self.base + payload.offset
+        payload.at = NULL
+        if self.base != NULL:
+            payload.at = self.base + payload.offset
+            fs_prefetch_line(payload.at)
         self.count += 1
         return True
 

@@ -3,7 +3,12 @@ from typing import Any, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
-from fastshard._core.dataset.shard import GroupedSamples, SampleBase, Shard
+from fastshard._core.dataset.shard import (
+    GroupedSamples,
+    SampleBase,
+    SampleDecoder,
+    Shard,
+)
 from fastshard._core.io.source import Source
 from fastshard._core.table.extents import ExtentTable
 from fastshard._core.table.grouping import Grouping
@@ -41,6 +46,12 @@ class PackedSamples(GroupedSamples):
     def payload_member(self, i: int) -> int: ...
     def error_of(self, error: FormatError, i: int, field: str) -> FormatError: ...
     def read_all(self) -> Iterator[Any]: ...
+
+@final
+class PackedDecoder(SampleDecoder):
+    def __call__(self, sample: SampleBase) -> dict[str, Any]: ...
+
+decode_sample: PackedDecoder
 
 def make_packed_shard(tar: Shard, grouping: Grouping) -> PackedShard: ...
 def decode_fields(sample: SampleBase, fields: tuple[str, ...]) -> dict[str, Any]: ...

@@ -18,7 +18,7 @@ from libc.string cimport memcmp
 from fastshard._core.buffers cimport bytes_of
 from fastshard._core.dataset.npy cimport LayoutCache, get_layout_cache
 from fastshard._core.dataset.shard cimport (
-    GroupedSamples, SampleBase, SamplesBase, Shard,
+    GroupedSamples, SampleBase, SampleDecoder, SamplesBase, Shard,
 )
 from fastshard._core.io.source cimport MappedFile, MappedSource, Source, View
 from fastshard._core.platform cimport fs_has_bit, fs_load_relaxed, fs_store_relaxed
@@ -31,7 +31,7 @@ from fastshard._core.typed.arrays cimport (
 )
 from fastshard._core.typed.msgpack cimport (
     VALUE_BIN, VALUE_STR, field_names, find_field, kind_name, make_fault, open_map,
-    read_field, read_value, unpack, value_t,
+    read_field, read_value, scalar_of, unpack, value_t,
 )
 
 from fastshard._core.dataset.shard import MemberNames
@@ -106,16 +106,36 @@ cdef dict decode_map(
     FormatError
         Its offset is relative to the payload, its member the field's name.
     """
-    cdef value_t value
-    for name in field_names(payload, size) if fields is None else fields:
-        try:
-            if find_value(payload, size, (<str?> name).encode(), &value):
-                values[name] = value_of(
-                    payload, size, &value, owner, writable, layouts
-                )
-        except FormatError as error:
-            error.member = name
-            raise
+    cdef value_t key, value
+    cdef uint64_t count, k, at
+    cdef object name = None
+    cdef int fault
+    try:
+        if fields is not None:
+            for name in fields:
+                if find_value(payload, size, (<str?> name).encode(), &value):
+                    values[name] = value_of(
+                        payload, size, &value, owner, writable, layouts
+                    )
+            return values
+        fault = open_map(payload, size, &count, &value)
+        at = value.start
+        for k in range(count if fault == 0 else 0):
+            name = None
+            fault = read_field(payload, size, at, &key, &value)
+            if fault != 0:
+                break
+            name = scalar_of(payload, &key)
+            at = value.at + value.size
+            values[name] = value_of(payload, size, &value, owner, writable, layouts)
+        name = None
+        if fault != 0:
+            raise make_fault(fault, value.at)
+        if at != size:
+            raise FormatError("there are bytes after the map", "", at)
+    except FormatError as error:
+        error.member = name
+        raise
     return values
 
 
@@ -792,6 +812,40 @@ def decode_fields(SampleBase sample not None, tuple fields not None):
     return found
 
 
+@cython.final
+cdef class PackedDecoder(SampleDecoder):
+    """``sample.decode()`` of a sample of `PackedSamples`."""
+
+    def __call__(self, SampleBase sample not None):
+        if sample.decoders:
+            return sample.decode()
+        return decode_fields(sample, ())
+
+    cdef object decode_resident(self, SamplesBase samples, Py_ssize_t i):
+        cdef PackedSamples packed
+        cdef MappedFile file
+        cdef uint64_t offset, size
+        cdef dict values
+        if not isinstance(samples, PackedSamples):
+            return None
+        packed = <PackedSamples> samples
+        file = packed.resident_payload(i, &offset, &size)
+        if file is None:
+            return None
+        values = {"__key__": self}
+        decode_map(
+            file.base + offset, size, None, file, file.writable,
+            get_layout_cache(packed.held), values,
+        )
+        if values["__key__"] is not self:
+            return None            # a field of that name: refused by `__call__`
+        values["__key__"] = packed.key(i)
+        return values
+
+
+decode_sample = PackedDecoder()
+
+
 def decode_member(SampleBase sample not None, field):
     """Return the value of one field of a sample of `PackedSamples`."""
     cdef PackedSamples samples = <PackedSamples?> sample.samples
@@ -809,6 +863,8 @@ def decode_columns(list samples not None, tuple fields not None):
     """
     cdef SampleBase sample
     cdef dict columns = {field: [] for field in fields}
+    if len(fields) == 1:
+        return {fields[0]: decode_column(samples, fields[0])}
     for sample in samples:
         values = (<PackedSamples?> sample.samples).decode(sample.position, fields)
         for field in fields:
@@ -816,6 +872,33 @@ def decode_columns(list samples not None, tuple fields not None):
                 sample.member_of(field)  # raises
             (<list> columns[field]).append(values[field])
     return columns
+
+
+cdef list decode_column(list samples, str field):
+    """Return the values of one field of samples."""
+    cdef SampleBase sample
+    cdef PackedSamples packed
+    cdef MappedFile file
+    cdef uint64_t offset, size
+    cdef Py_ssize_t place
+    cdef value_t value
+    cdef list values = []
+    cdef bytes encoded = field.encode("utf-8", "surrogatepass")  # in no payload
+    cdef const char *name = PyBytes_AS_STRING(encoded)
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(encoded)
+    for sample in samples:
+        packed = <PackedSamples?> sample.samples
+        file = packed.resident_payload(sample.position, &offset, &size)
+        if file is not None and find_field(
+            file.base + offset, size, name, length, -1, &value, &place
+        ) == 0 and place >= 0 and value.kind == VALUE_STR:
+            values.append(unpack(file.base + offset, size, &value, file))
+            continue
+        found = packed.decode(sample.position, (field,))
+        if field not in found:
+            sample.member_of(field)  # raises
+        values.append(found[field])
+    return values
 
 
 def kind_of_field(SampleBase sample not None, field):

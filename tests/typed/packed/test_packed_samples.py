@@ -80,6 +80,17 @@ def test_a_field_is_an_entry_of_the_map(ds):
                 assert_equal(ds.decode(name)[i][name], value)
 
 
+def test_a_decoded_dataset_has_the_values_of_its_samples(ds):
+    decoded = ds.decode()
+    for _ in range(2):  # before and after the file is known to be resident
+        for found in (list(decoded), [decoded[i] for i in range(COUNT)]):
+            for i, values in enumerate(found):
+                assert list(values) == ["__key__", *values_of(i)]
+                assert values["__key__"] == f"k{i:03}"
+                for name, value in values_of(i).items():
+                    assert_equal(values[name], value)
+
+
 def test_stored_bytes_are_contents_of_text_and_bytes_and_else_the_encoded_value(ds):
     sample = ds[7]
     assert bytes(sample["label"]) == b"label 7"
@@ -382,6 +393,15 @@ def test_a_field_of_the_name_of_the_key_is_refused(tmp_path):
     ds = fastshard.open(path, packed=True)
     assert ds[0].decode("n") == {"__key__": "a", "n": 2}
     assert bytes(ds[0]["__key__"]) == b"\x01"
+    for value in (1, None):
+        write_payloads(path, [("a", pack({"__key__": value, "n": 2}))])
+        decoded = fastshard.open(path, packed=True).decode()
+        for call in (
+            lambda d=decoded: list(d),
+            lambda d=decoded: d[0],
+        ):
+            with pytest.raises(FastshardError, match="__key__"):
+                call()
     for call in (ds[0].decode, lambda: pickle.loads(pickle.dumps(ds[0])).decode()):
         with pytest.raises(FastshardError, match="__key__"):
             call()
