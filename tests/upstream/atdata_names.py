@@ -118,10 +118,11 @@ class Alias(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        module = sys.modules.get(f"{self.__name__}.{name}")
-        value = getattr(typed, name, module)  # the function `lens` before its module
-        if value is None:
-            value = type(name, (), {"__init__": refuse})
+        if name in typed.__all__:  # the function `lens` before the module
+            value = getattr(typed, name)
+        else:
+            absent = type(name, (), {"__init__": refuse})
+            value = sys.modules.get(f"{self.__name__}.{name}", absent)
         setattr(self, name, value)
         return value
 

@@ -11,6 +11,8 @@ from fastshard import typed
 from support.typed.classes import Formats, Item, ItemV1, ItemV2
 from support.typed.expected import described, described_array
 
+pytest.importorskip("msgspec", reason="no msgspec for this Python")
+
 V1, V2 = "extra/item-v1.tar", "extra/item-v2.tar"
 MODES = ("mmap", "private", "pread")
 

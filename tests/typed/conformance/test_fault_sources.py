@@ -8,6 +8,8 @@ import pytest
 import fastshard
 from fastshard import typed
 
+pytest.importorskip("msgspec", reason="no msgspec for this Python")
+
 
 @typed.packable
 class Number:

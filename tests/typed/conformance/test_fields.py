@@ -11,6 +11,8 @@ from support.typed.classes import Vec, type_of
 from support.typed.expected import READABLE as READ
 from support.typed.expected import described, served
 
+pytest.importorskip("msgspec", reason="no msgspec for this Python")
+
 MODES = ("mmap", "private", "pread")
 
 

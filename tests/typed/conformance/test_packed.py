@@ -7,6 +7,8 @@ import pytest
 import fastshard
 from support.typed.expected import READABLE, described, served
 
+pytest.importorskip("msgspec", reason="no msgspec for this Python")
+
 MODES = ("mmap", "private", "pread")
 
 
