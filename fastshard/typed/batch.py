@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args
 
 from fastshard._util.options import check_choice
@@ -22,6 +22,11 @@ MAX_SHAPES = 4  # in an error
 
 class FieldSource(Protocol):
     """The stored samples of a batch, read field by field."""
+
+    @property
+    def names(self) -> Collection[str] | None:
+        """The fields; None if they are known by the samples only."""
+        ...
 
     def __len__(self) -> int: ...
     def decode(self) -> list[Any]:
@@ -88,10 +93,13 @@ class SampleBatch(Generic[T]):
     @classmethod
     def _read(cls, source: FieldSource, kind: Any, ragged: Padding) -> SampleBatch[Any]:
         """Return a batch of stored samples, which are decoded when asked for."""
-        batch: SampleBatch[Any] = cls((), ragged=ragged)
+        batch: SampleBatch[Any] = object.__new__(cls)
         batch._samples = None
         batch._source = source
         batch._type = kind
+        batch._ragged = ragged
+        batch._columns = {}
+        batch._lengths = {}
         return batch
 
     @property
@@ -133,7 +141,7 @@ class SampleBatch(Generic[T]):
                 f"No sample attribute named {name!r}: samples of {self._type_name()} "
                 f"have {', '.join(self._names()) or 'no fields'}"
             )
-        return self[name]
+        return self._column(name)
 
     def __getitem__(self, name: str) -> Any:
         """Return a field of all samples.
@@ -160,10 +168,14 @@ class SampleBatch(Generic[T]):
         >>> next(ds.ordered(batch_size=32))["label"][0]
         'label 0'
         """
-        if name in self._columns:
-            return self._columns[name]
         if not self._has(name):
             raise KeyError(name)
+        return self._column(name)
+
+    def _column(self, name: str) -> Any:
+        """Return a field that the samples have."""
+        if name in self._columns:
+            return self._columns[name]
         found: Any = NotImplemented
         if self._source is not None and self._samples is None:
             found = self._source.column(name)
@@ -247,6 +259,8 @@ class SampleBatch(Generic[T]):
         return field_names(kind if not self.samples else self.samples[0]) or []
 
     def _has(self, name: str) -> bool:
+        if self._source is not None and self._source.names is not None:
+            return name in self._source.names
         names = field_names(self._type) if self._type is not None else None
         return name in (self._names() if names is None else names)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any, Self
 
 from fastshard._core.typed.columns import stack_columns
 from fastshard._core.typed.decoder import TypedDecoder
 from fastshard._core.typed.shard import decode_columns
-from fastshard.dataset.iteration import SampleIterator, enter_exclusively
+from fastshard.dataset.iteration import SampleIterator
 from fastshard.errors import FieldNotFoundError
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import FieldPlan, field_plans, has_post_init
@@ -48,6 +48,7 @@ class StoredReader:
         self.fields: dict[str, FieldPlan] = {}
         if not issubclass(first.kind, DictSample):
             self.fields = {field.name: field for field in field_plans(first.kind)}
+        self.names: Collection[str] | None = self.fields or None
         self._decoders: dict[str, TypedDecoder[Any]] = {}
 
     def field_decoder(self, name: str) -> TypedDecoder[Any]:
@@ -71,11 +72,17 @@ class StoredSamples:
     ----------
     reader : StoredReader
     samples : list of PackedSample
+
+    Attributes
+    ----------
+    names : Collection of str or None
+        The fields of the type; None for samples without one.
     """
 
     def __init__(self, reader: StoredReader, samples: list[Any]) -> None:
         self._reader = reader
         self._samples = samples
+        self.names = reader.names
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -129,7 +136,9 @@ def has_dtype(array: Any, declared: Any) -> bool:
     if declared is None:
         return True
     if isinstance(declared, np.dtype):
-        same: bool = array.dtype.newbyteorder("=") == declared.newbyteorder("=")
+        same: bool = array.dtype == declared or (
+            array.dtype.newbyteorder("=") == declared.newbyteorder("=")
+        )
         return same
     return issubclass(array.dtype.type, declared)
 
@@ -166,12 +175,17 @@ class StoredBatchIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        with enter_exclusively(self._lock):
+        # As `enter_exclusively`, a generator that costs more than some samples.
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("another thread is in this iterator")
+        try:
             pending = self._pending
             pending.extend(islice(self._samples, self._size - len(pending)))
             if not pending:
                 raise StopIteration
             self._pending = []
+        finally:
+            self._lock.release()
         return self._make(pending)
 
     @property
