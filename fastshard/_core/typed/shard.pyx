@@ -469,9 +469,18 @@ cdef class PackedShard(Shard):
 
     cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
         cdef Source source = self.open_source()
+        cdef const uint8_t *payload = NULL
+        cdef uint64_t offset
         cdef field_t field
         cdef object data
         try:
+            if i < self.packed.count:
+                self.find_payload(source, i, &offset, size)
+                data = self.hold_payload(source, i, offset, size[0], size[0], &payload)
+                at[0] = <uint8_t *> payload
+                if data is None:
+                    data = (<MappedSource> source).file.raw_view(offset, size[0])
+                return data
             data = self.place_field(source, i, &field)
             size[0] = field.nbytes
             if source.base != NULL:
