@@ -70,6 +70,11 @@ class PackedFormat(Format):
         with open_packed(paths_of(root), remote) as ds:
             return ds.verify(hashes=hashes)
 
+    def add_commands(self, commands: Any) -> None:
+        from fastshard.typed.commands.query import extend_query
+
+        extend_query(commands)
+
 
 def paths_of(root: str | Sequence[str]) -> Sequence[str]:
     """Return the shards of a source: its only one, or all of them."""

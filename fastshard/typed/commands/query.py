@@ -1,0 +1,101 @@
+"""Command ``query`` for packed datasets: samples that meet a condition."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastshard._util.terminal import UsageError, escape_name, write_line
+
+if TYPE_CHECKING:
+    from fastshard.typed.dataset import Dataset
+
+__all__ = ["extend_query"]
+
+COLUMNS = ("shard", "key", "offset")
+DESCRIPTION = """
+
+Of tar shards of typed samples: print shard, key and byte of the samples
+that meet a condition, as  score > 1 and label in ("cat", "dog").  Shards
+that a manifest rules out are not read."""
+
+
+def extend_query(commands: Any) -> None:
+    """Let the command of columnar datasets take sources of tar shards too.
+
+    Parameters
+    ----------
+    commands : argparse subparsers
+        With a parser of ``query``, or without.
+    """
+    parser = commands.choices.get("query")
+    if parser is None:
+        return
+    parser.description = f"{parser.description or ''}{DESCRIPTION}"
+    parser.set_defaults(run=partial(cmd_query, parser.get_default("run")))
+
+
+def cmd_query(
+    others: Callable[[argparse.Namespace], int], args: argparse.Namespace
+) -> int:
+    """Find samples of typed shards by a condition, or those of other datasets."""
+    if not has_tars(args.root):
+        return others(args)
+    if args.columns != "id,meta_json":
+        raise UsageError("--columns are those of columnar datasets")
+    from fastshard.typed.dataset import Dataset
+    from fastshard.typed.manifest.query import locate
+
+    with Dataset(args.root) as ds:
+        found = find(ds, args.where)[: args.limit]
+        places = locate(ds, found)
+    if args.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(places)
+        return 0
+    for place in places:
+        if args.json:
+            write_line(json.dumps(dict(zip(COLUMNS, place, strict=True))))
+        else:
+            write_line(*(escape_name(str(value)) for value in place))
+    return 0
+
+
+def find(ds: Dataset[Any], where: str | None) -> list[int]:
+    """Return the positions of the samples that meet a condition; all without one.
+
+    Raises
+    ------
+    UsageError
+        The text is no condition, names no field, or compares values of two types.
+    """
+    if where is None:
+        return list(range(len(ds)))
+    from fastshard.typed.manifest.expression import parse_condition
+    from fastshard.typed.manifest.query import find_positions
+
+    try:
+        return find_positions(ds, parse_condition(where))
+    except KeyError as error:
+        raise UsageError(str(error.args[0])) from error
+    except UnicodeError:
+        raise
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise
+        raise UsageError(str(error)) from error
+
+
+def has_tars(source: str) -> bool:
+    """Return whether a source is one of tar shards: no folder of another format."""
+    if not os.path.isdir(source):
+        return source.endswith(".tar") or not os.path.lexists(source)
+    names = os.listdir(source)
+    return "index.sqlite" not in names and any(n.endswith(".tar") for n in names)
