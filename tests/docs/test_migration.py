@@ -52,10 +52,11 @@ def run(path, work, both=True):
         ("webshart", "webshart", 18),
         ("huggingface", "datasets", 23),
         ("mosaicml", "streaming", 16),
+        ("atdata", "atdata", 15),
     ],
 )
 def test_both_columns_of_a_page_give_the_same_values(name, library, values, tmp_path):
-    for needed in ("torch", "PIL"):
+    for needed in ("torch", "PIL", *(["msgspec"] * (name == "atdata"))):
         pytest.importorskip(needed, reason=f"no {needed} for this Python")
     found = importlib.util.find_spec(library)
     both = found is not None and found.origin is not None  # no folder of tests

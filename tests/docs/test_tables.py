@@ -25,7 +25,8 @@ def read_table(page, heading):
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
             break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+        cells = re.split(r"(?<!\\)\|", line.strip("|"))
+        rows.append([cell.strip() for cell in cells])
     assert rows
     return rows
 
@@ -73,6 +74,17 @@ def test_the_columnar_page_lists_calls_that_exist(kind, heading):
     aside = {"cache_tars", "closed", "refresh", "close", "close_tars", "root"}
     assert names <= public
     assert public - aside <= names
+
+
+def test_the_typed_page_lists_calls_that_exist():
+    pytest.importorskip("msgspec", reason="no msgspec for this Python")
+    from fastshard import typed
+
+    rows = read_table("typed.md", "| call | gives |")
+    calls = [call for row in rows for call in code_in(row[0])]
+    names = {found[1] for call in calls if (found := re.match(r"ds\.(\w+)", call))}
+    assert len(names) >= 15
+    assert all(hasattr(typed.Dataset, name) for name in names)
 
 
 def test_the_page_of_decoders_lists_each_suffix():
