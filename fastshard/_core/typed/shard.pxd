@@ -57,4 +57,5 @@ cdef class PackedSamples(GroupedSamples):
     )
     cdef dict decode(self, Py_ssize_t i, tuple fields)
     cdef object pin_payload(self, Py_ssize_t i, uint8_t **at, uint64_t *size)
+    cdef bint is_read_by_field(self, Py_ssize_t i) except -1
     cdef object annotate(self, object error, Py_ssize_t i)

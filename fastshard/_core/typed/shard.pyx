@@ -642,6 +642,17 @@ cdef class PackedSamples(GroupedSamples):
         self.packed.payload(i)
         return self.held.pin(i, at, size)
 
+    cdef bint is_read_by_field(self, Py_ssize_t i) except -1:
+        """Return whether a payload, in range, is large and in a mapped file."""
+        cdef Source source = self.held.open_source()
+        cdef uint64_t offset, size
+        if type(source) is not MappedSource or (
+            (<MappedSource> source).file.chunks is not None
+        ):
+            return False
+        self.held.find_payload(source, i, &offset, &size)
+        return self.held.reads_fields(source, size)
+
     cdef object annotate(self, object error, Py_ssize_t i):
         """Return an error of a payload with the shard's path, its byte and the sample.
 

@@ -15,11 +15,13 @@ from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
 from fastshard._core.typed.field_map import FieldMap
 from fastshard._core.typed.plan import TypePlan
 from fastshard.errors import SchemaError
+from support.memory import cached, evict
 
 msgspec = pytest.importorskip("msgspec")
 pack = msgspec.msgpack.encode
 
 SAMPLES = 50
+LARGE = 10  # samples of large payloads
 
 
 @dataclasses.dataclass
@@ -226,3 +228,58 @@ def test_typed_samples_of_selected_fields(shards):
         for _ in range(2):
             assert [item.text for item in texts][:2] == ["é0", "é1"]
             assert texts[5] == Text("é5")
+
+
+@pytest.fixture
+def large(tmp_path):
+    rows = [
+        {"i": i, "big": np.random.default_rng(i).bytes(300_000), "text": f"é{i}"}
+        for i in range(LARGE)
+    ]
+    for row in rows:
+        row["x"] = compact(np.full(5, row["i"], "<f4"))
+    return write(tmp_path / "large.tar", [pack(row) for row in rows])
+
+
+def test_fields_that_a_class_has_not_stay_on_the_disk(large):
+    evict(large)
+    with fastshard.open(large, packed=True) as ds:
+        items = ds.map(TypedDecoder(PLAN))
+        for i in range(LARGE):
+            check(items[i], i)
+        assert cached(large) < large.stat().st_size / 2
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_large_payloads_become_objects(large, options):
+    @dataclasses.dataclass
+    class Large:
+        i: int
+        big: Any
+
+    def view(value):
+        return value[5:]  # of the head of a bin
+
+    fields = [Plan("i", "int"), Plan("big", "object", decode=view)]
+    with fastshard.open(large, packed=True, **options) as ds:
+        items = ds.map(TypedDecoder(TypePlan(Large, fields)))
+        for _ in range(2):
+            evict(large)
+            for i in range(LARGE):
+                assert items[i].i == i
+            for i, item in enumerate(items):
+                assert bytes(item.big) == np.random.default_rng(i).bytes(300_000)
+
+
+def test_errors_of_large_payloads_name_the_sample(tmp_path):
+    payload = pack({"big": bytes(100_000), "i": "1", "text": "", "x": b""})
+    path = write(tmp_path / "a.tar", [payload, payload[:-9]])
+    with fastshard.open(path, packed=True) as ds:
+        items = ds.map(TypedDecoder(PLAN))
+        for _ in range(2):
+            with pytest.raises(SchemaError, match="declares int") as caught:
+                items[0]
+            assert (caught.value.key, caught.value.field) == ("0000", "i")
+            with pytest.raises(FormatError, match=r"more entries|cut off") as caught:
+                items[1]
+            assert caught.value.member == "sample '0001'"
