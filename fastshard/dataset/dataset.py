@@ -486,7 +486,9 @@ class Dataset(BaseDataset[T_co]):
         failed: set[int] = set()
         if self._plan == Plan():  # begins before all shards are counted
             sizes = self._set.sizes()
-            opener = ShardOpener(self._set, sizes, failed)
+            streamed = self._set.stream(sizes)
+            window = window if streamed is None else 0
+            opener = streamed or ShardOpener(self._set, sizes, failed)
             stream = ShardStream(sizes, opener, *narrowing)
         else:
             stream = PositionStream(self._prepare(), *narrowing)

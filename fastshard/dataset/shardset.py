@@ -446,6 +446,21 @@ class ShardSet(ABC):
         # In place: locators refer to this list.
         self.open_samples[:] = [None] * len(self.open_samples)
 
+    def stream(self, sizes: list[int | None]) -> Callable[[int], Any] | None:
+        """Return the function that opens shards for an iteration in order, if special.
+
+        Parameters
+        ----------
+        sizes : list of int or None
+            As of `sizes`; the function may change it.
+
+        Returns
+        -------
+        callable or None
+            ``open_shard(k)`` returns the samples of shard `k`. None: as ever.
+        """
+        return None
+
     def iterate(
         self,
         stream: ItemStream,

@@ -117,26 +117,27 @@ class FilteredOrigin:
     def __init__(self, dataset: Any, fn: Callable[[Any], object]) -> None:
         self.dataset = dataset
         self.fn = fn
-        self._packed: FieldDataset[Any] | None = None  # once evaluated
+        self._selected: Any = None  # positions, once evaluated
+        self._packed: FieldDataset[Any] | None = None  # once they are asked for
 
     def packed(self) -> FieldDataset[Any]:
         """Return the selected samples; calls the function on all at the first use."""
         if self._packed is None:
-            samples = self.dataset._iterator(WINDOW, None)
-            deque(FilteredIterator(self, (), samples, None), maxlen=0)
-        assert self._packed is not None
+            if self._selected is None:
+                samples = self.dataset._iterator(WINDOW, None)
+                deque(FilteredIterator(self, (), samples, None), maxlen=0)
+            self._packed = self.dataset._packed[self._selected]
         return self._packed
 
     def is_counted(self) -> bool:
         """Return whether the function was evaluated."""
-        return self._packed is not None
+        return self._selected is not None
 
     def finish(self, positions: Any) -> None:
         """Keep the positions that were selected in a whole iteration."""
         import numpy as np
 
-        selected = np.frombuffer(positions, np.int64)
-        self._packed = self.dataset._packed[selected]
+        self._selected = np.frombuffer(positions, np.int64)
 
     def name_sample(self, position: int) -> str:
         """Return the name of a sample of the unfiltered dataset, for errors."""

@@ -19,7 +19,7 @@ from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
 from fastshard.remote.urls import Url, parse_url
 from fastshard.typed.sources.protocol import DataSource
 
-__all__ = ["FileClient", "SourceLocation", "SourceSettings", "read_exactly"]
+__all__ = ["FileClient", "SourceLocation", "SourceSettings", "check_read"]
 
 MAX_OPEN = 32  # files that are kept open
 CHUNK = 1 << 20  # bytes that are copied at a time
@@ -220,19 +220,28 @@ def read_exactly(file: IO[bytes], view: memoryview) -> int:
     """
     done = 0
     while done < len(view):
-        data = file.read(min(len(view) - done, CHUNK))
+        data = check_read(file.read(min(len(view) - done, CHUNK)))
         if not data:
-            if data is None:
-                raise FastshardError(
-                    "the file of a source must block: it returned None"
-                )
             break
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise FastshardError(
-                f"the file of a source must return bytes, got {type(data).__name__}"
-            )
         if len(data) > len(view) - done:
             raise FastshardError("the file of a source returned more than asked for")
         view[done : done + len(data)] = data
         done += len(data)
     return done
+
+
+def check_read(data: Any) -> bytes:
+    """Return what a file's `read` returned, if it is bytes.
+
+    Raises
+    ------
+    FastshardError
+        It is not.
+    """
+    if data is None:
+        raise FastshardError("the file of a source must block: it returned None")
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise FastshardError(
+            f"the file of a source must return bytes, got {type(data).__name__}"
+        )
+    return data  # type: ignore[return-value]

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fastshard.dataset.dataset import Dataset
-from fastshard.dataset.listing import Location, Source
+from fastshard.dataset.listing import Source
 from fastshard.dataset.open import open as open_fields
+from fastshard.dataset.tarset import require_tars
 from fastshard.typed.sources.files import SourceLocation
 from fastshard.typed.sources.protocol import DataSource
 from fastshard.typed.sources.s3 import S3Source
+from fastshard.typed.sources.stream import SourceSet
 from fastshard.typed.sources.url import URLSource
 
 __all__ = ["as_source", "open_source"]
@@ -57,13 +59,14 @@ def open_source(source: object, **options: Any) -> Dataset[Any]:
         There is no shard.
     """
     source = as_source(source)
-    location: Location
     if isinstance(source, URLSource | S3Source):
         location = source.location
         given: dict[str, Any] = dict(source.options)
         store = {**given.pop("store", {}), **(options.pop("store", None) or {})}
         options = {**given, **options, **({"store": store} if store else {})}
-    else:
-        location = SourceLocation(source)
-        options = {"index": "none", **options}
-    return open_fields(cast(Source, location), packed=True, **options)
+        return open_fields(cast(Source, location), packed=True, **options)
+    location = SourceLocation(source)
+    options = {"index": "none", **options}
+    ds = open_fields(cast(Source, location), packed=True, **options)
+    shards = require_tars(ds._set)
+    return ds._replace(shards=shards.copy(SourceSet))

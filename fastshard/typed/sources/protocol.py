@@ -13,9 +13,11 @@ class DataSource(Protocol):
     """A source of shards: names them, and opens them as binary files.
 
     `URLSource` and `S3Source` are sources, and every object with these three members is
-    one. Shards of a source of one's own are read as streams, from the first member to
-    the last. Random access (``ds[i]``, ``len``, shuffled iteration) seeks in files that
-    can seek; others are copied once to a temporary file.
+    one. An iteration in order reads the shards of a source of one's own as streams,
+    from the first member to the last, where the members of a sample stand side by side.
+    Random access (``ds[i]``, ``len``, shuffled iteration, the state of an iteration)
+    reads the headers once and then seeks; a file that cannot seek is copied once, to a
+    temporary file.
 
     Examples
     --------
