@@ -45,7 +45,6 @@ SINGLE_SUBCLASS = {
     "SampleBase": "compiled look-up; its subclass has the policy of decoding",
     "PackedSamples": "compiled look-up; its subclass is a Sequence",
     "FieldMap": "compiled look-up; its subclass is public",
-    "Collation": "used by itself for NumPy batches",
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",
     "RemoteOptions": "used by itself for shards and indexes",

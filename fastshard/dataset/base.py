@@ -704,14 +704,21 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         handler = make_error_handler(on_error)
         part = self._worker_share(index(batch_size), state)
         is_counted = handler is None or part._is_counted()
+        samples, make = part._batch_parts(collate, handler)
         return BatchIterator(
-            part._iterator(WINDOW, handler),
+            samples,
             len(part) if is_counted else part.__len__,
             index(batch_size),
-            collate,
+            make,
             drop_last,
             handler,
         )
+
+    def _batch_parts(
+        self, collate: Callable[[list[Any]], Any], on_error: ErrorHandler | None
+    ) -> tuple[SampleIterator[Any], Callable[[list[Any]], Any]]:
+        """Return the samples of batches, and the function that collates them."""
+        return self._iterator(WINDOW, on_error), collate
 
     def _worker_share(self, chunk: int, state: Mapping[str, Any] | None) -> Self:
         """Return this process's share of the samples, in chunks, after a state."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fastshard._core.dataset.shard import Shard
 
 __all__ = [
+    "LENGTHS",
     "Collation",
     "Padding",
     "Ragged",
@@ -426,8 +427,6 @@ class Collation:
         self, samples: list[Any], prefix: str, lengths: Lengths
     ) -> dict[str, Any]:
         """Collate typed samples: arrays are stacked, other values are lists."""
-        import numpy as np
-
         names = typed_fields(samples[0])
         batch: dict[str, Any] = {}
         for sample in samples[1:]:
@@ -435,10 +434,42 @@ class Collation:
                 raise _unequal_fields("?", names, "?", others)
         for name in names:
             values = [typed_value(sample, name) for sample in samples]
-            if all(isinstance(value, np.ndarray) for value in values):
-                values = self._stack_or_pad(values, prefix + name, lengths)
-            batch[name] = values
+            batch[name] = self.collate_objects(values, prefix + name, lengths)
         return batch
+
+    def collate_objects(self, values: list[Any], field: str, lengths: Lengths) -> Any:
+        """Collate the values of a field of typed samples.
+
+        Parameters
+        ----------
+        values : list
+            One for each sample.
+        field : str
+            The field's name, for `out` and errors.
+        lengths : dict
+            Receives the true shapes of padded arrays.
+
+        Returns
+        -------
+        object
+            A stack, where all values are arrays; else the list.
+
+        Raises
+        ------
+        RaggedError
+            Arrays are ragged, with ``ragged="error"``.
+
+        Examples
+        --------
+        >>> from fastshard.dataset.batch import Collation
+        >>> Collation().collate_objects([3, 5], "number", {})
+        [3, 5]
+        """
+        import numpy as np
+
+        if all(isinstance(value, np.ndarray) for value in values):
+            return self._stack_or_pad(values, field, lengths)
+        return values
 
     def collate_values(
         self, values: list[Any], field: str, lengths: Lengths | None

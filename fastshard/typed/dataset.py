@@ -25,7 +25,7 @@ from typing import (
 
 from fastshard._util.options import check_choice, check_names
 from fastshard.dataset.base import BaseDataset
-from fastshard.dataset.batch import Padding
+from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.combined.base import Concat, concatenate
 from fastshard.dataset.dataset import Dataset as FieldDataset
 from fastshard.dataset.display.text import Description, describe_plan, describe_stage
@@ -69,6 +69,7 @@ from fastshard.typed.reading.stages import (
 )
 from fastshard.typed.reading.stored import (
     StoredBatchIterator,
+    StoredCollation,
     StoredReader,
     is_readable_by_field,
 )
@@ -729,19 +730,35 @@ class Dataset(BaseDataset[T]):
 
         return _iterate(shuffled, batch_size, ragged)
 
+    def _stored_reader(self) -> StoredReader | None:
+        """Return how batches read fields from the shards; None: from the samples."""
+        first = self._first
+        if (
+            isinstance(first, Decoding)
+            and not self._later
+            and self._pending_filter() is None
+            and is_readable_by_field(first)
+        ):
+            return StoredReader(first, self._stages[0])
+        return None
+
+    def _batch_parts(
+        self, collate: Callable[[list[Any]], Any], on_error: ErrorHandler | None
+    ) -> tuple[SampleIterator[Any], Callable[[list[Any]], Any]]:
+        if type(collate) is Collation:
+            reader = self._stored_reader()
+            if reader is not None and reader.fields:
+                samples = self._packed._iterator(WINDOW, on_error)
+                return samples, StoredCollation(reader, collate)
+        return super()._batch_parts(collate, on_error)
+
     def _sample_batches(
         self, size: int, ragged: Padding
     ) -> BatchIterator[SampleBatch[T]] | StoredBatchIterator:
         """Return the iterator over batches of this process's share."""
         part = self._worker_share(size, None)
-        first = part._first
-        if (
-            isinstance(first, Decoding)
-            and not part._later
-            and part._pending_filter() is None
-            and is_readable_by_field(first)
-        ):
-            read = StoredReader(first, part._stages[0])
+        read = part._stored_reader()
+        if read is not None:
             return StoredBatchIterator(
                 part._packed._iterator(WINDOW, None),
                 size,

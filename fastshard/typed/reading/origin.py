@@ -22,7 +22,8 @@ __all__ = ["FilteredOrigin", "SampleOrigin", "ShardOrigin", "option_names"]
 
 def option_names() -> tuple[str, ...]:
     """Return the names of the options of `fastshard.open` for tar shards."""
-    return (*(open_fields.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__)
+    names = {*(open_fields.__kwdefaults__ or ()), *RemoteOptions.__optional_keys__}
+    return tuple(names - {"packed"})
 
 
 class SampleOrigin(Protocol):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Self
 
 from fastshard._core.typed.columns import stack_columns
 from fastshard._core.typed.decoder import TypedDecoder
 from fastshard._core.typed.shard import decode_columns
+from fastshard.dataset.batch import LENGTHS, Collation
 from fastshard.dataset.iteration import SampleIterator
 from fastshard.errors import FieldNotFoundError
 from fastshard.typed.dict_sample import DictSample
@@ -18,6 +19,7 @@ from fastshard.typed.reading.stages import Decoding, plan_part
 
 __all__ = [
     "StoredBatchIterator",
+    "StoredCollation",
     "StoredReader",
     "is_readable_by_field",
 ]
@@ -127,6 +129,44 @@ class StoredSamples:
             return NotImplemented
         sample = self._samples[0]
         return stack if sample.layout_of(name).kind == "array" else NotImplemented
+
+
+class StoredCollation(Collation):
+    """Collate stored samples as another collation does their objects.
+
+    Parameters
+    ----------
+    reader : StoredReader
+    options : Collation
+        Whose `ragged` and `out` hold.
+    """
+
+    def __init__(self, reader: StoredReader, options: Collation) -> None:
+        super().__init__(options.ragged, options.out)
+        self._reader = reader
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        source = self._reader(list(samples))
+        lengths: dict[str, Any] = {}
+        batch: dict[str, Any] = {}
+        for name in self._reader.fields:
+            batch[name] = self._collate_column(source.column(name), name, lengths)
+        if self.ragged == "pad":
+            batch[LENGTHS] = lengths
+        return batch
+
+    def _collate_column(self, found: Any, name: str, lengths: dict[str, Any]) -> Any:
+        if type(found) is list:
+            return self.collate_objects(found, name, lengths)
+        if self.out is not None:
+            out = self._output(name, found.shape, found.dtype)
+            out[...] = found
+            found = out
+        return self._wrap(found, name, lengths)
+
+    def check(self, sample: Any) -> None:
+        """Decode a stored sample, to raise its errors."""
+        self._reader.decoder(sample)
 
 
 def has_dtype(array: Any, declared: Any) -> bool:

@@ -300,3 +300,36 @@ def test_a_field_is_read_without_the_others(tmp_path):
         batch.image  # noqa: B018
     with pytest.raises(FormatError, match="000001"):
         batch.samples  # noqa: B018
+
+
+def test_batches_of_dicts_take_all_options(photos, tmp_path):
+    out = {}
+    batches = photos.batches(8, out=out, drop_last=True)
+    images = [batch["image"].copy() for batch in batches]
+    assert len(images) == 3
+    assert out["image"].shape == (8, 2, 3)
+    expected = np.stack([row(i)["image"] for i in range(16, 24)])
+    np.testing.assert_array_equal(images[2], expected)
+    np.testing.assert_array_equal(out["image"], expected)
+    path = tmp_path / "ragged.tar"
+    write_shard(path, rows_of(np.ones(2), np.ones(3)))
+    ragged = typed.Dataset[Loose](str(path))
+    assert [x.shape for x in next(ragged.batches(2))["image"]] == [(2,), (3,)]
+    padded = next(ragged.batches(2, ragged="pad"))
+    assert padded["image"].shape == (2, 3)
+    assert padded["__lengths__"]["image"].tolist() == [[2], [3]]
+    with pytest.raises(RaggedError):
+        next(ragged.batches(2, ragged="error"))
+    assert next(ragged.batches(2, collate=len)) == 2
+
+
+def test_unreadable_samples_are_skipped_in_batches_of_dicts(tmp_path):
+    path = tmp_path / "wrong.tar"
+    write_shard(path, [row(0), {"number": 1, "label": "b"}, row(2), b"\x81", row(4)])
+    dataset = typed.Dataset[Photo](str(path))
+    skipped = []
+    batches = dataset.batches(2, on_error=lambda error, i: skipped.append(i))
+    assert [batch["number"] for batch in batches] == [[0, 2], [4]]
+    assert sorted(skipped) == [1, 3]
+    with pytest.raises(FormatError, match="000001"):
+        list(dataset.batches(2))
