@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from fastshard.errors import FormatError, MissingLibraryError
@@ -41,11 +40,18 @@ class ManifestRows:
         Columns, in order.
     load : callable
         Returns the values of a column.
+    text : callable, optional
+        Returns a column of text joined, and where each value ends, as int32.
     """
 
     def __init__(
-        self, count: int, names: Sequence[str], load: Callable[[str], Sequence[Any]]
+        self,
+        count: int,
+        names: Sequence[str],
+        load: Callable[[str], Sequence[Any]],
+        text: Callable[[str], tuple[bytes, bytes] | None] | None = None,
     ) -> None:
+        self._text = text
         self._count = count
         self.names = tuple(names)
         self._load = load
@@ -76,6 +82,10 @@ class ManifestRows:
                 raise KeyError(name)
             values = self._columns[name] = self._load(name)
         return values
+
+    def text(self, name: str) -> tuple[bytes, bytes] | None:
+        """Return a column of text in one piece, or None if it is not stored so."""
+        return None if self._text is None else self._text(name)
 
     def frame(self) -> pandas.DataFrame:
         """Return all columns as a DataFrame of pandas."""
@@ -125,7 +135,10 @@ def load_rows(path: str, data: bytes | None = None) -> ManifestRows:
         with open(path, "rb") as stream:
             data = stream.read()
     try:
-        file = parquet.ParquetFile(BytesIO(data), page_checksum_verification=True)
+        source = arrow.BufferReader(data)
+        file = parquet.ParquetFile(
+            source, pre_buffer=False, page_checksum_verification=True
+        )
         names = file.schema_arrow.names
         count = file.metadata.num_rows
     except (arrow.ArrowException, OSError, ValueError) as error:
@@ -134,22 +147,68 @@ def load_rows(path: str, data: bytes | None = None) -> ManifestRows:
         raise FormatError(f"a manifest has too many rows, {count:,}", path, 0)
     if len(set(names)) != len(names):
         raise FormatError("a manifest has a column twice", path, 0)
+    table = ParquetTable(path, file, count)
+    return ManifestRows(count, names, table.values, table.text)
 
-    def load(name: str) -> list[Any]:
+
+class ParquetTable:
+    """Columns of a Parquet file.
+
+    Parameters
+    ----------
+    path : str
+    file : pyarrow.parquet.ParquetFile
+    count : int
+        Number of rows.
+    """
+
+    def __init__(self, path: str, file: Any, count: int) -> None:
+        self._count = count
+        self._path = path
+        self._file = file
+        self._read_last: tuple[str, Any] = ("", None)
+
+    def text(self, name: str) -> tuple[bytes, bytes] | None:
+        """Return a column of text joined, and where each value ends, as int32.
+
+        None for columns that are stored otherwise.
+        """
+        column = self._read(name)
+        if column.num_chunks != 1 or str(column.type) != "string" or column.null_count:
+            return None
+        chunk = column.chunk(0)
+        if chunk.offset or not len(chunk):
+            return None
+        _, ends, data = chunk.buffers()
+        return data.to_pybytes(), ends.to_pybytes()
+
+    def _read(self, name: str) -> Any:
+        """Return a column of Arrow."""
+        if self._read_last[0] == name:
+            return self._read_last[1]
+        _, arrow = import_parquet()
         try:
-            table = file.read(columns=[name], use_threads=False)
+            table = self._file.read(columns=[name], use_threads=False)
             column = table.column(0) if table.num_columns == 1 else None
-            values = None if column is None else column.to_pylist()
         except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:
             reason = f"column {name!r} cannot be read: {first_line(error)}"
-            raise FormatError(reason, path, 0) from None
-        if column is None or values is None or len(values) != count:
-            raise FormatError(f"column {name!r} is not one of {count:,} rows", path, 0)
+            raise FormatError(reason, self._path, 0) from None
+        if column is None or len(column) != self._count:
+            reason = f"column {name!r} is not one of {self._count:,} rows"
+            raise FormatError(reason, self._path, 0)
+        self._read_last = name, column
+        return column
+
+    def values(self, name: str) -> list[Any]:
+        column = self._read(name)
+        try:
+            values: list[Any] = column.to_pylist()
+        except (ValueError, OverflowError) as error:
+            reason = f"column {name!r} cannot be read: {first_line(error)}"
+            raise FormatError(reason, self._path, 0) from None
         if str(column.type) == "extension<arrow.json>":
             return [parse_list(value) for value in values]
-        return values  # type: ignore[no-any-return]
-
-    return ManifestRows(count, names, load)
+        return values
 
 
 def parse_list(text: Any) -> Any:

@@ -178,6 +178,9 @@ class ShardManifests:
         """Raise StaleIndexError unless the rows have the keys of the samples."""
         if KEY not in rows.names:
             raise FormatError(f"there is no column {KEY!r}", path, 0)
+        text = rows.text(KEY)
+        if text is not None and self._has_keys(*text):
+            return
         keys = rows.column(KEY)
         if not all(isinstance(key, str) for key in keys):
             raise FormatError(f"column {KEY!r} is not one of text", path, 0)
@@ -189,16 +192,40 @@ class ShardManifests:
             raise StaleIndexError("it has other keys than the shard", path, 0)
         self._positions = positions
 
+    def _has_keys(self, text: bytes, ends: bytes) -> bool:
+        """Return whether the keys, in order, are those of a column of text."""
+        import numpy as np
+
+        names = self._names()
+        if names is None:
+            return False
+        count = len(self.samples)
+        own_ends = np.frombuffer(names["name_ends"], np.uint64).astype(np.int64)
+        own_ends -= len(SUFFIX) * np.arange(1, count + 1)
+        their_ends = np.frombuffer(ends, np.int32)[: count + 1]
+        return (
+            int(their_ends[0]) == 0
+            and np.array_equal(own_ends, their_ends[1:])
+            and names["names"].replace(SUFFIX.encode(), b"") == text[: own_ends[-1]]
+        )
+
+    def _names(self) -> dict[str, bytes] | None:
+        """Return the members' names if each is a key and the suffix, else None."""
+        columns: dict[str, bytes] = copy_columns(self.tar.parts()[1])
+        names, suffix = columns["names"], SUFFIX.encode()
+        count = len(self.samples)
+        if len(self.tar) == count == names.count(suffix) and names.endswith(suffix):
+            return columns
+        return None
+
     def _digest(self) -> str:
         return digest(self._joined_keys())
 
     def _joined_keys(self) -> bytes:
         """Return the keys of all samples, a line each."""
-        names: bytes = copy_columns(self.tar.parts()[1])["names"]
-        suffix = SUFFIX.encode()
-        count = len(self.samples)
-        if len(self.tar) == count == names.count(suffix) and names.endswith(suffix):
-            return names.replace(suffix, b"\n")[:-1]
+        columns = self._names()
+        if columns is not None:
+            return columns["names"].replace(SUFFIX.encode(), b"\n")[:-1]
         return "\n".join(self.keys()).encode()
 
     def keys(self) -> list[str]:
