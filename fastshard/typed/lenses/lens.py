@@ -86,7 +86,7 @@ class Lens(Generic[S, V]):
         *,
         upstream_put: bool = False,
     ) -> None:
-        parameters = list(inspect.signature(get).parameters)
+        parameters = _parameters_of(get)
         if len(parameters) != 1:
             names = ", ".join(parameters) or "none"
             raise ValueError(
@@ -341,6 +341,15 @@ class Lens(Generic[S, V]):
                 f"got {found!r}"
             )
         return found
+
+
+def _parameters_of(get: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's parameters; its annotations are not resolved."""
+    if sys.version_info >= (3, 14):  # a signature has them
+        from annotationlib import Format
+
+        return list(inspect.signature(get, annotation_format=Format.STRING).parameters)
+    return list(inspect.signature(get).parameters)
 
 
 def _name_of(get: Callable[..., Any]) -> str:
