@@ -21,7 +21,9 @@ from fastshard._core.dataset.shard cimport (
     GroupedSamples, SampleBase, SampleDecoder, SamplesBase, Shard,
 )
 from fastshard._core.io.source cimport MappedFile, MappedSource, Source, View
-from fastshard._core.platform cimport fs_has_bit, fs_load_relaxed, fs_store_relaxed
+from fastshard._core.platform cimport (
+    fs_has_bit, fs_load, fs_load_relaxed, fs_store_relaxed,
+)
 from fastshard._core.table.extents cimport (
     ExtentTable, has_unchecked_blocks, resolve_position,
 )
@@ -615,7 +617,7 @@ cdef class PackedSamples(GroupedSamples):
         cdef Shard tar = shard.tar
         cdef Source source
         cdef MappedSource mapped
-        cdef Py_ssize_t member
+        cdef Py_ssize_t member, trusted
         with cython.critical_section(shard):  # another thread may close it
             source = shard.source
         if type(source) is not MappedSource or not 0 <= i < self.packed.count:
@@ -628,10 +630,19 @@ cdef class PackedSamples(GroupedSamples):
                 tar.table.verified != NULL
                 and not fs_has_bit(tar.table.verified, member)
             )
-            or not mapped.is_resident()
         ):
             return None
-        tar.extent(mapped, member, offset, size)
+        offset[0] = fs_load(tar.table.columns.offsets + member)
+        size[0] = fs_load(tar.table.columns.sizes + member)
+        if offset[0] > mapped.nbytes or size[0] > mapped.nbytes - offset[0]:
+            return None            # reported by `pin_payload`
+        trusted = fs_load_relaxed(&mapped.trusted)
+        if trusted > 0:
+            fs_store_relaxed(&mapped.trusted, trusted - 1)
+            return mapped.file
+        if not mapped.is_resident():
+            return None
+        mapped.ensure_resident(offset[0], size[0])  # checks the file's size, if asked
         return mapped.file
 
     cdef object pin_payload(self, Py_ssize_t i, uint8_t **at, uint64_t *size):

@@ -230,3 +230,27 @@ def test_a_limit_of_memory_holds(tmp_path):
     assert ds.columns(range(200), "x")["x"][:, 7].tolist() == list(range(200))
     resident = ds.memory_info()["resident"]
     assert resident is None or resident <= 2 << 20
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_file_that_became_shorter_is_an_error_if_sizes_are_checked(
+    tmp_path, resident
+):
+    payloads = [(f"k{i:03}", pack(VALUES)) for i in range(100)]
+    path = write_payloads(tmp_path / "d.tar", payloads)
+    ds = fastshard.open(path, packed=True, check_size=True)
+    decoded = ds.decode()
+    if resident:
+        assert [values["n"] for values in decoded] == [300] * 100
+        assert decoded[99]["n"] == 300
+    len(ds)
+    with open(path, "r+b") as file:
+        file.truncate(8192)
+    for read in (
+        lambda: decoded[99],
+        lambda: ds[99]["n"],
+        lambda: ds.columns([99], "n"),
+        lambda: list(decoded),
+    ):
+        with pytest.raises(FormatError, match=r"truncated|shorter|beyond"):
+            read()
