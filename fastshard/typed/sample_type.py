@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Protocol,
     TypeVar,
     dataclass_transform,
@@ -121,7 +122,7 @@ class PackableSample:
     """
 
     __slots__ = ()
-    __signature__ = LazySignature()
+    __signature__: ClassVar[Any] = LazySignature()
 
     def __init_subclass__(
         cls,

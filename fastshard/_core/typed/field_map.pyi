@@ -1,8 +1,14 @@
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
+@final
+class HeldPayload:
+    def __new__(cls, exporter: Buffer) -> Self: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@disjoint_base
 class FieldMap:
     def __new__(cls, _data: Mapping[str, Any] | None = None, **values: Any) -> Self: ...
     def __getattr__(self, name: str, /) -> Any: ...

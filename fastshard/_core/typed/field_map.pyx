@@ -8,7 +8,7 @@ from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.object cimport PyObject, PyTypeObject
+from cpython.object cimport PyObject, PyObject_GenericGetAttr, PyTypeObject
 from cpython.unicode cimport PyUnicode_Check
 from libc.stdint cimport uint8_t, uint64_t
 
@@ -30,6 +30,7 @@ cdef extern from "Python.h":
 ctypedef object (*maker_t)(PyTypeObject *kind, tuple args, PyObject *kwargs)
 
 cdef object ABSENT = object()
+cdef tuple last_class = (None, frozenset())  # a class, and the names that it has
 cdef tuple NOTHING = ()
 
 
@@ -145,7 +146,19 @@ cdef class FieldMap:
             for name in field_names(self.payload, self.size)
         }
 
+    def __getattribute__(self, str name not None):
+        # A field is found before the usual look-up makes an AttributeError of it.
+        cdef tuple known = last_class
+        if known[0] is type(self) and name not in <frozenset> known[1]:
+            value = self.decode_field(name, ABSENT)
+            if value is not ABSENT:
+                return value
+        return PyObject_GenericGetAttr(self, name)
+
     def __getattr__(self, str name not None):
+        global last_class
+        if last_class[0] is not type(self):
+            last_class = type(self), frozenset(dir(type(self)))
         if name.startswith("__") and name.endswith("__"):  # asked for by copy, pickle
             raise AttributeError(name)
         value = self.decode_field(name, ABSENT)
