@@ -161,8 +161,9 @@ class Dataset(BaseDataset[T]):
     def __init__(
         self,
         source: Any = None,
-        *,
+        sample_type: None = None,
         metadata_url: str | None = None,
+        *,
         url: str | None = None,
         copy: bool = False,
         aligned: bool = False,
