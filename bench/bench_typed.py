@@ -456,6 +456,7 @@ def bench_write(
 @contenders(
     f"a predicate over {MANIFESTS:,} manifests, 1 % of the shards left",
     fastshard=by.query_fastshard,
+    fastshard_manifests_without_digests=by.query_fastshard_plain,
     fastshard_QueryExecutor=by.query_executor,
     upstream=by.query_upstream,
 )

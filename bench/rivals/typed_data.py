@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import struct
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -209,7 +210,12 @@ def row_of(i: int) -> dict[str, Any]:
 
 
 def write_manifests(folder: Path) -> None:
-    """Write shards and manifests, 1 % of which have scores from `bound()` on."""
+    """Write shards and manifests, 1 % of which have scores from `bound()` on.
+
+    The manifests have the digest of the keys by which fastshard's own are believed.
+    """
+    from fastshard.typed.manifest.shards import digest_keys
+
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     for k in range(MANIFESTS):
@@ -227,7 +233,24 @@ def write_manifests(folder: Path) -> None:
         }
         base = folder / f"m-{k:06d}.manifest"
         parquet.write_table(pa.table(columns), f"{base}.parquet")
-        Path(f"{base}.json").write_text(json.dumps(header_of(k, rows)))
+        header = header_of(k, rows)
+        header["fastshard"] = {
+            "shard_bytes": (folder / f"m-{k:06d}.tar").stat().st_size,
+            "key_digest": digest_keys(keys),
+        }
+        Path(f"{base}.json").write_text(json.dumps(header))
+    fastshard.build_index(folder)
+
+
+def write_plain_manifests(folder: Path, digested: Path) -> None:
+    """Link the shards of a folder, with manifests as atdata writes them."""
+    for path in digested.glob("m-*"):
+        if path.suffix == ".json":
+            header = json.loads(path.read_text())
+            del header["fastshard"]
+            (folder / path.name).write_text(json.dumps(header))
+        elif path.suffix != ".fsi":
+            os.link(path, folder / path.name)
     fastshard.build_index(folder)
 
 
