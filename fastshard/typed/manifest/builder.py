@@ -54,7 +54,7 @@ class ManifestBuilder:
         parent_shards: list[str] | None = None,
         pipeline_version: str | None = None,
     ) -> None:
-        self._type = sample_type
+        self.sample_type = sample_type
         self._shard_id = shard_id
         self._version = schema_version
         provenance = {
@@ -124,7 +124,7 @@ class ManifestBuilder:
         columns = self._columns if count else {}
         return ShardManifest(
             shard_id=self._shard_id,
-            schema_type=self._type.__name__,
+            schema_type=self.sample_type.__name__,
             schema_version=self._version,
             num_samples=count,
             size_bytes=sum(self._columns[SIZE]),

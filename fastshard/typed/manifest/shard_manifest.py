@@ -79,17 +79,18 @@ class ShardManifest:
         self.digest = ""  # of the header's text, if it states one
         self._rows: ManifestRows | None = None
         self._frame: pandas.DataFrame | None = None
+        self._is_given = False  # whether the frame is the caller's
         self._table = ""  # the Parquet file, until it is read
         if samples is None or isinstance(samples, ManifestRows):
             self._rows = ManifestRows.of({}) if samples is None else samples
         else:
-            self._frame = samples
+            self._frame, self._is_given = samples, True
 
     @property
     def rows(self) -> ManifestRows:
         """The samples by column, without pandas."""
-        if self._frame is not None:
-            return rows_of_frame(self._frame)  # the frame may have been changed
+        if self._frame is not None and self._is_given:
+            return rows_of_frame(self._frame)  # it may have been changed
         return self._load()
 
     @property
@@ -101,7 +102,7 @@ class ShardManifest:
 
     @samples.setter
     def samples(self, frame: pandas.DataFrame) -> None:
-        self._frame = frame
+        self._frame, self._is_given = frame, True
 
     def set_table(self, path: str) -> None:
         """Have the samples read from a Parquet file when they are first used.

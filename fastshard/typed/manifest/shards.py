@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from fastshard.typed.manifest.shard_manifest import (
     digest,
 )
 from fastshard.typed.manifest.writer import ManifestWriter
+from fastshard.typed.schema import fingerprint, schema_of
 
 if TYPE_CHECKING:
     from fastshard.typed.manifest.builder import ManifestBuilder
@@ -33,13 +35,16 @@ MAX_TABLE = 4 << 30  # bytes of Parquet
 def save_manifest(builder: ManifestBuilder, path: str) -> None:
     """Write the manifest of a shard that is complete.
 
-    The header has the size of the shard and a digest of its keys, by which readers
-    tell, without the table, that it is the manifest of this shard.
+    The header has the schema of the samples and its fingerprint; and the size of the
+    shard and a digest of its keys, by which readers tell, without the table, that it is
+    the manifest of this shard.
     """
     manifest = builder.build()
     manifest.extras = {
         "shard_bytes": os.stat(path).st_size,
         "key_digest": digest_keys(manifest.rows.column(KEY)),
+        "fingerprint": fingerprint(builder.sample_type),
+        "schema": json.loads(schema_of(builder.sample_type)),
         "header_digest": NO_DIGEST,  # filled in when it is written
     }
     base = path.removesuffix(".tar")
