@@ -1,11 +1,7 @@
 """Fields of one payload, decoded when they are asked for: the base of `DictSample`."""
 
-cimport cython
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
-)
-from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyObject_GenericGetAttr, PyTypeObject
@@ -16,6 +12,7 @@ from fastshard._core.io.source cimport MappedFile
 from fastshard._core.typed.msgpack cimport (
     VALUE_BIN, VALUE_STR, field_names, find_field, make_fault, unpack, value_t,
 )
+from fastshard._core.typed.plan cimport PayloadBuffer
 
 from collections.abc import Mapping
 
@@ -32,28 +29,6 @@ ctypedef object (*maker_t)(PyTypeObject *kind, tuple args, PyObject *kwargs)
 cdef object ABSENT = object()
 cdef tuple last_class = (None, frozenset())  # a class, and the names that it has
 cdef tuple NOTHING = ()
-
-
-@cython.final
-@cython.no_gc
-cdef class HeldPayload:
-    """Exporter of a caller's buffer, held until the last view is deleted."""
-
-    cdef Py_buffer buffer
-
-    def __cinit__(self, exporter):
-        PyObject_GetBuffer(exporter, &self.buffer, PyBUF_SIMPLE)
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.buffer)
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(
-            view, self, self.buffer.buf, self.buffer.len, self.buffer.readonly, flags
-        )
-
-    def __reduce__(self):
-        raise TypeError("a HeldPayload does not pickle")
 
 
 cdef class FieldMap:
@@ -94,9 +69,9 @@ cdef class FieldMap:
             payload = <const uint8_t *> PyBytes_AS_STRING(data)
             size = <uint64_t> PyBytes_GET_SIZE(data)
         else:
-            holder = HeldPayload(data)
-            payload = <const uint8_t *> (<HeldPayload> holder).buffer.buf
-            size = <uint64_t> (<HeldPayload> holder).buffer.len
+            holder = PayloadBuffer(data)
+            payload = <const uint8_t *> (<PayloadBuffer> holder).buffer.buf
+            size = <uint64_t> (<PayloadBuffer> holder).buffer.len
         return make_map(cls, payload, size, holder, False)
 
     cdef object find(self, str name, value_t *found):

@@ -3,6 +3,10 @@ from libc.stdint cimport uint8_t, uint64_t
 from fastshard._core.typed.msgpack cimport value_t
 
 
+cdef class PayloadBuffer:
+    cdef Py_buffer buffer
+
+
 cdef struct name_t:                # of a field, or an alias
     const uint8_t *text            # UTF-8
     uint64_t size

@@ -93,8 +93,6 @@ cdef int load_arrays() except -1:
 cdef class PayloadBuffer:
     """Exporter of a caller's buffer, held until the last view or array is deleted."""
 
-    cdef Py_buffer buffer
-
     def __cinit__(self, exporter):
         PyObject_GetBuffer(exporter, &self.buffer, PyBUF_SIMPLE)
 
