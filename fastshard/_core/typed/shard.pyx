@@ -923,8 +923,11 @@ cdef list decode_column(list samples, str field):
         if file is not None and find_field(
             file.base + offset, size, name, length, -1, &value, &place
         ) == 0 and place >= 0 and value.kind == VALUE_STR:
-            values.append(unpack(file.base + offset, size, &value, file))
-            continue
+            try:
+                values.append(unpack(file.base + offset, size, &value, file))
+                continue
+            except FormatError:    # `decode` raises it with the sample's name
+                pass
         found = packed.decode(sample.position, (field,))
         if field not in found:
             sample.member_of(field)  # raises
