@@ -38,7 +38,7 @@ def main(folder: str, *arguments: str) -> int:
             *("-p", "no:cacheprovider", "--basetemp", f"{temporary}/tests", *options),
             *(str(tests / f"test_{name}.py") for name in names),
         ]
-        search = [str(HERE), *sys.path[1:]]
+        search = dict.fromkeys([str(HERE), *filter(None, sys.path)])
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(search),

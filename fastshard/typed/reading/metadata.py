@@ -56,6 +56,6 @@ def _read(name: str, source: Any, options: Mapping[str, Any]) -> bytes:
     given: Any = {key: value for key, value in options.items() if key in names}
     location = getattr(source, "location", None)  # none of a source of another kind
     settings = (
-        make_settings(given, ()) if location is None else location().settings(given)
+        make_settings(given, ()) if location is None else location.settings(given)
     )
     return read_remote(name, settings)

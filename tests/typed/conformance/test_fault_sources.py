@@ -3,10 +3,12 @@
 import io
 import pickle
 
+import msgpack
 import pytest
 
 import fastshard
 from fastshard import typed
+from support.servers.http import Server
 
 pytest.importorskip("msgspec", reason="no msgspec for this Python")
 
@@ -107,6 +109,18 @@ def test_a_file_that_is_not_there_is_an_error_at_once(tmp_path):
 def test_pipes_are_refused_by_name():
     with pytest.raises(fastshard.FastshardError, match=r"pipe:.* command"):
         typed.Dataset("pipe:false", Number)
+
+
+def test_metadata_are_read_from_a_url(tmp_path, loopback):
+    path = write(tmp_path / "a.tar", [1])
+    files = {"/m.msgpack": msgpack.packb({"licence": "CC0"})}
+    files["/a.tar"] = path.read_bytes()
+    with Server(files) as server:
+        root = f"http://127.0.0.1:{server.port}"
+        for source in (path, f"{root}/a.tar"):
+            ds = typed.Dataset[Number](source, metadata_url=f"{root}/m.msgpack")
+            assert ds.metadata == {"licence": "CC0"}
+            assert values(ds) == [1]
 
 
 # 15, 16: shards are opened by URL, so that other sources and lenses break
