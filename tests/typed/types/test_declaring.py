@@ -424,3 +424,35 @@ def test_a_class_is_used_first_by_many_threads():
         for thread in threads:
             thread.join()
         assert results == [Shared(1)] * 4
+
+
+def test_two_classes_of_one_name_are_two_types():
+    def make(annotation):
+        names = {"__annotations__": {"a": annotation}, "__module__": __name__}
+        return type("Derived", (typed.PackableSample,), names)
+
+    numbers, texts = make(int), make(str)
+    assert numbers.from_bytes(numbers(1).packed).a == 1
+    assert texts.from_bytes(texts("1").packed).a == "1"
+    assert typed.fingerprint(numbers) != typed.fingerprint(texts)
+    with pytest.raises(typed.SchemaError, match="declares int"):
+        numbers.from_bytes(texts("1").packed)
+    # Only one of them can be found by the name.
+    with pytest.raises(pickle.PicklingError, match="Derived"):
+        pickle.dumps(numbers(1))
+
+
+def test_a_class_of_main_pickles_to_a_process_that_has_it():
+    code = (
+        "import pickle\n"
+        "from fastshard import typed\n"
+        "class Item(typed.PackableSample):\n    a: int\n"
+        "if __name__ == '__main__':\n"
+        "    item = Item(3)\n"
+        "    print(pickle.loads(pickle.dumps(item)) == item)\n"
+        "    print(pickle.loads(pickle.dumps(Item)) is Item)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment()
+    )
+    assert done.stdout.split() == ["True", "True"], done.stderr
