@@ -13,7 +13,6 @@ from fastshard.dataset.tarset import require_tars
 from fastshard.typed.sources.files import SourceLocation
 from fastshard.typed.sources.protocol import DataSource
 from fastshard.typed.sources.s3 import S3Source
-from fastshard.typed.sources.stream import SourceSet
 from fastshard.typed.sources.url import URLSource
 
 __all__ = ["as_source", "open_source"]
@@ -65,6 +64,8 @@ def open_source(source: object, **options: Any) -> Dataset[Any]:
         store = {**given.pop("store", {}), **(options.pop("store", None) or {})}
         options = {**given, **options, **({"store": store} if store else {})}
         return open_fields(cast(Source, location), packed=True, **options)
+    from fastshard.typed.sources.stream import SourceSet
+
     location = SourceLocation(source)
     options = {"index": "none", **options}
     ds = open_fields(cast(Source, location), packed=True, **options)

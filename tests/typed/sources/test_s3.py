@@ -18,6 +18,11 @@ pytest.importorskip("moto.server")
 pytestmark = not_sanitized  # tests no C code
 
 
+@typed.packable
+class Number:
+    x: int
+
+
 @pytest.fixture(scope="module")
 def endpoint():
     with serve_s3() as url:
@@ -170,3 +175,35 @@ def test_members_of_shards_are_read_by_ranges(bucket, tmp_path, no_environment):
     source = typed.S3Source(bucket.name, ["0{a,b}.tar", "1{a,b}.tar"], **bucket.options)
     ds = fastshard.open(source.location, **source.options)
     assert [bytes(sample["txt"]) for sample in ds] == [b"text 0", b"text 1"]
+
+
+def test_credentials_stand_in_no_dataset(bucket, tmp_path, no_environment):
+    path = tmp_path / "a.tar"
+    typed.write_samples(typed.testing.make_samples(Number, n=5), path)
+    bucket.put("a.tar", path)
+    source = typed.S3Source(bucket.name, ["a.tar"], **bucket.options)
+    ds = typed.Dataset(source, Number)
+    assert [sample.x for sample in ds.ordered()] == [0, 1, 2, 3, 4]
+    state = ds.shuffle(seed=1).state_dict(3)
+    texts = [repr(ds), str(state), str(ds.describe()), ds.url]
+    with pytest.raises(fastshard.FastshardError, match="is not pickled") as caught:
+        pickle.dumps(ds)
+    texts += traceback.format_exception(caught.value)
+    missing = typed.S3Source(bucket.name, ["none.tar"], **bucket.options)
+    with pytest.raises(FileNotFoundError) as caught:
+        typed.Dataset(missing, Number).head(1)
+    texts += traceback.format_exception(caught.value)
+    assert not [text for text in texts if SECRET in text or "someone" in text]
+
+
+def test_a_dataset_with_the_credentials_of_the_environment_pickles(
+    bucket, tmp_path, monkeypatch
+):
+    path = tmp_path / "a.tar"
+    typed.write_samples(typed.testing.make_samples(Number, n=5), path)
+    bucket.put("a.tar", path)
+    bucket.environment(monkeypatch)
+    source = typed.S3Source(bucket.name, ["a.tar"], endpoint=bucket.endpoint)
+    ds = pickle.loads(pickle.dumps(typed.Dataset(source, Number)))
+    assert [sample.x for sample in ds.ordered()] == [0, 1, 2, 3, 4]
+    assert ds.source == source
