@@ -209,6 +209,9 @@ class Dataset(BaseDataset[T]):
     ) -> None:
         if isinstance(sample_type, str):
             metadata_url, sample_type = sample_type, None
+        if sample_type is not None and not isinstance(sample_type, type):
+            name = type(sample_type).__name__
+            raise TypeError(f"sample_type must be a class, got an object of {name}")
         source = url if source is None else source
         if source is None:
             raise TypeError("Dataset() missing required argument: 'source'")
@@ -258,6 +261,9 @@ class Dataset(BaseDataset[T]):
         # would be dropped.
         kind = _type_argument(alias)
         if kind is None or kind is self._kind:
+            return
+        if not isinstance(kind, type):
+            self._mismatch = f"the type of samples must be a class, got {kind!r}"
             return
         if self._is_typed:
             names = f"{_name_of(self._kind)} and {_name_of(kind)}"

@@ -91,6 +91,17 @@ def test_two_types_are_refused(source):
         dataset.sample_type  # noqa: B018
 
 
+def test_a_type_must_be_a_class(source):
+    with pytest.raises(
+        TypeError, match="sample_type must be a class, got an object of"
+    ):
+        typed.Dataset(source, 5)
+    with pytest.raises(TypeError, match=r"must be a class, got .*Photo"):
+        typed.Dataset["Photo"](source)[0]
+    with pytest.raises(TypeError, match="int"):
+        typed.Dataset[int](source)[0]
+
+
 def test_a_subclass_may_declare_the_type(source):
     class Photos(typed.Dataset[Photo]):
         pass

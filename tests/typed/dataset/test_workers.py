@@ -142,6 +142,7 @@ if __name__ == "__main__":
 """
 
 
+@slow  # as those of grain with samples without types
 @not_sanitized
 def test_grain_reads_typed_samples(tmp_path):
     pytest.importorskip("grain", reason="no grain for this Python")
