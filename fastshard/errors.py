@@ -113,9 +113,8 @@ class FormatError(FastshardError, ValueError):
 
     def __str__(self) -> str:
         member = "" if self.member is None else f"member {self.member!r} of "
-        return escape_line(
-            f"{self.reason} - at {member}{self.path}, byte {self.offset:,}"
-        )
+        place = f"{member}{self.path}, " if self.path else ""  # none: bytes were given
+        return escape_line(f"{self.reason} - at {place}byte {self.offset:,}")
 
 
 class SchemaError(FormatError, TypeError):

@@ -138,9 +138,6 @@ class ListStage:
         self.source = source
 
     def __call__(self) -> Iterator[dict[str, Any]]:
-        return self.run()
-
-    def run(self) -> Iterator[dict[str, Any]]:
         for name in self.source.list_shards():
             yield {"url": name}
 

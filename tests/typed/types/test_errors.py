@@ -25,6 +25,7 @@ ERRORS = [
         "no map - at member 'k.msgpack' of a.tar, byte 1,536",
     ),
     (SchemaError("no map", "", 3), (TypeError,), "no map - at byte 3"),
+    (fastshard.FormatError("no map", "", 3), (ValueError,), "no map - at byte 3"),
     (
         LensNotFoundError("no lens from A to B", "A", "B", ("C", "D")),
         (fastshard.FastshardError, ValueError),
