@@ -27,8 +27,6 @@ __all__ = [
     "stat_lines",
 ]
 
-Fields: TypeAlias = "dict[str, StoredField]"
-
 MAX_SCHEMAS = 100  # places where the schema changes, at most
 
 
@@ -100,6 +98,9 @@ class StoredField(NamedTuple):
         if "None" in (self.kind, other.kind):
             return True
         return (self.kind, self.dtype) == (other.kind, other.dtype)
+
+
+Fields: TypeAlias = dict[str, StoredField]
 
 
 def describe_sample(sample: PackedSample) -> Fields:
