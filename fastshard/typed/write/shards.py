@@ -13,6 +13,7 @@ from fastshard._util.sizes import parse_size
 from fastshard.formats.writer import ShardWriter
 
 if TYPE_CHECKING:
+    from fastshard.formats.tar_writer import TarBuilder
     from fastshard.typed.manifest.builder import ManifestBuilder
 
 __all__ = ["PackedWriter", "pattern_of"]
@@ -88,7 +89,7 @@ class PackedWriter:
         )
         self._make = manifest
         self._builder: ManifestBuilder | None = None
-        self._started = -1  # number of the shard that the manifest was begun for
+        self._unfinished: TarBuilder | None = None  # the shard of the manifest
 
     @property
     def paths(self) -> list[str]:
@@ -98,27 +99,24 @@ class PackedWriter:
     def write(self, key: str, payload: bytes, sample: Any) -> None:
         """Write a sample's payload."""
         self._shards.write({"__key__": key, FIELD: payload})
-        number = len(self._shards.shards)
-        if number != self._started:
-            self._begin(number)
+        unfinished = self._shards._builder
+        assert unfinished is not None
+        if unfinished is not self._unfinished:
+            self._begin(unfinished)
         if self._builder is not None:
-            open_shard = self._shards._builder
-            assert open_shard is not None
             size = len(payload)
             self._builder.add_sample(
                 key=key,
-                offset=open_shard.size - size - -size % BLOCK,
+                offset=unfinished.size - size - -size % BLOCK,
                 size=size,
                 sample=sample,
             )
 
-    def _begin(self, number: int) -> None:
+    def _begin(self, unfinished: TarBuilder) -> None:
         """Begin the manifest of a shard, and finish that of the shard before."""
         self._save()
-        self._started = number
-        open_shard = self._shards._builder
-        assert open_shard is not None
-        base = open_shard.path.removesuffix(".tar")
+        self._unfinished = unfinished
+        base = unfinished.path.removesuffix(".tar")
         remove_manifest(base)  # of a shard that is replaced
         if self._make is not None:
             self._builder = self._make(os.path.basename(base))
