@@ -1,12 +1,7 @@
 from collections.abc import Mapping
-from typing import Any, Self, final
+from typing import Any, Self
 
 from typing_extensions import Buffer, disjoint_base
-
-@final
-class HeldPayload:
-    def __new__(cls, exporter: Buffer) -> Self: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @disjoint_base
 class FieldMap:
