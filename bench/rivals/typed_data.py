@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -250,7 +250,7 @@ def write_plain_manifests(folder: Path, digested: Path) -> None:
             del header["fastshard"]
             (folder / path.name).write_text(json.dumps(header))
         elif path.suffix != ".fsi":
-            os.link(path, folder / path.name)
+            shutil.copyfile(path, folder / path.name)  # a link changes its time
     fastshard.build_index(folder)
 
 

@@ -10,7 +10,7 @@ their first members.
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo, PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
@@ -22,8 +22,8 @@ from fastshard._core.table.checksums cimport (
     SHIFT, blocks_check, blocks_free, blocks_new, block_matches, blocks_t, count_of,
 )
 from fastshard._core.table.extents cimport (
-    MAX_ENTRIES, ExtentTable, hash_bytes, has_unchecked_blocks, name_at, slot_entry,
-    slots_find, slots_free, slots_init, slots_t, decode_text, encode_text,
+    MAX_ENTRIES, ExtentTable, columns_t, hash_bytes, has_unchecked_blocks, name_at,
+    slot_entry, slots_find, slots_free, slots_init, slots_t, decode_text, encode_text,
 )
 
 from fastshard.errors import FormatError
@@ -787,6 +787,112 @@ def copy_columns(ExtentTable table not None):
         "info_ends": copy_column(table.columns.info_ends, width if has_info else 0),
         "infos": copy_column(table.columns.infos, table.columns.infos_size),
     }
+
+
+cdef inline bint take_stem(
+    const columns_t *columns, uint32_t i, span_t suffix, span_t *stem
+) noexcept nogil:
+    """Set the name of a member without its suffix; return whether that is its key."""
+    cdef span_t name = name_at(columns, i)
+    if name.left <= suffix.left or name.left > columns.names_size:
+        return False
+    stem.at = name.at
+    stem.left = name.left - suffix.left
+    if memcmp(name.at + stem.left, suffix.at, suffix.left) != 0:
+        return False
+    if name.at[0] == c'.' or name.at[0] == c'_':
+        return False               # may be below ``./`` or ``__x__``
+    return (
+        memchr(stem.at, c'.', stem.left) == NULL
+        and memchr(stem.at, c'\n', stem.left) == NULL
+    )
+
+
+def copy_keys(ExtentTable table not None, bytes suffix not None):
+    """Return the keys of samples of one member each, a line each, in order.
+
+    Returns
+    -------
+    bytes or None
+        None unless each name is plainly a key and the suffix: one dot, no ``./``.
+    """
+    cdef size_t count = table.columns.count
+    cdef size_t width = len(suffix), at = 0
+    cdef const columns_t *columns = &table.columns
+    cdef span_t end = span_of(<const uint8_t *> PyBytes_AS_STRING(suffix), width)
+    cdef span_t stem
+    cdef uint8_t *out
+    cdef uint32_t i
+    table.check_names()
+    if count == 0 or columns.names_size // count < width:
+        return None
+    lines = PyBytes_FromStringAndSize(NULL, columns.names_size + count)
+    out = <uint8_t *> PyBytes_AS_STRING(lines)
+    with nogil:
+        for i in range(<uint32_t> count):
+            if not take_stem(columns, i, end, &stem):
+                at = 0
+                break
+            if stem.left >= columns.names_size + count - at:
+                at = 0             # the index was changed meanwhile
+                break
+            memcpy(out + at, stem.at, stem.left)
+            out[at + stem.left] = c'\n'
+            at += stem.left + 1
+    return lines[:at - 1] if at > 0 else None
+
+
+def has_keys(
+    ExtentTable table not None, bytes suffix not None, const uint8_t[::1] text,
+    const int32_t[::1] ends,
+):
+    """Return whether samples of one member each have the keys of a column of text.
+
+    Parameters
+    ----------
+    text : buffer of uint8
+        The keys, joined.
+    ends : buffer of int32
+        0, and where each key ends.
+
+    Returns
+    -------
+    bool
+        False also if the names are not plainly keys; see `copy_keys`.
+    """
+    cdef size_t count = table.columns.count
+    cdef const columns_t *columns = &table.columns
+    cdef span_t end = span_of(
+        <const uint8_t *> PyBytes_AS_STRING(suffix), <size_t> len(suffix)
+    )
+    cdef bint same
+    table.check_names()
+    if count == 0 or <size_t> ends.shape[0] <= count or text.shape[0] == 0:
+        return False
+    with nogil:
+        same = same_keys(columns, end, &text[0], <size_t> text.shape[0], &ends[0])
+    return same
+
+
+cdef bint same_keys(
+    const columns_t *columns, span_t suffix, const uint8_t *text, size_t size,
+    const int32_t *ends,
+) noexcept nogil:
+    """Return whether each name is its key and the suffix; see `has_keys`."""
+    cdef span_t stem
+    cdef size_t at = 0
+    cdef uint32_t i
+    if ends[0] != 0:
+        return False
+    for i in range(<uint32_t> columns.count):
+        if not take_stem(columns, i, suffix, &stem) or size - at < stem.left:
+            return False
+        if ends[i + 1] < 0 or <size_t> ends[i + 1] != at + stem.left:
+            return False
+        if memcmp(text + at, stem.at, stem.left) != 0:
+            return False
+        at += stem.left
+    return True
 
 
 def copy_samples(Grouping grouping not None):

@@ -127,6 +127,12 @@ cdef class TypedDecoder(SampleDecoder):
         cdef value_t *found
         cdef int k
         shard.find_payload(source, i, &offset, &size)
+        if source.has_resident(offset, size):  # as after a prefetch of the whole
+            shard.hold_payload(source, i, offset, size, 0, &at)
+            return self.plan.decode(
+                source.file.base + offset, size, source.file, source.file.writable,
+                self.copy, self.aligned,
+            )
         found = <value_t *> malloc((self.plan.width + 1) * sizeof(value_t))
         if found == NULL:
             raise MemoryError

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fastshard._core.table.grouping import copy_columns
+from fastshard._core.table.grouping import copy_keys, has_keys
 from fastshard.errors import FormatError, StaleIndexError, StaleIndexWarning
 from fastshard.remote.file import RemoteFile, is_not_found, read_remote
 from fastshard.remote.urls import Url
@@ -23,12 +23,13 @@ from fastshard.typed.manifest.writer import ManifestWriter
 from fastshard.typed.schema import fingerprint, schema_of
 
 if TYPE_CHECKING:
+    from fastshard._core.table.extents import ExtentTable
     from fastshard.typed.manifest.builder import ManifestBuilder
     from fastshard.typed.samples import PackedSequence
 
 __all__ = ["ShardManifests", "digest_keys", "save_manifest"]
 
-SUFFIX = ".msgpack"
+SUFFIX = b".msgpack"  # of the names of payloads
 MAX_TABLE = 4 << 30  # bytes of Parquet
 
 
@@ -199,39 +200,19 @@ class ShardManifests:
 
     def _has_keys(self, text: bytes, ends: bytes) -> bool:
         """Return whether the keys, in order, are those of a column of text."""
-        import numpy as np
+        table = self._plain_table()
+        ends_of = memoryview(ends).cast("i")
+        return table is not None and has_keys(table, SUFFIX, text, ends_of)
 
-        names = self._names()
-        if names is None:
-            return False
-        count = len(self.samples)
-        own_ends = np.frombuffer(names["name_ends"], np.uint64).astype(np.int64)
-        own_ends -= len(SUFFIX) * np.arange(1, count + 1)
-        their_ends = np.frombuffer(ends, np.int32)[: count + 1]
-        return (
-            int(their_ends[0]) == 0
-            and np.array_equal(own_ends, their_ends[1:])
-            and names["names"].replace(SUFFIX.encode(), b"") == text[: own_ends[-1]]
-        )
-
-    def _names(self) -> dict[str, bytes] | None:
-        """Return the members' names if each is a key and the suffix, else None."""
-        columns: dict[str, bytes] = copy_columns(self.tar.parts()[1])
-        names, suffix = columns["names"], SUFFIX.encode()
-        count = len(self.samples)
-        if len(self.tar) == count == names.count(suffix) and names.endswith(suffix):
-            return columns
-        return None
+    def _plain_table(self) -> ExtentTable | None:
+        """Return the shard's members if each is the payload of a sample, else None."""
+        table: ExtentTable = self.tar.parts()[1]
+        return table if len(table) == len(self.samples) else None
 
     def _digest(self) -> str:
-        return digest(self._joined_keys())
-
-    def _joined_keys(self) -> bytes:
-        """Return the keys of all samples, a line each."""
-        columns = self._names()
-        if columns is not None:
-            return columns["names"].replace(SUFFIX.encode(), b"\n")[:-1]
-        return "\n".join(self.keys()).encode()
+        table = self._plain_table()
+        lines = None if table is None else copy_keys(table, SUFFIX)
+        return digest_keys(self.keys()) if lines is None else digest(lines)
 
     def keys(self) -> list[str]:
         """Return the keys of all samples."""
