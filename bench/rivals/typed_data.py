@@ -214,7 +214,7 @@ def write_manifests(folder: Path) -> None:
 
     The manifests have the digest of the keys by which fastshard's own are believed.
     """
-    from fastshard.typed.manifest.shards import digest_keys
+    from fastshard.typed.manifest.sidecar import digest_keys
 
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -11,7 +11,7 @@ from fastshard.conversion.tar import complete_tars
 from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, TargetWriter
 from fastshard.conversion.values import Cell, ValueMismatchError, coerce
 from fastshard.formats.names import check_key, is_reserved
-from fastshard.formats.writer import ShardWriter
+from fastshard.formats.writer import ShardWriter, escape_braces
 from fastshard.typed.write.values import pack
 
 __all__ = ["PackedTarget"]
@@ -130,11 +130,8 @@ class PackedTargetWriter(TargetWriter):
         max_size: int | None,
     ) -> None:
         self._names = [output.name for output in outputs]
-        # A brace of the directory's name would be a slot of the pattern.
-        pattern = os.path.join(folder, part).replace("{", "{{").replace("}", "}}")
-        self._writer = ShardWriter(
-            pattern + "-{:06d}.part", max_size=max_size, index=None
-        )
+        pattern = escape_braces(os.path.join(folder, part)) + "-{:06d}.part"
+        self._writer = ShardWriter(pattern, max_size=max_size, index=None)
 
     def write(self, key: str, values: list[tuple[int, Any]]) -> None:
         names = self._names

@@ -11,7 +11,7 @@ from fastshard.conversion.targets import OutputColumn, Store, TargetFormat, Targ
 from fastshard.conversion.values import Cell, check_array, coerce
 from fastshard.formats.encoders import encode, to_json
 from fastshard.formats.names import check_field, check_key, is_reserved
-from fastshard.formats.writer import ShardWriter
+from fastshard.formats.writer import ShardWriter, escape_braces
 
 __all__ = ["TarTarget", "complete_tars"]
 
@@ -137,11 +137,8 @@ class TarTargetWriter(TargetWriter):
         max_size: int | None,
     ) -> None:
         self._fields = fields_of(outputs)
-        # A brace of the directory's name would be a slot of the pattern.
-        pattern = os.path.join(folder, part).replace("{", "{{").replace("}", "}}")
-        self._writer = ShardWriter(
-            pattern + "-{:06d}.part", max_size=max_size, index=None
-        )
+        pattern = escape_braces(os.path.join(folder, part)) + "-{:06d}.part"
+        self._writer = ShardWriter(pattern, max_size=max_size, index=None)
 
     def write(self, key: str, values: list[tuple[int, Any]]) -> None:
         fields = self._fields

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from fastshard._util.globs import SUFFIX, has_magic
 from fastshard._util.options import check_choice, check_index, check_names
@@ -32,7 +32,7 @@ from fastshard.index.dataset_file import NAME
 from fastshard.index.dataset_lookup import (
     find_dataset_index,
 )
-from fastshard.remote.options import RemoteOptions, Settings
+from fastshard.remote.options import RemoteOptions, Settings, select_remote
 from fastshard.remote.urls import Url, is_folder, redact
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def _find_folder(
         and _may_be_folder(first)
         and any(each.is_remote for each in formats())
     ):
-        settings = location.settings(_select_remote(options))
+        settings = location.settings(select_remote(options))
         return RemoteFolder(first.text, settings)
     return None
 
@@ -325,13 +325,6 @@ def _may_be_folder(url: Url) -> bool:
         return False
     is_file = path.endswith((SUFFIX, ".json", ".fsi"))
     return not is_file and not has_magic(path) and "{" not in path
-
-
-def _select_remote(options: Mapping[str, Any]) -> RemoteOptions:
-    """Return the options that apply to every URL, without those of a format."""
-    names = RemoteOptions.__optional_keys__
-    selected = {name: value for name, value in options.items() if name in names}
-    return cast(RemoteOptions, selected)
 
 
 def _open_format(
@@ -363,7 +356,7 @@ def _open_format(
             f"{name}= is an option of tar shards; a {found.name} dataset does not "
             f"take {lacking}: leave it out"
         )
-    settings = location.settings(_select_remote(options))
+    settings = location.settings(select_remote(options))
     accepted = {name: value for name, value in options.items() if name in found.options}
     accepted |= {name: tar_options[name] for name in changed}
     if found.is_remote:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ShardPattern",
     "ShardWriter",
+    "escape_braces",
 ]
 
 
@@ -133,6 +134,11 @@ class ShardPattern:
 
     def __str__(self) -> str:
         return self._text
+
+
+def escape_braces(text: str) -> str:
+    """Return text for a `ShardPattern`, in which braces stand for themselves."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _parse_numbers(digits: str) -> Iterator[int]:

@@ -6,14 +6,14 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 from fastshard._util.options import check_names
 from fastshard._util.sizes import parse_size
 from fastshard.errors import FastshardError
 from fastshard.remote.urls import HTTP, Origin, Url, normalize_url, origin_of, parse_url
 
-__all__ = ["RemoteOptions", "Settings", "make_settings"]
+__all__ = ["RemoteOptions", "Settings", "make_settings", "select_remote"]
 
 T = TypeVar("T")
 Token = str | Callable[[], str | None] | None
@@ -250,6 +250,13 @@ def _check_positive(options: Mapping[str, Any], name: str, default: Any) -> Any:
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be positive, got {value!r}")
     return value
+
+
+def select_remote(options: Mapping[str, Any]) -> RemoteOptions:
+    """Return the options that apply to every URL, without those of a format."""
+    names = RemoteOptions.__optional_keys__
+    selected = {name: value for name, value in options.items() if name in names}
+    return cast(RemoteOptions, selected)
 
 
 def make_settings(options: RemoteOptions, sources: Iterable[str | Url]) -> Settings:

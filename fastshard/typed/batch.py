@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args
 from fastshard._util.options import check_choice
 from fastshard.dataset.batch import Padding
 from fastshard.errors import RaggedError
-from fastshard.typed.reading.types import array_of, field_names, value_of
+from fastshard.typed.reading.sample_fields import array_of, field_names, value_of
 
 if TYPE_CHECKING:
     import numpy as np

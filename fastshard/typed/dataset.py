@@ -43,7 +43,7 @@ from fastshard.errors import (
 )
 from fastshard.typed.batch import SampleBatch
 from fastshard.typed.dict_sample import DictSample
-from fastshard.typed.lenses.conversion import is_dict_lens
+from fastshard.typed.lenses.dict_lens import is_dict_lens
 from fastshard.typed.lenses.network import LensNetwork
 from fastshard.typed.reading.export import (
     plain_row,
@@ -59,7 +59,12 @@ from fastshard.typed.reading.origin import (
     ShardOrigin,
     option_names,
 )
-from fastshard.typed.reading.shards import Checkpoint, process, shard_samples
+from fastshard.typed.reading.sample_fields import field_names
+from fastshard.typed.reading.shard_processing import (
+    Checkpoint,
+    process_shards,
+    shard_samples,
+)
 from fastshard.typed.reading.stages import (
     Decoding,
     FieldSelection,
@@ -67,13 +72,12 @@ from fastshard.typed.reading.stages import (
     LensStage,
     StructuralView,
 )
-from fastshard.typed.reading.stored import (
+from fastshard.typed.reading.stored_batch import (
     StoredBatchIterator,
     StoredCollation,
     StoredReader,
     is_readable_by_field,
 )
-from fastshard.typed.reading.types import field_names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -1275,7 +1279,7 @@ class Dataset(BaseDataset[T]):
         unknown = [name for name in wanted if name not in numbers]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no shard of {self!r}")
-        return process(
+        return process_shards(
             fn,
             partial(shard_samples, self),
             [(name, numbers[name]) for name in wanted],

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastshard._core.typed.plan import TypePlan
+from fastshard.errors import FormatError, SchemaError
 from fastshard.typed.kinds import codecs
 from fastshard.typed.kinds.annotations import (
     FORMATS,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fastshard.typed.write.values import ArrayFormat
 
 __all__ = [
-    "Declared",
+    "DeclaredField",
     "Field",
     "FieldPlan",
     "declared_fields",
@@ -33,6 +34,7 @@ __all__ = [
     "field_plans",
     "is_sample_type",
     "plan_of",
+    "unpack",
 ]
 
 T = TypeVar("T")
@@ -111,7 +113,7 @@ class FieldPlan(NamedTuple):
     decode: Callable[[memoryview], Any] | None
 
 
-class Declared(NamedTuple):
+class DeclaredField(NamedTuple):
     """A field as its class declares it.
 
     Attributes
@@ -129,26 +131,26 @@ class Declared(NamedTuple):
     plan: FieldPlan
 
 
-class Plans:
+class ClassPlans:
     """What was made of a class, kept by the class itself."""
 
     __slots__ = ("declared", "encoders", "lenient", "strict")
 
     def __init__(self) -> None:
-        self.declared: tuple[Declared, ...] | None = None
+        self.declared: tuple[DeclaredField, ...] | None = None
         self.lenient: TypePlan[Any] | None = None
         self.strict: TypePlan[Any] | None = None
         self.encoders: dict[str, PayloadEncoder] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Plans, ()  # made again where a class itself is pickled
+        return ClassPlans, ()  # made again where a class itself is pickled
 
 
-def plans_of(cls: type) -> Plans:
+def plans_of(cls: type) -> ClassPlans:
     """Return what was made of a class, of its own and not of its bases."""
     plans = cls.__dict__.get("__fastshard_plans__")
-    if not isinstance(plans, Plans):
-        plans = Plans()
+    if not isinstance(plans, ClassPlans):
+        plans = ClassPlans()
         type.__setattr__(cls, "__fastshard_plans__", plans)
     return plans
 
@@ -183,13 +185,24 @@ def plan_of(cls: type[T], strict: bool = False) -> TypePlan[T]:
     return plan
 
 
+def unpack(plan: TypePlan[T], payload: Any, copy: bool, aligned: bool) -> T:
+    """Return the object of a payload; the errors are those of `from_bytes`."""
+    try:
+        return plan.from_buffer(payload, copy, aligned)
+    except FormatError as error:
+        if type(error) is FormatError and error.member is None:
+            # Of the payload as a whole: also a TypeError, as for a missing field.
+            raise SchemaError(error.reason, "", error.offset) from None
+        raise
+
+
 def has_post_init(cls: type) -> bool:
     """Return whether objects need `__post_init__`, other than that of the base."""
     method = getattr(cls, "__post_init__", None)
     return method is not None and not getattr(method, "__fastshard_base__", False)
 
 
-def declared_fields(cls: type) -> tuple[Declared, ...]:
+def declared_fields(cls: type) -> tuple[DeclaredField, ...]:
     """Return the fields that a class declares, in order.
 
     Raises
@@ -208,7 +221,7 @@ def declared_fields(cls: type) -> tuple[Declared, ...]:
     return plans.declared
 
 
-def declare(cls: type) -> tuple[Declared, ...]:
+def declare(cls: type) -> tuple[DeclaredField, ...]:
     refuse_init_vars(cls)
     formats: dict[str, str] = getattr(cls, "__field_formats__", {})
     by_name = {field.name: field for field in dataclasses.fields(cls)}
@@ -222,7 +235,7 @@ def declare(cls: type) -> tuple[Declared, ...]:
             plan = plan_field(by_name[name], kind, metadata)
         except TypeError as error:
             raise TypeError(f"{where}: {error}") from error
-        found.append(Declared(name, kind, metadata, plan))
+        found.append(DeclaredField(name, kind, metadata, plan))
     refuse_unknown_formats(cls, formats, by_name)
     refuse_equal_names(cls, found)
     return tuple(found)
@@ -269,7 +282,7 @@ def refuse_unknown_formats(
             )
 
 
-def refuse_equal_names(cls: type, found: list[Declared]) -> None:
+def refuse_equal_names(cls: type, found: list[DeclaredField]) -> None:
     owners = {each.name: each.name for each in found}
     for each in found:
         for alias in each.plan.aliases:

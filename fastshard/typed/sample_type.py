@@ -22,8 +22,7 @@ from typing import (
     runtime_checkable,
 )
 
-from fastshard.errors import FormatError, SchemaError
-from fastshard.typed.fields import declared_fields, encoder_of, plan_of
+from fastshard.typed.fields import declared_fields, encoder_of, plan_of, unpack
 from fastshard.typed.kinds import codecs
 from fastshard.typed.kinds.annotations import FORMATS
 
@@ -223,13 +222,7 @@ class PackableSample:
         >>> Caption.from_bytes(payload)
         Caption(text='a cat', score=1.5)
         """
-        try:
-            return plan_of(cls, strict).from_buffer(data, copy, aligned)
-        except FormatError as error:
-            if type(error) is FormatError and error.member is None:
-                # Of the payload as a whole: also a TypeError, as for a missing field.
-                raise SchemaError(error.reason, "", error.offset) from None
-            raise
+        return unpack(plan_of(cls, strict), data, copy, aligned)
 
     @property
     def packed(self) -> bytes:

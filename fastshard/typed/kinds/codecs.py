@@ -28,9 +28,8 @@ def codec_of(name: str) -> Any:
         Its library is not installed.
     """
     libraries = LIBRARIES[name]
-    module = "numpy_arrays" if name == "structured" else name
     try:
-        return import_module(f"fastshard.typed.kinds.{module}")
+        return import_module(f"fastshard.typed.kinds.{name}")
     except ImportError as error:
         raise MissingLibraryError(
             f"fields of the format {name!r} require {' and '.join(libraries.split())}: "

@@ -13,7 +13,7 @@ from fastshard.errors import FormatError
 __all__ = ["decode", "encode"]
 
 # deflate gives at most 1,032 bytes of one.
-MOST_EXPANSION = 1032
+MAX_EXPANSION = 1032
 
 
 def encode(value: object) -> bytes:
@@ -29,7 +29,7 @@ def decode(data: bytes) -> Any:
     """Return the sparse matrix or array of an .npz; its indices are checked."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         size = sum(member.file_size for member in archive.infolist())
-    if size > MOST_EXPANSION * len(data):
+    if size > MAX_EXPANSION * len(data):
         raise FormatError(f"{len(data):,} bytes claim to hold {size:,}", "", 0)
     value = scipy.sparse.load_npz(io.BytesIO(data))
     if value.format in ("csr", "csc", "bsr"):  # else code of SciPy reads beyond them

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, ref
 
 from fastshard.errors import LensNotFoundError
 from fastshard.typed.dict_sample import DictSample
-from fastshard.typed.lenses.conversion import dict_lens
+from fastshard.typed.lenses.dict_lens import dict_lens
 from fastshard.typed.lenses.lens import (
     Lens,
     UnresolvedTypeError,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast, overload
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, overload
 
 from fastshard.dataset.listing import Source
-from fastshard.remote.options import RemoteOptions
+from fastshard.remote.options import select_remote
 from fastshard.remote.urls import redact
 from fastshard.typed.dataset import Dataset
 from fastshard.typed.dict_sample import DictSample
@@ -177,7 +177,7 @@ def load_dataset(
         splits = {split or DEFAULT_SPLIT: Dataset(source, kind, **options)}
     else:
         kind = sample_type or DictSample
-        remote = _remote_options(options)
+        remote = select_remote(options)
         splits = {
             name: Dataset(URLSource._of_shards(shards), kind, **options)
             for name, shards in list_splits(path, data_files, remote).items()
@@ -187,13 +187,6 @@ def load_dataset(
     if split not in splits:
         raise ValueError(f"Split {split!r} not found. Available splits: {list(splits)}")
     return splits[split]
-
-
-def _remote_options(options: Mapping[str, Any]) -> RemoteOptions:
-    """Return the options that say how URLs are read."""
-    names = RemoteOptions.__optional_keys__
-    found = {name: value for name, value in options.items() if name in names}
-    return cast(RemoteOptions, found)
 
 
 def _look_up(

@@ -98,7 +98,7 @@ def compare_number(
 ) -> Bounds:
     """Compare with the least and the largest value.
 
-    ManifestRows with None are not counted. NaN is counted, but only the mean shows it.
+    Rows with None are not counted. NaN is counted, but only the mean shows it.
     """
     if value is None:
         return null_bounds(op, aggregate["count"], count)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastshard.typed.manifest.bounds import is_ruled_out
 from fastshard.typed.manifest.predicate import FieldProxy, Predicate, as_predicate
 from fastshard.typed.manifest.rows import KEY, OFFSET, ManifestRows
-from fastshard.typed.manifest.shard_manifest import ShardManifest
+from fastshard.typed.manifest.shard_manifest import ShardManifest, manifest_path
 
 if TYPE_CHECKING:
     import pandas
@@ -107,9 +107,7 @@ class QueryExecutor:
         ... )
         >>> executor = typed.QueryExecutor.from_shard_urls(["new.tar"])
         """
-        paths = [
-            f"{os.fspath(url).removesuffix('.tar')}.manifest.json" for url in shard_urls
-        ]
+        paths = [manifest_path(os.fspath(url), "json") for url in shard_urls]
         return cls(open_manifest(path) for path in paths if os.path.exists(path))
 
     def query(

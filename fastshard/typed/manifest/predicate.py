@@ -57,10 +57,14 @@ class Predicate:
         self._compiled: Callable[[pandas.DataFrame], pandas.Series] | None = None
 
     def __and__(self, other: Predicate) -> Predicate:
-        return self._join("and", other) if is_condition(other) else NotImplemented
+        if not isinstance(other, Predicate):
+            return NotImplemented
+        return self._join("and", other)
 
     def __or__(self, other: Predicate) -> Predicate:
-        return self._join("or", other) if is_condition(other) else NotImplemented
+        if not isinstance(other, Predicate):
+            return NotImplemented
+        return self._join("or", other)
 
     def _join(self, kind: str, other: Predicate) -> Predicate:
         parts: list[Predicate] = []
@@ -178,10 +182,6 @@ class Predicate:
             return f"~{self._child!r}"
         sign = " & " if self._kind == "and" else " | "
         return f"({sign.join(map(repr, self._children))})"
-
-
-def is_condition(value: object) -> bool:
-    return isinstance(value, Predicate)
 
 
 def select_in(values: Iterable[Any], wanted: list[Any]) -> list[bool]:

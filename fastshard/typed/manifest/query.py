@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,7 +22,7 @@ from fastshard.typed.manifest.executor import (
 from fastshard.typed.manifest.fields import resolve_manifest_fields
 from fastshard.typed.manifest.predicate import Predicate
 from fastshard.typed.manifest.rows import ManifestRows
-from fastshard.typed.manifest.shards import ShardManifests
+from fastshard.typed.manifest.sidecar import ManifestSidecar
 from fastshard.typed.shardset import PackedSet
 
 __all__ = ["find_positions", "locate", "match_shard"]
@@ -65,7 +67,7 @@ def find_in_shards(ds: Any, shards: PackedSet, where: Any) -> list[int]:
     for k in range(len(shards)):
         start, stop = starts[k], starts[k + 1]
         samples = shards.samples(k)
-        read = Reading(reader, start, stop)
+        read = partial(reader.rows, start, stop)
         found += (start + i for i in match_shard(samples, where, read))
     reader.check()
     return found
@@ -85,7 +87,7 @@ def match_shard(samples: Any, where: Any, read: Read) -> Sequence[int]:
         ``read(where)`` returns the rows of the samples themselves, with the columns
         that a condition needs.
     """
-    manifest = ShardManifests(samples)
+    manifest = ManifestSidecar(samples)
     header = manifest.load()
     if header is not None and isinstance(where, Predicate):
         if is_ruled_out(where, header.aggregates, header.num_samples):
@@ -101,18 +103,6 @@ def match_shard(samples: Any, where: Any, read: Read) -> Sequence[int]:
     if not manifest.can_read(rows, needed):
         return select_rows(where, read(where))
     return sorted(manifest.positions(select_rows(where, rows)))
-
-
-class Reading:
-    """The rows of one shard, read from its samples."""
-
-    def __init__(self, reader: SampleReader, start: int, stop: int) -> None:
-        self.reader = reader
-        self.start = start
-        self.stop = stop
-
-    def __call__(self, where: Any) -> ManifestRows:
-        return self.reader.rows(self.start, self.stop, where)
 
 
 class SampleReader:
@@ -209,18 +199,16 @@ def locate(ds: Any, positions: Sequence[int]) -> list[SampleLocation]:
     shards = packed._set
     if not isinstance(shards, PackedSet):
         return [SampleLocation("", keys[i], 0) for i in positions]
-    from bisect import bisect_right
-
     order, starts = packed._order(), shards.starts()
     names = shard_names(packed.shards.paths)
-    manifests: dict[int, ShardManifests] = {}
+    manifests: dict[int, ManifestSidecar] = {}
     found = []
     for i in positions:
         place = i if order is None else order[i]
         k = bisect_right(starts, place) - 1
         shard = manifests.get(k)
         if shard is None:
-            shard = manifests[k] = ShardManifests(shards.samples(k))
+            shard = manifests[k] = ManifestSidecar(shards.samples(k))
         offset = shard.offset(place - starts[k])
         found.append(SampleLocation(names[k], keys[i], offset))
     return found

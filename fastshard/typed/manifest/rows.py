@@ -1,9 +1,8 @@
-"""ManifestRows of a manifest: one for each sample, by column."""
+"""Rows of a manifest, one for each sample, by column."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -297,8 +296,3 @@ def import_pandas() -> Any:
             f"pandas is needed for DataFrames: pip install pandas ({error})"
         ) from error
     return pandas
-
-
-def base_of(path: str | os.PathLike[str]) -> str:
-    """Return the path of a shard without ``.tar``."""
-    return os.fspath(path).removesuffix(".tar")

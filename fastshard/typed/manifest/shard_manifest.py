@@ -259,6 +259,11 @@ class ShardManifest:
     __hash__ = None  # type: ignore[assignment]
 
 
+def manifest_path(shard: str, kind: str) -> str:
+    """Return the path of a file of a shard's manifest: ``json`` or ``parquet``."""
+    return f"{shard.removesuffix('.tar')}.manifest.{kind}"
+
+
 def digest(text: bytes) -> str:
     """Return a digest as headers state it, of as many letters as `NO_DIGEST`."""
     from hashlib import blake2b

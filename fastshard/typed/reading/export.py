@@ -11,7 +11,7 @@ from typing import Any
 
 from fastshard._util.files import AtomicFile
 from fastshard.errors import MissingLibraryError
-from fastshard.typed.reading.types import row_of
+from fastshard.typed.reading.sample_fields import row_of
 
 __all__ = ["plain_row", "to_columns", "to_frame", "write_parquet"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastshard._core.typed.msgpack import unpack_map
 from fastshard.errors import FormatError
 from fastshard.remote.file import read_remote
-from fastshard.remote.options import RemoteOptions, make_settings
+from fastshard.remote.options import make_settings, select_remote
 from fastshard.remote.urls import is_remote, redact
 
 __all__ = ["read_metadata"]
@@ -52,8 +52,7 @@ def _read(name: str, source: Any, options: Mapping[str, Any]) -> bytes:
     if not is_remote(name):
         with open(name.removeprefix("file://"), "rb") as file:
             return file.read(MAX_BYTES + 1)
-    names = RemoteOptions.__optional_keys__
-    given: Any = {key: value for key, value in options.items() if key in names}
+    given = select_remote(options)
     location = getattr(source, "location", None)  # none of a source of another kind
     settings = (
         make_settings(given, ()) if location is None else location.settings(given)

@@ -12,7 +12,7 @@ from fastshard.dataset.display.text import Description, describe_stage
 from fastshard.dataset.listing import Source
 from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.shardset import WINDOW
-from fastshard.remote.options import RemoteOptions
+from fastshard.remote.options import RemoteOptions, select_remote
 from fastshard.typed.reading.iteration import FilteredIterator
 from fastshard.typed.sources.opening import as_source, open_source
 from fastshard.typed.sources.url import URLSource
@@ -68,9 +68,7 @@ class ShardOrigin:
         if isinstance(source, FieldDataset):
             self._packed = source if source._plan.is_plain else source[:]
         elif isinstance(source, str | os.PathLike | Sequence):
-            names = RemoteOptions.__optional_keys__
-            remote: Any = {name: options[name] for name in options if name in names}
-            source = URLSource(cast(Source, source), **remote)
+            source = URLSource(cast(Source, source), **select_remote(options))
         else:
             source = as_source(source)
         self.source: Any = source

@@ -9,11 +9,16 @@ from typing import Any, NamedTuple
 
 from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
 from fastshard._core.typed.plan import TypePlan
-from fastshard.errors import FormatError, SchemaError
 from fastshard.typed.dict_sample import DictSample
-from fastshard.typed.fields import FieldPlan, field_plans, has_post_init, plan_of
+from fastshard.typed.fields import (
+    FieldPlan,
+    field_plans,
+    has_post_init,
+    plan_of,
+    unpack,
+)
 from fastshard.typed.lenses.lens import Lens
-from fastshard.typed.reading.types import row_of, value_of
+from fastshard.typed.reading.sample_fields import row_of, value_of
 
 __all__ = ["Decoding", "FieldSelection", "KeyedDecoder", "LensStage", "StructuralView"]
 
@@ -65,14 +70,7 @@ class Decoding(NamedTuple):
         """
         if issubclass(self.kind, DictSample):
             return self.kind.from_bytes(payload)
-        plan = self.plan()
-        try:
-            return plan.from_buffer(payload, self.copy, self.aligned)
-        except FormatError as error:
-            if type(error) is FormatError and error.member is None:
-                # Of the payload as a whole, as `from_bytes` says it.
-                raise SchemaError(error.reason, "", error.offset) from None
-            raise
+        return unpack(self.plan(), payload, self.copy, self.aligned)
 
 
 def plan_part(kind: Any, names: tuple[str, ...]) -> TypePlan[Any]:

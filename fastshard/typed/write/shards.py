@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fastshard._util.sizes import parse_size
-from fastshard.formats.writer import ShardWriter
+from fastshard.formats.writer import ShardWriter, escape_braces
 
 if TYPE_CHECKING:
     from fastshard.formats.tar_writer import TarBuilder
@@ -52,13 +52,9 @@ def pattern_of(path: str, *, several: bool) -> str:
         start, end = NUMBER.sub("\0", name).split("\0")
         spec = slots[0]
     else:
-        return literal(os.path.join(folder, name))
-    return f"{literal(os.path.join(folder, start))}{{:{spec}d}}{literal(end)}"
-
-
-def literal(text: str) -> str:
-    """Return a text with its braces doubled, as patterns have them."""
-    return text.replace("{", "{{").replace("}", "}}")
+        return escape_braces(os.path.join(folder, name))
+    before = escape_braces(os.path.join(folder, start))
+    return f"{before}{{:{spec}d}}{escape_braces(end)}"
 
 
 class PackedWriter:
@@ -125,7 +121,7 @@ class PackedWriter:
         """Write the manifest of the shard that was finished last."""
         builder, self._builder = self._builder, None
         if builder is not None:
-            from fastshard.typed.manifest.shards import save_manifest
+            from fastshard.typed.manifest.sidecar import save_manifest
 
             save_manifest(builder, self._shards.shards[-1])
 

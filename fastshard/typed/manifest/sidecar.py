@@ -18,6 +18,7 @@ from fastshard.typed.manifest.shard_manifest import (
     NO_DIGEST,
     ShardManifest,
     digest,
+    manifest_path,
 )
 from fastshard.typed.manifest.writer import ManifestWriter
 from fastshard.typed.schema import fingerprint, schema_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fastshard.typed.manifest.builder import ManifestBuilder
     from fastshard.typed.samples import PackedSequence
 
-__all__ = ["ShardManifests", "digest_keys", "save_manifest"]
+__all__ = ["ManifestSidecar", "digest_keys", "save_manifest"]
 
 SUFFIX = b".msgpack"  # of the names of payloads
 MAX_TABLE = 4 << 30  # bytes of Parquet
@@ -58,7 +59,7 @@ def digest_keys(keys: Iterable[str]) -> str:
     return digest("\n".join(keys).encode())
 
 
-class ShardManifests:
+class ManifestSidecar:
     """The manifest of one shard, if it has one that is true.
 
     A manifest is true if it has as many rows as the shard has samples, and their keys.
@@ -120,15 +121,14 @@ class ShardManifests:
         return int(self.tar.offsets[self.samples.payload_member(position)])
 
     def _path(self, kind: str) -> str:
-        base = os.fspath(self.tar.path).removesuffix(".tar")
-        return f"{base}.manifest.{kind}"
+        return manifest_path(os.fspath(self.tar.path), kind)
 
     def _read(self, kind: str, limit: int) -> bytes | None:
         """Return the bytes of one of the files, or None."""
         file: RemoteFile | None = getattr(self.tar, "_remote", None)
         if file is not None:
             url = file.location
-            beside = f"{url.base.removesuffix('.tar')}.manifest.{kind}{url.query}"
+            beside = manifest_path(url.base, kind) + url.query
             try:
                 return read_remote(Url(beside), file.settings)
             except OSError as error:

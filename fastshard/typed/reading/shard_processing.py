@@ -13,10 +13,10 @@ from fastshard.dataset.order.plan import Plan
 from fastshard.errors import FormatError, PartialFailureError
 from fastshard.typed.reading.origin import FilteredOrigin
 
-__all__ = ["Checkpoint", "process", "shard_samples"]
+__all__ = ["Checkpoint", "process_shards", "shard_samples"]
 
 
-def process(
+def process_shards(
     fn: Callable[[list[Any]], Any],
     samples_of: Callable[[int], list[Any]],
     shards: Sequence[tuple[str, int]],
@@ -120,7 +120,7 @@ class Checkpoint:
 
     def add(self, shard: str, result: Any) -> None:
         """Write the file anew with another shard, atomically."""
-        value = plain_value(result)
+        value = python_number(result)
         if not is_json(value):
             warnings.warn(
                 f"the checkpoint {self.path} cannot hold the results, of type "
@@ -145,7 +145,7 @@ class Checkpoint:
             os.unlink(self.path)
 
 
-def plain_value(value: Any) -> Any:
+def python_number(value: Any) -> Any:
     """Return a NumPy number as one of Python; other values as they are."""
     item = getattr(value, "item", None)
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 and item:
