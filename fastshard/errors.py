@@ -112,8 +112,9 @@ class FormatError(FastshardError, ValueError):
         self.member = member
 
     def __str__(self) -> str:
-        member = "" if self.member is None else f"member {self.member!r} of "
-        place = f"{member}{self.path}, " if self.path else ""  # none: bytes were given
+        member = "" if self.member is None else f"member {self.member!r}"
+        where = " of ".join(filter(None, (member, self.path)))  # of bytes no path
+        place = f"{where}, " if where else ""
         return escape_line(f"{self.reason} - at {place}byte {self.offset:,}")
 
 
