@@ -15,6 +15,7 @@ cdef class FieldMap:
     cdef object find(self, str name, value_t *found)
     cdef object decode_field(self, str name, object default)
     cdef object load(self)
+    cdef list names(self)
 
 cdef object make_map(
     object cls, const uint8_t *payload, uint64_t size, object owner, bint copy

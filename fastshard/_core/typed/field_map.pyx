@@ -116,10 +116,17 @@ cdef class FieldMap:
         """Return the dict of all fields, in the payload's order."""
         if self.payload == NULL:
             return self.data
-        return {
-            name: self.decode_field(name, None)
-            for name in field_names(self.payload, self.size)
-        }
+        return {name: self.decode_field(name, None) for name in self.names()}
+
+    cdef list names(self):
+        """Return the names of the payload's fields; an error names the sample."""
+        try:
+            return field_names(self.payload, self.size)
+        except FormatError as error:
+            if self.samples is None:
+                raise
+            found_in = self.samples.error_of(error, self.position, None)
+            raise found_in from error.__cause__
 
     def __getattribute__(self, str name not None):
         # A field is found before the usual look-up makes an AttributeError of it.
@@ -205,7 +212,7 @@ cdef class FieldMap:
         """
         if self.payload == NULL:
             return list(self.data)
-        return field_names(self.payload, self.size)
+        return self.names()
 
     def get(self, name, default=None):
         """Return a field's value, another one if there is no such field.

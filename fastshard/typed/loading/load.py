@@ -150,6 +150,8 @@ def load_dataset(
         There is no such split, or an indexed path is given without an index.
     KeyError
         The index has no such entry.
+    TypeError
+        `sample_type` is no class.
 
     Examples
     --------
@@ -166,6 +168,9 @@ def load_dataset(
     >>> splits.num_shards
     {'a': 1}
     """
+    if sample_type is not None and not isinstance(sample_type, type):
+        name = type(sample_type).__name__
+        raise TypeError(f"sample_type must be a class, got an object of {name}")
     get_logger().info(
         "load_dataset: path=%s, split=%s, sample_type=%s",
         redact(path) if isinstance(path, str) else path,

@@ -109,6 +109,8 @@ def compare_number(
     low, high = aggregate.get("min"), aggregate.get("max")
     if low is None or high is None:  # infinities are written as null
         return UNKNOWN
+    if not low <= high:  # NaN, or those of no value
+        return UNKNOWN
     mean = aggregate.get("mean")
     whole = aggregate["count"] == count and mean is not None and math.isfinite(mean)
     below, above = widen(low, -math.inf), widen(high, math.inf)

@@ -102,7 +102,13 @@ def match_shard(samples: Any, where: Any, read: Read) -> Sequence[int]:
     needed = where.fields() if isinstance(where, Predicate) else rows.names
     if not manifest.can_read(rows, needed):
         return select_rows(where, read(where))
-    return sorted(manifest.positions(select_rows(where, rows)))
+    try:
+        selected = select_rows(where, rows)
+    except Exception as error:
+        found = select_rows(where, read(where))  # raises if the condition is at fault
+        manifest.refuse(error)
+        return found
+    return sorted(manifest.positions(selected))
 
 
 class SampleReader:

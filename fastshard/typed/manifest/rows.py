@@ -24,6 +24,7 @@ __all__ = [
 
 KEY, OFFSET, SIZE = "__key__", "__offset__", "__size__"
 PLACES = (KEY, OFFSET, SIZE)
+EXACT = 1 << 53  # floats are rounded beyond it
 INT64 = range(-(2**63), 2**63)
 MAX_ROWS = 1 << 28  # of one shard
 
@@ -207,7 +208,14 @@ class ParquetTable:
             raise FormatError(reason, self._path, 0) from None
         if str(column.type) == "extension<arrow.json>":
             return [parse_list(value) for value in values]
+        if str(column.type).startswith("decimal"):  # integers of more than 64 bits
+            return [None if value is None else whole(value) for value in values]
         return values
+
+
+def whole(value: Any) -> Any:
+    """Return an integer that is stored as a decimal; a fraction as a float."""
+    return int(value) if value == value.to_integral_value() else float(value)
 
 
 def parse_list(text: Any) -> Any:
@@ -242,22 +250,28 @@ def save_rows(rows: ManifestRows, stream: Any) -> None:
 
 
 def make_column(arrow: Any, name: str, values: Sequence[Any]) -> pyarrow.Array:
-    """Return a column of Arrow."""
+    """Return a column of Arrow; values of several types are JSON text, as lists."""
     kinds = {type(value) for value in values} - {type(None)}
     if name == KEY:
         return arrow.array(values, arrow.string())
     if name in PLACES:
         return arrow.array(values, arrow.int64())
-    if kinds & {list, tuple, dict, set}:
+    is_number = kinds == {int, float} and all(is_exact(value) for value in values)
+    if kinds & {list, tuple, dict, set} or (len(kinds) > 1 and not is_number):
         text = [None if value is None else to_json(value) for value in values]
         if hasattr(arrow, "json_"):  # 19.0
             return arrow.array(text, arrow.string()).cast(arrow.json_())
         return arrow.array(text, arrow.string())
-    if kinds == {int, float}:
+    if is_number:
         return arrow.array(values, arrow.float64())
     if kinds == {int}:
         return arrow.array(values, integer_type(arrow, values))
     return arrow.array(values)
+
+
+def is_exact(value: Any) -> bool:
+    """Return whether a float is equal to a number."""
+    return not isinstance(value, int) or abs(value) <= EXACT
 
 
 def integer_type(arrow: Any, values: Iterable[Any]) -> Any:

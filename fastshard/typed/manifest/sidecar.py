@@ -110,6 +110,11 @@ class ManifestSidecar:
             return False
         return True
 
+    def refuse(self, error: Exception) -> None:
+        """Warn of a table that a condition fails on, though not on the samples."""
+        reason = f"a condition fails on it: {type(error).__name__}: {error}"
+        warn(FormatError(reason, self._path("parquet"), 0))
+
     def positions(self, rows: Iterable[int]) -> list[int]:
         """Return the positions in the shard of rows of its manifest."""
         if self._positions is None:

@@ -3,7 +3,7 @@
 import datetime
 import json
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
@@ -146,6 +146,33 @@ def test_numbers_are_exact_in_tables(tmp_path, counts):
     manifest = build([scene(0, count=count) for count in counts])
     paths = typed.ManifestWriter(tmp_path / "s").write(manifest)
     assert typed.ShardManifest.from_files(*paths).rows.column("count") == counts
+
+
+class Loose(typed.PackableSample):
+    value: Annotated[Any, typed.ManifestField("categorical")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[2**64 - 1, 0.5, -(2**63)], [1, True, "1", None], [2**53, 0.5], [2**53 + 1, 0.5]],
+    ids=repr,
+)
+def test_columns_of_several_types_are_exact(tmp_path, values):
+    builder = typed.ManifestBuilder(Loose, "s")
+    for i, value in enumerate(values):
+        builder.add_sample(key=f"k{i}", offset=i, size=10, sample=Loose(value))
+    paths = typed.ManifestWriter(tmp_path / "s").write(builder.build())
+    found = typed.ShardManifest.from_files(*paths)
+    assert found.rows.column("value") == values
+
+
+def test_large_numbers_of_both_signs_are_compared_with_nan(tmp_path):
+    manifest = build([scene(0, count=2**64 - 1), scene(0, count=-1)])
+    paths = typed.ManifestWriter(tmp_path / "s").write(manifest)
+    executor = typed.QueryExecutor([typed.ShardManifest.from_files(*paths)])
+    fields = typed.query_fields(Scene)
+    assert len(executor.query(fields.count >= math.nan)) == 0
+    assert len(executor.query(fields.count >= 0.5)) == 1
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])

@@ -1,6 +1,8 @@
 """Queries over datasets: by manifests that are true, else by the samples."""
 
+import datetime
 import json
+import math
 import warnings
 from typing import Annotated
 
@@ -309,6 +311,13 @@ DAMAGES = {
         drop_extras(j),
         write_table(p, {"__key__": [KEYS[0], *KEYS[:9]], "i": list(range(10))}),
     ),
+    "numbers that are text": lambda j, p: (
+        drop_extras(j),
+        write_table(p, {"__key__": KEYS, "i": list("0123456789")}),
+    ),
+    "numbers that are times": lambda j, p: write_table(
+        p, {"__key__": KEYS, "i": [datetime.datetime(2000, 1, 1)] * 10}
+    ),
     "fewer rows": lambda j, p: (
         drop_extras(j),
         write_table(p, {"__key__": KEYS[:9], "i": list(range(9))}),
@@ -325,6 +334,12 @@ def test_broken_manifests_are_passed_over_with_a_warning(tmp_path, data, name):
     with pytest.warns(StaleIndexWarning, match="a-000001.manifest"):
         found = data.query(F.i.between(12, 21))
     assert [int(place.key) for place in found] == list(range(12, 22))
+
+
+def test_bounds_of_no_value_rule_nothing_out(tmp_path, data):
+    bounds = {"type": "numeric", "min": math.inf, "max": -math.inf, "count": 10}
+    change(tmp_path / "a-000001.manifest.json", aggregates={"i": bounds})
+    assert len(data.query(F.i.between(12, 21))) == 10
 
 
 def test_infinity_is_read(tmp_path, data):

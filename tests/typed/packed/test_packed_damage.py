@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fastshard
+from fastshard import typed
 from fastshard.errors import (
     FastshardError,
     FieldNotFoundError,
@@ -89,6 +90,19 @@ def test_a_fault_inside_an_array_names_field_and_byte(tmp_path):
     assert caught.value.member == "sample 'b', field 'x'"
     assert caught.value.offset == start + at
     assert type(ds[1].decode("x")["x"]) is bytes  # what is no array is bytes
+
+
+@pytest.mark.parametrize("mode", ["mmap", "pread"])
+def test_a_name_that_is_no_text_is_an_error_with_its_place(tmp_path, mode):
+    path = shard_of(tmp_path, b"\x82\xa1a\x01\xa1\xff\x02")
+    sample = typed.Dataset(path, mode=mode)[1]
+    assert sample.a == 1
+    for read in (sample.keys, sample.to_dict, partial(len, sample)):
+        with pytest.raises(FormatError, match="UTF-8") as caught:
+            read()
+        assert caught.value.path == str(path)
+        assert caught.value.member == "sample 'b'"
+        assert caught.value.offset % 512 == 5
 
 
 def test_every_cut_is_an_error_or_the_values(tmp_path):
