@@ -62,6 +62,28 @@ def test_importing_loads_nothing_heavy():
     assert python(code).strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    "names", ["packable, PackableSample, lens, Dataset, load_dataset", "URLSource"]
+)
+def test_importing_typed_names_loads_nothing_heavy(names):
+    heavy = (
+        "numpy",
+        "msgspec",
+        "pandas",
+        "pyarrow",
+        "tqdm",
+        "asyncio",
+        "torch",
+        "argparse",
+        "sqlite3",
+    )
+    code = (
+        f"import sys; from fastshard.typed import {names}; "
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
 def test_datasets_of_tars_need_no_sqlite(shard_path):
     code = (
         "import sys, fastshard\n"

@@ -17,6 +17,7 @@ __all__ = [
     "HintingType",
     "MissingAttribute",
     "explain_option",
+    "is_missing",
     "missing_name",
     "suggest_path",
 ]
@@ -141,7 +142,15 @@ class HintingType(ABCMeta):
                 setattr(cls, missing, MissingAttribute(missing))
 
     def __dir__(cls) -> list[str]:
-        return [name for name in super().__dir__() if name not in METHODS]
+        return [name for name in super().__dir__() if not is_missing(cls, name)]
+
+
+def is_missing(cls: type, name: str) -> bool:
+    """Return whether a class has a hint instead of a method of this name."""
+    for base in cls.__mro__:
+        if name in vars(base):  # not getattr: it would raise
+            return isinstance(vars(base)[name], MissingAttribute)
+    return False
 
 
 def missing_name(name: str, module: ModuleType) -> AttributeError:

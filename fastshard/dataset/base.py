@@ -11,7 +11,7 @@ from warnings import warn
 
 from fastshard._core.dataset.shard import add_notes
 from fastshard._core.table.order import Order, Stride
-from fastshard._util.hints import METHODS, HintingType
+from fastshard._util.hints import HintingType, is_missing
 from fastshard._util.options import check_option_names
 from fastshard.dataset.batch import Collation, Padding
 from fastshard.dataset.batch import collate as collate_samples
@@ -142,7 +142,7 @@ class BaseDataset(Sequence[T_co], TorchDataset[T_co], metaclass=HintingType):
         """Return an item by position, or a dataset of several."""
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in METHODS]
+        return [name for name in super().__dir__() if not is_missing(type(self), name)]
 
     def _is_counted(self) -> bool:
         """Return whether the number of items is known without opening shards."""

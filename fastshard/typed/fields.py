@@ -150,6 +150,11 @@ def plans_of(cls: type) -> ClassPlans:
     """Return what was made of a class, of its own and not of its bases."""
     plans = cls.__dict__.get("__fastshard_plans__")
     if not isinstance(plans, ClassPlans):
+        if not dataclasses.is_dataclass(cls):
+            raise TypeError(
+                f"{cls.__qualname__} is no dataclass: decorate it with "
+                "fastshard.typed.packable, or derive it from PackableSample"
+            )
         plans = ClassPlans()
         type.__setattr__(cls, "__fastshard_plans__", plans)
     return plans
@@ -212,11 +217,6 @@ def declared_fields(cls: type) -> tuple[DeclaredField, ...]:
     """
     plans = plans_of(cls)
     if plans.declared is None:
-        if not dataclasses.is_dataclass(cls):
-            raise TypeError(
-                f"{cls.__qualname__} is no dataclass: decorate it with "
-                "fastshard.typed.packable, or derive it from PackableSample"
-            )
         plans.declared = declare(cls)
     return plans.declared
 

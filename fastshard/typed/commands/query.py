@@ -53,6 +53,11 @@ def cmd_query(
     from fastshard.typed.manifest.query import locate
 
     with Dataset(args.root) as ds:
+        if len(ds) and "msgpack" not in ds.raw[0]:
+            raise UsageError(
+                f"{args.root} is not a columnar dataset, and its shards are not of "
+                f"typed samples: {ds.raw[0].key!r} has no member of the field 'msgpack'"
+            )
         found = find(ds, args.where)[: args.limit]
         places = locate(ds, found)
     if args.csv:

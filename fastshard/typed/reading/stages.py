@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
 from fastshard._core.typed.plan import TypePlan
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import (
@@ -50,6 +49,9 @@ class Decoding(NamedTuple):
         TypeError
             The class declares what cannot be a field.
         """
+        # Here, for it imports NumPy.
+        from fastshard._core.typed.decoder import MapDecoder, TypedDecoder
+
         if issubclass(self.kind, DictSample):
             return MapDecoder(self.kind, self.copy)
         return TypedDecoder(self.plan(), self.copy, self.aligned)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from fastshard._core.typed.columns import stack_columns
-from fastshard._core.typed.decoder import TypedDecoder
-from fastshard._core.typed.shard import decode_columns
 from fastshard.dataset.batch import LENGTHS, Collation
 from fastshard.dataset.iteration import SampleIterator
 from fastshard.errors import FieldNotFoundError
 from fastshard.typed.dict_sample import DictSample
 from fastshard.typed.fields import FieldPlan, field_plans, has_post_init
 from fastshard.typed.reading.stages import Decoding, plan_part
+
+if TYPE_CHECKING:
+    from fastshard._core.typed.decoder import TypedDecoder
 
 __all__ = [
     "StoredBatchIterator",
@@ -57,6 +57,8 @@ class StoredReader:
         """Return the decoder of a single field, to an object with an attribute."""
         decoder = self._decoders.get(name)
         if decoder is None:
+            from fastshard._core.typed.decoder import TypedDecoder
+
             plan = plan_part(self.first.kind, (name,))
             decoder = TypedDecoder(plan, self.first.copy, self.first.aligned)
             self._decoders[name] = decoder
@@ -106,6 +108,9 @@ class StoredSamples:
 
     def _read_together(self, field: FieldPlan) -> Any:
         """Return a field that all samples have in one form, else None."""
+        from fastshard._core.typed.columns import stack_columns
+        from fastshard._core.typed.shard import decode_columns
+
         name = field.name
         if field.kind == "str":
             try:
@@ -124,6 +129,8 @@ class StoredSamples:
 
     def array(self, name: str) -> Any:
         """Return a field of arrays as one array, or `NotImplemented`."""
+        from fastshard._core.typed.columns import stack_columns
+
         stack = stack_columns(self._samples, (name,)).get(name)
         if stack is None:
             return NotImplemented

@@ -453,3 +453,9 @@ def test_an_error_does_not_lose_the_samples_before_it(tmp_path):
         next(batches)
     assert next(batches).number == [0, 1, 2]
     assert next(batches).number == [3]
+
+
+def test_names_are_those_that_there_are(photos):
+    for each in (photos, typed.Dataset):
+        assert {"select", "as_type", "head"} <= set(dir(each))
+        assert "to_tuple" not in dir(each)  # has a hint only

@@ -14,7 +14,7 @@ from fastshard import StaleIndexWarning, typed
 from fastshard.typed.manifest.predicate import F
 from support.servers.http import Server
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
 
 
 @typed.packable
@@ -81,7 +81,7 @@ def test_the_places_that_atdata_finds(typed_data, queries, kind, name):
     "name", [n for n in CONDITIONS if n.startswith(("F", "~", "("))]
 )
 def test_functions_of_data_frames(typed_data, queries, name):
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="no pandas for this Python")
     condition = CONDITIONS[name]
     ds = typed.Dataset(tagged(typed_data), Tagged)
     assert ds.query(lambda frame: condition(frame)) == queries[name]
@@ -106,7 +106,7 @@ def test_false_manifests_are_passed_over(typed_data, queries):
 
 
 def test_functions_see_the_samples_of_false_manifests(typed_data, queries):
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="no pandas for this Python")
     ds = typed.Dataset(tagged(typed_data, "byatdata"), Tagged)
     with pytest.warns(StaleIndexWarning):
         assert len(ds.query(lambda frame: frame["idx"] >= 13)) == 7
@@ -203,7 +203,7 @@ def test_conditions_are_on_what_lenses_and_functions_make(data):
     assert [int(p.key) for p in ds.query(ds.fields.half > 14)] == [29]
     with pytest.raises(KeyError, match="Halved has no field 'i'"):
         ds.query(F.i > 14)
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="no pandas for this Python")
     for mapped in (halved, dicts, ds):
         assert [int(p.key) for p in mapped.query(lambda df: df["half"] > 14)] == [29]
 
@@ -222,8 +222,8 @@ def test_fields_that_are_in_no_manifest_are_read_from_samples(typed_data, data):
 
 
 def test_a_manifest_in_another_order(tmp_path, data):
-    pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    pq = pytest.importorskip("pyarrow.parquet", reason="no pyarrow for this Python")
     path = tmp_path / "a-000001.manifest.parquet"
     table = pq.read_table(path)
     pq.write_table(table.take(pa.array(range(9, -1, -1))), path)
@@ -245,7 +245,10 @@ def change(path, **changes):
 
 
 def reorder(path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, pq = (
+        pytest.importorskip("pyarrow", reason="no pyarrow for this Python"),
+        pytest.importorskip("pyarrow.parquet", reason="no pyarrow for this Python"),
+    )
     table = pq.read_table(path)
     keys = pa.array([f"other{i}" for i in range(table.num_rows)])
     pq.write_table(table.set_column(0, "__key__", keys), path)
@@ -256,7 +259,10 @@ def cut(path, size):
 
 
 def write_table(path, columns):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, pq = (
+        pytest.importorskip("pyarrow", reason="no pyarrow for this Python"),
+        pytest.importorskip("pyarrow.parquet", reason="no pyarrow for this Python"),
+    )
     pq.write_table(pa.table(columns), path)
 
 
@@ -400,7 +406,7 @@ def test_shards_of_one_name_in_two_folders(tmp_path):
 def test_what_is_no_condition(data):
     with pytest.raises(TypeError, match="expected a condition"):
         data.query("i > 1")
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="no pandas for this Python")
     with pytest.raises(ValueError, match="10 bools"):
         data.query(lambda frame: [True])
     with pytest.raises(ValueError, match="bools"):

@@ -19,7 +19,7 @@ from support.processes import run_script
 from support.typed import packed
 from support.typed.packed import compact, npy, write_payloads
 
-pytest.importorskip("msgspec")
+pytest.importorskip("msgspec", reason="no msgspec for this Python")
 
 COUNT = 30
 pack = partial(packed.pack, encode=compact)

@@ -27,6 +27,11 @@ ERRORS = [
     (SchemaError("no map", "", 3), (TypeError,), "no map - at byte 3"),
     (fastshard.FormatError("no map", "", 3), (ValueError,), "no map - at byte 3"),
     (
+        fastshard.FormatError("no map", "", 3, "field 'x'"),
+        (ValueError,),
+        "no map - at member \"field 'x'\", byte 3",
+    ),
+    (
         LensNotFoundError("no lens from A to B", "A", "B", ("C", "D")),
         (fastshard.FastshardError, ValueError),
         "no lens from A to B",

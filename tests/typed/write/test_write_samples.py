@@ -303,7 +303,9 @@ def test_bad_options(tmp_path, options):
 
 
 def test_webdataset_reads_what_is_written(tmp_path):
-    tars = pytest.importorskip("webdataset.tariterators")
+    tars = pytest.importorskip(
+        "webdataset.tariterators", reason="no webdataset for this Python"
+    )
     typed.write_samples(make_items(3), tmp_path / "a.tar")
     with open(tmp_path / "a.tar", "rb") as file:
         source = [{"url": "a.tar", "stream": file}]
@@ -314,7 +316,7 @@ def test_webdataset_reads_what_is_written(tmp_path):
 
 
 def test_bfloat16_comes_back(tmp_path):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="no ml_dtypes for this Python")
 
     @typed.packable
     class Half:
