@@ -6,6 +6,7 @@ from fastshard._core.dataset.shard cimport Shard
 
 cdef enum:
     CACHED_HEADER = 256            # bytes of a header that is cached, at most
+    EARLIER = 64                   # slots of a cache: headers pad data to 64 bytes
 
 
 cdef class Layout:
@@ -21,6 +22,7 @@ cdef class LayoutCache:
     cdef Layout first
     cdef Layout second
     cdef Layout third
+    cdef list earlier              # layouts before these, by `slot_of`; None: no others
     cdef Layout find(self, const uint8_t *at, uint64_t size)
     cdef int add(self, Layout layout) except -1
 

@@ -88,10 +88,15 @@ cdef class Layout:
 
 @cython.final
 cdef class LayoutCache:
-    """Cache of the last three layouts: the fields of a sample and of its neighbours."""
+    """Cache of layouts: the last three, and of those before one for each slot.
+
+    The last three are those of the fields of a sample and of its neighbours. Headers
+    that align the data inside a payload differ in length from sample to sample.
+    """
 
     cdef Layout find(self, const uint8_t *at, uint64_t size):
         """Return the layout of a member that begins with a cached header, or None."""
+        cdef Layout layout
         with cython.critical_section(self):
             if has_header(self.first, at, size):
                 return self.first
@@ -99,14 +104,29 @@ cdef class LayoutCache:
                 return self.second
             if has_header(self.third, at, size):
                 return self.third
+            if self.earlier is not None:
+                layout = <Layout> self.earlier[slot_of(at, size)]
+                if has_header(layout, at, size):
+                    return layout
         return None
 
     cdef int add(self, Layout layout) except -1:
+        cdef Layout last
         with cython.critical_section(self):
+            last = self.third
+            if last is not None:
+                if self.earlier is None:
+                    self.earlier = [None] * EARLIER
+                self.earlier[slot_of(last.header, last.header_size)] = last
             self.third = self.second
             self.second = self.first
             self.first = layout
         return 0
+
+
+cdef inline Py_ssize_t slot_of(const uint8_t *at, uint64_t size) noexcept:
+    """Return the slot of a header: by the low byte of its length, if it is one."""
+    return at[8] % EARLIER if size > 8 else 0
 
 
 cdef bint has_header(Layout layout, const uint8_t *at, uint64_t size):

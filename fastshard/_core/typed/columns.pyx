@@ -39,6 +39,7 @@ from fastshard.errors import FormatError
 
 cdef enum:
     AHEAD = 4                      # payloads
+    LEAD = 10                      # bytes of an npy header before its text
     LINE = 64                      # bytes of a cache line
     MAX_LOADED = 16 << 20          # bytes of payloads that are loaded at a time
     TRAILING = -1                  # fault: bytes after the map
@@ -58,6 +59,7 @@ cdef struct target_t:              # a column
     uint64_t skip                  # bytes of the header
     uint64_t item                  # bytes of an item of the column
     const uint8_t *header
+    uint64_t text                  # bytes of an npy header without padding, or 0
     uint8_t *out                   # NULL: the values differ, or one is absent
     Py_ssize_t seen                # 1 + the last payload that had it
 
@@ -109,6 +111,36 @@ cdef inline bint copy_number(
     return True
 
 
+cdef uint64_t text_size(const uint8_t *header, uint64_t size) noexcept:
+    """Return the size of an npy header of version 1 without padding; 0: of others."""
+    if size < LEAD or memcmp(header, b"\x93NUMPY\x01\x00", 8) != 0:
+        return 0
+    while size > LEAD and (header[size - 1] == c' ' or header[size - 1] == c'\n'):
+        size -= 1
+    return size
+
+
+cdef bint has_same_text(
+    const uint8_t *at, uint64_t size, const target_t *target
+) noexcept nogil:
+    """Return whether a bin is an array of a column, with a header padded otherwise.
+
+    Headers that align the data in the file are of different lengths.
+    """
+    cdef uint64_t skip, k
+    if target.text == 0 or size < target.item or size - target.item < target.text:
+        return False
+    skip = size - target.item
+    if memcmp(at, target.header, 8) != 0 or (
+        LEAD + (<uint64_t> at[8] | <uint64_t> at[9] << 8) != skip
+    ) or memcmp(at + LEAD, target.header + LEAD, target.text - LEAD) != 0:
+        return False
+    for k in range(target.text, skip):
+        if at[k] != c' ' and at[k] != c'\n':
+            return False
+    return True
+
+
 cdef inline void copy_value(
     const uint8_t *payload, const value_t *value, target_t *target, Py_ssize_t r
 ) noexcept nogil:
@@ -121,12 +153,14 @@ cdef inline void copy_value(
     elif value.kind != VALUE_BIN:
         if not copy_number(payload, value, to):
             target.out = NULL
-    elif value.nbytes != target.size or (
-        memcmp(at, target.header, target.skip) != 0
+    elif value.nbytes == target.size and (
+        memcmp(at, target.header, target.skip) == 0
     ):
-        target.out = NULL
-    else:
         memcpy(to, at + target.skip, target.item)
+    elif has_same_text(at, value.nbytes, target):
+        memcpy(to, at + (value.nbytes - target.item), target.item)
+    else:
+        target.out = NULL
 
 
 cdef inline int copy_fields(
@@ -463,7 +497,7 @@ cdef class PayloadColumns:
         target.name = <const uint8_t *> PyBytes_AS_STRING(encoded)
         target.name_size = PyBytes_GET_SIZE(encoded)
         target.kind = value.kind
-        target.size = target.skip = 0
+        target.size = target.skip = target.text = 0
         target.header = NULL
         target.seen = 0
         target.item = 8
@@ -490,6 +524,7 @@ cdef class PayloadColumns:
             header = (<const char *> at)[:target.skip]
             self.held.append(header)
             target.header = <const uint8_t *> PyBytes_AS_STRING(header)
+            target.text = text_size(target.header, target.skip)
         else:
             return 0
         self.held.append(encoded)

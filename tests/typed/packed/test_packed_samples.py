@@ -1,14 +1,17 @@
 """Samples of packed shards: fields inside the member ``msgpack``."""
 
+import ast
 import copy
 import gc
 import pickle
+import struct
 from functools import partial
 
 import numpy as np
 import pytest
 
 import fastshard
+from fastshard._core.typed.columns import stack_columns
 from fastshard.errors import (
     FastshardError,
     FieldNotFoundError,
@@ -334,6 +337,64 @@ def test_arrays_of_both_forms_and_orders_are_stacked(tmp_path):
         batch = next(ds.batches(len(order), ragged="error"))
         np.testing.assert_array_equal(batch["x"], expected)
         assert batch["x"].dtype.newbyteorder("=") == np.int16
+
+
+def padded_npy(padding, shape="(4,)", number=1.0):
+    """Return an array of four float32, behind a header with this padding."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}{padding}\n"
+    data = np.full(4, number, np.float32).tobytes()
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text.encode() + data
+
+
+def write_padded(path, *arrays):
+    return write_payloads(
+        path, [(f"{k:03}", pack({"x": found})) for k, found in enumerate(arrays)]
+    )
+
+
+def test_headers_of_any_padding_are_stacked_together(tmp_path):
+    arrays = [padded_npy(" " * k, number=k) for k in range(70)]
+    ds = fastshard.open(write_padded(tmp_path / "a.tar", *arrays), packed=True)
+    expected = np.repeat(np.arange(70, dtype=np.float32), 4).reshape(70, 4)
+    assert_equal(stack_columns(list(ds), ("x",))["x"], expected)
+    assert_equal(ds.columns(range(70), "x")["x"], expected)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        padded_npy("  ", shape="(2,2)"),
+        padded_npy(" ")[:-4],
+        padded_npy(" ") + bytes(4),
+        padded_npy("   #"),
+        padded_npy("  x"),
+        padded_npy("\n\0"),
+        padded_npy("")[:40],
+        padded_npy("")[:9],
+        padded_npy(" ").replace(b"f4", b"i4"),
+        padded_npy(" ").replace(b"Y\1", b"Y\2"),
+        padded_npy("")[-16:],
+    ],
+)
+def test_other_headers_are_not_taken_for_padded_ones(tmp_path, other):
+    path = write_padded(tmp_path / "a.tar", padded_npy(" " * 9), other)
+    ds = fastshard.open(path, packed=True)
+    assert stack_columns(list(ds), ("x",)) == {}
+    assert stack_columns([ds[0]], ("x",))["x"].tolist() == [[1.0] * 4]
+
+
+def test_headers_of_every_padding_are_parsed_once(tmp_path, monkeypatch):
+    arrays = [padded_npy(" " * k, number=k) for k in range(64)]
+    ds = fastshard.open(write_padded(tmp_path / "a.tar", *arrays), packed=True)
+    parsed = []
+    parse = ast.literal_eval
+    monkeypatch.setattr(
+        ast, "literal_eval", lambda text: (parsed.append(text), parse(text))[1]
+    )
+    for _ in range(3):
+        for k, sample in enumerate(ds):
+            assert_equal(sample.array("x"), np.full(4, k, np.float32))
+    assert len(parsed) <= 64
 
 
 def test_a_batch_takes_samples_of_many_shards_in_any_order(tmp_path):
