@@ -21,6 +21,7 @@ from fastshard.typed.manifest.executor import (
 )
 from fastshard.typed.manifest.fields import resolve_manifest_fields
 from fastshard.typed.manifest.predicate import Predicate
+from fastshard.typed.manifest.proofs import Candidate, find_candidate
 from fastshard.typed.manifest.rows import ManifestRows
 from fastshard.typed.manifest.sidecar import ManifestSidecar
 from fastshard.typed.shardset import PackedSet
@@ -66,28 +67,40 @@ def find_in_shards(ds: Any, shards: PackedSet, where: Any) -> list[int]:
     starts = shards.starts()
     for k in range(len(shards)):
         start, stop = starts[k], starts[k + 1]
-        samples = shards.samples(k)
+        candidate = find_candidate(shards, k, stop - start)
+        if candidate is not None and is_known_to_fail(where, candidate):
+            continue
+        manifest = ManifestSidecar(shards.samples(k), candidate)
         read = partial(reader.rows, start, stop)
-        found += (start + i for i in match_shard(samples, where, read))
+        found += (start + i for i in match_shard(manifest, where, read))
     reader.check()
     return found
+
+
+def is_known_to_fail(where: Any, candidate: Candidate) -> bool:
+    """Return whether a manifest that was compared before rules a condition out."""
+    proof = candidate.recall()
+    return (
+        proof is not None
+        and isinstance(where, Predicate)
+        and is_ruled_out(where, proof.aggregates, proof.samples)
+    )
 
 
 Read = Callable[[Any], ManifestRows]
 
 
-def match_shard(samples: Any, where: Any, read: Read) -> Sequence[int]:
+def match_shard(manifest: ManifestSidecar, where: Any, read: Read) -> Sequence[int]:
     """Return the positions in a shard of the samples that meet a condition.
 
     Parameters
     ----------
-    samples : PackedSequence
+    manifest : ManifestSidecar
     where : Predicate or callable
     read : callable
         ``read(where)`` returns the rows of the samples themselves, with the columns
         that a condition needs.
     """
-    manifest = ManifestSidecar(samples)
     header = manifest.load()
     if header is not None and isinstance(where, Predicate):
         if is_ruled_out(where, header.aggregates, header.num_samples):

@@ -77,6 +77,7 @@ class ShardManifest:
         self.provenance = {} if provenance is None else provenance
         self.extras: dict[str, Any] = {}  # of the header, for this package
         self.digest = ""  # of the header's text, if it states one
+        self.nbytes = 0  # of that text
         self._rows: ManifestRows | None = None
         self._frame: pandas.DataFrame | None = None
         self._is_given = False  # whether the frame is the caller's
@@ -233,6 +234,7 @@ class ShardManifest:
             aggregates=header["aggregates"],
             provenance=header.get("provenance"),
         )
+        manifest.nbytes = len(data)
         extras = header.get("fastshard")
         manifest.extras = extras if isinstance(extras, dict) else {}
         known = manifest.extras.get("header_digest")
@@ -297,9 +299,11 @@ def parse_header(data: bytes, path: str) -> dict[str, Any]:
 
     check("manifest", isinstance(header, dict), "an object")
     for name in ("shard_id", "schema_type", "schema_version"):
-        check(name, isinstance(header.get(name), str), "a string")
+        if not isinstance(header.get(name), str):
+            check(name, False, "a string")
     for name in ("num_samples", "size_bytes"):
-        check(name, is_count(header.get(name)), "a number of at least 0")
+        if not is_count(header.get(name)):
+            check(name, False, "a number of at least 0")
     version = header.get("manifest_version", MANIFEST_FORMAT_VERSION)
     check("manifest_version", isinstance(version, str), "a string")
     if version.partition(".")[0] != MANIFEST_FORMAT_VERSION.partition(".")[0]:
@@ -311,7 +315,8 @@ def parse_header(data: bytes, path: str) -> dict[str, Any]:
     aggregates = header.setdefault("aggregates", {})
     check("aggregates", isinstance(aggregates, dict), "an object")
     for field, aggregate in aggregates.items():
-        check(f"aggregates.{field}", is_aggregate(aggregate), "an aggregate")
+        if not is_aggregate(aggregate):
+            check(f"aggregates.{field}", False, "an aggregate")
     provenance = header.get("provenance", {})
     check("provenance", isinstance(provenance, dict), "an object")
     return header  # type: ignore[no-any-return]

@@ -26,6 +26,7 @@ from fastshard.typed.schema import fingerprint, schema_of
 if TYPE_CHECKING:
     from fastshard._core.table.extents import ExtentTable
     from fastshard.typed.manifest.builder import ManifestBuilder
+    from fastshard.typed.manifest.proofs import Candidate
     from fastshard.typed.samples import PackedSequence
 
 __all__ = ["ManifestSidecar", "digest_keys", "save_manifest"]
@@ -68,10 +69,15 @@ class ManifestSidecar:
     ----------
     samples : PackedSequence
         The samples of the shard.
+    candidate : Candidate, optional
+        Keeps the header of a manifest that is true.
     """
 
-    def __init__(self, samples: PackedSequence) -> None:
+    def __init__(
+        self, samples: PackedSequence, candidate: Candidate | None = None
+    ) -> None:
         self.samples = samples
+        self._candidate = candidate
         shard: Any = samples.shard
         self.tar: Any = shard.tar
         self._positions: list[int] | None = None  # by row, if the order differs
@@ -90,6 +96,8 @@ class ManifestSidecar:
             warn(error)
             return None
         self.header = header
+        if self._candidate is not None:
+            self._candidate.keep(header)
         return header
 
     def rows(self) -> ManifestRows | None:

@@ -3,6 +3,8 @@
 import datetime
 import json
 import math
+import os
+import shutil
 import warnings
 from typing import Annotated
 
@@ -11,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastshard import StaleIndexWarning, typed
+from fastshard.typed.manifest import proofs, shard_manifest
 from fastshard.typed.manifest.predicate import F
 from support.servers.http import Server
 
@@ -413,3 +416,74 @@ def test_what_is_no_condition(data):
         data.query(lambda frame: frame["i"])
     with pytest.raises(TypeError, match="field 'label'"):
         data.query(F.label > 3)
+
+
+@pytest.fixture
+def settled(tmp_path, data, monkeypatch):
+    """Return a dataset of three shards whose manifests are kept once compared."""
+    monkeypatch.setattr(proofs, "SETTLED", 0)
+    monkeypatch.setattr(proofs, "PROOFS", proofs.Proofs())
+    return data
+
+
+def read_headers(monkeypatch):
+    """Return a list to which the paths of headers are added as they are read."""
+    paths = []
+    parse = shard_manifest.parse_header
+
+    def parse_header(data, path):
+        paths.append(path)
+        return parse(data, path)
+
+    monkeypatch.setattr(shard_manifest, "parse_header", parse_header)
+    return paths
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["same dataset", "opened again"])
+def test_manifests_are_compared_once(settled, monkeypatch, again):
+    expected = settled.query(F.i < 5)
+    paths = read_headers(monkeypatch)
+    ds = typed.Dataset(settled.list_shards(), Item) if again else settled
+    assert ds.query(F.i < 5) == expected
+    assert len(paths) == 1  # of the shard that is left
+    assert ds.query(F.i < 0) == []
+    assert len(paths) == 1
+
+
+@pytest.mark.parametrize("kind", ["manifest.json", "manifest.parquet", "tar"])
+def test_manifests_are_compared_again_once_a_file_changes(settled, monkeypatch, kind):
+    assert settled.query(F.i < 0) == []
+    shards = settled.list_shards()
+    base = shards[0].removesuffix(".tar")
+    shutil.copy(f"{base}.{kind}", f"{base}.copy")
+    os.replace(f"{base}.copy", f"{base}.{kind}")
+    paths = read_headers(monkeypatch)
+    assert typed.Dataset(shards, Item).query(F.i < 0) == []
+    assert paths == [f"{base}.manifest.json"]
+
+
+def test_a_shard_that_is_replaced_loses_no_samples(settled, tmp_path):
+    assert settled.query(F.i < 0) == []
+    shards = settled.list_shards()
+    found = [Item(-i, "z", np.zeros(3, "f4"), []) for i in range(10)]
+    typed.write_samples(found, tmp_path / "z.tar", key=lambda s: f"z{s.i}")
+    for suffix in ("tar", "fsi"):
+        os.replace(
+            tmp_path / f"z.{suffix}", f"{shards[0].removesuffix('.tar')}.{suffix}"
+        )
+    with pytest.warns(StaleIndexWarning, match="manifest"):
+        assert len(typed.Dataset(shards, Item).query(F.i < 0)) == 9
+
+
+def test_manifests_of_files_just_written_are_compared_again(data, monkeypatch):
+    monkeypatch.setattr(proofs, "PROOFS", proofs.Proofs())
+    data.query(F.i < 0)
+    paths = read_headers(monkeypatch)
+    data.query(F.i < 0)
+    assert len(paths) == 3
+
+
+def test_kept_manifests_are_bounded(settled, monkeypatch):
+    monkeypatch.setattr(proofs, "MAX_KEPT", 3000)
+    settled.query(F.i < 0)
+    assert 1 <= len(proofs.PROOFS.known) < 3
