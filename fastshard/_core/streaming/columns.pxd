@@ -1,9 +1,8 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastshard._core.dataset.shard cimport Shard
-from fastshard._core.io.source cimport Source
-from fastshard._core.streaming.plan cimport MdsRows, RowPlan
+from fastshard._core.dataset.columns cimport ColumnBatch
+from fastshard._core.streaming.plan cimport RowPlan
 from fastshard._core.streaming.shard cimport RowShard
 
 
@@ -39,7 +38,7 @@ cdef enum:
     SLOTS = 64                     # a power of two
 
 
-cdef class RowBatch:
+cdef class RowBatch(ColumnBatch):
     cdef row_t *rows
     cdef Py_ssize_t count, room
     cdef RowPlan plan              # of all rows
@@ -48,12 +47,9 @@ cdef class RowBatch:
     cdef bint buffered             # rows of some shards are copied to a buffer first
     cdef bint cold                 # rows of some shards may have to be paged in
     cdef object buffer             # rows that are copied
-    cdef int reserve(self, Py_ssize_t count) except -1
     cdef bint select_shard(self, RowShard shard, slot_t *slot) except -1
-    cdef bint add(self, object samples, Py_ssize_t i) except -1
     cdef int place_row(self, row_t *row) except -1
     cdef Py_ssize_t load(self, Py_ssize_t start, tuple names) except -1
     cdef int page_in(self, Py_ssize_t start, Py_ssize_t end, tuple names) except -1
     cdef int copy_rows(self, Py_ssize_t start, Py_ssize_t end) except -1
     cdef int fault(self, Py_ssize_t i) except -1
-    cdef dict stack(self, tuple names, object allocate)

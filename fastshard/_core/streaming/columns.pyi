@@ -3,10 +3,11 @@ from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
+from fastshard._core.dataset.columns import ColumnBatch
 from fastshard._core.dataset.locator import SampleLocator
 
 @final
-class RowBatch:
+class RowBatch(ColumnBatch):
     def __new__(cls) -> Self: ...
 
 @final

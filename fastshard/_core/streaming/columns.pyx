@@ -6,8 +6,7 @@ files are read there, those of other sources are copied to a buffer, some MB at 
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
-    PyObject_GetBuffer,
+    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.object cimport PyObject
@@ -16,10 +15,10 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport int64s_of
+from fastshard._core.dataset.columns cimport ColumnBatch, read_batch, stack_batch
 from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.npy cimport make_empty_array
-from fastshard._core.dataset.locator cimport SampleLocator, location_t
-from fastshard._core.dataset.shard cimport SampleBase
+from fastshard._core.dataset.locator cimport SampleLocator
 from fastshard._core.io.source cimport MappedSource, MemorySource, Source
 from fastshard._core.platform cimport fs_prefetch_line
 from fastshard._core.streaming.offsets cimport offset_of
@@ -28,7 +27,7 @@ from fastshard._core.streaming.shard cimport RowSamples, RowShard
 
 from array import array
 
-from fastshard._core.dataset.gather import gather, resolve_positions
+from fastshard._core.dataset.gather import gather
 from fastshard.errors import FormatError
 
 cdef enum:
@@ -182,7 +181,7 @@ cdef Py_ssize_t fill_columns(
 
 
 @cython.final
-cdef class RowBatch:
+cdef class RowBatch(ColumnBatch):
     """Rows of MDS shards of one schema, in any order."""
 
     def __cinit__(self):
@@ -191,9 +190,6 @@ cdef class RowBatch:
 
     def __dealloc__(self):
         free(self.rows)
-
-    def __reduce__(self):
-        raise TypeError("a RowBatch does not pickle")
 
     cdef int reserve(self, Py_ssize_t count) except -1:
         self.rows = <row_t *> malloc((count + 1) * sizeof(row_t))
@@ -559,25 +555,6 @@ cdef class Columns:
         return {name: found[name] for name in names if name in found}
 
 
-cdef Py_ssize_t wrap_position(Py_ssize_t i, Py_ssize_t count) except -1:
-    """Return a position in range; a negative one counts from the end."""
-    if not -count <= i < count:
-        raise IndexError(f"position {i} is out of range for length {count:,}")
-    return i + count if i < 0 else i
-
-
-cdef const int64_t *positions_of(
-    object positions, Py_ssize_t count, Py_buffer *buffer
-) except? NULL:
-    """Return a pointer to positions; those of an array of int64 are not checked."""
-    if PyObject_CheckBuffer(positions):
-        try:
-            return int64s_of(positions, buffer)
-        except (TypeError, ValueError, BufferError):  # other numbers, or strided
-            pass
-    return int64s_of(resolve_positions(positions, count), buffer)
-
-
 def read_columns(
     SampleLocator locator not None, positions, tuple names not None, allocate=None
 ):
@@ -607,37 +584,9 @@ def read_columns(
     FormatError, OSError
         A row cannot be read.
     """
-    cdef RowBatch batch = RowBatch()
-    cdef Py_buffer buffer
-    cdef const int64_t *numbers
-    cdef location_t location
-    cdef Py_ssize_t i, k, count
-    cdef object samples
-    if not names:
-        return {}
-    numbers = positions_of(positions, locator.count, &buffer)
-    try:
-        count = buffer.len // 8
-        batch.reserve(count)
-        for k in range(count):
-            i = numbers[k]         # loaded once: another thread may write the array
-            locator.locate(
-                i if 0 <= i < locator.count else wrap_position(i, locator.count),
-                &location,
-            )
-            samples = locator.samples[location.shard]
-            if samples is None:
-                samples = locator.open_shard(location.shard)
-            if locator.used is not None:
-                locator.used[location.shard] = 1
-            if not batch.add(samples, location.at):
-                return {}
-    finally:
-        PyBuffer_Release(&buffer)
-    return batch.stack(names, allocate)
+    return read_batch(RowBatch(), locator, positions, names, allocate)
 
 
-@cython.nonecheck(True)
 def stack_columns(list samples not None, tuple names not None, allocate=None):
     """Return columns of samples, as `read_columns` does.
 
@@ -647,12 +596,4 @@ def stack_columns(list samples not None, tuple names not None, allocate=None):
     names, allocate
         As for `read_columns`.
     """
-    cdef RowBatch batch = RowBatch()
-    cdef SampleBase sample
-    if not names:
-        return {}
-    batch.reserve(len(samples))
-    for sample in samples:
-        if not batch.add(sample.samples, sample.position):
-            return {}
-    return batch.stack(names, allocate)
+    return stack_batch(RowBatch(), samples, names, allocate)

@@ -3,11 +3,12 @@ from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
+from fastshard._core.dataset.columns import ColumnBatch
 from fastshard._core.dataset.locator import SampleLocator
 
 @final
-class PayloadBatch:
-    def __new__(cls, count: int) -> Self: ...
+class PayloadBatch(ColumnBatch):
+    def __new__(cls) -> Self: ...
 
 @final
 class PayloadColumns:

@@ -6,8 +6,7 @@ files are read there, those of other sources are copied to a buffer, some MB at 
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
-    PyObject_GetBuffer,
+    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
@@ -15,18 +14,18 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport int64s_of
+from fastshard._core.dataset.columns cimport ColumnBatch, read_batch, stack_batch
 from fastshard._core.dataset.gather cimport Pieces
-from fastshard._core.dataset.locator cimport SampleLocator, location_t
+from fastshard._core.dataset.locator cimport SampleLocator
 from fastshard._core.dataset.npy cimport (
     Layout, get_layout_cache, make_empty_array,
 )
-from fastshard._core.dataset.shard cimport SampleBase
 from fastshard._core.io.source cimport MappedSource, MemorySource, Source
 from fastshard._core.platform cimport fs_has_bit, fs_prefetch_line
 from fastshard._core.typed.arrays cimport find_packed_layout, is_packed_array
 from fastshard._core.typed.msgpack cimport (
-    VALUE_BIN, VALUE_BOOL, VALUE_FLOAT, VALUE_INT, find_field, make_fault, open_map,
-    read_field, value_t,
+    FAULT_TRAILING, VALUE_BIN, VALUE_BOOL, VALUE_FLOAT, VALUE_INT, find_field,
+    load_big, make_fault, open_map, read_field, value_t,
 )
 from fastshard._core.typed.shard cimport PackedSamples, PackedShard
 
@@ -34,7 +33,7 @@ from array import array
 
 import numpy
 
-from fastshard._core.dataset.gather import gather, resolve_positions
+from fastshard._core.dataset.gather import gather
 from fastshard.errors import FormatError
 
 cdef enum:
@@ -42,7 +41,6 @@ cdef enum:
     LEAD = 10                      # bytes of an npy header before its text
     LINE = 64                      # bytes of a cache line
     MAX_LOADED = 16 << 20          # bytes of payloads that are loaded at a time
-    TRAILING = -1                  # fault: bytes after the map
 
 cdef struct payload_t:
     const uint8_t *at              # NULL: not loaded
@@ -68,25 +66,18 @@ cdef object FLOATS = numpy.dtype(numpy.float64)
 cdef object BOOLS = numpy.dtype(numpy.bool_)
 
 
-cdef inline uint64_t load_big(const uint8_t *at, uint64_t width) noexcept nogil:
-    """Return a big-endian number of up to 8 bytes."""
-    cdef uint64_t value = 0
-    cdef uint64_t k
-    for k in range(width):
-        value = value << 8 | at[k]
-    return value
-
-
 cdef inline bint copy_number(
     const uint8_t *payload, const value_t *value, uint8_t *to
 ) noexcept nogil:
     """Write a number as an item of a column; False if it is out of range."""
     cdef uint8_t lead = payload[value.at]
-    cdef uint64_t bits = load_big(payload + value.start, value.nbytes)
+    cdef uint64_t bits = 0
     cdef unsigned int single_bits
     cdef int64_t number
     cdef double real
     cdef float single
+    if value.nbytes > 0:
+        bits = load_big(payload + value.start, <int> value.nbytes)
     if value.kind == VALUE_BOOL:
         to[0] = lead == 0xc3
     elif value.kind == VALUE_FLOAT:
@@ -197,7 +188,7 @@ cdef inline int copy_fields(
             continue
     if at != payload.size:
         where[0] = at
-        return TRAILING
+        return FAULT_TRAILING
     for t in range(width):
         if targets[t].seen != r + 1:
             targets[t].out = NULL
@@ -228,7 +219,7 @@ cdef Py_ssize_t fill_columns(
 
 
 @cython.final
-cdef class PayloadBatch:
+cdef class PayloadBatch(ColumnBatch):
     """Payloads of packed shards, in any order."""
 
     cdef payload_t *payloads
@@ -246,17 +237,17 @@ cdef class PayloadBatch:
     cdef bint unverified           # a table is of an index that is not checked whole
     cdef object buffer             # of copied payloads
 
-    def __cinit__(self, Py_ssize_t count):
+    def __cinit__(self):
         self.shards, self.sources, self.direct, self.numbers = [], [], [], {}
-        self.payloads = <payload_t *> malloc((count + 1) * sizeof(payload_t))
-        if self.payloads == NULL:
-            raise MemoryError
 
     def __dealloc__(self):
         free(self.payloads)
 
-    def __reduce__(self):
-        raise TypeError("a PayloadBatch does not pickle")
+    cdef int reserve(self, Py_ssize_t count) except -1:
+        self.payloads = <payload_t *> malloc((count + 1) * sizeof(payload_t))
+        if self.payloads == NULL:
+            raise MemoryError
+        return 0
 
     cdef int select_shard(self, PackedShard shard) except -1:
         """Select the shard that the next payloads are of."""
@@ -425,11 +416,9 @@ cdef class PayloadBatch:
     cdef int fault(self, Py_ssize_t r, int fault, uint64_t where) except -1:
         """Raise the error of an invalid payload."""
         cdef payload_t *payload = &self.payloads[r]
-        if fault == TRAILING:
-            error = FormatError("there are bytes after the map", "", where)
-        else:
-            error = make_fault(fault, where)
-        raise self.shard_of(r).fault(error, payload.i, payload.offset)
+        raise self.shard_of(r).fault(
+            make_fault(fault, where), payload.i, payload.offset
+        )
 
 
 @cython.final
@@ -469,7 +458,7 @@ cdef class PayloadColumns:
                 continue
             fault = find_field(
                 first.at, first.size, PyBytes_AS_STRING(encoded),
-                PyBytes_GET_SIZE(encoded), -1, &value, &place,
+                PyBytes_GET_SIZE(encoded), &value, &place,
             )
             if fault != 0:
                 self.batch.fault(0, fault, value.at)
@@ -478,7 +467,7 @@ cdef class PayloadColumns:
         for _, name, encoded in sorted(found):
             find_field(
                 first.at, first.size, PyBytes_AS_STRING(encoded),
-                PyBytes_GET_SIZE(encoded), -1, &value, &place,
+                PyBytes_GET_SIZE(encoded), &value, &place,
             )
             self.add(name, encoded, &value, allocate)
         return 0
@@ -568,25 +557,6 @@ cdef class PayloadColumns:
         return {name: found[name] for name in names if name in found}
 
 
-cdef Py_ssize_t wrap_position(Py_ssize_t i, Py_ssize_t count) except -1:
-    """Return a position in range; a negative one counts from the end."""
-    if not -count <= i < count:
-        raise IndexError(f"position {i} is out of range for length {count:,}")
-    return i + count if i < 0 else i
-
-
-cdef const int64_t *positions_of(
-    object positions, Py_ssize_t count, Py_buffer *buffer
-) except? NULL:
-    """Return a pointer to positions; those of an array of int64 are not checked."""
-    if PyObject_CheckBuffer(positions):
-        try:
-            return int64s_of(positions, buffer)
-        except (TypeError, ValueError, BufferError):  # other numbers, or strided
-            pass
-    return int64s_of(resolve_positions(positions, count), buffer)
-
-
 def read_columns(
     SampleLocator locator not None, positions, tuple names not None, allocate=None
 ):
@@ -616,37 +586,9 @@ def read_columns(
     FormatError, OSError
         A payload cannot be read.
     """
-    cdef PayloadBatch batch
-    cdef Py_buffer buffer
-    cdef const int64_t *numbers
-    cdef location_t location
-    cdef Py_ssize_t i, k, count
-    cdef object samples
-    if not names:
-        return {}
-    numbers = positions_of(positions, locator.count, &buffer)
-    try:
-        count = buffer.len // 8
-        batch = PayloadBatch(count)
-        for k in range(count):
-            i = numbers[k]         # loaded once: another thread may write the array
-            locator.locate(
-                i if 0 <= i < locator.count else wrap_position(i, locator.count),
-                &location,
-            )
-            samples = locator.samples[location.shard]
-            if samples is None:
-                samples = locator.open_shard(location.shard)
-            if locator.used is not None:
-                locator.used[location.shard] = 1
-            if not batch.add(samples, location.at):
-                return {}
-    finally:
-        PyBuffer_Release(&buffer)
-    return batch.stack(names, allocate)
+    return read_batch(PayloadBatch(), locator, positions, names, allocate)
 
 
-@cython.nonecheck(True)
 def stack_columns(list samples not None, tuple names not None, allocate=None):
     """Return columns of samples, as `read_columns` does.
 
@@ -656,12 +598,4 @@ def stack_columns(list samples not None, tuple names not None, allocate=None):
     names, allocate
         As for `read_columns`.
     """
-    cdef PayloadBatch batch
-    cdef SampleBase sample
-    if not names:
-        return {}
-    batch = PayloadBatch(len(samples))
-    for sample in samples:
-        if not batch.add(sample.samples, sample.position):
-            return {}
-    return batch.stack(names, allocate)
+    return stack_batch(PayloadBatch(), samples, names, allocate)

@@ -5,11 +5,11 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fastshard._core.dataset.shard cimport SampleBase, SampleDecoder, SamplesBase
-from fastshard._core.io.source cimport MappedFile, MappedSource, View
+from fastshard._core.io.source cimport MappedFile, MappedSource
 from fastshard._core.typed.field_map cimport FieldMap, make_map
 from fastshard._core.typed.msgpack cimport open_map, read_field, value_t
 from fastshard._core.typed.plan cimport MISSING, TypePlan
-from fastshard._core.typed.shard cimport PackedSamples, PackedShard
+from fastshard._core.typed.shard cimport PackedSamples, PackedShard, is_writable
 
 from fastshard._core.typed.shard import copy_payload
 from fastshard.errors import FormatError
@@ -57,10 +57,6 @@ cdef int page_in_names(
             return 0
         start = value.at + value.size
     return 0
-
-
-cdef inline bint is_writable(object owner):
-    return type(owner) is View and (<View> owner).owner.writable
 
 
 @cython.final

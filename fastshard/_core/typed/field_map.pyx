@@ -84,7 +84,7 @@ cdef class FieldMap:
         except UnicodeEncodeError:
             return False
         fault = find_field(
-            self.payload, self.size, text, length, -1, found, &place
+            self.payload, self.size, text, length, found, &place
         )
         if fault != 0:
             raise make_fault(fault, found.at)
@@ -310,7 +310,7 @@ cdef object make_map(
         holder = (<MappedFile> owner).raw_view(
             <uint64_t> (payload - (<MappedFile> owner).base), size
         )
-    fault = find_field(payload, size, "", 0, -1, &found, &place)
+    fault = find_field(payload, size, "", 0, &found, &place)
     if fault != 0:
         raise make_fault(fault, found.at)
     kind = <PyTypeObject *> cls

@@ -56,8 +56,22 @@ cdef int read_field(
 
 cdef int find_field(
     const uint8_t *payload, uint64_t size, const char *name, Py_ssize_t length,
-    Py_ssize_t hint, value_t *found, Py_ssize_t *place,
+    value_t *found, Py_ssize_t *place,
 ) noexcept nogil
+
+cdef inline uint64_t load_big(const uint8_t *at, int width) noexcept nogil:
+    """Return a big-endian number of 1, 2, 4 or 8 bytes."""
+    if width == 1:
+        return at[0]
+    if width == 2:
+        return <uint64_t> at[0] << 8 | at[1]
+    if width == 4:
+        return (
+            <uint64_t> at[0] << 24 | <uint64_t> at[1] << 16
+            | <uint64_t> at[2] << 8 | at[3]
+        )
+    return load_big(at, 4) << 32 | load_big(at + 4, 4)
+
 
 cdef object make_fault(int fault, uint64_t at)
 cdef str kind_name(int kind)

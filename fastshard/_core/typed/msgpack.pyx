@@ -35,20 +35,6 @@ cdef object decode_container = None  # of msgspec
 
 # The walk
 
-cdef inline uint64_t load_big(const uint8_t *at, int width) noexcept nogil:
-    """Return a big-endian number of 1, 2, 4 or 8 bytes."""
-    if width == 1:
-        return at[0]
-    if width == 2:
-        return <uint64_t> at[0] << 8 | at[1]
-    if width == 4:
-        return (
-            <uint64_t> at[0] << 24 | <uint64_t> at[1] << 16
-            | <uint64_t> at[2] << 8 | at[3]
-        )
-    return load_big(at, 4) << 32 | load_big(at + 4, 4)
-
-
 cdef inline int read_head(
     const uint8_t *payload, uint64_t size, uint64_t at, value_t *found, uint64_t *count
 ) noexcept nogil:
@@ -218,13 +204,12 @@ cdef int read_field(
 
 cdef int find_field(
     const uint8_t *payload, uint64_t size, const char *name, Py_ssize_t length,
-    Py_ssize_t hint, value_t *found, Py_ssize_t *place,
+    value_t *found, Py_ssize_t *place,
 ) noexcept nogil:
     """Find a field of the payload's map by its UTF-8 name, and check the map.
 
-    Of several fields of this name the last counts. `hint` is not used but as the
-    first place to compare. `place` is the field's number in the map, -1 if there is
-    none.
+    Of several fields of this name the last counts. `place` is the field's number in
+    the map, -1 if there is none.
     """
     cdef uint64_t count, k
     cdef uint64_t at
@@ -446,7 +431,7 @@ def extents_of_fields(data not None):
         for name in field_names(payload, size):
             encoded = name.encode()
             fault = find_field(
-                payload, size, encoded, len(encoded), -1, &value, &place
+                payload, size, encoded, len(encoded), &value, &place
             )
             if fault != 0:         # the bytes changed
                 raise make_fault(fault, value.at)

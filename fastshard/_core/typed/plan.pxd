@@ -95,8 +95,3 @@ cdef class TypePlan:
     cdef object name_field(self, int k, object error, uint64_t start)
     cdef object other_type(self, int k, uint64_t at, object stored)
     cdef object unknown_field(self, const uint8_t *payload, const value_t *name)
-
-
-cdef object locate_error(
-    object error, str path, uint64_t offset, object member, object key
-)

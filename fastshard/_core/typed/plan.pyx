@@ -403,7 +403,7 @@ cdef class TypePlan:
         ------
         FormatError, SchemaError
             The offset is relative to the payload, the path is empty, `member` is the
-            field; see `locate_error`.
+            field.
         """
         cdef value_t few[FEW_FIELDS]
         cdef value_t *found = few
@@ -616,25 +616,6 @@ cdef bint is_broken(object error) except -1:
     return msgspec is not None and isinstance(error, msgspec.DecodeError) and (
         not isinstance(error, msgspec.ValidationError)
     )
-
-
-cdef object locate_error(
-    object error, str path, uint64_t offset, object member, object key
-):
-    """Return an error of `TypePlan.decode` with the place of the payload.
-
-    Parameters
-    ----------
-    offset : int
-        Of the payload in the file.
-    member, key : str
-        Of the payload.
-    """
-    offset += error.offset
-    if isinstance(error, SchemaError):
-        return SchemaError(error.reason, path, offset, member, key, error.field)
-    name = member if error.member is None else f"sample {key!r}, field {error.member!r}"
-    return FormatError(error.reason, path, offset, name)
 
 
 # Orders and names

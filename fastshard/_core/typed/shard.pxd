@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from fastshard._core.dataset.shard cimport GroupedSamples, SampleBase, Shard
+from fastshard._core.dataset.shard cimport GroupedSamples, Shard
 from fastshard._core.io.source cimport MappedFile, Source
 from fastshard._core.table.grouping cimport Grouping
 from fastshard._core.typed.msgpack cimport value_t
@@ -47,6 +47,9 @@ cdef class PackedShard(Shard):
     cdef object place_field(self, Source source, Py_ssize_t i, field_t *field)
     cdef object fault(self, object error, Py_ssize_t i, uint64_t offset)
     cdef object name_of_field(self, Py_ssize_t i, object field)
+
+
+cdef bint is_writable(object owner)
 
 
 cdef class PackedSamples(GroupedSamples):

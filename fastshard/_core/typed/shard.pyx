@@ -32,8 +32,8 @@ from fastshard._core.typed.arrays cimport (
     is_packed_array, make_packed_array, new_layout_cache,
 )
 from fastshard._core.typed.msgpack cimport (
-    VALUE_BIN, VALUE_STR, field_names, find_field, kind_name, make_fault, open_map,
-    read_field, read_value, scalar_of, unpack, value_t,
+    FAULT_TRAILING, VALUE_BIN, VALUE_STR, field_names, find_field, kind_name,
+    make_fault, open_map, read_field, read_value, scalar_of, unpack, value_t,
 )
 
 from fastshard._core.dataset.shard import MemberNames
@@ -89,7 +89,7 @@ cdef bint find_value(
     """Set the value of a field; return whether the payload has it."""
     cdef Py_ssize_t place = -1
     cdef int fault = find_field(
-        payload, size, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), -1, value,
+        payload, size, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), value,
         &place,
     )
     if fault != 0:
@@ -134,7 +134,7 @@ cdef dict decode_map(
         if fault != 0:
             raise make_fault(fault, value.at)
         if at != size:
-            raise FormatError("there are bytes after the map", "", at)
+            raise make_fault(FAULT_TRAILING, at)
     except FormatError as error:
         error.member = name
         raise
@@ -150,9 +150,9 @@ cdef int find_field_at(
     cdef Py_ssize_t length = PyBytes_GET_SIZE(encoded)
     cdef int fault
     if not may_fault:
-        return find_field(payload, size, name, length, -1, value, place)
+        return find_field(payload, size, name, length, value, place)
     with nogil:
-        fault = find_field(payload, size, name, length, -1, value, place)
+        fault = find_field(payload, size, name, length, value, place)
     return fault
 
 
@@ -548,6 +548,7 @@ cdef class PackedShard(Shard):
 
 
 cdef bint is_writable(object owner):
+    """Return whether bytes may be written to: those of a view of a writable file."""
     return type(owner) is View and (<View> owner).owner.writable
 
 
@@ -921,7 +922,7 @@ cdef list decode_column(list samples, str field):
         packed = <PackedSamples?> sample.samples
         file = packed.resident_payload(sample.position, &offset, &size)
         if file is not None and find_field(
-            file.base + offset, size, name, length, -1, &value, &place
+            file.base + offset, size, name, length, &value, &place
         ) == 0 and place >= 0 and value.kind == VALUE_STR:
             try:
                 values.append(unpack(file.base + offset, size, &value, file))

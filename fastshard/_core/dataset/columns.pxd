@@ -1,0 +1,14 @@
+from fastshard._core.dataset.locator cimport SampleLocator
+
+
+cdef class ColumnBatch:
+    cdef int reserve(self, Py_ssize_t count) except -1
+    cdef bint add(self, object samples, Py_ssize_t i) except -1
+    cdef dict stack(self, tuple names, object allocate)
+
+
+cdef dict read_batch(
+    ColumnBatch batch, SampleLocator locator, object positions, tuple names,
+    object allocate,
+)
+cdef dict stack_batch(ColumnBatch batch, list samples, tuple names, object allocate)

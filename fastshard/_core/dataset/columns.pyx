@@ -1,0 +1,96 @@
+"""Columns of many samples: batches of samples that a format reads column by column."""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_Release, PyObject_CheckBuffer
+from libc.stdint cimport int64_t
+
+from fastshard._core.buffers cimport int64s_of
+from fastshard._core.dataset.locator cimport SampleLocator, location_t
+from fastshard._core.dataset.shard cimport SampleBase
+
+from fastshard._core.dataset.gather import resolve_positions
+
+
+cdef class ColumnBatch:
+    """Samples of several shards, whose columns are read together; a base class."""
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} does not pickle")
+
+    cdef int reserve(self, Py_ssize_t count) except -1:
+        """Allocate room for as many samples; call once, before `add`."""
+        raise NotImplementedError
+
+    cdef bint add(self, object samples, Py_ssize_t i) except -1:
+        """Add the sample at a position, in range; False if it is of another format."""
+        raise NotImplementedError
+
+    cdef dict stack(self, tuple names, object allocate):
+        """Return the columns that have one layout, as arrays."""
+        raise NotImplementedError
+
+
+cdef Py_ssize_t wrap_position(Py_ssize_t i, Py_ssize_t count) except -1:
+    """Return a position in range; a negative one counts from the end."""
+    if not -count <= i < count:
+        raise IndexError(f"position {i} is out of range for length {count:,}")
+    return i + count if i < 0 else i
+
+
+cdef const int64_t *positions_of(
+    object positions, Py_ssize_t count, Py_buffer *buffer
+) except? NULL:
+    """Return a pointer to positions; those of an array of int64 are not checked."""
+    if PyObject_CheckBuffer(positions):
+        try:
+            return int64s_of(positions, buffer)
+        except (TypeError, ValueError, BufferError):  # other numbers, or strided
+            pass
+    return int64s_of(resolve_positions(positions, count), buffer)
+
+
+cdef dict read_batch(
+    ColumnBatch batch, SampleLocator locator, object positions, tuple names,
+    object allocate,
+):
+    """Return columns of samples by position, read by an empty batch."""
+    cdef Py_buffer buffer
+    cdef const int64_t *numbers
+    cdef location_t location
+    cdef Py_ssize_t i, k, count
+    cdef object samples
+    if not names:
+        return {}
+    numbers = positions_of(positions, locator.count, &buffer)
+    try:
+        count = buffer.len // 8
+        batch.reserve(count)
+        for k in range(count):
+            i = numbers[k]         # loaded once: another thread may write the array
+            locator.locate(
+                i if 0 <= i < locator.count else wrap_position(i, locator.count),
+                &location,
+            )
+            samples = locator.samples[location.shard]
+            if samples is None:
+                samples = locator.open_shard(location.shard)
+            if locator.used is not None:
+                locator.used[location.shard] = 1
+            if not batch.add(samples, location.at):
+                return {}
+    finally:
+        PyBuffer_Release(&buffer)
+    return batch.stack(names, allocate)
+
+
+@cython.nonecheck(True)
+cdef dict stack_batch(ColumnBatch batch, list samples, tuple names, object allocate):
+    """Return columns of samples, read by an empty batch."""
+    cdef SampleBase sample
+    if not names:
+        return {}
+    batch.reserve(len(samples))
+    for sample in samples:
+        if not batch.add(sample.samples, sample.position):
+            return {}
+    return batch.stack(names, allocate)
