@@ -16,7 +16,7 @@ CHUNK = 1 << 20  # bytes that are read at a time
 
 
 class ChecksumEntry(Protocol):
-    """What `verify_checksums` takes: URLs of shards, and metadata with checksums."""
+    """Argument of `verify_checksums`: URLs of shards, and metadata with checksums."""
 
     @property
     def data_urls(self) -> Sequence[str]:

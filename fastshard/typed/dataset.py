@@ -236,7 +236,7 @@ class Dataset(BaseDataset[T]):
         self._forget()
 
     def _forget(self) -> None:
-        """Drop what is derived from the other attributes."""
+        """Drop the attributes that are derived from others."""
         self._all_stages: tuple[Callable[[Any], Any], ...] | None = None
         self._packed_view: FieldDataset[Any] | None = None
         self._mapped_view: FieldDataset[T] | None = None
@@ -401,7 +401,7 @@ class Dataset(BaseDataset[T]):
         Returns
         -------
         object or Dataset
-            An object of `sample_type`, or what a mapped function made of it.
+            An object of `sample_type`, or the result of a mapped function.
 
         Raises
         ------
@@ -815,7 +815,7 @@ class Dataset(BaseDataset[T]):
         lens = network.find(kind, other)
         view = StructuralView.between(kind, other) if lens is None else None
         if lens is None and view is None:
-            lens = network.transform(kind, other)  # raises, and says what there is
+            lens = network.transform(kind, other)  # raises an error that lists lenses
         first = self._first
         is_stored = isinstance(self._origin, ShardOrigin) and not self._later
         if lens is not None:
@@ -835,8 +835,8 @@ class Dataset(BaseDataset[T]):
         Parameters
         ----------
         fn : callable
-            ``fn(sample)`` returns whether to select it; called with what the lenses
-            and mapped functions before it made.
+            ``fn(sample)`` returns whether to select it; called with the results of the
+            lenses and mapped functions before it.
 
         Returns
         -------
@@ -882,7 +882,7 @@ class Dataset(BaseDataset[T]):
     def query(
         self, where: Predicate | FieldProxy | Callable[[pandas.DataFrame], Any]
     ) -> list[SampleLocation]:
-        """Return where the samples are that meet a condition.
+        """Return the locations of the samples that meet a condition.
 
         Shards with a manifest are passed over if its aggregates rule the condition
         out, and read by its table otherwise; of shards without one, or with one that
@@ -960,7 +960,7 @@ class Dataset(BaseDataset[T]):
         Parameters
         ----------
         fn : callable
-            Takes a sample, or what the previous `map` returned. A function of a
+            Takes a sample, or the result of the previous `map`. A function of a
             module, not a lambda, where the dataset goes to worker processes.
 
         Returns
@@ -1256,7 +1256,7 @@ class Dataset(BaseDataset[T]):
         Returns
         -------
         dict
-            What `fn` returned, by shard.
+            The result of `fn`, by shard.
 
         Raises
         ------
@@ -1421,7 +1421,7 @@ class Dataset(BaseDataset[T]):
         """The fields of `sample_type`: their types by name.
 
         Of a `DictSample`, whose fields are those of each sample, ``{"_data": dict}``;
-        empty for what mapped functions return.
+        empty for the results of mapped functions.
 
         Examples
         --------
@@ -1561,7 +1561,7 @@ class Dataset(BaseDataset[T]):
 
     @property
     def content_metadata(self) -> Any:
-        """What `write_samples` was given as ``content_metadata=``: a sample or a dict.
+        """The argument ``content_metadata=`` of `write_samples`: a sample or a dict.
 
         None if the dataset was not written by this process; it may be set.
         """

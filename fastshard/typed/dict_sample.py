@@ -213,7 +213,7 @@ class DictSample(FieldMap):
 
     @property
     def packed(self) -> bytes:
-        """The sample's msgpack payload: that which it was made of, if there is one.
+        """The sample's msgpack payload; the original one of a sample made of bytes.
 
         Raises
         ------

@@ -43,7 +43,7 @@ RESERVED = ("as_wds", "from_bytes", "from_data", "packed")
 
 
 class Field:
-    """What a field's annotation says besides its type: ``Annotated[str, Field(...)]``.
+    """Marker of a field with other names: ``Annotated[str, Field(...)]``.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Field:
 
 
 class FieldPlan(NamedTuple):
-    """How a field is decoded, as `TypePlan` takes it.
+    """Rule by which a `TypePlan` decodes a field.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class DeclaredField(NamedTuple):
 
 
 class ClassPlans:
-    """What was made of a class, kept by the class itself."""
+    """Fields, plans and encoders of a class, cached on the class itself."""
 
     __slots__ = ("declared", "encoders", "lenient", "strict")
 
@@ -147,7 +147,7 @@ class ClassPlans:
 
 
 def plans_of(cls: type) -> ClassPlans:
-    """Return what was made of a class, of its own and not of its bases."""
+    """Return the cache of a class, its own and not that of a base."""
     plans = cls.__dict__.get("__fastshard_plans__")
     if not isinstance(plans, ClassPlans):
         if not dataclasses.is_dataclass(cls):
@@ -295,7 +295,7 @@ def refuse_equal_names(cls: type, found: list[DeclaredField]) -> None:
 
 
 def field_plans(cls: type) -> tuple[FieldPlan, ...]:
-    """Return how the fields of a class are decoded.
+    """Return the rules by which the fields of a class are decoded.
 
     Parameters
     ----------

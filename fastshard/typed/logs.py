@@ -15,7 +15,7 @@ METHODS = ("debug", "info", "warning", "error")
 
 @runtime_checkable
 class LoggerProtocol(Protocol):
-    """What a logger has: a `logging.Logger`, or one of structlog.
+    """Protocol of loggers: a `logging.Logger`, or one of structlog.
 
     Examples
     --------

@@ -41,7 +41,7 @@ LOCK = threading.RLock()  # of classes that become dataclasses
 
 @runtime_checkable
 class Packable(Protocol):
-    """What samples of a type have: both kinds of declared classes, and `DictSample`.
+    """Protocol of samples: both kinds of declared classes, and `DictSample`.
 
     Examples
     --------
@@ -363,7 +363,7 @@ def planted_init(cls: type) -> Callable[..., None]:
 
 
 def generated_init(cls: type) -> Any:
-    """Return the `__init__` of a dataclass whose own place was taken by ours.
+    """Return the `__init__` of a dataclass, whose place a planted one has.
 
     It is that of a dataclass without fields of its own that inherits those of `cls`:
     no code of the class itself, as `__init_subclass__`, runs.

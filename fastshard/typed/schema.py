@@ -13,7 +13,7 @@ __all__ = ["describe_schema", "fingerprint", "schema_of"]
 
 
 def schema_of(cls: type) -> str:
-    """Return what a sample type holds as canonical JSON.
+    """Return the schema of a sample type as canonical JSON.
 
     Names, kinds and dtypes of the fields, in their order, and whether they may be
     None. Names of classes, defaults and aliases are no part of it, so that equal

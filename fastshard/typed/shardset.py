@@ -57,7 +57,7 @@ class PackedSet(TarSet):
         return "bytes" if own is None else kind_of_decoder(own)
 
     def _peek_fields(self) -> list[str]:
-        return []  # indexes list members, not what is in them
+        return []  # indexes list members, not the fields in them
 
     def stack_columns(
         self,

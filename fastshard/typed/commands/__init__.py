@@ -1,1 +1,1 @@
-"""What the command line shows of packed datasets."""
+"""Commands for packed datasets."""

@@ -45,7 +45,7 @@ def open_packed(paths: Sequence[str], remote: Settings | None) -> Dataset[Any]:
 
 
 class StoredField(NamedTuple):
-    """What samples store in a field.
+    """Type of the values that samples store in a field.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class StoredField(NamedTuple):
         return found
 
     def merged(self, other: StoredField) -> StoredField:
-        """Return what both say; a kind that differs is ``"object"``."""
+        """Return the type of both; a kind that differs is ``"object"``."""
         optional = self.optional or other.optional
         if "None" in (self.kind, other.kind):
             known = other if self.kind == "None" else self
@@ -94,7 +94,7 @@ class StoredField(NamedTuple):
         return StoredField(found.kind, optional, found.dtype, found.shape)
 
     def agrees(self, other: StoredField) -> bool:
-        """Return whether one type of field has both."""
+        """Return whether a field of one type has both."""
         if "None" in (self.kind, other.kind):
             return True
         return (self.kind, self.dtype) == (other.kind, other.dtype)
@@ -104,7 +104,7 @@ Fields: TypeAlias = dict[str, StoredField]
 
 
 def describe_sample(sample: PackedSample) -> Fields:
-    """Return what a sample stores in each field."""
+    """Return the types of the values that a sample stores, by field."""
     found = {}
     for name in sample:
         kind, is_array = sample.stored_kind(name)

@@ -28,7 +28,7 @@ LIBRARY_FORMATS = {
 
 
 class Kind(NamedTuple):
-    """What the values of a field, or of the items of a container, are.
+    """Kind of the values of a field, or of the items of a container.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ def split_metadata(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def describe(hint: Any) -> Kind:
-    """Return what an annotation says of the values.
+    """Return the kind of the values of an annotation.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def describe_union(args: tuple[Any, ...]) -> Kind:
 
 
 def describe_items(args: tuple[Any, ...]) -> tuple[Kind, ...]:
-    """Return the kinds of what is in a container."""
+    """Return the kinds of the items of a container."""
     kinds = tuple(map(describe, args))
     for kind in kinds:
         if kind.name == "array" or kind.name in FORMATS:

@@ -1,4 +1,4 @@
-"""The laws of lenses: whether a view that is put back is the view that is seen."""
+"""The laws of lenses, GetPut and PutGet, checked on samples."""
 
 from __future__ import annotations
 

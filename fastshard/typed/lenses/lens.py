@@ -37,7 +37,7 @@ class Lens(Generic[S, V]):
         Function of one parameter. Its annotations are the types of the lens; they are
         resolved when they are first needed.
     put : callable, optional
-        ``put(view, source)``: return the source with what the view says.
+        ``put(view, source)`` returns the source, updated from the view.
     upstream_put : bool, default False
         Without `put`, let `Lens.put` return the source unchanged, as atdata does.
 
@@ -126,7 +126,7 @@ class Lens(Generic[S, V]):
 
     @property
     def has_putter(self) -> bool:
-        """Whether `put` gives a source with what the view says."""
+        """Whether the lens has a function that puts a view back."""
         return self._putter is not None
 
     def get(self, s: S) -> V:
@@ -153,7 +153,7 @@ class Lens(Generic[S, V]):
         return self._getter(s)
 
     def put(self, v: V, s: S) -> S:
-        """Return a source with what a view says.
+        """Return a source, updated from a view.
 
         Parameters
         ----------

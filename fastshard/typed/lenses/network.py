@@ -317,7 +317,7 @@ class LensNetwork:
         return []
 
     def _explain_missing(self, source: type, view: type) -> LensNotFoundError:
-        """Return the error of types without a lens: says what there is."""
+        """Return the error of types without a lens; it lists those of the source."""
         a, b = name_type(source), name_type(view)
         lenses = self._from(source)
         known = tuple(name_type(lens.view_type) for lens in lenses)

@@ -35,7 +35,7 @@ class DatasetDict(dict[str, Dataset[T]], Generic[T]):
     sample_type : type, optional
         By default that of the first dataset.
     streaming : bool, default False
-        Kept for those who ask: datasets are read on access in any case.
+        Kept as `DatasetDict.streaming`; datasets are read on access in any case.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class DatasetDict(dict[str, Dataset[T]], Generic[T]):
 
     @property
     def streaming(self) -> bool:
-        """Whether the datasets were asked for as streams."""
+        """The argument ``streaming=`` of `load_dataset`."""
         return self._streaming
 
     @property

@@ -38,7 +38,7 @@ PATTERNS = [
 
 
 def detect_split(path: str) -> str | None:
-    """Return the split that the name of a shard says, else its path; or None.
+    """Return the split in the name of a shard, else in its path, else None.
 
     ``train-000.tar``, ``x-train-000.tar`` and ``train/000.tar`` are of "train"; val,
     valid, validation, dev and development mean "validation".
@@ -71,7 +71,7 @@ def list_splits(
     path : str, path-like or sequence of them
         What `fastshard.open` takes.
     data_files : str, path-like, sequence of them, or Mapping by split
-        Instead of all of `path`, what is joined to it; each may be a pattern. Without
+        Names below `path`, instead of all of it; each may be a pattern. Without
         splits all are "train".
     options : RemoteOptions
 

@@ -1,4 +1,4 @@
-"""What a manifest says of a field in a whole shard."""
+"""Aggregates of manifests: summaries of a field over a whole shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class CategoricalAggregate:
-    """How often each value occurs.
+    """Number of occurrences of each value.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which shards a predicate rules out, by the aggregates of their manifests."""
+"""Bounds of predicates: shards that the aggregates of a manifest rule out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDED = 1e-2  # relative error of a float that was written with few digits
 
 
 class Bounds(NamedTuple):
-    """What is known of the rows of a shard.
+    """Bounds of the rows of a shard that meet a condition: some, all.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ def is_ruled_out(
 def bounds_of(
     predicate: Predicate, aggregates: Mapping[str, Mapping[str, Any]], count: int
 ) -> Bounds:
-    """Return what is known of the rows of a shard with `count` samples."""
+    """Return the bounds of a condition in a shard with `count` samples."""
     kind = predicate._kind
     if kind == "comparison":
         aggregate = aggregates.get(predicate._field)
@@ -74,7 +74,7 @@ def negate(bounds: Bounds) -> Bounds:
 
 
 def compare(op: str, value: Any, aggregate: Mapping[str, Any], count: int) -> Bounds:
-    """Return what an aggregate says of a comparison."""
+    """Return the bounds of a comparison, by the aggregate of its field."""
     if op == "ne":
         return negate(compare("eq", value, aggregate, count))
     if op == "isin":

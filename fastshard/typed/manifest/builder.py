@@ -138,7 +138,7 @@ class ManifestBuilder:
 
 
 def stored_value(value: Any) -> Any:
-    """Return what a row has for a value: what the payload stores."""
+    """Return the value of a row for a field's value: as the payload stores it."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return [stored_value(each) for each in value]
     return plain_value(value)

@@ -18,7 +18,7 @@ __all__ = ["QueryExecutor", "SampleLocation", "check_where", "select_rows"]
 
 
 class SampleLocation(NamedTuple):
-    """Where a sample is.
+    """Location of a sample: shard, key, byte.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class QueryExecutor:
     def query(
         self, where: Predicate | FieldProxy | Callable[[pandas.DataFrame], Any]
     ) -> list[SampleLocation]:
-        """Return where the samples are that meet a condition.
+        """Return the locations of the samples that meet a condition.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Which fields of a type a manifest has, and how each is summed up."""
+"""Fields of a type in manifests, and the kinds of their aggregates."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ManifestField:
     Parameters
     ----------
     aggregate : "categorical", "numeric" or "set"
-        What the manifest says of the field in a whole shard: how often each value
-        occurs; the least, the largest and the mean; or the union of lists.
+        Summary of the field over a whole shard: the count of each value; the least,
+        the largest and the mean; or the union of lists.
     exclude : bool, default False
         Leave the field out.
 
@@ -101,7 +101,7 @@ def find_marker(annotation: Any, metadata: tuple[Any, ...]) -> ManifestField | N
 
 
 def infer_kind(annotation: Any) -> AggregateKind | None:
-    """Return how a field without a marker is summed up, or None."""
+    """Return the kind of aggregate of a field without a marker, or None."""
     kinds = [strip(part) for part in members(annotation)]
     kinds = [kind for kind in kinds if kind is not type(None)]
     if len(kinds) != 1:
@@ -124,7 +124,7 @@ def members(annotation: Any) -> Iterator[Any]:
 
 
 def strip(annotation: Any) -> Any:
-    """Return what ``Annotated`` annotates."""
+    """Return an annotation without ``Annotated``."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     return annotation

@@ -212,7 +212,7 @@ def items_of(sample: Any) -> Iterable[tuple[str, Any]]:
 
 
 def locate(ds: Any, positions: Sequence[int]) -> list[SampleLocation]:
-    """Return where the samples at positions of a dataset are."""
+    """Return the locations of the samples at positions of a dataset."""
     packed = ds._packed
     keys = packed.keys()
     shards = packed._set

@@ -37,7 +37,7 @@ class ShardManifest:
         Bytes of all payloads.
     created_at : datetime
     aggregates : dict of str to dict
-        What is known of a field in the whole shard, by field.
+        Summaries over the whole shard, by field.
     samples : pandas.DataFrame, optional
         A row for each sample: ``__key__``, ``__offset__``, ``__size__`` and fields.
     provenance : dict, optional

@@ -1,4 +1,4 @@
-"""Manifests beside shards: which are true, and the rows of a shard."""
+"""Manifests beside shards: compared with the shard, then read or ignored."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def digest_keys(keys: Iterable[str]) -> str:
 
 
 class ManifestSidecar:
-    """The manifest of one shard, if it has one that is true.
+    """Manifest beside a shard, ignored with a warning unless it is true.
 
     A manifest is true if it has as many rows as the shard has samples, and their keys.
 

@@ -1,1 +1,1 @@
-"""How typed datasets read: origins, decoders, iterations, shards, exports."""
+"""Reading of typed datasets: origins, stages, iterations, batches, exports."""

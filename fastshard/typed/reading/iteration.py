@@ -16,7 +16,7 @@ Item = TypeVar("Item", covariant=True)
 
 
 class SampleFilter(Protocol):
-    """The filter of a `FilteredIterator`, which tells it what it selected."""
+    """Filter of a `FilteredIterator`, which reports the selected positions to it."""
 
     fn: Callable[[Any], object]
 
@@ -170,7 +170,7 @@ class StatefulIterator(Protocol[Item]):
 
 
 class Iteration(Iterator[Item]):
-    """What `Dataset.ordered` and `Dataset.shuffled` return: it begins when it is used.
+    """Iterable of `Dataset.ordered` and `Dataset.shuffled`; it begins when it is used.
 
     Each ``for`` loop over it reads the dataset from the start. After `next` was called
     on it, it is an iterator that goes on.

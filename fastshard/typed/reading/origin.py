@@ -1,4 +1,4 @@
-"""Where the samples of a typed dataset are from: shards, or a dataset and a filter."""
+"""Origins of the samples of typed datasets: shards, or a dataset and a filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of sample types, and rows of samples, whatever declares them."""
+"""Fields and rows of samples: dataclasses, `DictSample`, mappings."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def row_of(sample: Any) -> Mapping[str, Any]:
     names = field_names(sample)
     if names is None:
         raise TypeError(
-            "expected samples with named fields, got what a mapped function "
-            f"returned: {type(sample).__name__}"
+            "expected samples with named fields, got the result of a mapped "
+            f"function: {type(sample).__name__}"
         )
     if dataclasses.is_dataclass(sample):
         return {name: getattr(sample, name) for name in names}

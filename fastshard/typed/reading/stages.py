@@ -23,7 +23,7 @@ __all__ = ["Decoding", "FieldSelection", "KeyedDecoder", "LensStage", "Structura
 
 
 class Decoding(NamedTuple):
-    """How the stored samples of a typed dataset become objects.
+    """First stage of a typed dataset: from stored samples to objects.
 
     Attributes
     ----------

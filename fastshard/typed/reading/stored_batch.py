@@ -35,7 +35,7 @@ def is_readable_by_field(first: Decoding) -> bool:
 
 
 class StoredReader:
-    """How the fields of stored samples are read, for all batches of an iteration.
+    """Reader of the fields of stored samples, for all batches of an iteration.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def has_dtype(array: Any, declared: Any) -> bool:
 class StoredBatchIterator(Iterator[Any]):
     """Iterator over batches of stored samples.
 
-    It has what a `BatchIterator` has. After the error of a sample, the next batch
+    Same attributes as a `BatchIterator`. After the error of a sample, the next batch
     begins with the samples before it.
 
     Parameters

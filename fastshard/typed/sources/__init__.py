@@ -1,1 +1,1 @@
-"""Where shards are: URLs, buckets of S3, sources of a caller's own."""
+"""Sources of shards: URLs, buckets of S3, a caller's own objects."""

@@ -13,8 +13,8 @@ class DataSource(Protocol):
     """A source of shards: names them, and opens them as binary files.
 
     `URLSource` and `S3Source` are sources, and every object with these three members is
-    one. An iteration in order reads the shards of a source of one's own as streams,
-    from the first member to the last, where the members of a sample stand side by side.
+    one. An iteration in order reads the shards of other sources as streams, from the
+    first member to the last, where the members of a sample stand side by side.
     Random access (``ds[i]``, ``len``, shuffled iteration, the state of an iteration)
     reads the headers once and then seeks; a file that cannot seek is copied once, to a
     temporary file.

@@ -248,7 +248,7 @@ class S3Source:
 
     @property
     def options(self) -> RemoteOptions:
-        """How the bucket is read, with the credentials."""
+        """The options with which the bucket is read, credentials among them."""
         store: dict[str, Any] = {
             "endpoint": self.endpoint,
             "access_key_id": self.access_key,

@@ -230,7 +230,7 @@ class StreamBytes:
 
 
 class WalkedPart(NamedTuple):
-    """What a walk over the bytes of a stream found.
+    """Result of a walk over the bytes of a stream.
 
     Attributes
     ----------

@@ -145,7 +145,7 @@ class URLSource:
 
     @property
     def options(self) -> RemoteOptions:
-        """How URLs are read."""
+        """The options with which URLs are read."""
         return cast(RemoteOptions, dict(self._options))
 
     def __eq__(self, other: object) -> bool:

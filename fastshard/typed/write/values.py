@@ -1,4 +1,4 @@
-"""Payloads of samples: what msgpack stores of Python's, NumPy's and other values."""
+"""Encoding of payloads: values of Python, NumPy and other libraries as msgpack."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def make_encoder(
         Declared dtypes of arrays by field, needed by those that NumPy's headers do not
         name: a field of bfloat16 is stored as uint16.
     encoders : mapping of str to callable, optional
-        By field, what makes other values storable; it is not called with None and
-        bytes.
+        By field, a function that makes other values storable; it is not called with
+        None and bytes.
 
     Raises
     ------
