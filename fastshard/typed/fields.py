@@ -410,5 +410,10 @@ def encoder_of(cls: type, array_format: ArrayFormat = "npy") -> PayloadEncoder:
                 for each in declared
                 if each.kind.name in FORMATS
             },
+            kinds={
+                each.name: each.kind.name + "?" * each.kind.optional
+                for each in declared
+                if each.kind.name in SCALARS
+            },
         )
     return encoder

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self, final
 
 @final
@@ -10,6 +10,7 @@ class PayloadEncoder:
         describe: Callable[[Any, bool], tuple[int, bytes]],
         compact: bool,
         own: Collection[str] = ...,
+        kinds: Mapping[str, str] | Sequence[Any] = ...,
     ) -> Self: ...
     def encode(self, sample: object) -> bytes: ...
     def encode_map(self, values: dict[str, Any]) -> bytes: ...

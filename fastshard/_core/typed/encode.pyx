@@ -53,6 +53,25 @@ cdef enum:
     MAP16 = 0xDE
 
 
+cdef enum:              # kinds of values
+    NIL_BIT = 1
+    BOOL_BIT = 2
+    INT_BIT = 4
+    FLOAT_BIT = 8
+    STR_BIT = 16
+    BIN_BIT = 32
+    OTHER_BIT = 64
+
+
+cdef dict KIND_BITS = {
+    "none": NIL_BIT,
+    "bool": BOOL_BIT,
+    "int": INT_BIT,
+    "float": FLOAT_BIT | INT_BIT,
+    "str": STR_BIT,
+    "bytes": BIN_BIT,
+    "array": BIN_BIT,
+}
 cdef uint64_t MAX_SIZE = 0xFFFFFFFF    # bytes of a field, entries of a container
 cdef bytes NPY_MAGIC = b"\x93NUMPY"
 
@@ -114,6 +133,30 @@ cdef int put_byte(payload_t *out, uint8_t value) except -1:
 cdef inline int width_of(uint64_t value) noexcept nogil:
     """Return the logarithm of the least number of bytes, 1, 2, 4 or 8."""
     return (value >= 1 << 8) + (value >= 1 << 16) + (value >> 32 != 0)
+
+
+cdef inline uint8_t kind_bit(uint8_t lead) noexcept nogil:
+    """Return the bit of an encoded value's kind, by its first byte."""
+    if lead < 0x80 or lead >= 0xE0 or UINT <= lead < STR:
+        return INT_BIT
+    if 0xA0 <= lead < NIL or STR <= lead < ARRAY16:
+        return STR_BIT
+    if lead == NIL:
+        return NIL_BIT
+    if lead == FALSE or lead == TRUE:
+        return BOOL_BIT
+    if BIN <= lead <= BIN + 2:
+        return BIN_BIT
+    return FLOAT_BIT if lead == FLOAT64 else OTHER_BIT
+
+
+cdef int allowed_kinds(str declared):
+    """Return the bits of what a field may be; all for one that is not plain."""
+    if declared is None:
+        return 0xFF
+    return (
+        KIND_BITS[declared.removesuffix("?")] | (NIL_BIT if "?" in declared else 0)
+    )
 
 
 cdef int put_int(payload_t *out, object number) except -1:
@@ -297,6 +340,9 @@ cdef class PayloadEncoder:
         0 and the header of a compact array, or -1 for an array that `convert` takes.
     compact : bool
         Store compact arrays.
+    kinds : mapping of str to str
+        What fields of `encode` are declared to be, of those that are plain: none, bool,
+        int, float, str, bytes or array, with a ``?`` where None is a value.
     own : collection of str
         Fields whose values are all given to `convert`, except None and bytes.
     """
@@ -305,13 +351,17 @@ cdef class PayloadEncoder:
     cdef frozenset own
     cdef object convert, describe
     cdef bint compact
+    cdef dict kinds
+    cdef bytes allowed  # kinds of values by field, as bits of `kind_bit`
     cdef list headers   # of the last array of each field, by its place
     cdef size_t last_size
 
     def __cinit__(
-        self, names, convert not None, describe not None, bint compact, own=()
+        self, names, convert not None, describe not None, bint compact, own=(), kinds=()
     ):
         self.names = tuple(names)
+        self.kinds = dict(kinds)
+        self.allowed = bytes(allowed_kinds(self.kinds.get(name)) for name in self.names)
         self.own = frozenset(own)
         self.keys = tuple(encode_key(name) for name in self.names)
         self.convert = convert
@@ -336,6 +386,8 @@ cdef class PayloadEncoder:
         cdef payload_t out
         cdef Py_ssize_t i
         cdef bytes key
+        cdef size_t start
+        cdef const uint8_t *allowed = <const uint8_t *> PyBytes_AS_STRING(self.allowed)
         self.begin(&out)
         try:
             put_count(&out, 0x80, MAP16, len(self.names))
@@ -343,7 +395,10 @@ cdef class PayloadEncoder:
                 value = getattr(sample, self.names[i])
                 key = <bytes> self.keys[i]
                 put(&out, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+                start = out.used
                 self.put_field(&out, self.names[i], value, i)
+                if not allowed[i] & kind_bit(out.data[start]):
+                    self.refuse(self.names[i], value)
             return self.end(&out)
         finally:
             PyMem_Free(out.data)
@@ -372,6 +427,17 @@ cdef class PayloadEncoder:
             return self.end(&out)
         finally:
             PyMem_Free(out.data)
+
+    cdef object refuse(self, str name, object value):
+        """Raise TypeError for a value that readers of the class would refuse."""
+        kind = self.kinds[name]
+        declared = kind.removesuffix("?") + (" or None" if kind.endswith("?") else "")
+        if kind.startswith("none"):
+            declared = "None"
+        raise TypeError(
+            f"field {name!r}: cannot store {type(value).__name__}, it is declared "
+            f"{declared}"
+        )
 
     cdef int begin(self, payload_t *out) except -1:
         out.data = NULL
@@ -500,7 +566,7 @@ cdef class PayloadEncoder:
 
     def __reduce__(self):
         args = self.names, self.convert, self.describe, self.compact, self.own
-        return PayloadEncoder, args
+        return PayloadEncoder, (*args, self.kinds)
 
 
 cdef int check_depth(int depth) except -1:

@@ -101,12 +101,13 @@ class PackedWriter:
             self._begin(unfinished)
         if self._builder is not None:
             size = len(payload)
-            self._builder.add_sample(
-                key=key,
-                offset=unfinished.size - size - -size % BLOCK,
-                size=size,
-                sample=sample,
-            )
+            offset = unfinished.size - size - -size % BLOCK
+            try:
+                self._builder.add_sample(
+                    key=key, offset=offset, size=size, sample=sample
+                )
+            except TypeError as error:
+                raise TypeError(f"sample {key!r}, {error}") from error
 
     def _begin(self, unfinished: TarBuilder) -> None:
         """Begin the manifest of a shard, and finish that of the shard before."""

@@ -29,6 +29,7 @@ def make_encoder(
     array_format: ArrayFormat = "npy",
     dtypes: Mapping[str, Any] | None = None,
     encoders: Mapping[str, Callable[[Any], object]] | None = None,
+    kinds: Mapping[str, str] | None = None,
 ) -> PayloadEncoder:
     """Return an encoder of samples with these fields.
 
@@ -44,6 +45,8 @@ def make_encoder(
     encoders : mapping of str to callable, optional
         By field, a function that makes other values storable; it is not called with
         None and bytes.
+    kinds : mapping of str to str, optional
+        What plain fields are declared to be, as for `PayloadEncoder`.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def make_encoder(
         if declared:
             plain = partial(convert_bfloat16, frozenset(declared), plain)
     describe = describe_compact if compact else describe_npy
-    return PayloadEncoder(names, plain, describe, compact, encoders or ())
+    return PayloadEncoder(names, plain, describe, compact, encoders or (), kinds or {})
 
 
 _untyped: dict[str, PayloadEncoder] = {}  # by format of arrays

@@ -7,7 +7,10 @@ import pickle
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from fastshard import typed
+from fastshard.typed.fields import encoder_of
 from fastshard.typed.write.values import encode_array, make_encoder, pack
 
 msgpack = pytest.importorskip("msgpack")
@@ -303,6 +306,59 @@ def test_a_list_that_changes_while_it_is_encoded():
 def test_encoders_pickle():
     encoder = pickle.loads(pickle.dumps(make_encoder(["a"])))
     assert encoder.encode(type("Sample", (), {"a": 1})()) == b"\x81\xa1a\x01"
+
+
+class Declared(typed.PackableSample):
+    i: int = 1
+    f: float = 0.5
+    b: bool = True
+    s: str = ""
+    y: bytes = b""
+    x: NDArray | None = None
+    n: None = None
+    oi: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("i", 2.0), ("i", True), ("i", None), ("i", "1"), ("f", "1"), ("f", True)),
+        *(("b", 1), ("s", b"a"), ("s", None), ("y", "a"), ("x", [1, 2]), ("x", 1.5)),
+        *(("x", np.float32(1)), ("n", 0), ("oi", 2.5), ("oi", {"a": 1})),
+    ],
+    ids=repr,
+)
+def test_values_that_the_class_would_not_read_are_refused(field, value):
+    sample = Declared()
+    setattr(sample, field, value)
+    for encoder in (encoder_of(Declared), pickle.loads(pickle.dumps(ENCODER))):
+        with pytest.raises(TypeError, match=f"field '{field}': cannot store"):
+            encoder.encode(sample)
+
+
+ENCODER = encoder_of(Declared)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("i", -(2**63)), ("i", 2**64 - 1), ("i", -33), ("i", 200), ("i", Level.HIGH)),
+        *(("i", np.int8(-3)), ("f", 3), ("f", -40), ("f", np.float32(1.5)), ("oi", 2)),
+        *(
+            ("b", np.bool_(False)),
+            ("s", "é" * 20),
+            ("s", "x" * 300),
+            ("s", "x" * 70000),
+        ),
+        *(("y", bytes(300)), ("y", bytes(70000)), ("x", np.zeros(70000))),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_values_that_the_class_reads_are_stored(field, value):
+    sample = Declared()
+    setattr(sample, field, value)
+    found = getattr(Declared.from_bytes(sample.packed), field)
+    assert np.array_equal(found, value)
 
 
 def test_a_missing_attribute():

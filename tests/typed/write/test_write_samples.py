@@ -5,7 +5,7 @@ import io
 import os
 import tarfile
 import tracemalloc
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack
 import numpy as np
@@ -328,3 +328,22 @@ def test_bfloat16_comes_back(tmp_path):
     assert ds[0].x.tolist() == array.tolist()
     assert fastshard.open(ds.list_shards()[0], packed=True)[0].array("x").dtype == "<u2"
     assert "bfloat16" in str(typed.schema_of(Half))
+
+
+class Scored(typed.PackableSample):
+    score: Annotated[Any, typed.ManifestField("numeric")]
+
+
+def test_a_value_that_a_manifest_does_not_take_names_the_sample(tmp_path):
+    pytest.importorskip("pyarrow")
+    samples = [Scored(1), Scored("high")]
+    with pytest.raises(TypeError, match="sample '000000000001', field 'score'"):
+        typed.write_samples(samples, tmp_path / "a.tar", manifest=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_that_the_class_would_not_read_are_refused(tmp_path):
+    samples = [*make_items(1), Item("1", "a", np.zeros(1, "f4"))]
+    with pytest.raises(TypeError, match=r"sample 1 \('000000000001'\), field 'i'"):
+        typed.write_samples(samples, tmp_path / "a.tar")
+    assert list(tmp_path.iterdir()) == []
