@@ -11,8 +11,8 @@ from fastshard.dataset.listing import Source
 from fastshard.dataset.open import open as open_fields
 from fastshard.dataset.tarset import require_tars
 from fastshard.typed.sources.files import SourceLocation
+from fastshard.typed.sources.listed import ListedSource
 from fastshard.typed.sources.protocol import DataSource
-from fastshard.typed.sources.s3 import S3Source
 from fastshard.typed.sources.url import URLSource
 
 __all__ = ["as_source", "open_source"]
@@ -58,7 +58,7 @@ def open_source(source: object, **options: Any) -> Dataset[Any]:
         There is no shard.
     """
     source = as_source(source)
-    if isinstance(source, URLSource | S3Source):
+    if isinstance(source, ListedSource):
         location = source.location
         given: dict[str, Any] = dict(source.options)
         store = {**given.pop("store", {}), **(options.pop("store", None) or {})}

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastshard.dataset.listing import Location
 from fastshard.remote.options import RemoteOptions
 from fastshard.remote.urls import Url, redact
-from fastshard.typed.sources.url import open_url, warn_shard_list
+from fastshard.typed.sources.listed import ListedSource
 
 __all__ = ["S3Source"]
 
 SCHEME = "s3://"
 
 
-class S3Source:
+class S3Source(ListedSource):
     """Shards of a bucket, read by ranges through the library obstore.
 
     Credentials stand in no repr, error or pickle: an unpickled source uses those of the
@@ -195,51 +195,6 @@ class S3Source:
         ['s3://pictures/a/0.tar']
         """
         return [f"{SCHEME}{self.bucket}/{key}" for key in self.keys]
-
-    @property
-    def shards(self) -> Iterator[tuple[str, IO[bytes]]]:
-        """The URLs of the shards and the shards as open files, one after another."""
-        for shard_id in self.list_shards():
-            yield shard_id, open_url(shard_id, self.options)
-
-    def open_shard(self, shard_id: str) -> IO[bytes]:
-        """Open a shard as a binary file, which reads ranges.
-
-        Parameters
-        ----------
-        shard_id : str
-            One of `list_shards`.
-
-        Returns
-        -------
-        file object
-            Readable and seekable.
-
-        Raises
-        ------
-        KeyError
-            The source has no such shard.
-        RemoteError
-            It cannot be read.
-
-        Examples
-        --------
-        >>> source = typed.S3Source("pictures", ["a/0.tar"])
-        >>> try:
-        ...     source.open_shard("s3://pictures/other.tar")
-        ... except KeyError as error:
-        ...     print(error.args[0])
-        Shard not found: s3://pictures/other.tar
-        """
-        if shard_id not in self.list_shards():
-            raise KeyError(f"Shard not found: {redact(shard_id)}")
-        return open_url(shard_id, self.options)
-
-    @property
-    def shard_list(self) -> list[str]:
-        """The same as ``list_shards()``; deprecated."""
-        warn_shard_list()
-        return self.list_shards()
 
     @property
     def location(self) -> Location:

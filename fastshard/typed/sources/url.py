@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterable, Iterator
-from typing import IO, Any, Unpack, cast
+from collections.abc import Iterable
+from typing import Any, Unpack, cast
 
 from fastshard.dataset.listing import Location, Source, list_shards, parse_source
 from fastshard.errors import FastshardError
-from fastshard.remote.file import open_remote
-from fastshard.remote.member_file import open_range
 from fastshard.remote.options import RemoteOptions, Settings
-from fastshard.remote.urls import Url, parse_path_or_url, redact
+from fastshard.remote.urls import parse_path_or_url, redact
+from fastshard.typed.sources.listed import ListedSource
 
-__all__ = ["URLSource", "open_url", "warn_shard_list"]
+__all__ = ["URLSource"]
 
 
-class URLSource:
+class URLSource(ListedSource):
     """The shards of paths or URLs: all that `fastshard.open` takes.
 
     Parameters
@@ -96,49 +94,6 @@ class URLSource:
         return list(self._listed)
 
     @property
-    def shards(self) -> Iterator[tuple[str, IO[bytes]]]:
-        """The names of the shards and the shards as open files, one after another."""
-        for shard_id in self.list_shards():
-            yield shard_id, open_url(shard_id, self._options)
-
-    def open_shard(self, shard_id: str) -> IO[bytes]:
-        """Open a shard as a binary file; a remote one reads ranges.
-
-        Parameters
-        ----------
-        shard_id : str
-            One of `list_shards`.
-
-        Returns
-        -------
-        file object
-            Readable and seekable.
-
-        Raises
-        ------
-        KeyError
-            The source has no such shard.
-        OSError, RemoteError
-            It cannot be opened.
-
-        Examples
-        --------
-        >>> source = typed.URLSource("data/train-{0000..0003}.tar")
-        >>> with source.open_shard("data/train-0001.tar") as file:
-        ...     file.read(10)
-        b'000025.npy'
-        """
-        if shard_id not in self.list_shards():
-            raise KeyError(f"Shard not found: {redact(shard_id)}")
-        return open_url(shard_id, self._options)
-
-    @property
-    def shard_list(self) -> list[str]:
-        """The same as ``list_shards()``; deprecated."""
-        warn_shard_list()
-        return self.list_shards()
-
-    @property
     def location(self) -> Location:
         """The parsed source."""
         return self._location or parse_source(self.url)
@@ -182,20 +137,3 @@ def _make_again(url: Any, options: RemoteOptions, is_listed: bool) -> URLSource:
         shards = [url] if isinstance(url, str) else url
         return URLSource._of_shards(shards, **options)
     return URLSource(url, **options)
-
-
-def warn_shard_list() -> None:
-    """Warn that ``source.shard_list`` is deprecated."""
-    warnings.warn(
-        "shard_list is deprecated, use list_shards()", DeprecationWarning, stacklevel=3
-    )
-
-
-def open_url(path: str, options: RemoteOptions) -> IO[bytes]:
-    """Open a path or a URL as a seekable binary file."""
-    url = parse_path_or_url(path)
-    if isinstance(url, Url):
-        settings = Location("url", (url,)).settings(options)
-        file = open_remote(url, settings)
-        return open_range(file, 0, file.nbytes, url.redacted)
-    return open(url, "rb")
