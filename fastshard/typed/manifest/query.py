@@ -20,6 +20,7 @@ from fastshard.typed.manifest.executor import (
     select_rows,
 )
 from fastshard.typed.manifest.fields import resolve_manifest_fields
+from fastshard.typed.manifest.peeked import peek_samples
 from fastshard.typed.manifest.predicate import Predicate
 from fastshard.typed.manifest.proofs import Candidate, find_candidate
 from fastshard.typed.manifest.rows import ManifestRows
@@ -70,7 +71,10 @@ def find_in_shards(ds: Any, shards: PackedSet, where: Any) -> list[int]:
         candidate = find_candidate(shards, k, stop - start)
         if candidate is not None and is_known_to_fail(where, candidate):
             continue
-        manifest = ManifestSidecar(shards.samples(k), candidate)
+        samples = peek_samples(shards, k, candidate)
+        if samples is None:
+            samples = shards.samples(k)
+        manifest = ManifestSidecar(samples, candidate)
         read = partial(reader.rows, start, stop)
         found += (start + i for i in match_shard(manifest, where, read))
     reader.check()

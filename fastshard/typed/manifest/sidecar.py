@@ -26,6 +26,7 @@ from fastshard.typed.schema import fingerprint, schema_of
 if TYPE_CHECKING:
     from fastshard._core.table.extents import ExtentTable
     from fastshard.typed.manifest.builder import ManifestBuilder
+    from fastshard.typed.manifest.peeked import PeekedSamples
     from fastshard.typed.manifest.proofs import Candidate
     from fastshard.typed.samples import PackedSequence
 
@@ -67,14 +68,16 @@ class ManifestSidecar:
 
     Parameters
     ----------
-    samples : PackedSequence
+    samples : PackedSequence or PeekedSamples
         The samples of the shard.
     candidate : Candidate, optional
         Keeps the header of a manifest that is true.
     """
 
     def __init__(
-        self, samples: PackedSequence, candidate: Candidate | None = None
+        self,
+        samples: PackedSequence | PeekedSamples,
+        candidate: Candidate | None = None,
     ) -> None:
         self.samples = samples
         self._candidate = candidate

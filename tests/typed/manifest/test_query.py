@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastshard import StaleIndexWarning, typed
+from fastshard import StaleIndexWarning, build_index, typed
 from fastshard.typed.manifest import proofs, shard_manifest
 from fastshard.typed.manifest.predicate import F
 from support.servers.http import Server
@@ -487,3 +487,36 @@ def test_kept_manifests_are_bounded(settled, monkeypatch):
     monkeypatch.setattr(proofs, "MAX_KEPT", 3000)
     settled.query(F.i < 0)
     assert 1 <= len(proofs.PROOFS.known) < 3
+
+
+def opened(ds):
+    return [samples is not None for samples in ds._packed._set.open_samples]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["fsi", "dataset.fsi"])
+def test_shards_that_are_ruled_out_are_not_opened(tmp_path, data, whole):
+    if whole:
+        build_index(tmp_path)
+    ds = typed.Dataset(data.list_shards(), Item)
+    assert [place.key for place in ds.query(F.i >= 29)] == ["000000000029"]
+    assert opened(ds) == [False, False, True]
+
+
+@pytest.mark.parametrize("damage", ["copied", "no index", "broken index"])
+def test_shards_without_a_fresh_index_are_opened(data, damage):
+    shards = data.list_shards()
+    for path in shards:
+        index = f"{path.removesuffix('.tar')}.fsi"
+        if damage == "copied":  # the index has the identity of another file
+            shutil.copy(path, f"{path}.copy")
+            os.replace(f"{path}.copy", path)
+        elif damage == "no index":
+            os.remove(index)
+        else:
+            with open(index, "r+b") as file:
+                file.truncate(200)
+    ds = typed.Dataset(shards, Item)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StaleIndexWarning)
+        assert [place.key for place in ds.query(F.i >= 29)] == ["000000000029"]
+    assert opened(ds) == [True, True, True]
