@@ -283,7 +283,7 @@ def _rebuild(kind: Any, samples: list[Any], ragged: Padding) -> SampleBatch[Any]
 def _has_arrays(values: list[Any]) -> bool:
     import numpy as np
 
-    return any(isinstance(value, np.ndarray) for value in values)
+    return any(issubclass(kind, np.ndarray) for kind in set(map(type, values)))
 
 
 def stack_values(

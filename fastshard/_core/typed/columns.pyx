@@ -37,7 +37,8 @@ from fastshard._core.dataset.gather import gather
 from fastshard.errors import FormatError
 
 cdef enum:
-    AHEAD = 4                      # payloads
+    AHEAD = 3                      # payloads
+    MOST_AHEAD = 1024              # bytes of a payload that are prefetched
     LEAD = 10                      # bytes of an npy header before its text
     LINE = 64                      # bytes of a cache line
     MAX_LOADED = 16 << 20          # bytes of payloads that are loaded at a time
@@ -196,9 +197,12 @@ cdef inline int copy_fields(
 
 
 cdef inline void prefetch_payload(const payload_t *payload) noexcept nogil:
-    """Prefetch the first lines of a payload; the processor goes on from there."""
-    fs_prefetch_line(payload.at)
-    fs_prefetch_line(payload.at + LINE)
+    """Prefetch the first bytes of a payload; the processor goes on from there."""
+    cdef uint64_t at = 0
+    cdef uint64_t end = min(payload.size, <uint64_t> MOST_AHEAD)
+    while at < end:
+        fs_prefetch_line(payload.at + at)
+        at += <uint64_t> LINE
 
 
 cdef Py_ssize_t fill_columns(

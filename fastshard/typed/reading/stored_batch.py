@@ -178,10 +178,10 @@ class StoredCollation(Collation):
 
 def has_dtype(array: Any, declared: Any) -> bool:
     """Return whether an array is one of a declared dtype, in any byte order."""
-    import numpy as np
-
     if declared is None:
         return True
+    import numpy as np
+
     if isinstance(declared, np.dtype):
         same: bool = array.dtype == declared or (
             array.dtype.newbyteorder("=") == declared.newbyteorder("=")
