@@ -351,7 +351,8 @@ cdef int load_msgspec() except -1:
         import msgspec.msgpack
     except ImportError as error:
         raise MissingLibraryError(
-            "typed samples require msgspec: pip install 'fastshard[typed]'"
+            "msgspec is needed for typed samples: pip install 'fastshard[typed]' "
+            f"({error})"
         ) from error
     decode_container = msgspec.msgpack.Decoder().decode
     return 0

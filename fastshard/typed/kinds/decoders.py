@@ -81,7 +81,8 @@ def load_msgspec() -> Any:
         import msgspec.msgpack
     except ImportError as error:
         raise MissingLibraryError(
-            "fields that are containers require msgspec: pip install 'fastshard[typed]'"
+            "msgspec is needed for fields that are containers: "
+            f"pip install 'fastshard[typed]' ({error})"
         ) from error
     return msgspec
 

@@ -41,7 +41,7 @@ def to_frame(rows: Iterable[Mapping[str, Any]]) -> Any:
         pandas: Any = import_module("pandas")
     except ImportError as error:
         raise MissingLibraryError(
-            "tables of samples need pandas: pip install pandas"
+            f"pandas is needed for tables of samples: pip install pandas ({error})"
         ) from error
     return pandas.DataFrame(list(rows))
 
