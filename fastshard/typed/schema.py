@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fastshard.typed.fields import declared_fields
 from fastshard.typed.kinds.annotations import Kind
 
-__all__ = ["describe_schema", "fingerprint", "schema_of"]
+__all__ = ["describe_schema", "fingerprint", "hash_schema", "schema_of"]
 
 
 def schema_of(cls: type) -> str:
@@ -43,9 +44,7 @@ def schema_of(cls: type) -> str:
     >>> typed.schema_of(Caption)
     '{"fields":[{"kind":"str","name":"text","optional":false}]}'
     """
-    return json.dumps(
-        describe_schema(cls), sort_keys=True, ensure_ascii=False, separators=(",", ":")
-    )
+    return encode_schema(describe_schema(cls))
 
 
 def fingerprint(cls: type) -> str:
@@ -74,7 +73,17 @@ def fingerprint(cls: type) -> str:
     >>> typed.fingerprint(Caption)[:16]
     '94d18c452cfafc10'
     """
-    return hashlib.sha256(schema_of(cls).encode()).hexdigest()
+    return hash_schema(describe_schema(cls))
+
+
+def encode_schema(schema: Mapping[str, Any]) -> str:
+    """Return the canonical JSON of a schema."""
+    return json.dumps(schema, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def hash_schema(schema: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a schema's canonical JSON, in hexadecimal."""
+    return hashlib.sha256(encode_schema(schema).encode()).hexdigest()
 
 
 def describe_schema(cls: type, within: tuple[type, ...] = ()) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -12,6 +11,7 @@ from fastshard.dataset.dataset import Dataset
 from fastshard.dataset.tarset import common_root
 from fastshard.formats.field_info import FieldInfo, merge_field_infos
 from fastshard.remote.urls import redact
+from fastshard.typed.schema import hash_schema
 from fastshard.typed.shardset import PackedSet
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ def describe_sample(sample: PackedSample) -> Fields:
 
 def fingerprint(fields: Fields) -> str:
     """Return `fastshard.typed.fingerprint` of a class that has these fields."""
-    schema = {"fields": [field.schema(name) for name, field in fields.items()]}
-    text = json.dumps(schema, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hash_schema(
+        {"fields": [field.schema(name) for name, field in fields.items()]}
+    )
 
 
 def list_lines(

@@ -12,6 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastshard._util.terminal import UsageError, escape_name, write_line
+from fastshard.formats.folder import LocalFolder
+from fastshard.formats.registry import find_format
 
 if TYPE_CHECKING:
     from fastshard.typed.dataset import Dataset
@@ -102,5 +104,6 @@ def has_tars(source: str) -> bool:
     """Return whether a source is one of tar shards: no folder of another format."""
     if not os.path.isdir(source):
         return source.endswith(".tar") or not os.path.lexists(source)
-    names = os.listdir(source)
-    return "index.sqlite" not in names and any(n.endswith(".tar") for n in names)
+    if find_format(LocalFolder(source)) is not None:
+        return False
+    return any(name.endswith(".tar") for name in os.listdir(source))

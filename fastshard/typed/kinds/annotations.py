@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["FORMATS", "Kind", "describe", "is_sample_type", "resolve"]
+__all__ = [
+    "FORMATS",
+    "Kind",
+    "describe",
+    "is_sample_type",
+    "library_format",
+    "resolve",
+]
 
 FORMATS = ("arrow_tensor", "dataframe", "safetensors", "sparse", "structured")
 SCALARS = {int: "int", float: "float", bool: "bool", str: "str", bytes: "bytes"}
@@ -215,14 +222,19 @@ def describe_tuple(hint: Any, args: tuple[Any, ...]) -> Kind:
     return Kind("tuple", items=describe_items(args))
 
 
-def describe_class(cls: type, args: tuple[Any, ...]) -> Kind | None:
-    package = cls.__module__.partition(".")[0]
-    if package == "numpy" and cls.__name__ == "ndarray":
-        return Kind("array", scalars=scalars_of(args[1]) if len(args) > 1 else ())
+def library_format(cls: type) -> str | None:
+    """Return the format of a class of another library, which is not imported."""
     if cls.__module__.startswith("scipy.sparse"):
-        return Kind("sparse", cls=cls)
-    if (package, cls.__name__) in LIBRARY_FORMATS:
-        return Kind(LIBRARY_FORMATS[package, cls.__name__], cls=cls)
+        return "sparse"
+    return LIBRARY_FORMATS.get((cls.__module__.partition(".")[0], cls.__name__))
+
+
+def describe_class(cls: type, args: tuple[Any, ...]) -> Kind | None:
+    if cls.__module__.partition(".")[0] == "numpy" and cls.__name__ == "ndarray":
+        return Kind("array", scalars=scalars_of(args[1]) if len(args) > 1 else ())
+    name = library_format(cls)
+    if name is not None:
+        return Kind(name, cls=cls)
     if issubclass(cls, enum.Enum):
         return Kind("enum", cls=cls)
     if is_sample_type(cls):

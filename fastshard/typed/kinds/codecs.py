@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from fastshard.errors import MissingLibraryError
+from fastshard.typed.kinds.annotations import library_format
 
 __all__ = ["decode", "encode", "format_of"]
 
@@ -32,8 +33,8 @@ def codec_of(name: str) -> Any:
         return import_module(f"fastshard.typed.kinds.{name}")
     except ImportError as error:
         raise MissingLibraryError(
-            f"fields of the format {name!r} require {' and '.join(libraries.split())}: "
-            f"pip install {libraries}"
+            f"fields of the format {name!r} need {' and '.join(libraries.split())}: "
+            f"pip install {libraries} ({error})"
         ) from error
 
 
@@ -93,12 +94,5 @@ def format_of(value: object) -> str | None:
     str or None
         None for values that msgpack has, and for arrays.
     """
-    for cls in type(value).__mro__:
-        package = cls.__module__.partition(".")[0]
-        if package == "pandas" and cls.__name__ == "DataFrame":
-            return "dataframe"
-        if package == "pyarrow" and cls.__name__ == "Tensor":
-            return "arrow_tensor"
-        if cls.__module__.startswith("scipy.sparse"):
-            return "sparse"
-    return None
+    found = map(library_format, type(value).__mro__)
+    return next(filter(None, found), None)
