@@ -146,7 +146,7 @@ def test_an_open_dataset_of_fields_is_a_source(source):
     assert dataset.list_shards() == list(fields.shards.paths)
 
 
-@pytest.mark.parametrize("source", [5, object(), None], ids=str)
+@pytest.mark.parametrize("source", [5, object(), None], ids=["5", "object", "none"])
 def test_what_is_no_source_is_refused(source):
     with pytest.raises(TypeError, match="source"):
         typed.Dataset(source, Photo)

@@ -216,6 +216,7 @@ def test_a_payload_that_is_none_names_its_sample(source, tmp_path):
         (b"x" * 100, "inside a header"),
         (b"PK\x03\x04" + bytes(2000), "zip"),
     ],
+    ids=["empty", "gzip", "text", "cut", "zip"],
 )
 def test_what_is_no_tar_is_an_error(tmp_path, data, reason):
     (tmp_path / "a.tar").write_bytes(data)
