@@ -9,7 +9,7 @@ import enum
 import sys
 import types
 import typing
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
 
 FORMATS = ("arrow_tensor", "dataframe", "safetensors", "sparse", "structured")
 SCALARS = {int: "int", float: "float", bool: "bool", str: "str", bytes: "bytes"}
+Arguments = dict[Any, Any]  # by type variable
 LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence)
 MAPS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 # Types of other libraries by the package and the name, so that none is imported.
@@ -90,11 +91,48 @@ def resolve(cls: type) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         for name, annotation in own_annotations(base).items():
             found[name] = base, annotation
     fields = {}
+    arguments: dict[type, Arguments] = {}
+    bind_parameters(cls, {}, arguments)
     for field in dataclasses.fields(cls):
         base, annotation = found.get(field.name, (cls, field.type))
         hint = evaluate(annotation, base, f"{cls.__qualname__}.{field.name}")
+        hint = substitute(hint, arguments.get(base, {}))
         fields[field.name] = split_metadata(hint)
     return fields
+
+
+def bind_parameters(cls: type, bound: Arguments, found: dict[type, Arguments]) -> None:
+    """Collect what the type variables of generic bases stand for, by base."""
+    for alias in vars(cls).get("__orig_bases__", ()):
+        base = typing.get_origin(alias)
+        parameters = getattr(base, "__parameters__", ())
+        if isinstance(base, type) and base is not Generic and base not in found:
+            values = [
+                substitute(
+                    evaluate(each.__forward_arg__, cls, cls.__qualname__)
+                    if isinstance(each, typing.ForwardRef)
+                    else each,
+                    bound,
+                )
+                for each in typing.get_args(alias)
+            ]
+            if len(values) == len(parameters):
+                found[base] = dict(zip(parameters, values, strict=True))
+                bind_parameters(base, found[base], found)
+    for base in cls.__bases__:
+        if base not in found:
+            found[base] = {}
+            bind_parameters(base, {}, found)
+
+
+def substitute(hint: Any, bound: Arguments) -> Any:
+    """Return a hint with its type variables replaced."""
+    if isinstance(hint, typing.TypeVar):
+        return bound.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if isinstance(hint, type) or not any(each in bound for each in parameters):
+        return hint
+    return hint[tuple(bound.get(each, each) for each in parameters)]
 
 
 def own_annotations(base: type) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import (
     Any,
     ClassVar,
     Final,
+    Generic,
     Literal,
     NewType,
     Optional,
@@ -474,3 +475,47 @@ def test_faults_of_bytes_inside_nested_samples_name_the_fields():
     with pytest.raises(fastshard.FormatError) as caught:
         Outer.from_bytes(payload)
     assert caught.value.member == "field 'inner.x'"
+
+
+U = TypeVar("U")
+
+
+class Pair(typed.PackableSample, Generic[T, U]):
+    first: T
+    second: list[U] | None
+    third: Annotated[U, "note"]
+
+
+class Half(Pair[NDArray[np.uint8], U]):
+    own: U
+
+
+class Whole(Half["Later"]):
+    pass
+
+
+class Later(typed.PackableSample):
+    i: int
+
+
+class Scaled(typed.PackableSample, Generic[Scalar]):
+    x: NDArray[Scalar] | None
+    y: NDArray[Scalar]
+
+
+class Bytes(Scaled[np.uint8]):
+    z: str = ""
+
+
+def test_type_variables_are_what_a_subclass_says():
+    sample = Whole(np.arange(3, dtype="u1"), [Later(1)], Later(2), Later(3))
+    again = Whole.from_bytes(sample.packed)
+    assert np.array_equal(again.first, sample.first)
+    assert (again.second, again.third, again.own) == ([Later(1)], Later(2), Later(3))
+    with pytest.raises(SchemaError, match="first"):
+        Whole.from_bytes(Whole(np.zeros(3), None, Later(2), Later(3)).packed)
+    with pytest.raises(SchemaError, match="'y'"):
+        Bytes.from_bytes(Bytes(None, np.zeros(3)).packed)
+    assert Bytes.from_bytes(Bytes(None, np.zeros(3, "u1")).packed).x is None
+    loose = Scaled.from_bytes(Scaled(np.zeros(2), np.zeros(3)).packed)
+    assert loose.x.dtype == loose.y.dtype == float
