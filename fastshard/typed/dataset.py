@@ -146,7 +146,9 @@ class Dataset(BaseDataset[T]):
     Raises
     ------
     TypeError
-        There is no source, or an option is unknown.
+        There is no source, `sample_type` is no class, or an option is unknown.
+    FastshardError
+        The source is a command, ``pipe:...``: commands are never run.
 
     Examples
     --------
@@ -904,7 +906,9 @@ class Dataset(BaseDataset[T]):
         KeyError, AttributeError
             There is no such field.
         TypeError
-            A field's values are not comparable.
+            A field's values are not comparable, or `where` is no condition.
+        ValueError
+            The function returns something else than a bool for each row.
         FormatError
             A sample that has to be read is broken.
         MissingLibraryError
@@ -942,7 +946,13 @@ class Dataset(BaseDataset[T]):
         KeyError, AttributeError
             There is no such field.
         TypeError
-            A field's values are not comparable.
+            A field's values are not comparable, or `where` is no condition.
+        ValueError
+            The function returns something else than a bool for each row.
+        FormatError
+            A sample that has to be read is broken.
+        MissingLibraryError
+            There are manifests and pyarrow is not installed, or pandas for a function.
 
         Examples
         --------
@@ -1375,6 +1385,8 @@ class Dataset(BaseDataset[T]):
             `maxcount` is below 1.
         MissingLibraryError
             pandas is not installed.
+        TypeError
+            The samples have no named fields: a mapped function made them.
         FormatError, OSError
             A sample cannot be read, or a file not be written.
 

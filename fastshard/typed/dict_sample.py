@@ -31,6 +31,11 @@ class DictSample(FieldMap):
     **values : object
         The fields, instead of `_data`.
 
+    Raises
+    ------
+    TypeError
+        `_data` is no mapping, or given together with `values`.
+
     Examples
     --------
     >>> from fastshard.typed import DictSample

@@ -51,6 +51,11 @@ class Field:
         Other names of the field in shards, earlier ones for example. A payload with
         the field's own name is read by that; else the first alias that it has counts.
 
+    Raises
+    ------
+    TypeError
+        `aliases` is one str, or has others than str.
+
     Examples
     --------
     >>> from typing import Annotated

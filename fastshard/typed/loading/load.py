@@ -151,7 +151,7 @@ def load_dataset(
     KeyError
         The index has no such entry.
     TypeError
-        `sample_type` is no class.
+        `sample_type` is no class, or `data_files` are given with a sequence of paths.
 
     Examples
     --------

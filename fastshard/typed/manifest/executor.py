@@ -130,7 +130,9 @@ class QueryExecutor:
         KeyError
             The manifests do not have a field.
         TypeError
-            A field's values are not comparable.
+            A field's values are not comparable, or `where` is no condition.
+        ValueError
+            The function returns something else than a bool for each row.
         FormatError
             A manifest is broken.
         MissingLibraryError

@@ -35,6 +35,11 @@ class ManifestField:
     exclude : bool, default False
         Leave the field out.
 
+    Raises
+    ------
+    ValueError
+        `aggregate` is another value.
+
     Examples
     --------
     >>> from typing import Annotated

@@ -268,6 +268,11 @@ class FieldProxy:
         ----------
         values : iterable of object
 
+        Raises
+        ------
+        TypeError
+            `values` is one str.
+
         Examples
         --------
         >>> from fastshard.typed import query_fields

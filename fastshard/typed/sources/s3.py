@@ -42,6 +42,13 @@ class S3Source(ListedSource):
     keys : list of str
     endpoint, access_key, secret_key, region, session_token : str or None
 
+    Raises
+    ------
+    TypeError
+        `keys` is one str.
+    ValueError
+        Only one of `access_key` and `secret_key` is given.
+
     Examples
     --------
     >>> from fastshard import typed
