@@ -232,6 +232,8 @@ class PackableSample:
         ------
         TypeError, ValueError, OverflowError
             A value cannot be stored; the message begins with the field.
+        SchemaError
+            An array has another dtype than its field declares.
 
         Examples
         --------

@@ -27,3 +27,5 @@ cdef object make_field_array(
     bint copy, bint aligned,
 )
 cdef LayoutCache new_layout_cache()
+# Whether a stored dtype is the expected one of a field, in any byte order.
+cdef bint agrees(object dtype, object expected) except -1

@@ -29,6 +29,9 @@ from libc.string cimport memcmp, memcpy, memset
 
 from fastshard._core.dataset.npy cimport has_plain_data, stored_t
 from fastshard._core.dataset.shape cimport MAX_DIMENSIONS, shape_t
+from fastshard._core.typed.arrays cimport ArrayField, agrees
+
+from fastshard.errors import SchemaError
 
 
 cdef extern from "Python.h":
@@ -345,19 +348,25 @@ cdef class PayloadEncoder:
         int, float, str, bytes or array, with a ``?`` where None is a value.
     own : collection of str
         Fields whose values are all given to `convert`, except None and bytes.
+    dtypes : mapping of str to dtype or scalar type
+        What arrays of `encode` must have, by field; see `ArrayField`.
     """
 
     cdef tuple names, keys
     cdef frozenset own
+    cdef dict dtypes
+    cdef list expected  # of `dtypes`: a dtype, a scalar type or None by field
     cdef object convert, describe
     cdef bint compact
     cdef dict kinds
     cdef bytes allowed  # kinds of values by field, as bits of `kind_bit`
-    cdef list headers   # of the last array of each field, by its place
+    # Of the last array of each field, by its place, and of those of nested objects.
+    cdef list headers
     cdef size_t last_size
 
     def __cinit__(
-        self, names, convert not None, describe not None, bint compact, own=(), kinds=()
+        self, names, convert not None, describe not None, bint compact, own=(),
+        kinds=(), dtypes=None,
     ):
         self.names = tuple(names)
         self.kinds = dict(kinds)
@@ -367,7 +376,11 @@ cdef class PayloadEncoder:
         self.convert = convert
         self.describe = describe
         self.compact = compact
-        self.headers = [None] * max(len(self.names), <Py_ssize_t> FEWEST_HEADERS)
+        self.headers = [None] * (len(self.names) + <Py_ssize_t> FEWEST_HEADERS)
+        self.dtypes = dict(dtypes or {})
+        self.expected = [
+            ArrayField(self.dtypes.get(name)).expected for name in self.names
+        ]
 
     def encode(self, sample):
         """Return the payload of an object's attributes.
@@ -422,7 +435,7 @@ cdef class PayloadEncoder:
             put_count(&out, 0x80, MAP16, PyDict_Size(values))
             for name, value in values.items():
                 put_key(&out, name)
-                self.put_field(&out, name, value, i % <Py_ssize_t> FEWEST_HEADERS)
+                self.put_field(&out, name, value, self.later_slot(i))
                 i += 1
             return self.end(&out)
         finally:
@@ -460,6 +473,8 @@ cdef class PayloadEncoder:
                     value = self.convert(value, name)
             if not self.put_plain(out, value, 1):
                 self.put_other(out, name, value, 1, slot)
+        except SchemaError as error:
+            raise SchemaError(error.reason, "", error.offset, field=name) from None
         except (TypeError, ValueError, OverflowError) as error:
             kind = ValueError if isinstance(error, UnicodeError) else type(error)
             raise kind(f"field {name!r}: {error}") from error
@@ -519,12 +534,14 @@ cdef class PayloadEncoder:
         if not has_plain_data(array, &stored):
             return False
         if self.compact and (stored.fortran or array.dtype.names is not None):
+            self.check_dtype(out, array, slot)
             return False
         header = self.headers[slot]
         if header is None or not header.fits(&stored):
             header = make_header(array, &stored, self.describe)
             if header.version < 0:
                 return False
+            self.check_dtype(out, array, slot)
             if array.dtype.names is None:    # else the dtype is mutable
                 self.headers[slot] = header
         if header.version == 0:
@@ -532,6 +549,25 @@ cdef class PayloadEncoder:
         else:
             put_npy(out, header, &stored)
         return True
+
+    cdef int check_dtype(
+        self, payload_t *out, object array, Py_ssize_t slot
+    ) except -1:
+        """Raise SchemaError for an array of another dtype than the field's."""
+        if slot >= len(self.expected):
+            return 0
+        expected = self.expected[slot]
+        if expected is not None and not agrees(array.dtype, expected):
+            if isinstance(expected, type):
+                expected = expected.__name__
+            raise SchemaError(
+                f"array of {array.dtype} in place of array of {expected}", "", out.used
+            )
+        return 0
+
+    cdef inline Py_ssize_t later_slot(self, Py_ssize_t place) noexcept:
+        """Return the slot of an array that is in no field of `encode`."""
+        return len(self.names) + place % <Py_ssize_t> FEWEST_HEADERS
 
     cdef int put_list(self, payload_t *out, object values, int depth) except -1:
         cdef Py_ssize_t count = len(values), done = 0
@@ -557,7 +593,7 @@ cdef class PayloadEncoder:
             if not self.put_plain(out, value, depth + 1):
                 self.put_other(
                     out, key if arrays else None, value, depth + 1,
-                    done % <Py_ssize_t> FEWEST_HEADERS if arrays else -1,
+                    self.later_slot(done) if arrays else -1,
                 )
             done += 1
         if done != count:
@@ -565,8 +601,10 @@ cdef class PayloadEncoder:
         return 0
 
     def __reduce__(self):
-        args = self.names, self.convert, self.describe, self.compact, self.own
-        return PayloadEncoder, (*args, self.kinds)
+        return PayloadEncoder, (
+            self.names, self.convert, self.describe, self.compact, self.own,
+            self.kinds, self.dtypes,
+        )
 
 
 cdef int check_depth(int depth) except -1:

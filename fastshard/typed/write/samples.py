@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from fastshard.errors import SchemaError
 from fastshard.typed.write.shards import PackedWriter
 from fastshard.typed.write.values import ArrayFormat, pack
 
@@ -76,6 +77,8 @@ def write_samples(
         does not end in ``.tar``; a value cannot be stored.
     TypeError, OverflowError
         A value cannot be stored; the message names the sample and the field.
+    SchemaError
+        An array has another dtype than its field declares. Also a `TypeError`.
     MissingLibraryError
         pyarrow is not installed and `manifest` is set.
     OSError
@@ -126,6 +129,9 @@ def write_samples(
 
 def fail(error: Exception, number: int, key: object) -> NoReturn:
     """Raise an encoder's error with the sample's name."""
+    if isinstance(error, SchemaError):
+        where = None, str(key), error.field
+        raise SchemaError(error.reason, "", error.offset, *where) from error
     kinds = (OverflowError, TypeError, ValueError)
     kind = next(kind for kind in kinds if isinstance(error, kind))
     raise kind(f"sample {number} ({key!r}), {error}") from error

@@ -40,8 +40,8 @@ def make_encoder(
     array_format : "npy" or "compact"
         Form of arrays; those of structured dtypes are always npy.
     dtypes : mapping of str to dtype, optional
-        Declared dtypes of arrays by field, needed by those that NumPy's headers do not
-        name: a field of bfloat16 is stored as uint16.
+        Dtypes or scalar types that arrays must have, by field, in any byte order. A
+        field of bfloat16, which NumPy's headers do not name, is stored as uint16.
     encoders : mapping of str to callable, optional
         By field, a function that makes other values storable; it is not called with
         None and bytes.
@@ -66,7 +66,8 @@ def make_encoder(
         if declared:
             plain = partial(convert_bfloat16, frozenset(declared), plain)
     describe = describe_compact if compact else describe_npy
-    return PayloadEncoder(names, plain, describe, compact, encoders or (), kinds or {})
+    own = encoders or ()
+    return PayloadEncoder(names, plain, describe, compact, own, kinds or {}, dtypes)
 
 
 _untyped: dict[str, PayloadEncoder] = {}  # by format of arrays

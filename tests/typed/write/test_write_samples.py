@@ -347,3 +347,48 @@ def test_values_that_the_class_would_not_read_are_refused(tmp_path):
     with pytest.raises(TypeError, match=r"sample 1 \('000000000001'\), field 'i'"):
         typed.write_samples(samples, tmp_path / "a.tar")
     assert list(tmp_path.iterdir()) == []
+
+
+class Scaled(typed.PackableSample):
+    number: int
+    values: NDArray[np.float32]
+    others: NDArray[np.floating] | None = None
+
+
+@pytest.mark.parametrize("array_format", ["npy", "compact"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros(3),
+        np.zeros(3, "i4"),
+        np.zeros((4, 6))[:, ::2],
+        np.zeros((2, 3), order="F"),
+        np.zeros(2, [("a", "f4")]),
+    ],
+    ids=["float64", "int32", "strided", "fortran", "structured"],
+)
+def test_an_array_of_another_dtype_than_declared_is_refused(
+    tmp_path, values, array_format
+):
+    good = Scaled(1, np.zeros(3, "f4"))
+    path = tmp_path / "a.tar"
+    with pytest.raises(typed.SchemaError) as caught:
+        typed.write_samples([good, Scaled(2, values)], path, array_format=array_format)
+    error = caught.value
+    assert (error.field, error.key) == ("values", "000000000001")
+    assert f"array of {values.dtype} in place of array of float32" in str(error)
+    assert not path.exists()
+    with pytest.raises(typed.SchemaError, match="float32 - at field 'values'"):
+        _ = Scaled(2, values).packed
+
+
+@pytest.mark.parametrize("array_format", ["npy", "compact"])
+def test_arrays_of_a_declared_dtype_have_any_byte_order(tmp_path, array_format):
+    arrays = [np.zeros(3, "f4"), np.zeros((2, 3), ">f4", order="F"), np.zeros((), "f4")]
+    samples = [
+        Scaled(i, array, np.zeros(i, dtype))
+        for i, (array, dtype) in enumerate(zip(arrays, "efd", strict=True))
+    ]
+    found = typed.write_samples(samples, tmp_path / "a.tar", array_format=array_format)
+    assert [sample.values.shape for sample in found] == [(3,), (2, 3), ()]
+    assert [sample.others.dtype for sample in found] == ["f2", "f4", "f8"]
