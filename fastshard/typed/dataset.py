@@ -804,6 +804,8 @@ class Dataset(BaseDataset[T]):
         LensNotFoundError
             There is no lens and the fields differ, or there are several chains of
             lenses.
+        TypeError
+            `other` is no class.
 
         Examples
         --------
@@ -813,6 +815,8 @@ class Dataset(BaseDataset[T]):
         kind: Any = self._kind
         if kind is other:
             return cast(Dataset[U], self)
+        if not isinstance(other, type):
+            raise TypeError(f"as_type needs a class, got {other!r}")
         network = LensNetwork()
         lens = network.find(kind, other)
         view = StructuralView.between(kind, other) if lens is None else None

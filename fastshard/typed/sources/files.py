@@ -16,10 +16,10 @@ from fastshard.errors import FastshardError, RemoteError, ShardNotFoundError
 from fastshard.remote.options import RemoteOptions, Settings
 from fastshard.remote.retry import Deadline, Meter, ReadCancelledError
 from fastshard.remote.transport import MAX_WHOLE, ObjectInfo, Part
-from fastshard.remote.urls import Url, parse_url
+from fastshard.remote.urls import Url, parse_url, redact
 from fastshard.typed.sources.protocol import DataSource
 
-__all__ = ["FileClient", "SourceLocation", "SourceSettings", "check_read"]
+__all__ = ["FileClient", "SourceLocation", "SourceSettings", "check_read", "open_file"]
 
 MAX_OPEN = 32  # files that are kept open
 CHUNK = 1 << 20  # bytes that are copied at a time
@@ -179,7 +179,7 @@ class FileClient:
         with self._lock:
             found = self._files.pop(name, None)
             if found is None:
-                found = SourceFile(self.source.open_shard(name), url.redacted)
+                found = SourceFile(open_file(self.source, name), url.redacted)
             self._files[name] = found
             dropped = None
             if len(self._files) > MAX_OPEN:
@@ -228,6 +228,23 @@ def read_exactly(file: IO[bytes], view: memoryview) -> int:
         view[done : done + len(data)] = data
         done += len(data)
     return done
+
+
+def open_file(source: Any, name: str) -> IO[bytes]:
+    """Return the file of a source's shard.
+
+    Raises
+    ------
+    TypeError
+        The source returned something else.
+    """
+    file = source.open_shard(name)
+    if not callable(getattr(file, "read", None)):
+        raise TypeError(
+            f"open_shard({redact(name)!r}) of {type(source).__name__} must return a "
+            f"binary file, got {type(file).__name__}"
+        )
+    return file  # type: ignore[no-any-return]
 
 
 def check_read(data: Any) -> bytes:

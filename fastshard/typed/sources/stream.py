@@ -17,7 +17,7 @@ from fastshard.formats.tar import TarOptions, TarShard
 from fastshard.index.contents import NO_IDENTITY, Contents
 from fastshard.remote.urls import redact
 from fastshard.typed.shardset import PackedSet
-from fastshard.typed.sources.files import SourceSettings, check_read
+from fastshard.typed.sources.files import SourceSettings, check_read, open_file
 
 __all__ = ["SourceSet", "read_windows"]
 
@@ -91,7 +91,7 @@ class WindowOpener:
                 name = self._names.popleft()
                 self._path = redact(name)
                 assert isinstance(self._set.remote, SourceSettings)
-                file = self._set.remote.source.open_shard(name)
+                file = open_file(self._set.remote.source, name)
                 last_dot = self._set.options["key"] == "last"
                 self._windows = read_windows(file, self._path, last_dot)
             window = next(self._windows, None)

@@ -153,3 +153,9 @@ def test_a_default_of_the_first_type_holds_for_the_second(tmp_path):
 def test_a_mapped_type_without_lens_is_an_error(photos):
     with pytest.raises(typed.LensNotFoundError):
         photos.map(lambda photo: photo).as_type(Caption)
+
+
+@pytest.mark.parametrize("other", [None, "Caption", Photo | None], ids=repr)
+def test_what_is_no_class_is_no_view(photos, other):
+    with pytest.raises(TypeError, match="as_type needs a class"):
+        photos.as_type(other)

@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import re
 import threading
 
 import pytest
@@ -190,6 +191,17 @@ def test_files_that_answer_wrongly(tmp_path, names, monkeypatch, answer, reason)
     monkeypatch.setattr(source, "open_shard", lambda name: file)
     with pytest.raises(fastshard.FastshardError, match=reason):
         len(open_source(source))
+
+
+@pytest.mark.parametrize("answer", [None, b"data", "a.tar"], ids=repr)
+def test_what_is_no_file_is_named(tmp_path, names, monkeypatch, answer):
+    source = OwnSource(tmp_path, names)
+    monkeypatch.setattr(source, "open_shard", lambda name: answer)
+    reason = re.escape(f"open_shard({names[0]!r}) of OwnSource must return a binary")
+    with pytest.raises(TypeError, match=reason):
+        len(open_source(source))
+    with pytest.raises(TypeError, match=reason):
+        next(iter(open_source(source)))
 
 
 @pytest.mark.parametrize(
