@@ -7,8 +7,7 @@ from libc.stdint cimport uint64_t
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.locator cimport LookaheadRing, SampleLocator, location_t
 from fastshard._core.dataset.shard cimport (
-    STAGE_BYTES, SampleBase, SamplesBase, Shard, decode_item, resident_view,
-    use_resident,
+    SampleBase, SamplesBase, Shard, decode_item, resident_view, use_resident,
 )
 from fastshard._core.io.source cimport MappedSource, Source
 from fastshard._core.threads cimport fs_atomic_next, fs_atomic_store
@@ -309,8 +308,6 @@ cdef class ShardStream(SampleStream):
             self.only is not None or self.decoders
         ):
             return None
-        if isinstance(self.samples, SamplesBase):
-            (<SamplesBase> self.samples).prefetch(i + STAGE_BYTES, STAGE_BYTES)
         item = decode_item(self.decoder, self.samples, i)
         if item is not None:
             self.next_sample = i + 1
