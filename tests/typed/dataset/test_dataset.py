@@ -5,7 +5,6 @@ import pickle
 from collections import Counter
 from typing import Generic, TypeVar, get_args
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -14,6 +13,8 @@ from fastshard import typed
 from fastshard.errors import FormatError, SampleKeyError, ShardNotFoundError
 from support.typed.packed import write_shard
 from support.typed.photos import Photo, is_odd, label_of, row, write_photos
+
+msgspec = pytest.importorskip("msgspec", reason="no msgspec for this Python")
 
 S = TypeVar("S")
 
