@@ -8,6 +8,8 @@ import pytest
 
 from fastshard.cli import main
 
+pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+
 
 @pytest.fixture
 def query(typed_data, capfd):

@@ -195,6 +195,8 @@ def test_values_that_cannot_be_stored_name_sample_and_field(
 
 
 def test_complete_shards_stay_after_an_error(tmp_path):
+    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+
     def samples():
         yield from make_items(5)
         raise RuntimeError("no more")
@@ -269,6 +271,7 @@ def test_a_method_of_the_class_that_packs(tmp_path):
 
 
 def test_an_earlier_shard_and_its_manifest_are_replaced(tmp_path):
+    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
     typed.write_samples(make_items(3), tmp_path / "a.tar", manifest=True)
     typed.write_samples(make_items(3, 7), tmp_path / "a.tar")
     assert sorted(os.listdir(tmp_path)) == ["a.fsi", "a.tar"]
@@ -335,7 +338,7 @@ class Scored(typed.PackableSample):
 
 
 def test_a_value_that_a_manifest_does_not_take_names_the_sample(tmp_path):
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
     samples = [Scored(1), Scored("high")]
     with pytest.raises(TypeError, match="sample '000000000001', field 'score'"):
         typed.write_samples(samples, tmp_path / "a.tar", manifest=True)
