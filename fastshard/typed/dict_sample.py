@@ -197,9 +197,9 @@ class DictSample(FieldMap):
 
         Examples
         --------
-        >>> payload = ImageSample(image=np.arange(3, dtype="u1"), label="cat").packed
+        >>> payload = ImageSample(image=np.arange(3, dtype="f4"), label="cat").packed
         >>> typed.DictSample.from_bytes(payload).array("image")
-        array([0, 1, 2], dtype=uint8)
+        array([0., 1., 2.], dtype=float32)
         """
         from fastshard._core.typed.arrays import unpack_array
 

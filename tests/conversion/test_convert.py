@@ -455,14 +455,18 @@ def test_an_interrupt_leaves_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
-def test_a_worker_that_dies_is_an_error(tars, tmp_path, monkeypatch):
+def test_a_worker_that_dies_is_an_error(tars, tmp_path):
     if multiprocessing.get_start_method() != "fork":
         pytest.skip("workers do not see the patched function")
-    monkeypatch.setattr(
-        "fastshard.conversion.ranges.write_samples", lambda *_: os._exit(9)
+    code = (  # in a process without other threads, which forks its workers
+        "import os, sys, fastshard\n"
+        "from fastshard.conversion import ranges\n"
+        "ranges.write_samples = lambda *args: os._exit(9)\n"
+        "fastshard.convert(sys.argv[1], sys.argv[2], to='mds', workers=2)\n"
     )
-    with pytest.raises(fastshard.FastshardError, match="a worker process died"):
-        convert(tars, tmp_path / "out", to="mds", workers=2)
+    command = [sys.executable, "-c", code, tars, str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "FastshardError: a worker process died" in done.stderr
     assert nothing_is_left(tmp_path)
 
 
