@@ -126,7 +126,7 @@ class Lens(Generic[S, V]):
 
     @property
     def has_putter(self) -> bool:
-        """Whether the lens has a function that puts a view back."""
+        """True if `put` can write a view back: the lens has a putter."""
         return self._putter is not None
 
     def get(self, s: S) -> V:

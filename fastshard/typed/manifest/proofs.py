@@ -21,7 +21,7 @@ Mark = tuple[int, ...]  # of a file: its size, identity and times
 
 
 class Proof(NamedTuple):
-    """What a true manifest states of a shard."""
+    """Aggregates and count of a manifest that was compared with its shard."""
 
     marks: tuple[Mark, ...]
     aggregates: dict[str, dict[str, Any]]

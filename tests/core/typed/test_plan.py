@@ -18,7 +18,7 @@ pack = msgspec.msgpack.encode
 
 
 class Plan(NamedTuple):
-    """What `fastshard.typed.fields` makes of an annotation."""
+    """Field of a class, as `fastshard.typed.fields.FieldPlan` describes it."""
 
     name: str
     kind: str

@@ -23,7 +23,7 @@ SAMPLES = 16  # of a shard
 
 @typed.packable
 class Stored:
-    """What the shards hold: the fields of all blocks."""
+    """Sample with the fields that the blocks of the README name."""
 
     text: str
     image: NDArray[np.uint8]

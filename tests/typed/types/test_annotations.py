@@ -1,4 +1,4 @@
-"""What annotations mean: kinds, postponed and forward names, what cannot be a field."""
+"""Annotations of fields: kinds, postponed and forward names, refused types."""
 
 import collections.abc
 import dataclasses

@@ -28,7 +28,7 @@ COMPACT = b"\x03<f4\x01" + (1).to_bytes(8, "little") + b"\x00\x00\x80?"
 
 @typed.packable
 class Decorated:
-    """What a caption says."""
+    """An image and its caption."""
 
     image: NDArray[np.uint8]
     label: str
@@ -41,7 +41,7 @@ class Decorated:
 
 
 class Derived(typed.PackableSample):
-    """What a caption says."""
+    """An image and its caption."""
 
     image: NDArray[np.uint8]
     label: str
@@ -55,7 +55,7 @@ class Derived(typed.PackableSample):
 
 @dataclass
 class Both(typed.PackableSample):
-    """What a caption says."""
+    """An image and its caption."""
 
     image: NDArray[np.uint8]
     label: str
@@ -70,7 +70,7 @@ class Both(typed.PackableSample):
 @typed.packable
 @dataclass
 class Twice:
-    """What a caption says."""
+    """An image and its caption."""
 
     image: NDArray[np.uint8]
     label: str
@@ -112,7 +112,7 @@ def test_a_declared_class_is_a_dataclass_and_packable(cls):
 def test_a_declared_class_keeps_its_name_and_members(cls):
     assert cls.__module__ == __name__
     assert getattr(sys.modules[__name__], cls.__qualname__) is cls
-    assert cls.__doc__ == "What a caption says."
+    assert cls.__doc__ == "An image and its caption."
     assert cls.made == 3
     assert not cls(image, "a").tags
     assert cls(image, "a").tags is not cls(image, "a").tags
