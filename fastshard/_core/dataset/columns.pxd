@@ -1,3 +1,5 @@
+from libc.stdint cimport uint8_t, uint64_t
+
 from fastshard._core.dataset.locator cimport SampleLocator
 
 
@@ -12,3 +14,8 @@ cdef dict read_batch(
     object allocate,
 )
 cdef dict stack_batch(ColumnBatch batch, list samples, tuple names, object allocate)
+cdef object make_column(
+    str name, Py_ssize_t count, tuple shape, object dtype, uint64_t item,
+    object allocate, uint8_t **out,
+)
+cdef dict sort_columns(dict found, tuple names)

@@ -1,11 +1,15 @@
 """Columns of many samples: batches of samples that a format reads column by column."""
 
 cimport cython
-from cpython.buffer cimport PyBuffer_Release, PyObject_CheckBuffer
-from libc.stdint cimport int64_t
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.locator cimport SampleLocator, location_t
+from fastshard._core.dataset.npy cimport make_empty_array
 from fastshard._core.dataset.shard cimport SampleBase
 
 from fastshard._core.dataset.gather import resolve_positions
@@ -28,6 +32,39 @@ cdef class ColumnBatch:
     cdef dict stack(self, tuple names, object allocate):
         """Return the columns that have one layout, as arrays."""
         raise NotImplementedError
+
+
+cdef object make_column(
+    str name, Py_ssize_t count, tuple shape, object dtype, uint64_t item,
+    object allocate, uint8_t **out,
+):
+    """Return an array ``[count, *shape]`` of items; set `out` to its memory.
+
+    None: what `allocate` returned is strided, and its caller fills it.
+    """
+    cdef uint64_t nbytes = <uint64_t> count * item
+    cdef uint64_t size
+    cdef Py_buffer buffer
+    if allocate is None:
+        return make_empty_array(dtype, count, shape, nbytes, out)
+    made = allocate(name, (count, *shape), dtype)
+    try:
+        PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
+    except (BufferError, ValueError):
+        return None
+    out[0] = <uint8_t *> buffer.buf
+    size = buffer.len
+    PyBuffer_Release(&buffer)      # the array, which is returned, keeps it
+    if size != nbytes:
+        raise ValueError(f"{size:,} bytes are no array of {shape}")
+    return made
+
+
+cdef dict sort_columns(dict found, tuple names):
+    """Return the columns in the order of `names`."""
+    if tuple(found) == names:
+        return found
+    return {name: found[name] for name in names if name in found}
 
 
 cdef Py_ssize_t wrap_position(Py_ssize_t i, Py_ssize_t count) except -1:

@@ -5,9 +5,7 @@ files are read there, those of other sources are copied to a buffer, some MB at 
 """
 
 cimport cython
-from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -15,7 +13,9 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport int64s_of
-from fastshard._core.dataset.columns cimport ColumnBatch, read_batch, stack_batch
+from fastshard._core.dataset.columns cimport (
+    ColumnBatch, make_column, read_batch, sort_columns, stack_batch,
+)
 from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.npy cimport make_empty_array
 from fastshard._core.dataset.locator cimport SampleLocator
@@ -501,7 +501,6 @@ cdef class Columns:
         cdef target_t *target = &self.targets[self.width]
         cdef uint64_t start = 0
         cdef uint64_t size = column.size
-        cdef Py_buffer buffer
         layout = plan.layout(k)
         if layout is None:
             return 0
@@ -519,28 +518,14 @@ cdef class Columns:
             target.header = <const uint8_t *> PyBytes_AS_STRING(header)
         target.size = size
         target.item = size - target.skip
-        if allocate is None:
-            made = make_empty_array(
-                dtype, self.batch.count, shape, self.batch.count * target.item,
-                &target.out,
-            )
+        made = make_column(
+            plan.names[k], self.batch.count, shape, dtype, target.item, allocate,
+            &target.out,
+        )
+        if made is not None:
             self.names.append(plan.names[k])
             self.arrays.append(made)
             self.width += 1
-            return 0
-        made = allocate(plan.names[k], (self.batch.count, *shape), dtype)
-        try:
-            PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
-        except (BufferError, ValueError):
-            return 0               # strided: filled by the caller
-        target.out = <uint8_t *> buffer.buf
-        nbytes = buffer.len
-        PyBuffer_Release(&buffer)  # `arrays` keeps it
-        if nbytes != <uint64_t> self.batch.count * target.item:
-            raise ValueError(f"{made.nbytes:,} bytes are no array of {shape}")
-        self.names.append(plan.names[k])
-        self.arrays.append(made)
-        self.width += 1
         return 0
 
     cdef dict finish(self, tuple names):
@@ -550,9 +535,7 @@ cdef class Columns:
         for t in range(self.width):
             if self.targets[t].out != NULL:
                 found[self.names[t]] = self.arrays[t]
-        if tuple(found) == names:
-            return found
-        return {name: found[name] for name in names if name in found}
+        return sort_columns(found, names)
 
 
 def read_columns(

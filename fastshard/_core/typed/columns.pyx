@@ -5,21 +5,19 @@ files are read there, those of other sources are copied to a buffer, some MB at 
 """
 
 cimport cython
-from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from fastshard._core.buffers cimport int64s_of
-from fastshard._core.dataset.columns cimport ColumnBatch, read_batch, stack_batch
+from fastshard._core.dataset.columns cimport (
+    ColumnBatch, make_column, read_batch, sort_columns, stack_batch,
+)
 from fastshard._core.dataset.gather cimport Pieces
 from fastshard._core.dataset.locator cimport SampleLocator
-from fastshard._core.dataset.npy cimport (
-    Layout, get_layout_cache, make_empty_array,
-)
+from fastshard._core.dataset.npy cimport Layout, get_layout_cache
 from fastshard._core.io.source cimport MappedSource, MemorySource, Source
 from fastshard._core.platform cimport fs_has_bit, fs_prefetch_line
 from fastshard._core.typed.arrays cimport find_packed_layout, is_packed_array
@@ -521,32 +519,13 @@ cdef class PayloadColumns:
         else:
             return 0
         self.held.append(encoded)
-        return self.allocate(name, shape, dtype, target, allocate)
-
-    cdef int allocate(
-        self, str name, tuple shape, object dtype, target_t *target, object allocate
-    ) except -1:
-        """Set the memory of a column."""
-        cdef uint64_t nbytes = <uint64_t> self.batch.count * target.item
-        cdef Py_buffer buffer
-        if allocate is None:
-            made = make_empty_array(
-                dtype, self.batch.count, shape, nbytes, &target.out
-            )
-        else:
-            made = allocate(name, (self.batch.count, *shape), dtype)
-            try:
-                PyObject_GetBuffer(made, &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)
-            except (BufferError, ValueError):
-                return 0           # strided: filled by the caller
-            target.out = <uint8_t *> buffer.buf
-            size = buffer.len
-            PyBuffer_Release(&buffer)  # `arrays` keeps it
-            if size != nbytes:
-                raise ValueError(f"{size:,} bytes are no array of {shape}")
-        self.names.append(name)
-        self.arrays.append(made)
-        self.width += 1
+        made = make_column(
+            name, self.batch.count, shape, dtype, target.item, allocate, &target.out
+        )
+        if made is not None:
+            self.names.append(name)
+            self.arrays.append(made)
+            self.width += 1
         return 0
 
     cdef dict finish(self, tuple names):
@@ -556,9 +535,7 @@ cdef class PayloadColumns:
         for t in range(self.width):
             if self.targets[t].out != NULL or self.batch.count == 0:
                 found[self.names[t]] = self.arrays[t]
-        if tuple(found) == names:
-            return found
-        return {name: found[name] for name in names if name in found}
+        return sort_columns(found, names)
 
 
 def read_columns(
