@@ -1,7 +1,7 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self, final, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -79,15 +79,6 @@ class Shard:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
-
-@final
-class MemberNames:
-    def __new__(cls, shard: Shard) -> Self: ...
-    def __len__(self) -> int: ...
-    @overload
-    def __getitem__(self, key: int, /) -> str: ...
-    @overload
-    def __getitem__(self, key: slice, /) -> list[str]: ...
 
 @disjoint_base
 class SamplesBase:

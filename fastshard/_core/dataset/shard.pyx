@@ -669,29 +669,6 @@ cdef class Shard:
         return get_view(self, i)
 
 
-@cython.final
-cdef class MemberNames:
-    """Sequence of the names of a shard's members, made on access."""
-
-    cdef Shard shard
-
-    def __cinit__(self, Shard shard not None):
-        self.shard = shard
-
-    def __len__(self):
-        return self.shard.member_count()
-
-    def __getitem__(self, key):
-        if isinstance(key, slice):
-            return [
-                self.shard.member_name(i) for i in range(*key.indices(len(self)))
-            ]
-        return self.shard.member_name(resolve_position(key, len(self)))
-
-    def __reduce__(self):
-        raise TypeError("names do not pickle; use list(names)")
-
-
 @cython.nonecheck(True)
 cdef class SamplesBase:
     """Sequence of samples by position or key; base class of the formats' samples.

@@ -1,5 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
+from fastshard._core.dataset.field_shard cimport FieldShard
 from fastshard._core.dataset.shard cimport SamplesBase, Shard
 from fastshard._core.io.source cimport Source
 from fastshard._core.streaming.plan cimport RowTable
@@ -14,7 +15,7 @@ cdef struct field_t:               # of a row
     uint64_t nbytes                # of the field
 
 
-cdef class RowShard(Shard):
+cdef class RowShard(FieldShard):
     cdef readonly RowTable rows
     cdef readonly object facts     # what Python samples ask: encodings, decoders
     cdef Py_ssize_t members        # fields, then rows

@@ -4,13 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
-from fastshard._core.dataset.shard import SampleBase, SampleDecoder, SamplesBase, Shard
+from fastshard._core.dataset.field_shard import FieldShard
+from fastshard._core.dataset.shard import SampleBase, SampleDecoder, SamplesBase
 from fastshard._core.io.source import Source
 from fastshard._core.streaming.plan import RowTable
 from fastshard._core.table.extents import ExtentTable
 
 @disjoint_base
-class RowShard(Shard):
+class RowShard(FieldShard):
     @property
     def rows(self) -> RowTable: ...
     @property
@@ -24,11 +25,8 @@ class RowShard(Shard):
         rows: RowTable,
         facts: Any,
     ) -> None: ...
-    @property
-    def names(self) -> Any: ...
     def extents(self) -> NDArray[np.uint64]: ...
     def with_source(self, source: Source) -> RowShard: ...
-    def __copy__(self) -> RowShard: ...
 
 @final
 class RowSamples(SamplesBase):

@@ -13,6 +13,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from fastshard._core.dataset.field_shard cimport NO_EXTENTS, FieldShard
 from fastshard._core.dataset.shard cimport (
     STAGE_BYTES, STAGE_EXTENT, STAGE_LIST, SampleBase, SampleDecoder, SamplesBase,
     Shard,
@@ -20,12 +21,11 @@ from fastshard._core.dataset.shard cimport (
 from fastshard._core.io.source cimport MappedSource, RemoteSource, Source
 from fastshard._core.platform cimport fs_prefetch_line
 from fastshard._core.streaming.plan cimport MdsRows, RowTable
-from fastshard._core.table.extents cimport ExtentTable, resolve_position
+from fastshard._core.table.extents cimport ExtentTable
 
 from array import array
 
-from fastshard._core.dataset.shard import MemberNames
-from fastshard.errors import FormatError, MemberNotFoundError, key_collision
+from fastshard.errors import FormatError, key_collision
 
 cdef extern from "Python.h":
     object PyUnicode_New(Py_ssize_t size, Py_UCS4 largest)
@@ -34,7 +34,6 @@ cdef extern from "Python.h":
 cdef enum:
     MAX_KEPT = 4 << 20             # bytes of a remote row that is kept
 
-cdef ExtentTable NO_EXTENTS = ExtentTable.__new__(ExtentTable)
 
 
 cdef bytes slice_of(object data, uint64_t start, uint64_t size):
@@ -59,7 +58,7 @@ cdef str decimal_text(Py_ssize_t value):
     return <str> text
 
 
-cdef class RowShard(Shard):
+cdef class RowShard(FieldShard):
     """Open shard of rows; see `fastshard.Shard`.
 
     Parameters
@@ -71,9 +70,6 @@ cdef class RowShard(Shard):
     facts : object
         What samples ask for encodings and decoders.
     """
-
-    def __cinit__(self, *args, **kwargs):
-        self.direct = None         # extents are not in a table
 
     def __init__(
         self, Source source, ExtentTable table, str path, str mode,
@@ -89,17 +85,8 @@ cdef class RowShard(Shard):
             source, NO_EXTENTS, self.path, self.mode, self.rows, self.facts
         )
 
-    def __copy__(self):
-        return self.with_source(self.parts()[0])
-
     def __reduce__(self):
         raise TypeError("a shard of rows does not pickle; pickle the dataset")
-
-    @property
-    def names(self):
-        """The members' names, a lazy sequence of str."""
-        self.open_source()
-        return MemberNames(self)
 
     @property
     def offsets(self):
@@ -124,12 +111,6 @@ cdef class RowShard(Shard):
             found[2 * i] = offset
             found[2 * i + 1] = size
         return numpy.frombuffer(found, numpy.uint64).reshape(-1, 2)
-
-    cdef Py_ssize_t find(self, object key) except -1:
-        self.open_source()
-        if isinstance(key, str):
-            raise MemberNotFoundError(key, self.path, list)
-        return resolve_position(key, self.members)
 
     cdef Py_ssize_t member_count(self) except -1:
         return self.members
@@ -242,9 +223,6 @@ cdef class RowShard(Shard):
         except Exception:          # reading the member reports it
             return False
         return True
-
-    cdef int check_header(self, Source source, Py_ssize_t i) except -1:
-        return 0
 
     cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
         cdef Source source = self.open_source()

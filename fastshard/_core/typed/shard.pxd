@@ -1,5 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
+from fastshard._core.dataset.field_shard cimport FieldShard
 from fastshard._core.dataset.shard cimport GroupedSamples, Shard
 from fastshard._core.io.source cimport MappedFile, Source
 from fastshard._core.table.grouping cimport Grouping
@@ -29,7 +30,7 @@ cdef class PackedTable:
     cdef Py_ssize_t slot_of(self, str name) except -2
 
 
-cdef class PackedShard(Shard):
+cdef class PackedShard(FieldShard):
     cdef readonly Shard tar        # names, extents and headers of the members
     cdef PackedTable packed
     cdef tuple kept                # (sample, payload) read last; None if mapped

@@ -3,6 +3,7 @@ from typing import Any, Self, final
 
 from typing_extensions import Buffer, disjoint_base
 
+from fastshard._core.dataset.field_shard import FieldShard
 from fastshard._core.dataset.shard import (
     GroupedSamples,
     SampleBase,
@@ -21,7 +22,7 @@ class PackedTable:
     def __new__(cls, tar: Shard, grouping: Grouping) -> Self: ...
 
 @disjoint_base
-class PackedShard(Shard):
+class PackedShard(FieldShard):
     @property
     def tar(self) -> Any: ...
     def __init__(
@@ -33,10 +34,7 @@ class PackedShard(Shard):
         tar: Shard,
         packed: PackedTable,
     ) -> None: ...
-    @property
-    def names(self) -> Any: ...
     def with_source(self, source: Source) -> PackedShard: ...
-    def __copy__(self) -> PackedShard: ...
 
 @disjoint_base
 class PackedSamples(GroupedSamples):

@@ -17,6 +17,7 @@ from libc.string cimport memcmp
 
 from fastshard._core.buffers cimport bytes_of
 from fastshard._core.dataset.npy cimport LayoutCache, get_layout_cache
+from fastshard._core.dataset.field_shard cimport NO_EXTENTS, FieldShard
 from fastshard._core.dataset.shard cimport (
     GroupedSamples, SampleBase, SampleDecoder, SamplesBase, Shard,
 )
@@ -36,9 +37,8 @@ from fastshard._core.typed.msgpack cimport (
     make_fault, open_map, read_field, read_value, scalar_of, unpack, value_t,
 )
 
-from fastshard._core.dataset.shard import MemberNames
 from fastshard.errors import (
-    FastshardError, FormatError, MemberNotFoundError, SchemaError, key_collision,
+    FastshardError, FormatError, SchemaError, key_collision,
 )
 
 cdef enum:
@@ -47,7 +47,6 @@ cdef enum:
     MAX_KEPT = 4 << 20             # bytes of a payload that is kept
     FEW_NAMES = 16                 # are compared with each other
 
-cdef ExtentTable NO_EXTENTS = ExtentTable.__new__(ExtentTable)
 cdef str PAYLOAD = "msgpack"       # the field of the tar's samples
 
 
@@ -232,7 +231,7 @@ cdef class PackedTable:
         return slot
 
 
-cdef class PackedShard(Shard):
+cdef class PackedShard(FieldShard):
     """Open shard of payloads; see `fastshard.Shard`.
 
     Parameters
@@ -245,9 +244,6 @@ cdef class PackedShard(Shard):
     tar : Shard
     packed : PackedTable
     """
-
-    def __cinit__(self, *args, **kwargs):
-        self.direct = None         # extents are not in a table
 
     def __init__(
         self, Source source, ExtentTable table, str path, str mode,
@@ -262,17 +258,8 @@ cdef class PackedShard(Shard):
             source, NO_EXTENTS, self.path, self.mode, self.tar, self.packed
         )
 
-    def __copy__(self):
-        return self.with_source(self.parts()[0])
-
     def __reduce__(self):
         raise TypeError("a shard of payloads does not pickle; pickle the dataset")
-
-    @property
-    def names(self):
-        """The members' names, a lazy sequence of str."""
-        self.open_source()
-        return MemberNames(self)
 
     @property
     def offsets(self):
@@ -286,12 +273,6 @@ cdef class PackedShard(Shard):
     def sizes(self):
         """Not known as a column: `extent_of` finds those of a member."""
         return self.offsets
-
-    cdef Py_ssize_t find(self, object key) except -1:
-        self.open_source()
-        if isinstance(key, str):
-            raise MemberNotFoundError(key, self.path, list)
-        return resolve_position(key, self.member_count())
 
     cdef Py_ssize_t member_count(self) except -1:
         return self.packed.count * (1 + len(self.packed.names))
@@ -465,9 +446,6 @@ cdef class PackedShard(Shard):
         except Exception:          # reading the member reports it
             return False
         return True
-
-    cdef int check_header(self, Source source, Py_ssize_t i) except -1:
-        return 0                   # done by `hold_payload`
 
     cdef object pin(self, Py_ssize_t i, uint8_t **at, uint64_t *size):
         cdef Source source = self.open_source()
