@@ -25,6 +25,7 @@ from fastshard.formats.decoders import (
     decode_json,
     decode_text,
     decoder_for,
+    own_decoder,
 )
 from fastshard.formats.info import Infos
 from fastshard.formats.layout import NPY, VALUE, FieldLayout
@@ -421,6 +422,27 @@ class Sample(SampleBase):
     def _copy_fields(self) -> dict[str, bytes]:
         """Return copies of the fields' stored bytes."""
         return {field: bytes(self.view(field)) for field in self.keys()}
+
+
+class DecodedByFormat:
+    """Mixin of samples whose fields the format decodes, whatever their names.
+
+    A user's decoder of a suffix of the field's name goes first.
+    """
+
+    __slots__ = ()
+
+    decoders: Any
+
+    def _decode_encoded(self, field: str) -> Any:
+        """Return a field as the format decodes it."""
+        raise NotImplementedError
+
+    def _decode_field(self, field: str) -> Any:
+        own = own_decoder(field, self.decoders) if self.decoders else None
+        if own is not None:
+            return self._decode_with(own, field)  # type: ignore[attr-defined]
+        return self._decode_encoded(field)
 
 
 class CopiedSample(Sample):

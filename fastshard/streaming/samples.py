@@ -12,7 +12,7 @@ from fastshard.errors import FormatError, key_collision
 from fastshard.formats.decoders import Decoder, decode_text, own_decoder
 from fastshard.formats.info import Infos
 from fastshard.formats.layout import ARRAY, VALUE, FieldLayout
-from fastshard.formats.sample import CopiedSample, Sample
+from fastshard.formats.sample import CopiedSample, DecodedByFormat, Sample
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -168,12 +168,11 @@ class RowFacts:
         return FieldLayout("raw", NUMBERS[dtype], shape)
 
 
-class EncodedFields:
+class EncodedFields(DecodedByFormat):
     """Mixin of samples whose fields have encodings, whatever the fields' names."""
 
     __slots__ = ()
 
-    decoders: Any
     keys: Any
     key: Any
     view: Any
@@ -325,15 +324,6 @@ class EncodedFields:
             "index.json",
             "streaming shards have no metadata of samples",
         )
-
-    def _decode_encoded(self, field: str) -> Any:
-        raise NotImplementedError
-
-    def _decode_field(self, field: str) -> Any:
-        own = own_decoder(field, self.decoders) if self.decoders else None
-        if own is not None:
-            return self._decode_with(own, field)  # type: ignore[attr-defined]
-        return self._decode_encoded(field)
 
 
 class StreamSample(EncodedFields, Sample):

@@ -26,7 +26,7 @@ from fastshard.errors import key_collision
 from fastshard.formats.decoders import Decoder, decode_text, own_decoder
 from fastshard.formats.info import Infos
 from fastshard.formats.layout import ARRAY, VALUE, FieldLayout
-from fastshard.formats.sample import CopiedSample, Sample, Samples
+from fastshard.formats.sample import CopiedSample, DecodedByFormat, Sample, Samples
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -78,12 +78,11 @@ def decoder_of_kind(kind: str, is_array: bool) -> Decoder | None:
     return TEXT if kind == "str" else VALUES[kind]
 
 
-class PackedFields:
+class PackedFields(DecodedByFormat):
     """Mixin of samples whose fields are those of a payload."""
 
     __slots__ = ()
 
-    decoders: Any
     keys: Any
 
     def stored_kind(self, field: str) -> tuple[str, bool]:
@@ -183,10 +182,7 @@ class PackedFields:
             return VALUE
         return ARRAY if self.stored_kind(field)[1] else VALUE
 
-    def _decode_field(self, field: str) -> Any:
-        own = own_decoder(field, self.decoders) if self.decoders else None
-        if own is not None:
-            return self._decode_with(own, field)  # type: ignore[attr-defined]
+    def _decode_encoded(self, field: str) -> Any:
         return self._decode_values((field,))[field]
 
 
@@ -216,10 +212,7 @@ class PackedSample(PackedFields, Sample):
     def _decode_values(self, fields: tuple[str, ...]) -> dict[str, Any]:
         return decode_fields(self, fields)
 
-    def _decode_field(self, field: str) -> Any:
-        own = own_decoder(field, self.decoders) if self.decoders else None
-        if own is not None:
-            return self._decode_with(own, field)
+    def _decode_encoded(self, field: str) -> Any:
         return decode_member(self, field)
 
     @staticmethod
