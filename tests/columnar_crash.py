@@ -101,6 +101,7 @@ class Child:
         if child == 0:
             self._work(at, code, how)
         status = wait(child, seconds)
+        need(status in (0, -signal.SIGKILL), f"a child ended with {status}")
         reports = read_back(self.reports).split(b"\n")[:-1]
         log = read_back(self.journal) if journal else b""
         return Trial([json.loads(line) for line in reports], log, status)

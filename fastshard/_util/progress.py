@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
@@ -17,10 +19,19 @@ T = TypeVar("T")
 
 @cache
 def _bar_type() -> Any:
-    """Return a tqdm class without a monitor thread: a fork warns of threads."""
-    from tqdm import tqdm
+    """Return a tqdm class without a monitor thread: a fork warns of threads.
 
-    return type("Bar", (tqdm,), {"monitor_interval": 0})
+    tqdm's own lock is a semaphore that forked processes share: one that is killed
+    while it holds the lock would stop all the others at their next bar.
+    """
+    from tqdm import std
+
+    default: Any = vars(std)["TqdmDefaultWriteLock"]
+    members = {"monitor_interval": 0, "_lock": default.th_lock}
+    bar: Any = type("Bar", (std.tqdm,), members)
+    if hasattr(os, "register_at_fork"):  # another thread may have held it
+        os.register_at_fork(after_in_child=lambda: bar.set_lock(threading.RLock()))
+    return bar
 
 
 def make_bar(total: float | None, doing: str, **options: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
+import signal
 import time
 import traceback
 from collections import Counter
@@ -17,6 +19,7 @@ READERS = 8
 SECONDS = 3  # of reading, and until a reader has seen this many states:
 STATES = 4
 LATEST = 100  # seconds later
+HANGS = 150  # seconds after which a child is aborted
 DONE = "done"
 FIELDS = ["a", "b", "c"]
 
@@ -119,6 +122,7 @@ def forked(work, *args) -> int:
     child = os.fork()
     if child == 0:
         code = 1
+        faulthandler.enable()  # `code_of` aborts it if it hangs
         try:
             work(*args)
             code = 0
@@ -130,7 +134,18 @@ def forked(work, *args) -> int:
 
 
 def code_of(child: int) -> int:
-    """Wait for a child; return its exit code, negative for a signal."""
+    """Wait for a child; return its exit code, negative for a signal.
+
+    After `HANGS` seconds the child is aborted, and prints where it was.
+    """
+    until = time.monotonic() + HANGS
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGABRT)
+    os.kill(child, signal.SIGCONT)  # it may be stopped
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
