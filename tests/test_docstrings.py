@@ -64,6 +64,7 @@ FULL = """
     typed.Lens typed.LensNetwork typed.lens typed.load_dataset typed.DatasetDict
     typed.URLSource typed.S3Source typed.verify_checksums typed.configure_logging
     typed.testing.make_samples typed.testing.make_dataset
+    typed.AtUri
     typed.get_logger typed.Dataset typed.SampleBatch typed.write_samples
     adapters.torch.IterableDataset adapters.torch.TensorCollation
     adapters.torch.collate adapters.torch.to_tensor adapters.ray.decode

@@ -52,6 +52,7 @@ from typing import Any
 
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
     "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
+    "atmosphere.at_uri": "AtUri",
     "batch": "SampleBatch",
     "checksums": "verify_checksums",
     "dataset": "Dataset",

@@ -5,6 +5,7 @@ from fastshard.errors import PartialFailureError as PartialFailureError
 from fastshard.errors import SampleKeyError as SampleKeyError
 from fastshard.errors import SchemaError as SchemaError
 from fastshard.typed import testing as testing
+from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
 from fastshard.typed.batch import SampleBatch as SampleBatch
 from fastshard.typed.checksums import verify_checksums as verify_checksums
 from fastshard.typed.dataset import Dataset as Dataset
@@ -38,6 +39,7 @@ from fastshard.typed.sources.url import URLSource as URLSource
 from fastshard.typed.write.samples import write_samples as write_samples
 
 __all__ = [
+    "AtUri",
     "AtdataError",
     "DataSource",
     "Dataset",

@@ -1,0 +1,3 @@
+from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
+
+__all__ = ["AtUri"]
