@@ -16,6 +16,7 @@ from support.marks import LONG
 from support.streaming.expected import Expected, unpack
 from support.tars import MakeTar, write_tar
 from support.typed import expected as typed
+from support.typed import index_data as indexes
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are shared
 hypothesis.settings.load_profile("untimed")
@@ -162,6 +163,23 @@ def copy_typed(typed_data: typed.TypedData, tmp_path: Path) -> typed.TypedData:
     root = tmp_path / "typed data"
     shutil.copytree(typed_data.root, root)
     return replace(typed_data, root=root)
+
+
+@pytest.fixture(scope="session")
+def index_data(tmp_path_factory: pytest.TempPathFactory) -> indexes.IndexData:
+    """Return indexes and records that atdata wrote. Tests do not change them.
+
+    A reader of an SQLite file may write beside it: such tests take `copy_index`.
+    """
+    return indexes.unpack(tmp_path_factory.mktemp("typed index"))
+
+
+@pytest.fixture
+def copy_index(index_data: indexes.IndexData, tmp_path: Path) -> indexes.IndexData:
+    """Return `index_data` copied into ``tmp_path``."""
+    root = tmp_path / "typed index"
+    shutil.copytree(index_data.root, root)
+    return indexes.IndexData(root)
 
 
 @pytest.fixture
