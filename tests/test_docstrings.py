@@ -63,6 +63,7 @@ FULL = """
     typed.fingerprint typed.schema_of
     typed.Lens typed.LensNetwork typed.lens typed.load_dataset typed.DatasetDict
     typed.URLSource typed.S3Source typed.verify_checksums typed.configure_logging
+    typed.generate_cid typed.verify_cid
     typed.testing.make_samples typed.testing.make_dataset
     typed.AtUri
     typed.get_logger typed.Dataset typed.SampleBatch typed.write_samples

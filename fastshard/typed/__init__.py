@@ -55,6 +55,7 @@ _HOMES: dict[str, str] = {  # names by their modules, imported when a name is as
     "atmosphere.at_uri": "AtUri",
     "batch": "SampleBatch",
     "checksums": "verify_checksums",
+    "cid": "generate_cid verify_cid",
     "dataset": "Dataset",
     "dict_sample": "DictSample",
     "fields": "Field",

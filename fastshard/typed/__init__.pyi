@@ -8,6 +8,8 @@ from fastshard.typed import testing as testing
 from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
 from fastshard.typed.batch import SampleBatch as SampleBatch
 from fastshard.typed.checksums import verify_checksums as verify_checksums
+from fastshard.typed.cid import generate_cid as generate_cid
+from fastshard.typed.cid import verify_cid as verify_cid
 from fastshard.typed.dataset import Dataset as Dataset
 from fastshard.typed.dict_sample import DictSample as DictSample
 from fastshard.typed.fields import Field as Field
@@ -68,6 +70,7 @@ __all__ = [
     "URLSource",
     "configure_logging",
     "fingerprint",
+    "generate_cid",
     "get_logger",
     "lens",
     "load_dataset",
@@ -76,5 +79,6 @@ __all__ = [
     "query_fields",
     "schema_of",
     "verify_checksums",
+    "verify_cid",
     "write_samples",
 ]
