@@ -1,0 +1,1 @@
+"""Datasets under names: entries, labels, schemas and lenses in stores of rows."""
