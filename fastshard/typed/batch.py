@@ -136,7 +136,7 @@ class SampleBatch(Generic[T]):
         return iter(self.samples)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not self._has(name):
+        if not self._has(name) or name.startswith("__"):
             raise AttributeError(
                 f"No sample attribute named {name!r}: samples of {self._type_name()} "
                 f"have {', '.join(self._names()) or 'no fields'}"

@@ -6,6 +6,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
 
 from fastshard._core.buffers cimport int64s_of
 from fastshard._core.dataset.locator cimport SampleLocator, location_t
@@ -120,14 +121,75 @@ cdef dict read_batch(
     return batch.stack(names, allocate)
 
 
+@cython.final
+cdef class SampleList:
+    """Stored samples as their positions; a sample is made when it is asked for.
+
+    Batches that are kept have no object for each sample.
+
+    Parameters
+    ----------
+    samples : list of SampleBase
+    """
+
+    def __cinit__(self, list samples not None):
+        cdef SampleBase sample
+        cdef object last = None
+        cdef Py_ssize_t owner = -1
+        cdef dict numbers = {}     # of owners, by their ids: some compare as sequences
+        self.owners = []
+        self.places = <place_t *> malloc((len(samples) + 1) * sizeof(place_t))
+        if self.places == NULL:
+            raise MemoryError
+        for item in samples:
+            sample = <SampleBase?> item
+            if sample.samples is not last:
+                last = sample.samples
+                owner = numbers.setdefault(id(last), len(numbers))
+                if owner == len(self.owners):
+                    self.owners.append(last)
+            self.places[self.count].owner = owner
+            self.places[self.count].position = sample.position
+            self.count += 1
+
+    def __dealloc__(self):
+        free(self.places)
+
+    def __reduce__(self):
+        raise TypeError("a SampleList does not pickle")
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            yield self[i]
+
+    def __getitem__(self, Py_ssize_t i):
+        if not 0 <= i < self.count:
+            raise IndexError(f"no sample {i} of {self.count:,}")
+        return self.owners[self.places[i].owner][self.places[i].position]
+
+
 @cython.nonecheck(True)
-cdef dict stack_batch(ColumnBatch batch, list samples, tuple names, object allocate):
-    """Return columns of samples, read by an empty batch."""
+cdef dict stack_batch(ColumnBatch batch, object samples, tuple names, object allocate):
+    """Return columns of a list or a `SampleList`, read by an empty batch."""
     cdef SampleBase sample
+    cdef SampleList stored
+    cdef place_t place
+    cdef Py_ssize_t k
     if not names:
         return {}
     batch.reserve(len(samples))
-    for sample in samples:
+    if type(samples) is SampleList:
+        stored = <SampleList> samples
+        for k in range(stored.count):
+            place = stored.places[k]
+            if not batch.add(stored.owners[place.owner], place.position):
+                return {}
+        return batch.stack(names, allocate)
+    for sample in <list?> samples:
         if not batch.add(sample.samples, sample.position):
             return {}
     return batch.stack(names, allocate)

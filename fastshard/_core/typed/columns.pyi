@@ -3,7 +3,7 @@ from typing import Any, Self, final
 
 from numpy.typing import NDArray
 
-from fastshard._core.dataset.columns import ColumnBatch
+from fastshard._core.dataset.columns import ColumnBatch, SampleList
 from fastshard._core.dataset.locator import SampleLocator
 
 @final
@@ -21,7 +21,7 @@ def read_columns(
     allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[Any]]: ...
 def stack_columns(
-    samples: list[Any],
+    samples: list[Any] | SampleList,
     names: tuple[str, ...],
     allocate: Callable[[str, tuple[int, ...], Any], NDArray[Any]] | None = None,
 ) -> dict[str, NDArray[Any]]: ...

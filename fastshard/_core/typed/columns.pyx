@@ -570,12 +570,12 @@ def read_columns(
     return read_batch(PayloadBatch(), locator, positions, names, allocate)
 
 
-def stack_columns(list samples not None, tuple names not None, allocate=None):
+def stack_columns(samples not None, tuple names not None, allocate=None):
     """Return columns of samples, as `read_columns` does.
 
     Parameters
     ----------
-    samples : list of SampleBase
+    samples : list of SampleBase, or SampleList
     names, allocate
         As for `read_columns`.
     """

@@ -16,6 +16,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from fastshard._core.buffers cimport bytes_of
+from fastshard._core.dataset.columns cimport SampleList
 from fastshard._core.dataset.npy cimport LayoutCache, get_layout_cache
 from fastshard._core.dataset.field_shard cimport NO_EXTENTS, FieldShard
 from fastshard._core.dataset.shard cimport (
@@ -863,8 +864,13 @@ def decode_member(SampleBase sample not None, field):
     return samples.decode(sample.position, (field,))[field]
 
 
-def decode_columns(list samples not None, tuple fields not None):
+def decode_columns(samples not None, tuple fields not None):
     """Return values of fields of samples of `PackedSamples`: lists by name.
+
+    Parameters
+    ----------
+    samples : list of SampleBase, or SampleList
+    fields : tuple of str
 
     Raises
     ------
@@ -884,10 +890,14 @@ def decode_columns(list samples not None, tuple fields not None):
     return columns
 
 
-cdef list decode_column(list samples, str field):
+cdef list decode_column(object samples, str field):
     """Return the values of one field of samples."""
+    cdef SampleList stored = <SampleList> samples if (
+        type(samples) is SampleList
+    ) else SampleList(samples)
     cdef SampleBase sample
     cdef PackedSamples packed
+    cdef Py_ssize_t i, k
     cdef MappedFile file
     cdef uint64_t offset, size
     cdef Py_ssize_t place
@@ -896,9 +906,10 @@ cdef list decode_column(list samples, str field):
     cdef bytes encoded = field.encode("utf-8", "surrogatepass")  # in no payload
     cdef const char *name = PyBytes_AS_STRING(encoded)
     cdef Py_ssize_t length = PyBytes_GET_SIZE(encoded)
-    for sample in samples:
-        packed = <PackedSamples?> sample.samples
-        file = packed.resident_payload(sample.position, &offset, &size)
+    for k in range(stored.count):
+        packed = <PackedSamples?> stored.owners[stored.places[k].owner]
+        i = stored.places[k].position
+        file = packed.resident_payload(i, &offset, &size)
         if file is not None and find_field(
             file.base + offset, size, name, length, &value, &place
         ) == 0 and place >= 0 and value.kind == VALUE_STR:
@@ -907,8 +918,9 @@ cdef list decode_column(list samples, str field):
                 continue
             except FormatError:    # `decode` raises it with the sample's name
                 pass
-        found = packed.decode(sample.position, (field,))
+        found = packed.decode(i, (field,))
         if field not in found:
+            sample = samples[k]
             sample.member_of(field)  # raises
         values.append(found[field])
     return values

@@ -15,6 +15,7 @@ from fastshard.typed.fields import FieldPlan, field_plans, has_post_init
 from fastshard.typed.reading.stages import Decoding, plan_part
 
 if TYPE_CHECKING:
+    from fastshard._core.dataset.columns import SampleList
     from fastshard._core.typed.decoder import TypedDecoder
 
 __all__ = [
@@ -45,6 +46,11 @@ class StoredReader:
     """
 
     def __init__(self, first: Decoding, decoder: Callable[[Any], Any]) -> None:
+        from fastshard._core.typed.columns import stack_columns
+        from fastshard._core.typed.shard import decode_columns
+
+        self.stack_columns = stack_columns
+        self.decode_columns = decode_columns
         self.first = first
         self.decoder = decoder
         self.fields: dict[str, FieldPlan] = {}
@@ -52,6 +58,16 @@ class StoredReader:
             self.fields = {field.name: field for field in field_plans(first.kind)}
         self.names: Collection[str] | None = self.fields or None
         self._decoders: dict[str, TypedDecoder[Any]] = {}
+        self._dtypes: dict[str, Any] = {}  # of a field, the last one that was right
+
+    def is_declared(self, name: str, dtype: Any) -> bool:
+        """Return whether arrays of a dtype are those that a field declares."""
+        if self._dtypes.get(name) is dtype:
+            return True
+        if not is_declared(dtype, self.fields[name].dtype):
+            return False
+        self._dtypes[name] = dtype
+        return True
 
     def field_decoder(self, name: str) -> TypedDecoder[Any]:
         """Return the decoder of a single field, to an object with an attribute."""
@@ -66,7 +82,9 @@ class StoredReader:
 
     def __call__(self, samples: list[Any]) -> StoredSamples:
         """Return the field source of a batch."""
-        return StoredSamples(self, samples)
+        from fastshard._core.dataset.columns import SampleList
+
+        return StoredSamples(self, SampleList(samples))
 
 
 class StoredSamples:
@@ -75,7 +93,8 @@ class StoredSamples:
     Parameters
     ----------
     reader : StoredReader
-    samples : list of PackedSample
+    samples : SampleList
+        Of PackedSample.
 
     Attributes
     ----------
@@ -83,7 +102,9 @@ class StoredSamples:
         The fields of the type; None for samples without one.
     """
 
-    def __init__(self, reader: StoredReader, samples: list[Any]) -> None:
+    __slots__ = ("_reader", "_samples", "names")
+
+    def __init__(self, reader: StoredReader, samples: SampleList) -> None:
         self._reader = reader
         self._samples = samples
         self.names = reader.names
@@ -108,30 +129,26 @@ class StoredSamples:
 
     def _read_together(self, field: FieldPlan) -> Any:
         """Return a field that all samples have in one form, else None."""
-        from fastshard._core.typed.columns import stack_columns
-        from fastshard._core.typed.shard import decode_columns
-
+        read = self._reader
         name = field.name
         if field.kind == "str":
             try:
-                values = decode_columns(self._samples, (name,))[name]
+                values = read.decode_columns(self._samples, (name,))[name]
             except FieldNotFoundError:
                 return None
             return values if set(map(type, values)) == {str} else None
         if field.kind != "array" and field.kind not in NUMBERS:
             return None
-        stack = stack_columns(self._samples, (name,)).get(name)
+        stack = read.stack_columns(self._samples, (name,)).get(name)
         if stack is None:
             return None
         if field.kind != "array":
             return stack.tolist() if stack.dtype.kind == NUMBERS[field.kind] else None
-        return stack if has_dtype(stack, field.dtype) else None
+        return stack if read.is_declared(name, stack.dtype) else None
 
     def array(self, name: str) -> Any:
         """Return a field of arrays as one array, or `NotImplemented`."""
-        from fastshard._core.typed.columns import stack_columns
-
-        stack = stack_columns(self._samples, (name,)).get(name)
+        stack = self._reader.stack_columns(self._samples, (name,)).get(name)
         if stack is None:
             return NotImplemented
         sample = self._samples[0]
@@ -176,18 +193,18 @@ class StoredCollation(Collation):
         self._reader.decoder(sample)
 
 
-def has_dtype(array: Any, declared: Any) -> bool:
-    """Return whether an array is one of a declared dtype, in any byte order."""
+def is_declared(dtype: Any, declared: Any) -> bool:
+    """Return whether a dtype is a declared one, in any byte order."""
     if declared is None:
         return True
     import numpy as np
 
     if isinstance(declared, np.dtype):
-        same: bool = array.dtype == declared or (
-            array.dtype.newbyteorder("=") == declared.newbyteorder("=")
+        same: bool = dtype == declared or (
+            dtype.newbyteorder("=") == declared.newbyteorder("=")
         )
         return same
-    return issubclass(array.dtype.type, declared)
+    return issubclass(dtype.type, declared)
 
 
 class StoredBatchIterator(Iterator[Any]):

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import fastshard
+from fastshard._core.dataset.columns import SampleList
 from fastshard._core.typed.columns import stack_columns
+from fastshard._core.typed.shard import decode_columns
 from fastshard.errors import (
     FastshardError,
     FieldNotFoundError,
@@ -515,3 +517,35 @@ def test_an_index_of_the_dataset_is_used(tmp_path):
     )
     assert ds.raw.keys()[:] == ds.keys()[:]
     assert pickle.loads(pickle.dumps(ds.raw))[0].keys() == ["msgpack"]
+
+
+def test_a_list_of_positions_is_read_as_its_samples(tmp_path):
+    paths = [
+        write_payloads(
+            tmp_path / f"{n}.tar",
+            [(f"{n}-{k}", pack({"x": 10 * n + k, "s": f"{n}-{k}"})) for k in range(5)],
+        )
+        for n in range(3)
+    ]
+    ds = fastshard.open(paths, packed=True)
+    samples = [ds[i] for i in (14, 0, 7, 1, 13, 7)]
+    stored = SampleList(samples)
+    assert [sample.key for sample in stored] == [sample.key for sample in samples]
+    assert stored[2].position == 2
+    assert len(stored) == 6
+    assert stack_columns(stored, ("x",))["x"].tolist() == [24, 0, 12, 1, 23, 12]
+    assert decode_columns(stored, ("s",))["s"][:3] == ["2-4", "0-0", "1-2"]
+    with pytest.raises(FieldNotFoundError, match="2-4"):
+        decode_columns(stored, ("t",))
+    for outside in (6, -1):
+        with pytest.raises(IndexError):
+            stored[outside]
+    del samples, ds
+    gc.collect()
+    assert stack_columns(stored, ("x",))["x"].tolist() == [24, 0, 12, 1, 23, 12]
+    assert len(SampleList([])) == 0
+    with pytest.raises(TypeError):
+        pickle.dumps(stored)
+    for wrong in ([None], [1]):
+        with pytest.raises(TypeError):
+            SampleList(wrong)
