@@ -7,7 +7,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastshard._core.io.source import LocalFile
+from fastshard._core.io.writeback import start_writeback
 from fastshard._core.parse.tar import scan_tar
+from fastshard._core.parse.tar_header import fill_header
 from fastshard._core.table.grouping import copy_columns
 from fastshard._util.files import AtomicFile
 from fastshard.errors import FormatError
@@ -84,10 +86,10 @@ class HeaderEncoder:
         self._owner = b"%07o\0%07o\0%07o\0" % (mode, 0, 0)
         self._mtime = b"%011o\0" % mtime
         self._tail = TAIL + mark.ljust(NAMES_WIDTH, b"\0")
-        self._file_end = FILE + self._tail + bytes(BLOCK - 157 - len(self._tail))
+        start = bytes(NAME_WIDTH) + self._owner + bytes(12) + self._mtime
         # The checksum counts its own eight bytes as spaces.
-        parts = self._owner + self._mtime + self._file_end + b" " * 8
-        self._constant = sum(parts)
+        block = start + b" " * 8 + FILE + self._tail
+        self._file_block = block.ljust(BLOCK, b"\0")
 
     def member(self, name: bytes, size: int) -> bytes:
         """Return the header of a member.
@@ -107,16 +109,7 @@ class HeaderEncoder:
         """
         if len(name) > NAME_WIDTH or size >= MAX_OCTAL or not name.isascii():
             return self._extended_member(name, size)
-        digits = b"%011o\0" % size
-        checksum = self._constant + sum(name) + sum(digits)
-        return b"%b%b%b%b%06o\0 %b" % (
-            name.ljust(NAME_WIDTH, b"\0"),
-            self._owner,
-            digits,
-            self._mtime,
-            checksum,
-            self._file_end,
-        )
+        return fill_header(self._file_block, name, size)
 
     def _extended_member(self, name: bytes, size: int) -> bytes:
         records = b""
@@ -166,6 +159,7 @@ def truncate(name: bytes, size: int) -> bytes:
 
 
 BUFFER = 1 << 20  # bytes of the file's write buffer
+WRITEBACK = 4 << 20  # bytes after which their way to the disk begins
 
 
 class TarBuilder:
@@ -189,6 +183,7 @@ class TarBuilder:
         self.new = AtomicFile(path, overwrite=overwrite, buffering=BUFFER)
         self.keys: set[str] = set()
         self.size = 0
+        self._sent = 0  # bytes whose way to the disk has begun
         # The columns of the `ExtentTable` that a scan must return.
         self._offsets, self._sizes, self._name_ends = array("Q"), array("Q"), array("Q")
         self._names = bytearray()
@@ -227,6 +222,14 @@ class TarBuilder:
         self.new.file.writelines(parts)
         self.keys.add(key)
         self.size += size
+        if self.size - self._sent > WRITEBACK:
+            self._send()
+
+    def _send(self) -> None:
+        """Start to write the bytes so far to the disk: the sync is shorter then."""
+        end = self.size - BUFFER
+        start_writeback(self.new.file.fileno(), self._sent, end - self._sent)
+        self._sent = end
 
     def complete(self) -> Contents:
         """End the archive, scan it, and check that it has the members written.

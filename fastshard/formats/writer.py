@@ -582,7 +582,7 @@ def _check_local(pattern: str | os.PathLike[str]) -> None:
 
 
 def _get_key(sample: Mapping[str, object]) -> str:
-    if not isinstance(sample, Mapping):
+    if type(sample) is not dict and not isinstance(sample, Mapping):
         raise TypeError(f"a sample must be a mapping, got {type(sample).__name__}")
     try:
         key = sample["__key__"]
