@@ -55,7 +55,8 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.iteration": "BatchIterator SampleIterator",
     "fastshard.dataset.open": "open",
     "fastshard.errors": (
-        "AmbiguousKeyError CacheWarning ClosedError ConversionError FastshardError "
+        "AmbiguousKeyError CacheWarning ClosedError ConversionError "
+        "DescriptionError FastshardError "
         "FieldNotFoundError FormatError InfoNotFoundError LensNotFoundError "
         "MemberNotFoundError MissingLibraryError PartialFailureError QueryError "
         "QueryTimeoutError RaggedError RemoteError RemoteNotFoundError "

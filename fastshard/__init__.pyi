@@ -32,6 +32,7 @@ from fastshard.errors import AmbiguousKeyError as AmbiguousKeyError
 from fastshard.errors import CacheWarning as CacheWarning
 from fastshard.errors import ClosedError as ClosedError
 from fastshard.errors import ConversionError as ConversionError
+from fastshard.errors import DescriptionError as DescriptionError
 from fastshard.errors import FastshardError as FastshardError
 from fastshard.errors import FieldNotFoundError as FieldNotFoundError
 from fastshard.errors import FormatError as FormatError
@@ -73,6 +74,7 @@ __all__ = [
     "Converted",
     "Dataset",
     "DiscoveredDataset",
+    "DescriptionError",
     "FastshardError",
     "FieldInfo",
     "FieldNotFoundError",

@@ -31,6 +31,7 @@ __all__ = [
     "CacheWarning",
     "ClosedError",
     "ConversionError",
+    "DescriptionError",
     "FastshardError",
     "FieldNotFoundError",
     "FormatError",
@@ -163,6 +164,25 @@ class SchemaError(FormatError, TypeError):
         where = " of ".join([*names, self.path] if self.path else names)
         where = f"{where}, " if where else ""
         return escape_line(f"{self.reason} - at {where}byte {self.offset:,}")
+
+
+class DescriptionError(FastshardError, ValueError):
+    """A stored schema or lens is invalid, or has no class of its own.
+
+    Attributes
+    ----------
+    reason : str
+    where : str
+        The schema or the lens, and the field; a reference if it is known.
+    """
+
+    def __init__(self, reason: str, where: str) -> None:
+        super().__init__(reason, where)  # the args, so that it pickles
+        self.reason = reason
+        self.where = where
+
+    def __str__(self) -> str:
+        return escape_line(f"{self.where}: {self.reason}")
 
 
 class LensNotFoundError(FastshardError, ValueError):

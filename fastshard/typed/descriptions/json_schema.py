@@ -1,0 +1,273 @@
+"""Structures as the JSON Schema of records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastshard.errors import DescriptionError
+from fastshard.typed.descriptions.local_schema import (
+    dimensions_of,
+    dtype_of_text,
+    from_local_json,
+)
+from fastshard.typed.descriptions.structure import (
+    MAX_DEPTH,
+    MAX_FIELDS,
+    Structure,
+    StructureField,
+    ValueType,
+    list_of,
+    map_of,
+    shorten,
+    text_of,
+)
+
+__all__ = ["from_json_schema", "from_schema", "to_json_schema"]
+
+SCHEMA_TYPE = "science.alt.dataset.schema#jsonSchemaFormat"
+DRAFT = "http://json-schema.org/draft-07/schema#"
+RECORD_VERSION = 1  # of records of schemas
+BASE = "https://alt.science/schemas/"
+REFERENCES = {
+    "ndarray": f"{BASE}atdata-ndarray-bytes/1.0.0#/$defs/ndarray",
+    "sparse": f"{BASE}atdata-sparse-bytes/1.0.0#/$defs/sparse",
+    "structured": f"{BASE}atdata-structured-bytes/1.0.0#/$defs/structured",
+    "safetensors": f"{BASE}atdata-safetensors/1.0.0#/$defs/safetensors",
+    "arrow_tensor": f"{BASE}atdata-arrow-tensor/1.0.0#/$defs/arrow_tensor",
+    "dataframe": f"{BASE}atdata-dataframe/1.0.0#/$defs/dataframe",
+}
+# Names of formats in the lexicon; it has none for data frames.
+ARRAY_FORMATS = {
+    "ndarray": "ndarrayBytes",
+    "sparse": "sparseBytes",
+    "structured": "structuredBytes",
+    "safetensors": "safetensors",
+    "arrow_tensor": "arrowTensor",
+}
+BYTES = {"type": "string", "format": "byte", "contentEncoding": "base64"}
+TYPES = {
+    "str": {"type": "string"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "bool": {"type": "boolean"},
+    "bytes": BYTES,
+    "object": {"type": "object"},
+}
+SIMPLE = {"integer": "int", "number": "float", "boolean": "bool", "object": "object"}
+# Words of a reference, in order: "safetensors" has "tensor" in it.
+WORDS = {
+    "ndarray": "ndarray",
+    "sparse": "sparse",
+    "structured": "structured",
+    "safetensors": "safetensors",
+    "arrow": "arrow_tensor",
+    "tensor": "arrow_tensor",
+    "dataframe": "dataframe",
+}
+
+
+def to_json_schema(structure: Structure) -> dict[str, Any]:
+    """Return the JSON Schema of a structure, the value of a record's ``schema``.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> from fastshard.typed.descriptions.json_schema import to_json_schema
+    >>> from fastshard.typed.descriptions.structure import describe
+    >>> class Caption(typed.PackableSample):
+    ...     text: str
+    ...     score: float | None = None
+    >>> schema = to_json_schema(describe(Caption))
+    >>> schema["properties"], schema["required"]
+    ({'text': {'type': 'string'}, 'score': {'type': 'number'}}, ['text'])
+    """
+    found: dict[str, Any] = {
+        "$type": SCHEMA_TYPE,
+        "$schema": DRAFT,
+        "type": "object",
+        "properties": {each.name: to_property(each.type) for each in structure.fields},
+    }
+    required = [each.name for each in structure.fields if not each.optional]
+    if required:
+        found["required"] = required
+    kinds = {innermost(each.type).kind for each in structure.fields}
+    versions = {name: "1.0.0" for kind, name in ARRAY_FORMATS.items() if kind in kinds}
+    if versions:
+        found["arrayFormatVersions"] = versions
+    return found
+
+
+def innermost(value: ValueType) -> ValueType:
+    while value.items is not None:
+        value = value.items
+    return value
+
+
+def to_property(value: ValueType) -> dict[str, Any]:
+    if value.kind == "array":
+        found: dict[str, Any] = {"type": "array"}
+        if value.items is not None:
+            found["items"] = to_property(value.items)
+        return found
+    if value.kind in TYPES:
+        return dict(TYPES[value.kind])
+    found = {"$ref": REFERENCES[value.kind]}
+    if value.dtype is not None and value.is_exact:
+        found["dtype"] = value.dtype
+    if value.shape is not None:
+        found["shape"] = list(value.shape)
+    if value.dimension_names is not None:
+        found["dimensionNames"] = list(value.dimension_names)
+    return found
+
+
+def from_schema(schema: object, where: str = "schema") -> Structure:
+    """Return the structure of a schema of either kind: a record's, or an index's.
+
+    Parameters
+    ----------
+    schema : object
+        The value of a record of a schema, or the JSON that an index stores.
+    where : str
+        The place, for errors.
+
+    Raises
+    ------
+    DescriptionError
+        As of `from_json_schema` and `from_local_json`; or the record's version or its
+        type is not known.
+    """
+    found = map_of(schema, "a schema", where)
+    version = found.get("atdataSchemaVersion", found.get("$atdataSchemaVersion", 1))
+    if type(version) is not int or version < 1:
+        raise DescriptionError(
+            f"'atdataSchemaVersion' must be a positive int, is {version!r:.60}", where
+        )
+    if version > RECORD_VERSION:
+        raise DescriptionError(
+            f"Unsupported schema record version: {version}; the newest that is known "
+            f"is {RECORD_VERSION}",
+            where,
+        )
+    if "schemaType" not in found and "schema" not in found:
+        return from_local_json(found, where)
+    kind = found.get("schemaType", "jsonSchema")
+    if kind != "jsonSchema":
+        raise DescriptionError(f"unknown schemaType {shorten(kind)}", where)
+    name = text_of(found, "name", where)
+    description = found.get("description")
+    structure = from_json_schema(found.get("schema"), name, where)
+    return structure._replace(
+        version=text_of(found, "version", where),
+        description=description if isinstance(description, str) else None,
+    )
+
+
+def from_json_schema(schema: object, name: str, where: str = "schema") -> Structure:
+    """Return the structure that the JSON Schema of a record says.
+
+    Required fields come first, in the order of ``required``: a server keeps that, but
+    not the order of ``properties``. References to other schemas are not followed.
+
+    Parameters
+    ----------
+    schema : object
+        The value of a record's ``schema``; the writer may be anyone.
+    name : str
+        Of the type.
+    where : str
+        The place, for errors.
+
+    Raises
+    ------
+    DescriptionError
+        A part is missing, is of a wrong type, or is not known; names the field.
+
+    Examples
+    --------
+    >>> from fastshard.typed.descriptions.json_schema import from_json_schema
+    >>> schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    >>> [each.name for each in from_json_schema(schema, "Caption").fields]
+    ['text']
+    """
+    body = map_of(schema, "'schema'", where)
+    where = where if name in where else f"{where} {shorten(name)}"
+    if "schemaBody" in body:  # of versions before 0.3
+        body = map_of(body["schemaBody"], "'schemaBody'", where)
+    if body.get("type", "object") != "object":
+        raise DescriptionError("the schema's 'type' must be 'object'", where)
+    properties = map_of(body.get("properties", {}), "'properties'", where)
+    if len(properties) > MAX_FIELDS:
+        raise DescriptionError(
+            f"has {len(properties):,} properties, more than {MAX_FIELDS:,}", where
+        )
+    required = list_of(body.get("required", []), "'required'", where)
+    for each in required:
+        if not isinstance(each, str) or each not in properties:
+            raise DescriptionError(
+                f"'required' has {shorten(each)}, which is no property", where
+            )
+    order = list(dict.fromkeys([*required, *properties]))
+    needed = set(required)
+    fields = []
+    for each in order:
+        if not isinstance(each, str):
+            raise DescriptionError("the name of a property must be a str", where)
+        place = f"{where}, field {shorten(each)}"
+        value, is_nullable = parse_property(properties[each], place)
+        fields.append(StructureField(each, value, is_nullable or each not in needed))
+    return Structure(name, tuple(fields))
+
+
+def parse_property(data: object, where: str, depth: int = 0) -> tuple[ValueType, bool]:
+    """Return the type of a property, and whether it may be null."""
+    found = map_of(data, "a property", where)
+    if depth > MAX_DEPTH:
+        raise DescriptionError(f"lists are nested deeper than {MAX_DEPTH}", where)
+    if "$ref" in found:
+        return parse_reference(found, where), False
+    kind = found.get("type")
+    is_nullable = False
+    if isinstance(kind, list) and len(kind) == 2 and "null" in kind:
+        kind = next((each for each in kind if each != "null"), None)
+        is_nullable = True
+    if kind == "string":
+        is_bytes = found.get("format") == "byte" or (
+            found.get("contentEncoding") == "base64"
+        )
+        return ValueType("bytes" if is_bytes else "str"), is_nullable
+    if kind == "array":
+        return parse_items(found.get("items"), where, depth), is_nullable
+    if isinstance(kind, str) and kind in SIMPLE:
+        return ValueType(SIMPLE[kind]), is_nullable
+    raise DescriptionError(f"Unknown type of a property: {shorten(kind)}", where)
+
+
+def parse_items(items: object, where: str, depth: int) -> ValueType:
+    if items is None or items == {}:
+        return ValueType("array")
+    inner, is_nullable = parse_property(items, where, depth + 1)
+    return ValueType("array", items=None if is_nullable else inner)
+
+
+def parse_reference(found: Mapping[str, Any], where: str) -> ValueType:
+    """Return the type of a property that refers to one of the known formats."""
+    reference = found["$ref"]
+    if not isinstance(reference, str):
+        raise DescriptionError(f"'$ref' must be a str, is {shorten(reference)}", where)
+    text = reference.lower() if not reference.startswith("#") else ""
+    kind = next((kind for word, kind in WORDS.items() if word in text), None)
+    if kind is None:
+        raise DescriptionError(
+            "Schema references are not yet supported: a field refers to "
+            f"{shorten(reference)}",
+            where,
+        )
+    if kind == "ndarray":
+        dtype = dtype_of_text(found.get("dtype"), where)
+        return ValueType(kind, dtype, *dimensions_of(found, where))
+    if kind == "structured":
+        dtype = found.get("dtype")
+        return ValueType(kind, dtype if isinstance(dtype, str) else None)
+    return ValueType(kind)

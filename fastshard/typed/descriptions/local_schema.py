@@ -1,0 +1,262 @@
+"""Structures as the JSON that an index stores: ``local#`` field types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from fastshard.errors import DescriptionError
+from fastshard.typed.descriptions.structure import (
+    MAX_DEPTH,
+    PRIMITIVES,
+    Structure,
+    StructureField,
+    ValueType,
+    canonical_dtype,
+    list_of,
+    map_of,
+    shorten,
+    text_of,
+)
+from fastshard.typed.kinds.annotations import FORMATS
+
+__all__ = [
+    "dimensions_of",
+    "dtype_of_text",
+    "from_local_json",
+    "to_local_json",
+]
+
+MAX_DIMENSIONS = 64  # NumPy's own limit
+# The dtype that atdata writes for arrays of any dtype. A schema that has this key
+# means what it says.
+CLAIMED = "float32"
+EXACT_KEY = "exactDtypes"
+
+
+def to_local_json(
+    structure: Structure, version: str, created_at: str | None = None
+) -> dict[str, Any]:
+    """Return the JSON of a structure, as an index stores it.
+
+    Parameters
+    ----------
+    structure : Structure
+    version : str
+    created_at : str, optional
+        Default: the time in UTC.
+
+    Returns
+    -------
+    dict
+        ``{"name", "version", "fields", "description", "createdAt"}``. A field of arrays
+        of any dtype has the dtype None. atdata claims float32 for those: where a field
+        is truly float32, ``"exactDtypes": True`` stands beside.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> from fastshard.typed.descriptions.local_schema import to_local_json
+    >>> from fastshard.typed.descriptions.structure import describe
+    >>> class Caption(typed.PackableSample):
+    ...     text: str
+    >>> to_local_json(describe(Caption), "1.0.0")["fields"]
+    [{'name': 'text', 'fieldType': {'$type': 'local#primitive', 'primitive': 'str'},
+      'optional': False}]
+    """
+    found: dict[str, Any] = {
+        "name": structure.name,
+        "version": version,
+        "fields": [
+            {
+                "name": each.name,
+                "fieldType": field_type(each.type),
+                "optional": each.optional,
+            }
+            for each in structure.fields
+        ],
+        "description": structure.description,
+        "createdAt": created_at or datetime.now(UTC).isoformat(),
+    }
+    if any(
+        inner.kind == "ndarray" and inner.dtype == CLAIMED and inner.is_exact
+        for each in structure.fields
+        for inner in nested(each.type)
+    ):
+        found[EXACT_KEY] = True
+    return found
+
+
+def nested(value: ValueType | None) -> list[ValueType]:
+    """Return a type, and the types of its items."""
+    found = []
+    while value is not None:
+        found.append(value)
+        value = value.items
+    return found
+
+
+def field_type(value: ValueType) -> dict[str, Any]:
+    if value.kind in PRIMITIVES:
+        return {"$type": "local#primitive", "primitive": value.kind}
+    found: dict[str, Any] = {"$type": f"local#{value.kind}"}
+    if value.kind == "ndarray" or value.dtype is not None:
+        found["dtype"] = value.dtype
+    if value.shape is not None:
+        found["shape"] = list(value.shape)
+    if value.dimension_names is not None:
+        found["dimensionNames"] = list(value.dimension_names)
+    if value.items is not None:
+        found["items"] = field_type(value.items)
+    return found
+
+
+def from_local_json(data: object, where: str = "schema") -> Structure:
+    """Return the structure that an index's JSON says.
+
+    Parameters
+    ----------
+    data : object
+        Read from JSON; the writer may be anyone.
+    where : str
+        The place, for errors.
+
+    Returns
+    -------
+    Structure
+        Its names are not checked: `Structure.check` does.
+
+    Raises
+    ------
+    DescriptionError
+        A part is missing, is of a wrong type, or is not known; names the field.
+
+    Examples
+    --------
+    >>> from fastshard.typed.descriptions.local_schema import from_local_json
+    >>> text = {"$type": "local#primitive", "primitive": "str"}
+    >>> fields = [{"name": "text", "fieldType": text, "optional": False}]
+    >>> from_local_json({"name": "Caption", "version": "1.0.0", "fields": fields})
+    Structure(name='Caption', fields=(StructureField(name='text', ...
+    """
+    schema = map_of(data, "a schema", where)
+    name = text_of(schema, "name", where)
+    version = schema.get("version")
+    if version is not None and not isinstance(version, str):
+        raise DescriptionError(
+            f"'version' must be a str, is {shorten(version)}", f"{where} {name}"
+        )
+    where = where if name in where else f"{where} {shorten(name)}"
+    is_exact = schema.get(EXACT_KEY) is True
+    fields = []
+    for i, each in enumerate(list_of(schema.get("fields", []), "'fields'", where)):
+        field = map_of(each, f"field {i}", where)
+        field_name = text_of(field, "name", f"{where}, field {i}")
+        place = f"{where}, field {shorten(field_name)}"
+        optional = field.get("optional", False)
+        if not isinstance(optional, bool):
+            raise DescriptionError(
+                f"'optional' must be a bool, is {shorten(optional)}", place
+            )
+        value = parse_field_type(field.get("fieldType"), place, is_exact)
+        fields.append(StructureField(field_name, value, optional))
+    description = schema.get("description")
+    # Of schemas before 0.7 the name is `module.Class`.
+    return Structure(
+        name.rpartition(".")[2] if "." in name else name,
+        tuple(fields),
+        version,
+        description if isinstance(description, str) else None,
+    )
+
+
+def parse_field_type(
+    data: object, where: str, is_exact: bool, depth: int = 0
+) -> ValueType:
+    """Return the type of a ``fieldType``."""
+    found = map_of(data, "'fieldType'", where)
+    if depth > MAX_DEPTH:
+        raise DescriptionError(f"lists are nested deeper than {MAX_DEPTH}", where)
+    kind = kind_of(found, where)
+    if kind == "primitive":
+        primitive = found.get("primitive")
+        if primitive not in PRIMITIVES:
+            raise DescriptionError(
+                f"Unknown primitive type: {shorten(primitive)}", where
+            )
+        return ValueType(primitive)
+    if kind == "array":
+        items = found.get("items")
+        if items is None:
+            return ValueType("array")
+        inner = parse_field_type(items, where, is_exact, depth + 1)
+        return ValueType("array", items=inner)
+    if kind == "ndarray":
+        dtype = dtype_of_text(found.get("dtype"), where)
+        return ValueType(
+            "ndarray",
+            dtype,
+            *dimensions_of(found, where),
+            is_exact=is_exact or dtype != CLAIMED,
+        )
+    if kind == "structured":
+        dtype = found.get("dtype")
+        if dtype is not None and not isinstance(dtype, str):
+            raise DescriptionError(f"'dtype' must be a str, is {shorten(dtype)}", where)
+        return ValueType("structured", dtype, *dimensions_of(found, where))
+    if kind == "object" or kind in FORMATS:
+        return ValueType(kind)
+    if kind == "ref":
+        raise DescriptionError(
+            "Schema references ('ref') are not yet supported: a field refers to "
+            f"{shorten(found.get('ref'))}",
+            where,
+        )
+    raise DescriptionError(f"Unknown field type kind: {shorten(kind)}", where)
+
+
+def kind_of(found: Mapping[str, Any], where: str) -> str:
+    """Return the kind of a field type: what stands after the ``#`` of its type."""
+    name = found.get("$type", "")
+    if not isinstance(name, str):
+        raise DescriptionError(f"'$type' must be a str, is {shorten(name)}", where)
+    if "#" in name:
+        return name.rpartition("#")[2]
+    kind = found.get("kind", "")
+    if not isinstance(kind, str):
+        raise DescriptionError(f"'kind' must be a str, is {shorten(kind)}", where)
+    return kind
+
+
+def dtype_of_text(text: object, where: str) -> str | None:
+    """Return NumPy's name of a schema's dtype; None is any."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise DescriptionError(f"'dtype' must be a str, is {shorten(text)}", where)
+    return canonical_dtype(text)
+
+
+def dimensions_of(
+    found: Mapping[str, Any], where: str
+) -> tuple[tuple[int | None, ...] | None, tuple[str, ...] | None]:
+    """Return ``shape`` and ``dimensionNames`` of an array's annotations."""
+    shape, names = found.get("shape"), found.get("dimensionNames")
+    for key, value in (("shape", shape), ("dimensionNames", names)):
+        if value is not None and len(list_of(value, repr(key), where)) > MAX_DIMENSIONS:
+            raise DescriptionError(f"{key!r} has too many dimensions", where)
+    for size in shape or ():
+        if size is not None and (type(size) is not int or size < 0):
+            raise DescriptionError(
+                "'shape' must have sizes and nulls, has " + shorten(size), where
+            )
+    for name in names or ():
+        if not isinstance(name, str):
+            raise DescriptionError(
+                f"'dimensionNames' must have str, has {shorten(name)}", where
+            )
+    return (
+        None if shape is None else tuple(shape),
+        None if names is None else tuple(names),
+    )

@@ -1,0 +1,172 @@
+"""Sample types made of schemas: packable classes, one for each reference."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import json
+import threading
+import types
+from typing import Any
+from weakref import WeakValueDictionary
+
+from numpy.typing import NDArray
+
+from fastshard.typed.descriptions.local_schema import from_local_json, to_local_json
+from fastshard.typed.descriptions.structure import (
+    Structure,
+    ValueType,
+    resolve_dtype,
+)
+from fastshard.typed.fields import declared_fields
+from fastshard.typed.kinds.annotations import FORMATS
+from fastshard.typed.sample_type import PackableSample, become_dataclass
+
+__all__ = ["SchemaType", "load_type", "make_type"]
+
+LOCK = threading.RLock()
+PRIMITIVES: dict[str, type] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "bytes": bytes,
+    "object": dict,
+}
+
+
+class SchemaType(type):
+    """Class of sample types that are made of schemas: they pickle by content."""
+
+
+MADE: WeakValueDictionary[tuple[str, str], type[PackableSample]] = (
+    WeakValueDictionary()  # by reference and content
+)
+
+
+def make_type(structure: Structure, ref: str | None = None) -> type[PackableSample]:
+    """Return the sample type of a structure, the same one for the same content.
+
+    Its fields have the kinds that a declared class would have; an optional one is None
+    by default. The arguments of the constructor have the order of the fields; an
+    optional one before one that is not is a keyword.
+
+    Parameters
+    ----------
+    structure : Structure
+    ref : str, optional
+        Reference of the schema. Types of different references are different ones.
+
+    Returns
+    -------
+    type
+        A subclass of `PackableSample`. It pickles by its content, and so do its
+        samples: another process makes it again.
+
+    Raises
+    ------
+    DescriptionError
+        A name cannot be that of a class or a field, or a dtype is not known.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> from fastshard.typed.descriptions.schema_type import make_type
+    >>> from fastshard.typed.descriptions.structure import describe
+    >>> class Caption(typed.PackableSample):
+    ...     text: str
+    ...     score: float | None
+    >>> Made = make_type(describe(Caption))
+    >>> Made(text="a cat"), Made is make_type(describe(Caption))
+    (Caption(text='a cat', score=None), True)
+    """
+    content = dump(structure)
+    key = ref or "", content
+    with LOCK:
+        made = MADE.get(key)
+        if made is None:
+            made = MADE[key] = build(structure, ref, content)
+    return made
+
+
+def load_type(content: str, ref: str | None) -> type[PackableSample]:
+    """Return the type of a pickle.
+
+    Parameters
+    ----------
+    content : str
+        As the type's ``__schema_content__``.
+    ref : str or None
+    """
+    return make_type(from_local_json(json.loads(content), ref or "schema"), ref)
+
+
+def dump(structure: Structure) -> str:
+    """Return the content of a structure, from which `load_type` makes the type."""
+    found = to_local_json(structure, structure.version or "", "-")
+    del found["createdAt"]
+    if structure.version is None:
+        del found["version"]
+    return json.dumps(found, separators=(",", ":"))
+
+
+def build(structure: Structure, ref: str | None, content: str) -> type[PackableSample]:
+    structure.check()
+    where = ref or f"schema {structure.name}"
+    last = max((i for i, f in enumerate(structure.fields) if not f.optional), default=0)
+    annotations: dict[str, Any] = {}
+    names: dict[str, Any] = {
+        "__module__": __name__,
+        "__doc__": structure.description,
+        "__annotations__": annotations,
+        "__field_formats__": {
+            each.name: each.type.kind
+            for each in structure.fields
+            if each.type.kind in FORMATS
+        },
+        "__schema_structure__": structure,
+        "__schema_content__": content,
+        "__schema_ref__": ref,
+        "__schema_version__": structure.version,
+    }
+    for i, each in enumerate(structure.fields):
+        hint = hint_of(each.type, f"{where}, field {each.name!r}")
+        annotations[each.name] = hint | None if each.optional else hint
+        if each.optional:
+            names[each.name] = dataclasses.field(default=None, kw_only=i < last)
+    made: type[PackableSample] = types.new_class(
+        structure.name,
+        (PackableSample,),
+        {"metaclass": SchemaType},
+        lambda body: body.update(names),
+    )
+    become_dataclass(made)
+    declared_fields(made)  # raises for what no sample can have
+    return made
+
+
+def hint_of(value: ValueType, where: str) -> Any:
+    """Return the annotation of a field's values."""
+    if value.kind == "ndarray":
+        if value.dtype is None or not value.is_exact:
+            return NDArray[Any]
+        scalar: Any = resolve_dtype(value.dtype, where)
+        return NDArray[scalar]
+    if value.kind == "structured":
+        return NDArray[Any]
+    if value.kind == "array":
+        if value.items is None:
+            return list
+        return types.GenericAlias(list, (hint_of(value.items, where),))
+    return PRIMITIVES.get(value.kind, bytes)  # of `FORMATS`, which decode bytes
+
+
+def reduce_type(cls: SchemaType) -> str | tuple[Any, ...]:
+    """Pickle a type by its content; a class derived from it by name, as others."""
+    own = cls.__dict__
+    if "__schema_content__" not in own:
+        return cls.__qualname__
+    return load_type, (own["__schema_content__"], own["__schema_ref__"])
+
+
+copyreg.pickle(SchemaType, reduce_type)
