@@ -56,13 +56,12 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.open": "open",
     "fastshard.errors": (
         "AmbiguousKeyError CacheWarning ClosedError ConversionError "
-        "DescriptionError FastshardError "
-        "FieldNotFoundError FormatError InfoNotFoundError LensNotFoundError "
-        "MemberNotFoundError MissingLibraryError PartialFailureError QueryError "
-        "QueryTimeoutError RaggedError RemoteError RemoteNotFoundError "
-        "RemoteShardNotFoundError SampleKeyError SampleNotFoundError SchemaError "
-        "ShardNotFoundError StaleIndexError StaleIndexWarning StateError "
-        "WriterLockedError"
+        "DescriptionError FastshardError FieldNotFoundError FormatError "
+        "InfoNotFoundError LensNotFoundError MemberNotFoundError "
+        "MissingLibraryError PartialFailureError QueryError QueryTimeoutError "
+        "RaggedError RemoteError RemoteNotFoundError RemoteShardNotFoundError "
+        "SampleKeyError SampleNotFoundError SchemaError ShardNotFoundError "
+        "StaleIndexError StaleIndexWarning StateError WriterLockedError"
     ),
     "fastshard.formats.field_info": "FieldInfo",
     "fastshard.formats.sample": "Sample Samples",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import keyword
 import re
 from collections.abc import Mapping
@@ -391,7 +390,6 @@ def resolve_dtype(text: str, where: str) -> Any:
     return dtype.type
 
 
-@functools.lru_cache(256)
 def parse_dtype(text: str) -> Any:
     import numpy as np
 
