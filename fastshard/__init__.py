@@ -59,7 +59,8 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
         "DescriptionError FastshardError FieldNotFoundError FormatError "
         "InfoNotFoundError LensNotFoundError MemberNotFoundError "
         "MissingLibraryError PartialFailureError QueryError QueryTimeoutError "
-        "RaggedError RemoteError RemoteNotFoundError RemoteShardNotFoundError "
+        "RaggedError RecordError RemoteError RemoteNotFoundError "
+        "RemoteShardNotFoundError "
         "SampleKeyError SampleNotFoundError SchemaError ShardNotFoundError "
         "StaleIndexError StaleIndexWarning StateError WriterLockedError"
     ),

@@ -44,6 +44,7 @@ from fastshard.errors import PartialFailureError as PartialFailureError
 from fastshard.errors import QueryError as QueryError
 from fastshard.errors import QueryTimeoutError as QueryTimeoutError
 from fastshard.errors import RaggedError as RaggedError
+from fastshard.errors import RecordError as RecordError
 from fastshard.errors import RemoteError as RemoteError
 from fastshard.errors import RemoteNotFoundError as RemoteNotFoundError
 from fastshard.errors import RemoteShardNotFoundError as RemoteShardNotFoundError
@@ -88,6 +89,7 @@ __all__ = [
     "QueryError",
     "QueryTimeoutError",
     "RaggedError",
+    "RecordError",
     "RemoteError",
     "RemoteNotFoundError",
     "RemoteOptions",

@@ -43,6 +43,7 @@ __all__ = [
     "QueryError",
     "QueryTimeoutError",
     "RaggedError",
+    "RecordError",
     "RemoteError",
     "RemoteNotFoundError",
     "RemoteShardNotFoundError",
@@ -183,6 +184,40 @@ class DescriptionError(FastshardError, ValueError):
 
     def __str__(self) -> str:
         return escape_line(f"{self.where}: {self.reason}")
+
+
+class RecordError(FormatError):
+    """A record of the AT Protocol is not as its lexicon says.
+
+    Attributes
+    ----------
+    reason : str
+    path : str
+        The record's address; ``""`` for one that has none yet.
+    offset : int
+        0.
+    field : str or None
+        The field, such as ``"storage.shards[0].url"``.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> try:
+    ...     typed.LabelRecord.from_record({"$type": "science.alt.dataset.label"})
+    ... except typed.RecordError as error:
+    ...     print(error)
+    a required field is missing - at field 'name'
+    """
+
+    def __init__(self, reason: str, path: str, field: str | None = None) -> None:
+        super().__init__(reason, path, 0)
+        self.args = reason, path, field
+        self.field = field
+
+    def __str__(self) -> str:
+        field = "" if self.field is None else f"field {self.field!r}"
+        where = " of ".join(filter(None, (field, self.path)))
+        return escape_line(f"{self.reason} - at {where}" if where else self.reason)
 
 
 class LensNotFoundError(FastshardError, ValueError):

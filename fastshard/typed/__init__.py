@@ -51,7 +51,8 @@ from sys import modules
 from typing import Any
 
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
-    "errors": "LensNotFoundError PartialFailureError SampleKeyError SchemaError",
+    "errors": "LensNotFoundError PartialFailureError RecordError SampleKeyError "
+    "SchemaError",
     "atmosphere.at_uri": "AtUri",
     "batch": "SampleBatch",
     "checksums": "verify_checksums",
@@ -85,8 +86,8 @@ __all__ = sorted([*_MODULES, *_ALIASES])
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name == "testing":  # the module itself
-        return import_module(f"{__name__}.testing")
+    if name in ("atmosphere", "testing"):  # the modules themselves
+        return import_module(f"{__name__}.{name}")
     if name not in _MODULES and name not in _ALIASES:
         from fastshard._util.hints import missing_name
 

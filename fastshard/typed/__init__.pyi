@@ -2,8 +2,10 @@ from fastshard.errors import FastshardError as AtdataError
 from fastshard.errors import FormatError as ShardError
 from fastshard.errors import LensNotFoundError as LensNotFoundError
 from fastshard.errors import PartialFailureError as PartialFailureError
+from fastshard.errors import RecordError as RecordError
 from fastshard.errors import SampleKeyError as SampleKeyError
 from fastshard.errors import SchemaError as SchemaError
+from fastshard.typed import atmosphere as atmosphere
 from fastshard.typed import testing as testing
 from fastshard.typed.atmosphere.at_uri import AtUri as AtUri
 from fastshard.typed.batch import SampleBatch as SampleBatch
@@ -60,6 +62,7 @@ __all__ = [
     "PackableSample",
     "PartialFailureError",
     "QueryExecutor",
+    "RecordError",
     "S3Source",
     "SampleBatch",
     "SampleKeyError",

@@ -6,19 +6,39 @@ from typing import Any
 
 _HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
     "at_uri": "AtUri",
+    "records.checked": "UnknownMember",
+    "records.checksum": "CodeHash ShardChecksum",
+    "records.entry": "DatasetSize EntryRecord ShardManifestRef",
+    "records.label": "LabelRecord",
+    "records.lens": "CodeReference LensRecord",
+    "records.lens_verification": "LensVerificationRecord",
+    "records.schema": "JsonSchemaFormat SchemaRecord",
+    "records.storage": "BlobEntry BlobRef HttpShardEntry S3ShardEntry Storage "
+    "StorageBlobs StorageExternal StorageHttp StorageS3 storage_from_record",
+}
+_ALIASES = {  # the names of atdata
+    "LexCodeHash": "CodeHash",
+    "LexCodeReference": "CodeReference",
+    "LexDatasetEntry": "EntryRecord",
+    "LexLabelRecord": "LabelRecord",
+    "LexLensRecord": "LensRecord",
+    "LexLensVerification": "LensVerificationRecord",
+    "LexSchemaRecord": "SchemaRecord",
+    "StorageUnion": "Storage",
 }
 _MODULES = {name: home for home, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_MODULES)
+__all__ = sorted([*_MODULES, *_ALIASES])
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name not in _MODULES:
+    known = _ALIASES.get(name, name)
+    if known not in _MODULES:
         from fastshard._util.hints import missing_name
 
         raise missing_name(name, modules[__name__])
-    module = import_module(f"{__name__}.{_MODULES[name]}")
-    value = globals()[name] = getattr(module, name)
+    module = import_module(f"{__name__}.{_MODULES[known]}")
+    value = globals()[name] = getattr(module, known)
     return value
 
 

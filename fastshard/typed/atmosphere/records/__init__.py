@@ -1,0 +1,1 @@
+"""Records of the five collections, and their parts, as typed objects."""
