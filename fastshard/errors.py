@@ -203,7 +203,7 @@ class RecordError(FormatError):
     --------
     >>> from fastshard import typed
     >>> try:
-    ...     typed.LabelRecord.from_record({"$type": "science.alt.dataset.label"})
+    ...     typed.atmosphere.LabelRecord.from_record({"$type": "science.alt.dataset.label"})
     ... except typed.RecordError as error:
     ...     print(error)
     a required field is missing - at field 'name'

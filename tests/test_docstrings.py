@@ -30,6 +30,7 @@ MODULES = (
     "fastshard.columnar",
     "fastshard.streaming",
     "fastshard.typed",
+    "fastshard.typed.atmosphere",
     "fastshard.typed.testing",
     "fastshard.adapters.torch",
     "fastshard.adapters.ray",

@@ -238,9 +238,9 @@ class Fields:
 class Part:
     """Base of records and of their parts.
 
-    Attributes
+    Parameters
     ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know; `to_record` writes them again.
     """
 
@@ -270,6 +270,12 @@ class Part:
         ------
         RecordError
             A field is missing, of another type, or too long.
+
+        Examples
+        --------
+        >>> sha = {"algorithm": "sha256", "digest": "00" * 32, "from": "a test"}
+        >>> typed.atmosphere.ShardChecksum.from_record(sha).extra
+        {'from': 'a test'}
         """
         return cls._read(Fields(record, uri))
 
@@ -290,6 +296,11 @@ class Part:
         ------
         RecordError
             A value is one that a record cannot hold.
+
+        Examples
+        --------
+        >>> typed.atmosphere.DatasetSize(samples=60_000).to_record()
+        {'samples': 60000}
         """
         found = {
             name: value for name, value in self._write().items() if value is not None
@@ -359,11 +370,11 @@ class AtRecord(Part):
 class UnknownMember(Part):
     """A member of a union whose type this version does not know: kept as it is.
 
-    Attributes
+    Parameters
     ----------
     type : str
         Its ``$type``.
-    extra : dict
+    extra : dict, optional
         All its other fields.
     """
 

@@ -45,10 +45,7 @@ class ShardChecksum(Digest):
         ``"sha256"``; others are kept.
     digest : str
         Hexadecimal digits.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
 
     Examples
@@ -68,10 +65,7 @@ class CodeHash(Digest):
     algorithm : str
     digest : str
         Hexadecimal digits.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 

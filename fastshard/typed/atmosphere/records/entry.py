@@ -30,10 +30,7 @@ class DatasetSize(Part):
     Parameters
     ----------
     samples, bytes, shards : int, optional
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
@@ -64,10 +61,7 @@ class ShardManifestRef(Part):
         JSON.
     samples : BlobRef, optional
         Parquet.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
@@ -113,10 +107,7 @@ class EntryRecord(AtRecord):
     content_metadata : dict, optional
         Without floats.
     manifests : list of ShardManifestRef, optional
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
 
     Examples
@@ -130,7 +121,7 @@ class EntryRecord(AtRecord):
     ...     metadata={"rate": 0.5},
     ... )
     >>> entry.to_record()["metadata"]
-    {'$bytes': '3gABpHJhdGXLP+AAAAAAAAA='}
+    {'$bytes': 'gaRyYXRlyz/gAAAAAAAA'}
     >>> atmosphere.EntryRecord.from_record(entry.to_record()).metadata
     {'rate': 0.5}
     """

@@ -28,10 +28,7 @@ class LabelRecord(AtRecord):
         At most 50 characters.
     description : str, optional
         At most 5,000 characters.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
 
     Examples

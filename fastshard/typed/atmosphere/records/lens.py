@@ -32,10 +32,7 @@ class CodeReference(Part):
         At most 100 characters.
     language : str, optional
         At most 50 characters.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
 
     Examples
@@ -95,10 +92,7 @@ class LensRecord(AtRecord):
         Without floats.
     source_schema_version, target_schema_version : str, optional
         A version, or a range; at most 100 characters.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 

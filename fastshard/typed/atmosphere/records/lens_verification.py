@@ -35,10 +35,7 @@ class LensVerificationRecord(AtRecord):
     proof_ref : CodeReference, optional
     description : str, optional
         At most 1,000 characters.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 

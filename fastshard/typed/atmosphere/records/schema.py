@@ -39,10 +39,7 @@ class JsonSchemaFormat(Part):
         ``$schema``, ``type``, ``properties``, ``required`` and whatever else it has.
     array_format_versions : dict, optional
         Versions of the formats of arrays, by their names.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Empty, or fields that are null: `schema_body` has all others.
     """
 
@@ -94,10 +91,7 @@ class SchemaRecord(AtRecord):
         Without floats.
     atdata_schema_version : int or None, default 1
         Version of the form of the record; None, as of a record without it, means 1.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
 
     Examples

@@ -49,10 +49,7 @@ class HttpShardEntry(Part):
         At most 2,000 characters.
     checksum : ShardChecksum, optional
         A record whose checksum says "none" has None.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
@@ -78,10 +75,7 @@ class StorageHttp(Part):
     Parameters
     ----------
     shards : list of HttpShardEntry
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
@@ -107,10 +101,7 @@ class S3ShardEntry(Part):
         At most 1,024 characters.
     checksum : ShardChecksum, optional
         A record whose checksum says "none" has None.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
@@ -140,10 +131,7 @@ class StorageS3(Part):
     region : str, optional
     endpoint : str, optional
         URL of the server, if it is not that of AWS.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
@@ -184,10 +172,7 @@ class BlobRef(Part):
     mime_type : str
     size : int
         Bytes.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
 
     Examples
@@ -235,10 +220,7 @@ class BlobEntry(Part):
     blob : BlobRef
     checksum : ShardChecksum, optional
         A record whose checksum says "none" has None.
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
@@ -270,6 +252,13 @@ class BlobEntry(Part):
         ------
         RecordError
             A value is one that a record cannot hold.
+
+        Examples
+        --------
+        >>> cid = "bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e"
+        >>> blob = typed.atmosphere.BlobRef(cid, "application/x-tar", 11)
+        >>> typed.atmosphere.BlobEntry(blob).to_record()["blob"]["size"]
+        11
         """
         if self._is_bare and self.checksum is None and not self.extra:
             return self.blob.to_record()
@@ -287,10 +276,7 @@ class StorageBlobs(Part):
     Parameters
     ----------
     blobs : list of BlobEntry
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
@@ -313,10 +299,7 @@ class StorageExternal(Part):
     Parameters
     ----------
     urls : list of str
-
-    Attributes
-    ----------
-    extra : dict
+    extra : dict, optional
         Fields that this version does not know.
     """
 
