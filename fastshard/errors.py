@@ -202,8 +202,9 @@ class RecordError(FormatError):
     Examples
     --------
     >>> from fastshard import typed
+    >>> record = {"$type": "science.alt.dataset.label"}
     >>> try:
-    ...     typed.atmosphere.LabelRecord.from_record({"$type": "science.alt.dataset.label"})
+    ...     typed.atmosphere.LabelRecord.from_record(record)
     ... except typed.RecordError as error:
     ...     print(error)
     a required field is missing - at field 'name'
