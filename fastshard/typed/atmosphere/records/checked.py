@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from fastshard.errors import RecordError
 from fastshard.typed.atmosphere.at_uri import AtUri
@@ -16,15 +16,12 @@ from fastshard.typed.atmosphere.at_uri import AtUri
 __all__ = [
     "ABSENT",
     "AtRecord",
-    "Fields",
-    "Part",
+    "RecordFields",
+    "RecordPart",
     "UnknownMember",
     "check_value",
     "utf8_length",
 ]
-
-T = TypeVar("T")
-P = TypeVar("P", bound="Part")
 
 
 class Absence(Enum):
@@ -48,7 +45,7 @@ def utf8_length(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-class Fields:
+class RecordFields:
     """The fields of a JSON object of a record, read one at a time and checked.
 
     Parameters
@@ -182,13 +179,13 @@ class Fields:
         except ValueError:
             raise self.fail(f"expected a time, got {_show(text)}", name) from None
 
-    def inside(self, name: str) -> Fields:
+    def inside(self, name: str) -> RecordFields:
         """Return the fields of a required object."""
         return self.of(self.require(name), name)
 
-    def of(self, value: object, name: str) -> Fields:
+    def of(self, value: object, name: str) -> RecordFields:
         """Return the fields of a value of this object."""
-        return Fields(value, self.place, self.path_of(name), self.measure)
+        return RecordFields(value, self.place, self.path_of(name), self.measure)
 
     def rest(self) -> dict[str, Any]:
         """Return the fields that were not asked for."""
@@ -235,7 +232,7 @@ class Fields:
 
 
 @dataclass(kw_only=True)
-class Part:
+class RecordPart:
     """Base of records and of their parts.
 
     Parameters
@@ -264,7 +261,7 @@ class Part:
 
         Returns
         -------
-        AtRecord or Part
+        AtRecord or RecordPart
 
         Raises
         ------
@@ -277,10 +274,10 @@ class Part:
         >>> typed.atmosphere.ShardChecksum.from_record(sha).extra
         {'from': 'a test'}
         """
-        return cls._read(Fields(record, uri))
+        return cls._read(RecordFields(record, uri))
 
     @classmethod
-    def _read(cls, fields: Fields) -> Self:
+    def _read(cls, fields: RecordFields) -> Self:
         """Return the object of checked fields."""
         raise NotImplementedError
 
@@ -323,7 +320,7 @@ class Part:
         first, *others = name.split("_")
         return first + "".join(map(str.capitalize, others))
 
-    def _keep(self, name: str, fields: Fields) -> None:
+    def _keep(self, name: str, fields: RecordFields) -> None:
         """Keep the stored form of a field: it is written again while it is unchanged.
 
         That of a field that is absent, too.
@@ -340,14 +337,14 @@ class Part:
 
 
 @dataclass
-class AtRecord(Part):
+class AtRecord(RecordPart):
     """Base of records: with a type, and the time at which they were made."""
 
     TYPE: ClassVar[str]
     FREE: ClassVar[tuple[str, ...]] = ()  # attributes with fields of any values
 
     @classmethod
-    def _read(cls, fields: Fields) -> Self:
+    def _read(cls, fields: RecordFields) -> Self:
         fields.expect_type(cls.TYPE)
         found = cls._read_fields(fields)
         for name in ("created_at", *cls.FREE):
@@ -356,7 +353,7 @@ class AtRecord(Part):
         return found
 
     @classmethod
-    def _read_fields(cls, fields: Fields) -> Self:
+    def _read_fields(cls, fields: RecordFields) -> Self:
         raise NotImplementedError
 
     @staticmethod
@@ -367,7 +364,7 @@ class AtRecord(Part):
 
 
 @dataclass
-class UnknownMember(Part):
+class UnknownMember(RecordPart):
     """A member of a union whose type this version does not know: kept as it is.
 
     Parameters
@@ -381,7 +378,7 @@ class UnknownMember(Part):
     type: str
 
     @classmethod
-    def _read(cls, fields: Fields) -> UnknownMember:
+    def _read(cls, fields: RecordFields) -> UnknownMember:
         type_id = fields.text("$type", 1000, shortest=1)
         return cls(type_id, extra=fields.rest())
 

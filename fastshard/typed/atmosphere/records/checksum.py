@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from fastshard.typed.atmosphere.records.checked import ABSENT, Fields, Part
+from fastshard.typed.atmosphere.records.checked import ABSENT, RecordFields, RecordPart
 
 __all__ = ["CodeHash", "ShardChecksum", "read_checksum", "write_checksum"]
 
@@ -15,7 +15,7 @@ SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 
 
 @dataclass
-class Digest(Part):
+class Digest(RecordPart):
     """Base of checksums: an algorithm, and the digest in hexadecimal."""
 
     algorithm: str
@@ -24,7 +24,7 @@ class Digest(Part):
     LONGEST: ClassVar[tuple[int, int]] = 20, 128
 
     @classmethod
-    def _read(cls, fields: Fields) -> Self:
+    def _read(cls, fields: RecordFields) -> Self:
         algorithm = fields.text("algorithm", cls.LONGEST[0])
         digest = fields.text("digest", cls.LONGEST[1])
         if algorithm == "sha256" and SHA256.fullmatch(digest) is None:
@@ -70,7 +70,7 @@ class CodeHash(Digest):
     """
 
 
-def read_checksum(fields: Fields) -> ShardChecksum | None:
+def read_checksum(fields: RecordFields) -> ShardChecksum | None:
     """Return the checksum of a shard; None where it is absent, or says "none"."""
     value = fields.get("checksum")
     if value is ABSENT or value is None:

@@ -10,8 +10,8 @@ from fastshard.typed.atmosphere.lexicon import ENTRY
 from fastshard.typed.atmosphere.records.checked import (
     ABSENT,
     AtRecord,
-    Fields,
-    Part,
+    RecordFields,
+    RecordPart,
 )
 from fastshard.typed.atmosphere.records.metadata import read_metadata, write_metadata
 from fastshard.typed.atmosphere.records.storage import (
@@ -24,7 +24,7 @@ __all__ = ["DatasetSize", "EntryRecord", "ShardManifestRef"]
 
 
 @dataclass
-class DatasetSize(Part):
+class DatasetSize(RecordPart):
     """Size of a dataset.
 
     Parameters
@@ -39,7 +39,7 @@ class DatasetSize(Part):
     shards: int | None = None
 
     @classmethod
-    def _read(cls, fields: Fields) -> DatasetSize:
+    def _read(cls, fields: RecordFields) -> DatasetSize:
         return cls(
             fields.count_or_none("samples"),
             fields.count_or_none("bytes"),
@@ -52,7 +52,7 @@ class DatasetSize(Part):
 
 
 @dataclass
-class ShardManifestRef(Part):
+class ShardManifestRef(RecordPart):
     """Blobs with the manifest of a shard.
 
     Parameters
@@ -69,7 +69,7 @@ class ShardManifestRef(Part):
     samples: BlobRef | None = None
 
     @classmethod
-    def _read(cls, fields: Fields) -> ShardManifestRef:
+    def _read(cls, fields: RecordFields) -> ShardManifestRef:
         header = BlobRef._read(fields.inside("header"))
         value = fields.mapping_or_none("samples")
         samples = None if value is None else BlobRef._read(fields.of(value, "samples"))
@@ -143,7 +143,7 @@ class EntryRecord(AtRecord):
     FREE = "metadata", "content_metadata"
 
     @classmethod
-    def _read_fields(cls, fields: Fields) -> EntryRecord:
+    def _read_fields(cls, fields: RecordFields) -> EntryRecord:
         size = fields.mapping_or_none("size")
         manifests = fields.get("manifests")
         return cls(
@@ -188,7 +188,7 @@ class EntryRecord(AtRecord):
         return write_metadata(self.metadata)
 
 
-def _read_manifests(fields: Fields) -> list[ShardManifestRef]:
+def _read_manifests(fields: RecordFields) -> list[ShardManifestRef]:
     items = fields.items("manifests")
     return [
         ShardManifestRef._read(fields.of(item, f"manifests[{i}]"))

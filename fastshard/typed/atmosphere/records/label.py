@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastshard.typed.atmosphere.lexicon import LABEL
-from fastshard.typed.atmosphere.records.checked import AtRecord, Fields
+from fastshard.typed.atmosphere.records.checked import AtRecord, RecordFields
 
 __all__ = ["LabelRecord"]
 
@@ -48,7 +48,7 @@ class LabelRecord(AtRecord):
     TYPE = LABEL
 
     @classmethod
-    def _read_fields(cls, fields: Fields) -> LabelRecord:
+    def _read_fields(cls, fields: RecordFields) -> LabelRecord:
         return cls(
             name=fields.text("name", 200, shortest=1),
             dataset_uri=fields.uri("datasetUri"),

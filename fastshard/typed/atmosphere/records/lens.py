@@ -9,15 +9,15 @@ from typing import Any
 from fastshard.typed.atmosphere.lexicon import LENS
 from fastshard.typed.atmosphere.records.checked import (
     AtRecord,
-    Fields,
-    Part,
+    RecordFields,
+    RecordPart,
 )
 
 __all__ = ["CodeReference", "LensRecord"]
 
 
 @dataclass
-class CodeReference(Part):
+class CodeReference(RecordPart):
     """Where code is: neither fetched nor imported.
 
     Parameters
@@ -51,7 +51,7 @@ class CodeReference(Part):
     language: str | None = None
 
     @classmethod
-    def _read(cls, fields: Fields) -> CodeReference:
+    def _read(cls, fields: RecordFields) -> CodeReference:
         return cls(
             fields.text("repository", 500),
             fields.text("commit", 40),
@@ -112,7 +112,7 @@ class LensRecord(AtRecord):
     FREE = ("metadata",)
 
     @classmethod
-    def _read_fields(cls, fields: Fields) -> LensRecord:
+    def _read_fields(cls, fields: RecordFields) -> LensRecord:
         return cls(
             name=fields.text("name", 100, shortest=1),
             source_schema=fields.uri("sourceSchema"),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastshard.typed.atmosphere.lexicon import LENS_VERIFICATION
-from fastshard.typed.atmosphere.records.checked import AtRecord, Fields
+from fastshard.typed.atmosphere.records.checked import AtRecord, RecordFields
 from fastshard.typed.atmosphere.records.checksum import CodeHash
 from fastshard.typed.atmosphere.records.lens import CodeReference
 
@@ -50,7 +50,7 @@ class LensVerificationRecord(AtRecord):
     TYPE = LENS_VERIFICATION
 
     @classmethod
-    def _read_fields(cls, fields: Fields) -> LensVerificationRecord:
+    def _read_fields(cls, fields: RecordFields) -> LensVerificationRecord:
         digest = fields.mapping_or_none("codeHash")
         proof = fields.mapping_or_none("proofRef")
         return cls(

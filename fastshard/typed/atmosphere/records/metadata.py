@@ -15,7 +15,7 @@ from typing import Any
 from fastshard.errors import MissingLibraryError, RecordError
 from fastshard.typed.atmosphere.records.checked import (
     MAX_DEPTH,
-    Fields,
+    RecordFields,
     utf8_length,
 )
 
@@ -35,7 +35,9 @@ FIXSTR, STR8, STR16 = 0xA0, 0xD9, 0xDA
 LONG_KEY = 256  # bytes whose number has two bytes
 
 
-def read_metadata(fields: Fields, name: str = "metadata") -> dict[str, Any] | None:
+def read_metadata(
+    fields: RecordFields, name: str = "metadata"
+) -> dict[str, Any] | None:
     """Return the metadata of a record as a dict, in whichever form it is.
 
     Raises
@@ -66,7 +68,7 @@ def write_metadata(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {"$bytes": b64encode(data).decode()}
 
 
-def _decode(fields: Fields) -> dict[str, Any]:
+def _decode(fields: RecordFields) -> dict[str, Any]:
     """Return the dict of msgpack in base64, with padding or without."""
     text = fields.text("$bytes", 2 * MOST_BYTES)
     try:
@@ -88,7 +90,7 @@ def _decode(fields: Fields) -> dict[str, Any]:
     return found
 
 
-def _flatten(fields: Fields) -> dict[str, Any]:
+def _flatten(fields: RecordFields) -> dict[str, Any]:
     """Return the dict of an object: known names, then those of `custom`, others."""
     found: dict[str, Any] = {}
     for name, key in NAMES.items():

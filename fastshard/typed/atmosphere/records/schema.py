@@ -11,8 +11,8 @@ from fastshard.errors import SchemaError
 from fastshard.typed.atmosphere.lexicon import SCHEMA
 from fastshard.typed.atmosphere.records.checked import (
     AtRecord,
-    Fields,
-    Part,
+    RecordFields,
+    RecordPart,
     UnknownMember,
 )
 
@@ -30,7 +30,7 @@ SEMVER = re.compile(
 
 
 @dataclass
-class JsonSchemaFormat(Part):
+class JsonSchemaFormat(RecordPart):
     """A JSON Schema of draft 7.
 
     Parameters
@@ -47,7 +47,7 @@ class JsonSchemaFormat(Part):
     array_format_versions: dict[str, str] | None = None
 
     @classmethod
-    def _read(cls, fields: Fields) -> JsonSchemaFormat:
+    def _read(cls, fields: RecordFields) -> JsonSchemaFormat:
         fields.expect_type(FORMAT)
         fields.text("type", 100)
         if fields.mapping_or_none("properties") is None:
@@ -118,7 +118,7 @@ class SchemaRecord(AtRecord):
     FREE = ("metadata",)
 
     @classmethod
-    def _read_fields(cls, fields: Fields) -> SchemaRecord:
+    def _read_fields(cls, fields: RecordFields) -> SchemaRecord:
         check_record_version(fields)
         version = fields.text("version", 100)
         if SEMVER.fullmatch(version) is None:
@@ -148,7 +148,7 @@ class SchemaRecord(AtRecord):
         }
 
 
-def check_record_version(fields: Fields) -> None:
+def check_record_version(fields: RecordFields) -> None:
     """Check that the form of a schema's record is a known one.
 
     Raises
@@ -167,7 +167,7 @@ def check_record_version(fields: Fields) -> None:
         raise SchemaError(reason, fields.place, 0, field="atdataSchemaVersion")
 
 
-def _read_format(fields: Fields) -> JsonSchemaFormat | UnknownMember:
+def _read_format(fields: RecordFields) -> JsonSchemaFormat | UnknownMember:
     """Return the member of the union that the fields' type names."""
     is_known = fields.value.get("$type") == FORMAT
     return (JsonSchemaFormat if is_known else UnknownMember)._read(fields)

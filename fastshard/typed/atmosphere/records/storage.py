@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from fastshard.typed.atmosphere.lexicon import NAMESPACE
 from fastshard.typed.atmosphere.records.checked import (
-    Fields,
-    Part,
+    RecordFields,
+    RecordPart,
     UnknownMember,
 )
 from fastshard.typed.atmosphere.records.checksum import (
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class HttpShardEntry(Part):
+class HttpShardEntry(RecordPart):
     """A shard that a URL names.
 
     Parameters
@@ -57,7 +57,7 @@ class HttpShardEntry(Part):
     checksum: ShardChecksum | None = None
 
     @classmethod
-    def _read(cls, fields: Fields) -> HttpShardEntry:
+    def _read(cls, fields: RecordFields) -> HttpShardEntry:
         url = fields.text("url", LONGEST_URL, shortest=1)
         found = cls(url, read_checksum(fields), extra=fields.rest())
         if found.checksum is None:
@@ -69,7 +69,7 @@ class HttpShardEntry(Part):
 
 
 @dataclass
-class StorageHttp(Part):
+class StorageHttp(RecordPart):
     """Shards that URLs name.
 
     Parameters
@@ -82,7 +82,7 @@ class StorageHttp(Part):
     shards: list[HttpShardEntry]
 
     @classmethod
-    def _read(cls, fields: Fields) -> StorageHttp:
+    def _read(cls, fields: RecordFields) -> StorageHttp:
         fields.expect_type(HTTP)
         shards = _read_items(fields, "shards", HttpShardEntry._read)
         return cls(shards, extra=fields.rest())
@@ -92,7 +92,7 @@ class StorageHttp(Part):
 
 
 @dataclass
-class S3ShardEntry(Part):
+class S3ShardEntry(RecordPart):
     """A shard in a bucket.
 
     Parameters
@@ -109,7 +109,7 @@ class S3ShardEntry(Part):
     checksum: ShardChecksum | None = None
 
     @classmethod
-    def _read(cls, fields: Fields) -> S3ShardEntry:
+    def _read(cls, fields: RecordFields) -> S3ShardEntry:
         key = fields.text("key", 1024, shortest=1)
         found = cls(key, read_checksum(fields), extra=fields.rest())
         if found.checksum is None:
@@ -121,7 +121,7 @@ class S3ShardEntry(Part):
 
 
 @dataclass
-class StorageS3(Part):
+class StorageS3(RecordPart):
     """Shards in a bucket of S3, or of a server like it.
 
     Parameters
@@ -141,7 +141,7 @@ class StorageS3(Part):
     endpoint: str | None = None
 
     @classmethod
-    def _read(cls, fields: Fields) -> StorageS3:
+    def _read(cls, fields: RecordFields) -> StorageS3:
         fields.expect_type(S3)
         return cls(
             fields.text("bucket", 255, shortest=1),
@@ -162,7 +162,7 @@ class StorageS3(Part):
 
 
 @dataclass
-class BlobRef(Part):
+class BlobRef(RecordPart):
     """Reference to a blob of a repository.
 
     Parameters
@@ -189,7 +189,7 @@ class BlobRef(Part):
     size: int
 
     @classmethod
-    def _read(cls, fields: Fields) -> BlobRef:
+    def _read(cls, fields: RecordFields) -> BlobRef:
         fields.expect_type("blob")
         ref = fields.inside("ref")
         cid = ref.text("$link", 200)
@@ -212,7 +212,7 @@ class BlobRef(Part):
 
 
 @dataclass
-class BlobEntry(Part):
+class BlobEntry(RecordPart):
     """A shard that is a blob.
 
     Parameters
@@ -229,7 +229,7 @@ class BlobEntry(Part):
     _is_bare: bool = field(default=False, init=False, repr=False, compare=False)
 
     @classmethod
-    def _read(cls, fields: Fields) -> BlobEntry:
+    def _read(cls, fields: RecordFields) -> BlobEntry:
         if fields.value.get("$type") == "blob":  # older records: the blob itself
             found = cls(BlobRef._read(fields))
             found._is_bare = True
@@ -270,7 +270,7 @@ class BlobEntry(Part):
 
 
 @dataclass
-class StorageBlobs(Part):
+class StorageBlobs(RecordPart):
     """Shards that are blobs of the repository that has the record.
 
     Parameters
@@ -283,7 +283,7 @@ class StorageBlobs(Part):
     blobs: list[BlobEntry]
 
     @classmethod
-    def _read(cls, fields: Fields) -> StorageBlobs:
+    def _read(cls, fields: RecordFields) -> StorageBlobs:
         fields.expect_type(BLOBS)
         blobs = _read_items(fields, "blobs", BlobEntry._read)
         return cls(blobs, extra=fields.rest())
@@ -293,7 +293,7 @@ class StorageBlobs(Part):
 
 
 @dataclass
-class StorageExternal(Part):
+class StorageExternal(RecordPart):
     """Shards that URLs or brace patterns name, of older records.
 
     Parameters
@@ -306,7 +306,7 @@ class StorageExternal(Part):
     urls: list[str]
 
     @classmethod
-    def _read(cls, fields: Fields) -> StorageExternal:
+    def _read(cls, fields: RecordFields) -> StorageExternal:
         fields.expect_type(EXTERNAL)
         urls = fields.texts_or_none("urls", LONGEST_URL, MOST_SHARDS)
         if urls is None:
@@ -322,7 +322,7 @@ HTTP = f"{NAMESPACE}.storageHttp"
 S3 = f"{NAMESPACE}.storageS3"
 BLOBS = f"{NAMESPACE}.storageBlobs"
 EXTERNAL = f"{NAMESPACE}.storageExternal"
-MEMBERS: dict[str, Callable[[Fields], Storage]] = {
+MEMBERS: dict[str, Callable[[RecordFields], Storage]] = {
     HTTP: StorageHttp._read,
     S3: StorageS3._read,
     BLOBS: StorageBlobs._read,
@@ -361,17 +361,19 @@ def storage_from_record(record: dict[str, Any], *, uri: str = "") -> Storage:
     ... ).shards[0].url
     'https://data.example/train.tar'
     """
-    return read_storage(Fields(record, uri, "storage"))
+    return read_storage(RecordFields(record, uri, "storage"))
 
 
-def read_storage(fields: Fields) -> Storage:
+def read_storage(fields: RecordFields) -> Storage:
     """Return the member of the union that the fields' type names."""
     type_id = fields.value.get("$type")
     read = MEMBERS.get(type_id) if isinstance(type_id, str) else None
     return (read or UnknownMember._read)(fields)
 
 
-def _read_items(fields: Fields, name: str, read: Callable[[Fields], T]) -> list[T]:
+def _read_items(
+    fields: RecordFields, name: str, read: Callable[[RecordFields], T]
+) -> list[T]:
     """Return the parts of a list that is not empty."""
     items = fields.items(name, MOST_SHARDS)
     if not items:
