@@ -55,14 +55,13 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.iteration": "BatchIterator SampleIterator",
     "fastshard.dataset.open": "open",
     "fastshard.errors": (
-        "AmbiguousKeyError CacheWarning ClosedError ConversionError "
-        "DescriptionError FastshardError FieldNotFoundError FormatError "
-        "InfoNotFoundError LensNotFoundError MemberNotFoundError "
-        "MissingLibraryError PartialFailureError QueryError QueryTimeoutError "
-        "RaggedError RecordError RemoteError RemoteNotFoundError "
-        "RemoteShardNotFoundError "
-        "SampleKeyError SampleNotFoundError SchemaError ShardNotFoundError "
-        "StaleIndexError StaleIndexWarning StateError WriterLockedError"
+        "AmbiguousKeyError CacheWarning ClosedError ConversionError DescriptionError "
+        "FastshardError FieldNotFoundError FormatError InfoNotFoundError "
+        "LensNotFoundError MemberNotFoundError MissingLibraryError PartialFailureError "
+        "QueryError QueryTimeoutError RaggedError RecordError RemoteError "
+        "RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "
+        "SampleNotFoundError SchemaError ShardNotFoundError StaleIndexError "
+        "StaleIndexWarning StateError WriterLockedError"
     ),
     "fastshard.formats.field_info": "FieldInfo",
     "fastshard.formats.sample": "Sample Samples",
