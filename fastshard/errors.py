@@ -35,6 +35,7 @@ __all__ = [
     "FastshardError",
     "FieldNotFoundError",
     "FormatError",
+    "IndexRowError",
     "InfoNotFoundError",
     "LensNotFoundError",
     "MemberNotFoundError",
@@ -508,6 +509,40 @@ class StaleIndexError(FormatError):
     `path` is the index; the reason tells the difference. ``fastshard index`` or
     `fastshard.build_index` makes it again.
     """
+
+
+class IndexRowError(FormatError):
+    """A row of an index of datasets is damaged.
+
+    Attributes
+    ----------
+    reason : str
+    path : str
+        The store: a path, or a URL without credentials.
+    offset : int
+        0.
+    table : str
+        The table, or the kind of key.
+    key : str
+        The row.
+    field : str or None
+        The field, if the fault is that of one.
+    """
+
+    def __init__(
+        self, reason: str, path: str, table: str, key: str, field: str | None = None
+    ) -> None:
+        super().__init__(reason, path, 0)
+        self.args = reason, path, table, key, field
+        self.table = table
+        self.key = key
+        self.field = field
+
+    def __str__(self) -> str:
+        field = "" if self.field is None else f"{self.field} of "
+        return escape_line(
+            f"{self.reason} - at {field}{self.table} {self.key!r}, {self.path}"
+        )
 
 
 class RemoteError(FastshardError, OSError):

@@ -60,6 +60,8 @@ _HOMES: dict[str, str] = {  # names by their modules, imported when a name is as
     "dataset": "Dataset",
     "dict_sample": "DictSample",
     "fields": "Field",
+    "index.providers.create": "create_provider",
+    "index.providers.protocol": "IndexProvider LabelRow",
     "lenses.laws": "LawFailure",
     "lenses.lens": "Lens",
     "lenses.network": "LensNetwork lens",

@@ -1,0 +1,1 @@
+"""Stores of an index: SQLite, Redis, Postgres."""

@@ -1,0 +1,60 @@
+"""A store of an index by name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fastshard.typed.index.providers.protocol import IndexProvider
+
+__all__ = ["create_provider"]
+
+NAMES = ("sqlite", "redis", "postgres")
+
+
+def create_provider(
+    name: str,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    dsn: str | None = None,
+    redis: Any = None,
+    **options: Any,
+) -> IndexProvider:
+    """Return a store of an index. No file is opened, no server is contacted.
+
+    Parameters
+    ----------
+    name : {"sqlite", "redis", "postgres"}
+    path : str or path-like, optional
+        File of SQLite, by default ``~/.atdata/index.db``.
+    dsn : str, optional
+        Server of Postgres, ``"postgresql://user@host/database"``.
+    redis : redis.Redis or str, optional
+        Client of Redis, or a URL; by default one made of `options`.
+    **options
+        ``timeout=``, in seconds; for Redis also the arguments of `redis.Redis`, such
+        as ``host=``, ``port=``, ``password=``.
+
+    Returns
+    -------
+    IndexProvider
+
+    Raises
+    ------
+    ValueError
+        There is no store of this name, or Postgres has no `dsn`.
+    MissingLibraryError
+        The library of Redis or Postgres is not installed.
+
+    Examples
+    --------
+    >>> from fastshard import typed
+    >>> typed.create_provider("sqlite", path="index.db")
+    SqliteProvider('index.db')
+    """
+    kind = name.strip().lower()
+    if kind == "sqlite":
+        from fastshard.typed.index.providers.sqlite import SqliteProvider
+
+        return SqliteProvider(path, **options)
+    raise ValueError(f"Unknown provider {name!r}, expected one of {', '.join(NAMES)}")
