@@ -56,7 +56,7 @@ _HOMES = {  # names by their modules, which are imported when a name is asked fo
     "fastshard.dataset.open": "open",
     "fastshard.errors": (
         "AmbiguousKeyError CacheWarning ClosedError ConversionError DescriptionError "
-        "FastshardError FieldNotFoundError FormatError InfoNotFoundError "
+        "FastshardError FieldNotFoundError FormatError IndexRowError InfoNotFoundError "
         "LensNotFoundError MemberNotFoundError MissingLibraryError PartialFailureError "
         "QueryError QueryTimeoutError RaggedError RecordError RemoteError "
         "RemoteNotFoundError RemoteShardNotFoundError SampleKeyError "

@@ -36,6 +36,7 @@ from fastshard.errors import DescriptionError as DescriptionError
 from fastshard.errors import FastshardError as FastshardError
 from fastshard.errors import FieldNotFoundError as FieldNotFoundError
 from fastshard.errors import FormatError as FormatError
+from fastshard.errors import IndexRowError as IndexRowError
 from fastshard.errors import InfoNotFoundError as InfoNotFoundError
 from fastshard.errors import LensNotFoundError as LensNotFoundError
 from fastshard.errors import MemberNotFoundError as MemberNotFoundError
@@ -80,6 +81,7 @@ __all__ = [
     "FieldInfo",
     "FieldNotFoundError",
     "FormatError",
+    "IndexRowError",
     "InfoNotFoundError",
     "LensNotFoundError",
     "MemberNotFoundError",

@@ -49,6 +49,7 @@ SINGLE_SUBCLASS = {
     "XSVWriter": "used by itself",
     "RemoteOptions": "used by itself for shards and indexes",
     "Settings": "used by itself for servers",
+    "IndexProvider": "stores of the user's own derive from it",
     "PackedSet": "used by itself for paths and URLs",
     "Location": "used by itself for paths and URLs",
     "JointReader": "formats of the user's own derive from it",

@@ -15,6 +15,9 @@ from fastshard.typed.cid import verify_cid as verify_cid
 from fastshard.typed.dataset import Dataset as Dataset
 from fastshard.typed.dict_sample import DictSample as DictSample
 from fastshard.typed.fields import Field as Field
+from fastshard.typed.index.providers.create import create_provider as create_provider
+from fastshard.typed.index.providers.protocol import IndexProvider as IndexProvider
+from fastshard.typed.index.providers.protocol import LabelRow as LabelRow
 from fastshard.typed.lenses.laws import LawFailure as LawFailure
 from fastshard.typed.lenses.lens import Lens as Lens
 from fastshard.typed.lenses.network import LensNetwork as LensNetwork
@@ -50,6 +53,8 @@ __all__ = [
     "DatasetDict",
     "DictSample",
     "Field",
+    "IndexProvider",
+    "LabelRow",
     "LawFailure",
     "Lens",
     "LensNetwork",
@@ -72,6 +77,7 @@ __all__ = [
     "ShardManifest",
     "URLSource",
     "configure_logging",
+    "create_provider",
     "fingerprint",
     "generate_cid",
     "get_logger",

@@ -13,7 +13,7 @@ from fastshard.typed.kinds.decoders import load_msgspec
 __all__ = ["Row", "check_text", "is_text", "pack_entry", "pack_value", "shorten"]
 
 MAX_BYTES = 64 << 20  # of a value
-MAX_DEPTH = 500  # of metadata; readers of msgpack refuse 512 and more
+MAX_DEPTH = 200  # of metadata
 SHOWN = 100  # characters of a name in a message
 INTEGERS = range(-(1 << 63), 1 << 64)  # of msgpack
 

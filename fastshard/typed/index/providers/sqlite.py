@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -319,9 +319,10 @@ class SqliteProvider(IndexProvider):
     def _change(self, sql: str, *values: str) -> int:
         """Run a statement that changes rows; return their number."""
         with self._writing() as connection:
-            return connection.execute(sql, values).rowcount
+            changed: int = connection.execute(sql, values).rowcount
+            return changed
 
-    def _writing(self) -> Any:
+    def _writing(self) -> AbstractContextManager[IndexConnection]:
         return self._using(True)
 
     @contextmanager

@@ -111,11 +111,11 @@ class IndexConnection(sqlite3.Connection):
     is_prepared: bool = False
     is_temporary: bool = False
     frozen: Signature | None = None
-    deadline: Deadline
+    limit: CallLimit
 
     def begin_call(self, timeout: float) -> None:
         """Limit the time of the statements that follow."""
-        self.deadline.at = time.monotonic() + timeout
+        self.limit.at = time.monotonic() + timeout
 
     def end_call(self) -> None:
         """Roll back a transaction that a call has left."""
@@ -129,7 +129,7 @@ class IndexConnection(sqlite3.Connection):
             self.close()
 
 
-class Deadline:
+class CallLimit:
     """When the statements of a connection are interrupted."""
 
     __slots__ = ("at",)
@@ -311,8 +311,8 @@ def _open(uri: str, timeout: float) -> IndexConnection:
         uri=True,
     )
     connection.lock = threading.Lock()
-    connection.deadline = Deadline(time.monotonic() + timeout)
-    connection.set_progress_handler(connection.deadline.has_passed, STEPS)
+    connection.limit = CallLimit(time.monotonic() + timeout)
+    connection.set_progress_handler(connection.limit.has_passed, STEPS)
     # Bytes that are no UTF-8 come as surrogates, which `Row.text` refuses by name.
     connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     for category, limit in LIMITS.items():
@@ -403,7 +403,7 @@ def _exists(path: str, shown: str) -> bool:
 
 def _signature(path: str) -> Signature:
     """Return numbers that change when the file or its log does."""
-    found = []
+    found: list[tuple[int, ...]] = []
     for name in (path, f"{path}-wal"):
         try:
             status = os.stat(name)
