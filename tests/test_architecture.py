@@ -48,10 +48,7 @@ SINGLE_SUBCLASS = {
     "JointWriter": "users' formats of one file derive from it",
     "XSVWriter": "used by itself",
     "RemoteOptions": "used by itself for shards and indexes",
-    "Settings": "used by itself for servers",
     "IndexProvider": "stores of the user's own derive from it",
-    "PackedSet": "used by itself for paths and URLs",
-    "Location": "used by itself for paths and URLs",
     "JointReader": "formats of the user's own derive from it",
     "ReaderBase": "compiled indexing; its subclass has the policy of files",
     **dict.fromkeys(

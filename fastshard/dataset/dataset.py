@@ -292,7 +292,7 @@ class Dataset(BaseDataset[T_co]):
     ) -> list[Any]:
         """Read the bytes of samples; see `_load_samples`."""
         reading = self._set.reading
-        if self._set.remote is not None:
+        if not self._set.is_local:
             fetch_samples(samples, reading.max_memory or NO_LIMIT, only)
         elif reading.prefetch:
             prefetch_samples(samples, reading.window_bytes)

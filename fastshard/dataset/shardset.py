@@ -225,6 +225,11 @@ class ShardSet(ABC):
     def data_bytes(self) -> int:
         """Return the total size of all samples' fields, in bytes."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether shards are files of this machine, which are not read by ranges."""
+        return self.remote is None
+
     def mapped_ranges(self) -> list[tuple[int, int]]:
         """Return the address and length in bytes of each mapped shard."""
         ranges = []
@@ -489,7 +494,7 @@ class ShardSet(ABC):
         }
         ahead = window if self.reading.prefetch else 0
         most = self.reading.window_bytes
-        if self.remote is None:
+        if self.is_local:
             iterator = PrefetchIterator(stream, ahead, most, ring=self.ring, **options)
         else:
             iterator = RemotePrefetchIterator(stream, ahead, most, **options)

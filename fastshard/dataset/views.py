@@ -219,7 +219,7 @@ class Members(Sequence[memoryview]):
         found = [require_tars(self._set).member(numbers[i]) for i in positions]
         shards: list[Shard] = [shard for shard, _ in found]
         members = [member for _, member in found]
-        if self._set.remote is not None:
+        if not self._set.is_local:
             return fetch_members(shards, members)
         if self._set.reading.prefetch:
             prefetch_members(shards, members, self._set.reading.window_bytes)

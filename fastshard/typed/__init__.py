@@ -76,6 +76,7 @@ _HOMES: dict[str, str] = {  # names by their modules, imported when a name is as
     "manifest.writer": "ManifestWriter",
     "sample_type": "Packable PackableSample packable",
     "schema": "fingerprint schema_of",
+    "sources.blob": "BlobSource",
     "sources.protocol": "DataSource",
     "sources.s3": "S3Source",
     "sources.url": "URLSource",

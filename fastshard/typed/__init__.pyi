@@ -40,6 +40,7 @@ from fastshard.typed.sample_type import PackableSample as PackableSample
 from fastshard.typed.sample_type import packable as packable
 from fastshard.typed.schema import fingerprint as fingerprint
 from fastshard.typed.schema import schema_of as schema_of
+from fastshard.typed.sources.blob import BlobSource as BlobSource
 from fastshard.typed.sources.protocol import DataSource as DataSource
 from fastshard.typed.sources.s3 import S3Source as S3Source
 from fastshard.typed.sources.url import URLSource as URLSource

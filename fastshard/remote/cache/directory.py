@@ -15,6 +15,8 @@ from fastshard.remote.cache.version import hash_url, read_version
 
 __all__ = [
     "ENTRY",
+    "HASHED",
+    "LOCK",
     "NEW",
     "OBJECT",
     "USED",
@@ -32,6 +34,8 @@ SUBFOLDER = re.compile(r"[0-9a-f]{2}")
 ENTRY = re.compile(r"[0-9a-f]{40}-[0-9a-f]{24}")  # an entry's directory
 OBJECT = "object.json"  # the version file of an entry
 USED = "used"  # an empty file; its mtime is the time of the entry's last use
+HASHED = "hashed"  # the state of an entry's data when its digest was compared
+LOCK = ".lock"  # suffix of a file that is locked while an object is downloaded
 NEW = ".new"  # suffix of a directory that becomes an entry
 PATIENCE_NS = 3600 * 10**9  # age at which an unfinished entry is abandoned
 
@@ -109,7 +113,9 @@ def remove_leftovers(folder: str) -> None:
     """Remove the leftovers of processes that died while making or removing entries."""
     for item in _items(folder):
         limit_ns = time.time_ns() - PATIENCE_NS
-        is_abandoned = item.name.endswith(NEW) and mtime_ns(item.path) < limit_ns
+        is_abandoned = (
+            item.name.endswith((NEW, LOCK)) and mtime_ns(item.path) < limit_ns
+        )
         if item.name.startswith(".") and (item.name.endswith(GONE) or is_abandoned):
             remove_tree(item.path)
 
@@ -137,7 +143,9 @@ def _inspect(entry: EntryUsage) -> CachedObject:
     nbytes = version.info.nbytes
     whole = False
     with suppress(OSError, DamagedEntryError):
-        whole = not EntryFiles(entry.path, nbytes).missing(0, nbytes)
+        files = EntryFiles(entry.path, nbytes)
+        is_hashed = os.path.lexists(os.path.join(entry.path, HASHED))
+        whole = is_hashed or not files.missing(0, nbytes)
     return CachedObject(version.url, entry.disk_bytes, nbytes, whole, entry.used_ns)
 
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 __all__ = [
     "LockOwner",
@@ -21,6 +21,7 @@ __all__ = [
     "read_at",
     "remove_tree",
     "touch",
+    "try_lock_file",
     "try_lock_folder",
     "write_at",
 ]
@@ -178,15 +179,21 @@ def remove_tree(path: str) -> bool:
     return True
 
 
-@contextmanager
-def try_lock_folder(folder: str) -> Iterator[bool]:
-    """Lock a folder without waiting; yield whether the lock was acquired.
+def try_lock_folder(folder: str) -> AbstractContextManager[bool]:
+    """Lock a folder without waiting; see `try_lock_file`."""
+    return try_lock_file(os.path.join(folder, "lock"))
 
-    On a file system without locks it always yields True.
+
+@contextmanager
+def try_lock_file(path: str) -> Iterator[bool]:
+    """Lock a file without waiting; yield whether the lock was acquired.
+
+    The file is created. Where that is impossible, and on a file system without locks,
+    it always yields True.
     """
     fd = -1
     with suppress(OSError):
-        fd = open_regular(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT)
+        fd = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         locked = fd < 0 or _lock(fd)
         try:

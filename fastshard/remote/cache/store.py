@@ -19,6 +19,8 @@ from fastshard._util.sizes import parse_size
 from fastshard.errors import CacheWarning
 from fastshard.remote.cache.directory import (
     ENTRY,
+    HASHED,
+    LOCK,
     NEW,
     OBJECT,
     USED,
@@ -125,8 +127,7 @@ class RangeCache(LockOwner):
             raise ValueError(
                 f"the size of {url} must be 0 to 2**63 - 1 bytes, got {info.nbytes:,}"
             )
-        path = f"{self._path_of(url)}-{hash_version(info)}"
-        entry = CacheEntry(self, path, ObjectVersion(url, info))
+        entry = CacheEntry(self, self.entry_folder(url, info), ObjectVersion(url, info))
         with self.lock:
             self._entries.add(entry)
         return entry
@@ -165,15 +166,15 @@ class RangeCache(LockOwner):
             text = f"{url} ({nbytes:,} bytes) is not cached in {self.folder}: {error}"
             warnings.warn(text, CacheWarning, stacklevel=2)
 
-    def note_growth(self, entry: CacheEntry, nbytes: int) -> None:
-        """Count bytes stored in an entry, and enforce the limit."""
+    def note_growth(self, folder: str, nbytes: int) -> None:
+        """Count bytes stored in an entry's folder, and enforce the limit."""
         if self.limit is None:
             return
         with self.lock:
             self._room -= nbytes
             due = self._room < 0
         if due:
-            self._enforce_limit(self.limit, entry.folder)
+            self._enforce_limit(self.limit, folder)
             self.release_removed()
 
     def note_opened(self, entry: CacheEntry) -> None:
@@ -217,6 +218,15 @@ class RangeCache(LockOwner):
         share = max(limit // 64, left // 8)  # other processes store as well
         with self.lock:
             self._room = max(0, min(left, share))
+
+    def entry_folder(self, url: str, info: ObjectInfo) -> str:
+        """Return the directory of a version of an object, which may not exist."""
+        return f"{self._path_of(url)}-{hash_version(info)}"
+
+    def lock_path(self, url: str) -> str:
+        """Return the path of the lock of an object, of all its versions."""
+        subfolder, part = os.path.split(self._path_of(url))
+        return os.path.join(subfolder, f".{part}{LOCK}")
 
     def _path_of(self, url: str) -> str:
         part = hash_url(url)
@@ -331,7 +341,7 @@ class CacheEntry:
             if view and self._is_inside(offset, len(view)):
                 grown = self._store(offset, view)
                 if grown:
-                    self._cache.note_growth(self, grown)
+                    self._cache.note_growth(self.folder, grown)
 
     def sidecar(self, name: str) -> str:
         """Return the path of a small file beside the data, which may not exist.
@@ -341,7 +351,7 @@ class CacheEntry:
         ValueError
             The name is not a file name, or is used by the cache.
         """
-        taken = name in (DATA, LOG, OBJECT, USED) or name.startswith(".")
+        taken = name in (DATA, LOG, OBJECT, USED, HASHED) or name.startswith(".")
         if not name or taken or os.path.basename(name) != name or "\0" in name:
             raise ValueError(f"{name!r} is not a name for a file beside cached data")
         return os.path.join(self.folder, name)

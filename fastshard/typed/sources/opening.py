@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from fastshard.dataset.dataset import Dataset
-from fastshard.dataset.listing import Source
+from fastshard.dataset.listing import Location, Source
 from fastshard.dataset.open import open as open_fields
-from fastshard.dataset.tarset import require_tars
+from fastshard.dataset.tarset import TarSet, require_tars
+from fastshard.typed.sources.blob import BlobSource
 from fastshard.typed.sources.files import SourceLocation
 from fastshard.typed.sources.listed import ListedSource
 from fastshard.typed.sources.protocol import DataSource
@@ -63,11 +64,20 @@ def open_source(source: object, **options: Any) -> Dataset[Any]:
         given: dict[str, Any] = dict(source.options)
         store = {**given.pop("store", {}), **(options.pop("store", None) or {})}
         options = {**given, **options, **({"store": store} if store else {})}
+        if isinstance(source, BlobSource):
+            from fastshard.typed.sources.blob_shards import BlobSet
+
+            return _open_as(BlobSet, location, options)
         return open_fields(cast(Source, location), packed=True, **options)
     from fastshard.typed.sources.stream import SourceSet
 
-    location = SourceLocation(source)
-    options = {"index": "none", **options}
-    ds = open_fields(cast(Source, location), packed=True, **options)
-    shards = require_tars(ds._set)
-    return ds._replace(shards=shards.copy(SourceSet))
+    return _open_as(SourceSet, SourceLocation(source), options)
+
+
+def _open_as(
+    kind: type[TarSet], location: Location, options: Mapping[str, Any]
+) -> Dataset[Any]:
+    """Open shards as a set of a type, without looking for indexes beside them."""
+    given = {"index": "none", **options}
+    ds = open_fields(cast(Source, location), packed=True, **given)
+    return ds._replace(shards=require_tars(ds._set).copy(kind))

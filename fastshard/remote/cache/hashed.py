@@ -1,0 +1,377 @@
+"""Whole objects in the disk cache that are known by the SHA-256 of their bytes.
+
+An object is written under a temporary name, and becomes an entry when its digest is
+the expected one. A file beside the data names the state of the data that was hashed:
+device, inode, size, times, and the boot of the machine. While it holds, the bytes are
+not read again; otherwise they are hashed before their first use.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from fastshard._util.files import replace_file
+from fastshard.remote.cache.directory import (
+    HASHED,
+    NEW,
+    OBJECT,
+    USED,
+    remove_leftovers,
+)
+from fastshard.remote.cache.disk import (
+    LockOwner,
+    append_to,
+    open_regular,
+    remove_tree,
+    touch,
+    try_lock_file,
+)
+from fastshard.remote.cache.entry_files import DATA, LOG
+from fastshard.remote.cache.store import RangeCache
+from fastshard.remote.cache.version import ObjectVersion
+from fastshard.remote.transport import ObjectInfo
+
+__all__ = ["HashedObject", "ObjectWriter", "WrongHashError", "find_hashed", "locked"]
+
+CHUNK = 1 << 20  # bytes that are hashed at a time
+BETWEEN = 0.002  # seconds between two attempts to lock an object
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+MAX_MARK = 4096  # bytes of the file beside the data
+MAX_KNOWN = 1 << 16  # files that a process remembers as checked
+
+Identity = tuple[int, int, int, int, int]  # device, inode, size, mtime_ns, ctime_ns
+
+_known: dict[str, Identity] = {}  # data files that this process has checked
+_swept: set[str] = set()  # folders whose leftovers this process has removed
+
+
+class WrongHashError(Exception):
+    """The bytes are not those that the digest names."""
+
+
+class HashedObject(NamedTuple):
+    """An object that is known by the SHA-256 of its bytes.
+
+    Attributes
+    ----------
+    url : str
+        Stored on disk, so without secrets.
+    tag : str
+        Names the content, such as its CID.
+    digest : bytes
+        SHA-256 of the content.
+    """
+
+    url: str
+    tag: str
+    digest: bytes
+
+
+def find_hashed(
+    cache: RangeCache, wanted: HashedObject, nbytes: int | None = None
+) -> str | None:
+    """Return the path of an object's data, or None if the cache has not all of it.
+
+    Parameters
+    ----------
+    cache : RangeCache
+    wanted : HashedObject
+    nbytes : int, optional
+        Size of the object, if it is known: its entry is found faster.
+    """
+    info = None if nbytes is None else ObjectInfo(nbytes, wanted.tag, 0)
+    folder = None if info is None else cache.entry_folder(wanted.url, info)
+    if folder is None or not os.path.isdir(folder):
+        info = cache.latest_info(wanted.url)
+        if info is None or info.tag != wanted.tag:
+            return None
+        folder = cache.entry_folder(wanted.url, info)
+    path = os.path.join(folder, DATA)
+    if not _is_right(path, folder, wanted.digest):
+        return None
+    touch(os.path.join(folder, USED), time.time_ns())
+    return path
+
+
+def _is_right(path: str, folder: str, digest: bytes) -> bool:
+    """Return whether a data file is the object; remove its entry if it is not."""
+    identity = _identify(path)
+    if identity is None:
+        return False
+    if _known.get(path) == identity or _read_mark(folder) == _mark_of(identity):
+        _remember(path, identity)
+        return True
+    try:
+        right = _hash_file(path) == digest
+    except OSError:
+        return False
+    if not right:
+        remove_tree(folder)
+        return False
+    _remember(path, identity)
+    with suppress(OSError), replace_file(os.path.join(folder, HASHED)) as file:
+        file.write(_mark_of(identity))
+    return True
+
+
+class ObjectWriter:
+    """Writer of a whole object, which becomes an entry when it is right.
+
+    Used in a ``with`` statement, at whose end what was not committed is removed.
+
+    Parameters
+    ----------
+    cache : RangeCache
+    wanted : HashedObject
+    nbytes : int
+        Size of the object.
+
+    Raises
+    ------
+    OSError
+        The files cannot be created; the object is larger than the cache may be.
+    """
+
+    def __init__(self, cache: RangeCache, wanted: HashedObject, nbytes: int) -> None:
+        if cache.limit is not None and nbytes > cache.limit:
+            raise OSError(
+                errno.EFBIG,
+                f"{nbytes:,} bytes do not fit in cache_limit, {cache.limit:,}",
+                cache.folder,
+            )
+        self._cache = cache
+        self._wanted = wanted
+        self._info = ObjectInfo(nbytes, wanted.tag, 0)
+        self._folder = cache.entry_folder(wanted.url, self._info)
+        self._sha256 = hashlib.sha256()
+        self._left = nbytes
+        subfolder = os.path.dirname(self._folder)
+        os.makedirs(subfolder, 0o700, exist_ok=True)
+        if cache.folder not in _swept:
+            _swept.add(cache.folder)
+            remove_leftovers(cache.folder)
+        self._new = tempfile.mkdtemp(prefix=".", suffix=NEW, dir=subfolder)
+        self._fd = -1
+        try:
+            self._fd = _create(os.path.join(self._new, DATA))
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, data: memoryview) -> None:
+        """Append bytes of the object.
+
+        Raises
+        ------
+        WrongHashError
+            There are more than its size.
+        OSError
+            They cannot be written.
+        """
+        if len(data) > self._left:
+            raise WrongHashError
+        self._left -= len(data)
+        self._sha256.update(data)
+        while data:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except OSError as error:
+                raise self._name(error) from None
+
+    def commit(self) -> str:
+        """Make the entry; return the path of its data.
+
+        Raises
+        ------
+        WrongHashError
+            The bytes are not the object's.
+        OSError
+            The entry cannot be made.
+        """
+        if self._left or self._sha256.digest() != self._wanted.digest:
+            raise WrongHashError
+        identity = _identity_of(os.fstat(self._fd))
+        self._close_file()  # an open one cannot be renamed on Windows
+        try:
+            version = ObjectVersion(self._wanted.url, self._info)
+            content = {OBJECT: version.dump(), LOG: b"", USED: b""}
+            content[HASHED] = _mark_of(identity)
+            for name, data in content.items():
+                fd = _create(os.path.join(self._new, name))
+                try:
+                    append_to(fd, data)
+                finally:
+                    os.close(fd)
+            self._rename()
+        except OSError as error:
+            raise self._name(error) from None
+        path = os.path.join(self._folder, DATA)
+        _remember(path, identity)
+        self._cache.note_growth(self._folder, self._info.nbytes)
+        return path
+
+    def _rename(self) -> None:
+        """Give the files the entry's name, in place of unusable ones that have it."""
+        try:
+            os.rename(self._new, self._folder)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+            remove_tree(self._folder)
+            os.rename(self._new, self._folder)
+
+    def _name(self, error: OSError) -> OSError:
+        """Return an error of the system with the cache's directory."""
+        if error.errno is None:
+            return error
+        return OSError(error.errno, os.strerror(error.errno), self._cache.folder)
+
+    def close(self) -> None:
+        """Close the data file, and remove what was not committed."""
+        self._close_file()
+        shutil.rmtree(self._new, ignore_errors=True)
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> ObjectWriter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+@contextmanager
+def locked(
+    cache: RangeCache, url: str, until: float, is_done: Callable[[], bool]
+) -> Iterator[None]:
+    """Hold an object's lock, so that one process and one thread downloads it.
+
+    Parameters
+    ----------
+    cache : RangeCache
+    url : str
+    until : float
+        Time of `time.monotonic` at which the wait ends; the lock is not held then.
+    is_done : callable
+        Ends the wait early.
+    """
+    path = cache.lock_path(url)
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    while True:
+        with _in_process.lock:
+            is_first = path not in _in_process.paths
+            _in_process.paths.add(path)
+        if is_first:
+            try:
+                with try_lock_file(path) as has_lock:
+                    if has_lock or time.monotonic() >= until or is_done():
+                        try:
+                            yield
+                        finally:
+                            if has_lock:
+                                with suppress(OSError):
+                                    os.unlink(path)
+                        return
+            finally:
+                with _in_process.lock:
+                    _in_process.paths.discard(path)
+        elif time.monotonic() >= until:
+            yield
+            return
+        time.sleep(BETWEEN)
+
+
+class _InProcess(LockOwner):
+    """Objects that threads of this process hold; none in a forked child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: set[str] = set()
+
+    def reset_after_fork(self) -> None:
+        self.paths = set()
+
+
+_in_process = _InProcess()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_process.reset_after_fork)
+
+
+def _create(path: str) -> int:
+    """Create a file; return its descriptor."""
+    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
+
+
+def _identify(path: str) -> Identity | None:
+    """Return the identity of a regular file, or None."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return _identity_of(status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _identity_of(status: os.stat_result) -> Identity:
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _remember(path: str, identity: Identity) -> None:
+    if len(_known) >= MAX_KNOWN:
+        _known.clear()
+    _known[path] = identity
+
+
+def _mark_of(identity: Identity) -> bytes:
+    """Return the content of the file beside checked data; empty: nothing is trusted."""
+    boot = _boot_id()
+    return json.dumps([boot, *identity]).encode() if boot else b""
+
+
+def _read_mark(folder: str) -> bytes | None:
+    """Return the content of the file beside the data, or None."""
+    try:
+        fd = open_regular(os.path.join(folder, HASHED), os.O_RDONLY)
+        with open(fd, "rb") as file:
+            return file.read(MAX_MARK) or None
+    except OSError:
+        return None
+
+
+@functools.lru_cache(1)
+def _boot_id() -> str:
+    """Return the name of the machine's last start; "" where there is none."""
+    try:
+        with open(BOOT_ID) as file:
+            return file.read(64).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _hash_file(path: str) -> bytes:
+    sha256 = hashlib.sha256()
+    room = memoryview(bytearray(CHUNK))
+    with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
+        while count := file.readinto(room):
+            sha256.update(room[:count])
+    return sha256.digest()

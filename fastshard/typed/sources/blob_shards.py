@@ -1,0 +1,153 @@
+"""Shards that are blobs: opened as local files of the disk cache."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from fastshard._core.io.source import LocalFile
+from fastshard.errors import ClosedError, FormatError, ShardNotFoundError
+from fastshard.formats.tar import TarOptions, TarShard, open_local_tar
+from fastshard.index.sidecar import sidecar_path
+from fastshard.typed.atmosphere.blobs import BlobSettings, fetch_url
+from fastshard.typed.shardset import PackedSet
+
+if TYPE_CHECKING:
+    from fastshard.dataset.verify import Fault
+
+__all__ = ["BlobSet"]
+
+AHEAD = 2  # shards that are downloaded while an earlier one is read
+ATTEMPTS = 3  # to open a file that another process may evict
+MAX_BLOB = 52_428_800  # bytes of a blob on most servers
+
+
+class BlobSet(PackedSet):
+    """The shards of a dataset of blobs, in order.
+
+    A shard is downloaded into the cache when it is opened, with the next ones behind
+    it, and mapped from there. Its index is stored beside it.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        settings = self._settings
+        if settings.cache_limit is not None:  # mapped files keep their disk space
+            most = max(settings.sizes.values(), default=MAX_BLOB) or 1
+            self.limit = max(1, min(self.limit, settings.cache_limit // most))
+            if len(self) > self.limit:
+                self.used = self.used or bytearray(len(self))
+        self._ahead: set[int] = set()  # shards that threads are downloading
+        self._pid = os.getpid()  # of those threads
+
+    @property
+    def is_local(self) -> bool:
+        return True
+
+    @property
+    def _settings(self) -> BlobSettings:
+        assert isinstance(self.remote, BlobSettings)
+        return self.remote
+
+    def open_shard(self, k: int) -> Any:
+        """Open shard `k`.
+
+        Raises
+        ------
+        RemoteError
+            The blob cannot be read, or is not what its CID names.
+        FormatError
+            It is no tar.
+        OSError
+            The cache cannot be written to.
+        ClosedError
+            The dataset is closed.
+        """
+        if self.closed:
+            raise ClosedError("the dataset is closed")
+        self._download_ahead(k)
+        url = self.paths[k]
+        for attempt in range(ATTEMPTS):
+            path = fetch_url(url, self._settings)
+            try:
+                shard = self._open(url, path)
+            except ShardNotFoundError:  # evicted meanwhile
+                if attempt + 1 == ATTEMPTS:
+                    raise
+                continue
+            except FormatError as error:
+                raise FormatError(
+                    error.reason, url, error.offset, error.member
+                ) from None
+            break
+        return self.keep(k, self.wrap_samples(shard.samples))
+
+    def _open(self, url: str, path: str) -> TarShard:
+        """Open a blob's file as a shard that is named by its URL."""
+        is_indexed = os.path.exists(sidecar_path(path, "fsi"))
+        index = "auto" if is_indexed else "rebuild"
+        options = TarOptions(**(self.options | {"index_source": index, "remote": None}))
+        opening: dict[str, Any] = {"progress": self._check_cancelled, "ring": self.ring}
+        try:
+            found = open_local_tar(path, options, **opening)
+        except ShardNotFoundError:
+            raise
+        except OSError:  # the index cannot be written
+            options = options._replace(index_source="none")
+            found = open_local_tar(path, options, **opening)
+        source, table = found.parts()
+        return TarShard(
+            source,
+            table,
+            url,
+            self.mode,
+            location=path,
+            index="auto",
+            contents=found._contents,
+            grouping=found._grouping,
+            identity=found._identity,
+            options=options._replace(index_source="auto"),
+        )
+
+    def _download_ahead(self, k: int) -> None:
+        """Start to download the shards behind shard `k`, in threads."""
+        if self._pid != os.getpid():  # a forked child has none
+            self._ahead, self._pid = set(), os.getpid()
+        for j in range(k + 1, min(k + 1 + AHEAD, len(self))):
+            if (
+                self.open_samples[j] is None
+                and j not in self._ahead
+                and len(self._ahead) < AHEAD
+            ):
+                self._ahead.add(j)
+                thread = threading.Thread(target=self._download, args=(j,), daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is shutting down
+                    self._ahead.discard(j)
+
+    def _download(self, j: int) -> None:
+        """Download shard `j`; an error is met again when it is opened."""
+        with suppress(Exception):
+            if not self.closed:
+                fetch_url(self.paths[j], self._settings)
+        self._ahead.discard(j)
+
+    def verify(self, *, hashes: bool = False) -> list[Fault]:
+        """Return the faults of all shards; all blobs are downloaded.
+
+        Parameters
+        ----------
+        hashes : bool
+            Without effect: a blob is compared with its CID when it is downloaded.
+        """
+        files = self.map_shards(lambda k: fetch_url(self.paths[k], self._settings), "")
+        urls = dict(zip(files, self.paths, strict=True))
+        options = {name: self.options[name] for name in ("key", "lower")}
+        local = PackedSet(list(urls), index="none", root="", mode="pread", **options)
+        return [fault._replace(path=urls[fault.path]) for fault in local.verify()]
+
+    def _open_file(self, path: str) -> LocalFile:
+        return LocalFile(fetch_url(path, self._settings))
