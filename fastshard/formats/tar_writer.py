@@ -11,6 +11,7 @@ from fastshard._core.io.writeback import start_writeback
 from fastshard._core.parse.tar import scan_tar
 from fastshard._core.parse.tar_header import fill_header
 from fastshard._core.table.grouping import copy_columns
+from fastshard._util.file_digest import FileDigest
 from fastshard._util.files import AtomicFile
 from fastshard.errors import FormatError
 from fastshard.index.contents import Contents
@@ -176,11 +177,14 @@ class TarBuilder:
         Number of samples so far.
     size : int
         Bytes so far, without the end of the archive.
+    digest : FileDigest or None
+        Of the whole file, if `hashed`.
     """
 
-    def __init__(self, path: str, *, overwrite: bool) -> None:
+    def __init__(self, path: str, *, overwrite: bool, hashed: bool = False) -> None:
         self.path = path
         self.new = AtomicFile(path, overwrite=overwrite, buffering=BUFFER)
+        self.digest = FileDigest(self.new.temporary) if hashed else None
         self.keys: set[str] = set()
         self.size = 0
         self._sent = 0  # bytes whose way to the disk has begun
@@ -227,9 +231,11 @@ class TarBuilder:
 
     def _send(self) -> None:
         """Start to write the bytes so far to the disk: the sync is shorter then."""
-        end = self.size - BUFFER
+        end = self.size - BUFFER  # the last bytes may be in it
         start_writeback(self.new.file.fileno(), self._sent, end - self._sent)
         self._sent = end
+        if self.digest is not None:
+            self.digest.follow(end)
 
     def complete(self) -> Contents:
         """End the archive, scan it, and check that it has the members written.
@@ -243,6 +249,8 @@ class TarBuilder:
         """
         self.new.file.write(END)
         self.new.file.flush()
+        if self.digest is not None:
+            self.digest.finish(self.size + len(END))
         with LocalFile(self.new.temporary) as file:
             table, skipped, end = scan_tar(file)
             nbytes = file.nbytes
@@ -260,3 +268,9 @@ class TarBuilder:
             reason = f"expected {self.size + len(END):,} bytes, got {nbytes:,}"
             raise FormatError(reason, self.path, nbytes)
         return Contents(table, end=end, skipped=MappingProxyType(skipped))
+
+    def discard(self) -> None:
+        """Remove the file, unless it was committed."""
+        if self.digest is not None:
+            self.digest.close()
+        self.new.discard()

@@ -269,6 +269,7 @@ class ShardWriter:
         self._headers = HeaderEncoder(operator.index(mode), operator.index(mtime))
         self._suffixes: dict[str, bytes] = {}  # by checked field: b".jpg"
         self._shards: list[str] = []
+        self._digests: dict[str, str] | None = None  # SHA-256 by shard, if wanted
         self._finished = 0
         self._check_index()
         self._closed = False
@@ -473,7 +474,8 @@ class ShardWriter:
                 )
                 raise FileExistsError(errno.EEXIST, reason, name)
         make_directory(os.path.dirname(path))
-        self._builder = TarBuilder(path, overwrite=self._overwrite)
+        hashed = self._digests is not None
+        self._builder = TarBuilder(path, overwrite=self._overwrite, hashed=hashed)
         self._number += 1
         return self._builder
 
@@ -507,8 +509,10 @@ class ShardWriter:
                     path = found
             else:
                 builder.new.commit()
+            if self._digests is not None and builder.digest is not None:
+                self._digests[path] = builder.digest.result()
         finally:
-            builder.new.discard()
+            builder.discard()
         self._shards.append(path)
         self._finished += builder.count
         if self._index is not None:
@@ -532,7 +536,7 @@ class ShardWriter:
         builder, self._builder = self._builder, None
         self._closed = True
         if builder is not None:
-            builder.new.discard()
+            builder.discard()
 
     def _index_path(self, path: str) -> str:
         assert self._index is not None

@@ -52,6 +52,9 @@ PLAIN_CODINGS = ("", "identity", "aws-chunked")  # the last is only of the uploa
 
 T = TypeVar("T")
 
+MIN_PART = 8 << 20  # bytes of a part of an upload
+MAX_PARTS = 9_000  # of an upload; S3 takes 10,000
+PARTS_IN_FLIGHT = 4
 RETRIES = 2  # by obstore, in each attempt
 FIRST = 1 << 20  # bytes of the first range of an object read whole
 STATUS = re.compile(r"status code: (\d{3})")
@@ -251,6 +254,40 @@ class StoreClient:
             end = min(start + MOST_SPAN, info.nbytes)
             self.read(url, start, end, [(start, memoryview(whole)[start:end])], info)
         return info, bytes(whole)
+
+    def check_store(self, url: str | Url) -> None:
+        """Open the store of an object; no request is sent.
+
+        Raises
+        ------
+        FastshardError
+            obstore is not installed, an option is wrong, or a parent of this forked
+            process used obstore.
+        """
+        self._locate(url)
+
+    def upload(self, url: str | Url, path: str) -> None:
+        """Store a local file as an object, which appears whole or not at all.
+
+        A large file is sent in parts, a few at a time.
+
+        Raises
+        ------
+        RemoteError
+            The object cannot be stored.
+        OSError
+            The file cannot be read.
+        """
+        url = parse_url(url)
+        store, key = self._locate(url)
+        size = os.stat(path).st_size
+        part = max(MIN_PART, -(-size // MAX_PARTS))
+
+        def call() -> None:
+            with open(path, "rb") as file:
+                store.put(key, file, chunk_size=part, max_concurrency=PARTS_IN_FLIGHT)
+
+        self._call(url, Deadline(self.settings.timeout, size), call)
 
     def list(self, folder: str) -> Iterator[str]:
         """Return the URLs of all objects below a folder."""

@@ -80,6 +80,9 @@ _HOMES: dict[str, str] = {  # names by their modules, imported when a name is as
     "sources.protocol": "DataSource",
     "sources.s3": "S3Source",
     "sources.url": "URLSource",
+    "stores.disk": "LocalDiskStore",
+    "stores.protocol": "AbstractDataStore ShardWriteResult",
+    "stores.s3": "S3DataStore",
     "write.samples": "write_samples",
 }
 _ALIASES = {"AtdataError": "FastshardError", "ShardError": "FormatError"}

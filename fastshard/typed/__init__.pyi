@@ -44,9 +44,14 @@ from fastshard.typed.sources.blob import BlobSource as BlobSource
 from fastshard.typed.sources.protocol import DataSource as DataSource
 from fastshard.typed.sources.s3 import S3Source as S3Source
 from fastshard.typed.sources.url import URLSource as URLSource
+from fastshard.typed.stores.disk import LocalDiskStore as LocalDiskStore
+from fastshard.typed.stores.protocol import AbstractDataStore as AbstractDataStore
+from fastshard.typed.stores.protocol import ShardWriteResult as ShardWriteResult
+from fastshard.typed.stores.s3 import S3DataStore as S3DataStore
 from fastshard.typed.write.samples import write_samples as write_samples
 
 __all__ = [
+    "AbstractDataStore",
     "AtUri",
     "AtdataError",
     "DataSource",
@@ -60,6 +65,7 @@ __all__ = [
     "Lens",
     "LensNetwork",
     "LensNotFoundError",
+    "LocalDiskStore",
     "LoggerProtocol",
     "ManifestBuilder",
     "ManifestField",
@@ -69,6 +75,7 @@ __all__ = [
     "PartialFailureError",
     "QueryExecutor",
     "RecordError",
+    "S3DataStore",
     "S3Source",
     "SampleBatch",
     "SampleKeyError",
@@ -76,6 +83,7 @@ __all__ = [
     "SchemaError",
     "ShardError",
     "ShardManifest",
+    "ShardWriteResult",
     "URLSource",
     "configure_logging",
     "create_provider",

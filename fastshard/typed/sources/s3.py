@@ -11,7 +11,7 @@ from fastshard.remote.options import RemoteOptions
 from fastshard.remote.urls import Url, redact
 from fastshard.typed.sources.listed import ListedSource
 
-__all__ = ["S3Source"]
+__all__ = ["S3Source", "read_env"]
 
 SCHEME = "s3://"
 
@@ -176,7 +176,7 @@ class S3Source(ListedSource):
         S3Source('pictures', ['a.tar'], endpoint='https://minio.local')
         """
         if isinstance(credentials, str | os.PathLike):
-            credentials = _read_env(credentials)
+            credentials = read_env(credentials)
         known = credentials
         return cls(
             bucket,
@@ -241,7 +241,7 @@ class S3Source(ListedSource):
         return type(self), args
 
 
-def _read_env(path: str | os.PathLike[str]) -> dict[str, str]:
+def read_env(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the variables of a ``.env`` file: lines ``NAME=value``."""
     found = {}
     with open(path, encoding="utf-8-sig") as file:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from fastshard.errors import SchemaError
 from fastshard.typed.write.shards import PackedWriter
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fastshard.typed.dataset import Dataset
     from fastshard.typed.manifest.builder import ManifestBuilder
 
-__all__ = ["write_samples"]
+__all__ = ["Packing", "write_samples"]
 
 T = TypeVar("T")
 KEY_DIGITS = 12
@@ -95,36 +96,94 @@ def write_samples(
     '3'
     """
     check_metadata(content_metadata)
-    iterator = iter(samples)
-    try:
-        first = next(iterator)
-    except StopIteration:
-        raise ValueError("samples must be non-empty") from None
-    sample_type: type[Any] = type(first)
-    encode = encoder_for(first, array_format)
-    make = partial(make_builder, sample_type) if manifest else None
-    if make is not None:
-        make("")  # its errors come before a file is written
-    with PackedWriter(os.fspath(path), maxcount, maxsize, make) as writer:
-        number, sample = 0, first
-        while True:
-            if type(sample) is not sample_type:
-                raise ValueError(
-                    f"samples must be of one type: sample 0 is {sample_type.__name__}, "
-                    f"sample {number} is {type(sample).__name__}"
-                )
-            name = f"{number:0{KEY_DIGITS}d}" if key is None else key(sample)
+    packing = Packing.of(samples, manifest=manifest, array_format=array_format)
+    with PackedWriter(os.fspath(path), maxcount, maxsize, packing.make) as writer:
+        packing.write(writer, key)
+    return open_written(writer.paths, packing.sample_type, content_metadata)
+
+
+class Packing(NamedTuple):
+    """Samples of one type, and how they are written.
+
+    Attributes
+    ----------
+    samples : iterator
+    sample_type : type
+    encode : callable
+        Returns the payload of a sample.
+    make : callable or None
+        Returns the builder of a shard's manifest.
+    """
+
+    samples: Iterator[Any]
+    sample_type: type[Any]
+    encode: Encode
+    make: Callable[[str], ManifestBuilder] | None
+
+    @classmethod
+    def of(
+        cls,
+        samples: Iterable[Any],
+        *,
+        manifest: bool = False,
+        array_format: ArrayFormat = "npy",
+        **provenance: Any,
+    ) -> Packing:
+        """Take the first sample, which has the type of all.
+
+        Parameters
+        ----------
+        samples : iterable
+        manifest, array_format
+            As for `write_samples`.
+        **provenance
+            Options of `ManifestBuilder`.
+
+        Raises
+        ------
+        ValueError, TypeError, MissingLibraryError
+            As for `write_samples`.
+        """
+        iterator = iter(samples)
+        try:
+            first = next(iterator)
+        except StopIteration:
+            raise ValueError("samples must be non-empty") from None
+        kind: type[Any] = type(first)
+        encode = encoder_for(first, array_format)
+        make = partial(make_builder, kind, provenance) if manifest else None
+        if make is not None:
+            make("")  # its errors come before a file is written
+        return cls(chain([first], iterator), kind, encode, make)
+
+    def write(
+        self, writer: PackedWriter, key: Callable[[Any], str] | None = None
+    ) -> int:
+        """Write the samples to shards; return their number."""
+        number = -1
+        for number, sample in enumerate(self.samples):
+            check_kind(sample, number, self.sample_type)
+            name = number_key(number) if key is None else key(sample)
             try:
-                payload = encode(sample)
+                payload = self.encode(sample)
             except (TypeError, ValueError, OverflowError) as error:
                 fail(error, number, name)
             writer.write(name, payload, sample)
-            try:
-                sample = next(iterator)
-            except StopIteration:
-                break
-            number += 1
-    return open_written(writer.paths, sample_type, content_metadata)
+        return number + 1
+
+
+def number_key(number: int) -> str:
+    """Return the key of a sample by its number."""
+    return f"{number:0{KEY_DIGITS}d}"
+
+
+def check_kind(sample: object, number: int, kind: type) -> None:
+    """Raise ValueError for a sample that is not of the first one's type."""
+    if type(sample) is not kind:
+        raise ValueError(
+            f"samples must be of one type: sample 0 is {kind.__name__}, "
+            f"sample {number} is {type(sample).__name__}"
+        )
 
 
 def fail(error: Exception, number: int, key: object) -> NoReturn:
@@ -176,7 +235,9 @@ def encode_by_itself(sample: Any) -> bytes:
     return payload
 
 
-def make_builder(sample_type: type, shard_id: str) -> ManifestBuilder:
+def make_builder(
+    sample_type: type, provenance: dict[str, Any], shard_id: str
+) -> ManifestBuilder:
     from fastshard.typed.dict_sample import DictSample
     from fastshard.typed.manifest.builder import ManifestBuilder
     from fastshard.typed.manifest.rows import import_parquet
@@ -186,7 +247,7 @@ def make_builder(sample_type: type, shard_id: str) -> ManifestBuilder:
         raise TypeError(
             "a manifest has the fields that a class declares; DictSample declares none"
         )
-    return ManifestBuilder(sample_type, shard_id)
+    return ManifestBuilder(sample_type, shard_id, **provenance)
 
 
 def check_metadata(metadata: Any) -> None:

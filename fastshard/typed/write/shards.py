@@ -67,6 +67,9 @@ class PackedWriter:
         As for `write_samples`.
     manifest : callable, optional
         ``manifest(shard_id)`` returns the builder of a shard's manifest.
+    publish : callable, optional
+        ``publish(path, digest)`` is called with each finished shard, which has its
+        index and its manifest, and its SHA-256 in hexadecimal.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class PackedWriter:
         maxcount: float | None,
         maxsize: float | str | None,
         manifest: Callable[[str], ManifestBuilder] | None,
+        publish: Callable[[str, str], None] | None = None,
     ) -> None:
         several = maxcount is not None or maxsize is not None
         self._shards = ShardWriter(
@@ -84,6 +88,9 @@ class PackedWriter:
             overwrite=True,
         )
         self._make = manifest
+        self._publish = publish
+        if publish is not None:
+            self._shards._digests = {}
         self._builder: ManifestBuilder | None = None
         self._unfinished: TarBuilder | None = None  # the shard of the manifest
 
@@ -91,6 +98,15 @@ class PackedWriter:
     def paths(self) -> list[str]:
         """The finished shards."""
         return self._shards.shards
+
+    def has(self, key: str) -> bool:
+        """Return whether the unfinished shard has a key."""
+        unfinished = self._shards._builder
+        return unfinished is not None and key in unfinished.keys
+
+    def end_shard(self) -> None:
+        """Finish the shard; the next sample begins another."""
+        self._shards._finish()
 
     def write(self, key: str, payload: bytes, sample: Any) -> None:
         """Write a sample's payload."""
@@ -111,25 +127,28 @@ class PackedWriter:
 
     def _begin(self, unfinished: TarBuilder) -> None:
         """Begin the manifest of a shard, and finish that of the shard before."""
-        self._save()
+        self._end()
         self._unfinished = unfinished
         base = unfinished.path.removesuffix(".tar")
         remove_manifest(base)  # of a shard that is replaced
         if self._make is not None:
             self._builder = self._make(os.path.basename(base))
 
-    def _save(self) -> None:
-        """Write the manifest of the shard that was finished last."""
+    def _end(self) -> None:
+        """Write the manifest of the shard that was finished last, and publish it."""
         builder, self._builder = self._builder, None
         if builder is not None:
             from fastshard.typed.manifest.sidecar import save_manifest
 
             save_manifest(builder, self._shards.shards[-1])
+        digests = self._shards._digests
+        if self._publish is not None and digests:
+            self._publish(*digests.popitem())
 
     def close(self) -> None:
         """Finish the last shard."""
         self._shards.close()
-        self._save()
+        self._end()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,1 @@
+"""Stores of shards: a folder, a bucket, the blobs of a repository."""

@@ -1,0 +1,404 @@
+"""Writing through stores: samples, datasets, and shards as they are."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from fastshard._core.io.source import LocalFile
+from fastshard._core.parse.tar import scan_tar
+from fastshard._core.table.grouping import Grouping
+from fastshard._core.typed.shard import copy_payload
+from fastshard._util.files import AtomicFile
+from fastshard.dataset.dataset import Dataset as FieldDataset
+from fastshard.dataset.order.plan import Plan
+from fastshard.errors import FormatError
+from fastshard.index.contents import Contents
+from fastshard.index.sidecar import save_index, sidecar_path
+from fastshard.remote.urls import redact
+from fastshard.typed.dataset import Dataset
+from fastshard.typed.reading.origin import ShardOrigin
+from fastshard.typed.reading.stages import Decoding
+from fastshard.typed.stores.protocol import (
+    AbstractDataStore,
+    ShardTarget,
+    ShardWriteResult,
+    TargetStore,
+)
+from fastshard.typed.write.samples import (
+    Packing,
+    check_kind,
+    encoder_for,
+    fail,
+    number_key,
+    write_samples,
+)
+from fastshard.typed.write.shards import PackedWriter
+
+if TYPE_CHECKING:
+    from fastshard.typed.manifest.builder import ManifestBuilder
+    from fastshard.typed.sources.protocol import DataSource
+    from fastshard.typed.write.values import ArrayFormat
+
+__all__ = [
+    "SIDECARS",
+    "copy_shards",
+    "safe_prefix",
+    "shard_name",
+    "write_dataset",
+    "write_to_store",
+]
+
+CHUNK = 8 << 20  # bytes that are copied at a time
+MAX_PART = 100  # letters of a folder's name
+MAX_PARTS = 16
+MAX_COUNT = 10_000  # samples in a shard, by default
+DATASET_COUNT, DATASET_SIZE = 100_000, 3_000_000_000  # of the shards of a dataset
+UNSAFE = re.compile(r"[^\w.=+@,-]")  # and not of a URL's or a pattern's syntax
+SIDECARS = (".fsi", ".manifest.parquet", ".manifest.json")  # in order
+
+
+def safe_prefix(prefix: str) -> str:
+    """Return a relative folder for shards; other letters become ``_``.
+
+    Letters that a URL or a pattern of paths gives a meaning are replaced, and long
+    parts cut; names of shards are unique without them.
+
+    Raises
+    ------
+    ValueError
+        The prefix is absolute, or leads outside, ``..``.
+    """
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
+    parts = prefix[: MAX_PART * MAX_PARTS].split("/")
+    if (parts[0] == "" and len(parts) > 1) or ".." in parts:
+        raise ValueError(
+            f"prefix must be a relative path without .., got {prefix[:MAX_PART]!r}"
+        )
+    kept = [part[:MAX_PART] for part in parts if part not in ("", ".")]
+    return "/".join(UNSAFE.sub("_", part) for part in kept[:MAX_PARTS])
+
+
+def shard_name(unique: str) -> str:
+    """Return the name of new shards, with a slot for their number."""
+    return f"data--{unique}--%06d.tar"
+
+
+class Publishing:
+    """Takes finished shards to a target, and keeps their URLs and checksums."""
+
+    def __init__(self, target: ShardTarget) -> None:
+        self.target = target
+        self.urls: list[str] = []
+        self.checksums: dict[str, str] = {}
+
+    def __call__(self, path: str, digest: str) -> None:
+        url = self.target.publish(path, digest)
+        self.urls.append(url)
+        self.checksums[url] = digest
+
+    def result(self) -> ShardWriteResult:
+        return ShardWriteResult(self.urls, self.checksums)
+
+
+def write_to_store(
+    store: AbstractDataStore,
+    samples: Iterable[Any],
+    *,
+    prefix: str,
+    maxcount: float | None = MAX_COUNT,
+    maxsize: float | str | None = None,
+    manifest: bool = False,
+    key: Callable[[Any], str] | None = None,
+    array_format: ArrayFormat = "npy",
+    **options: Any,
+) -> ShardWriteResult:
+    """Write samples to new shards of a store, once.
+
+    A store that is not of this package gets a dataset of temporary shards.
+
+    Parameters
+    ----------
+    store : AbstractDataStore
+    samples : iterable of packable objects
+    prefix : str
+    maxcount, maxsize, manifest, key, array_format
+        As for `fastshard.typed.write_samples`.
+    **options
+        Of `write_shards`, for stores that are not of this package.
+
+    Returns
+    -------
+    ShardWriteResult
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError, MissingLibraryError
+        As for `fastshard.typed.write_samples`.
+    OSError
+        A shard cannot be stored.
+    """
+    if not hasattr(store, "shard_target"):
+        with tempfile.TemporaryDirectory() as folder:
+            ds = write_samples(
+                samples,
+                os.path.join(folder, "data-%06d.tar"),
+                maxcount=maxcount,
+                maxsize=maxsize,
+                manifest=manifest,
+                key=key,
+                array_format=array_format,
+            )
+            return with_checksums(store.write_shards(ds, prefix=prefix, **options))
+    packing = Packing.of(samples, manifest=manifest, array_format=array_format)
+    with cast(TargetStore, store).shard_target(prefix) as target:
+        publish = Publishing(target)
+        with PackedWriter(
+            target.path, maxcount, maxsize, packing.make, publish
+        ) as writer:
+            packing.write(writer, key)
+    return publish.result()
+
+
+def with_checksums(urls: Iterable[str]) -> ShardWriteResult:
+    """Return the result of a store that may have no checksums."""
+    if isinstance(urls, ShardWriteResult):
+        return urls
+    checksums = getattr(urls, "checksums", None)
+    return ShardWriteResult(list(urls), checksums or {})
+
+
+class DatasetOptions(NamedTuple):
+    """Options of the `write_shards` of stores.
+
+    Attributes
+    ----------
+    maxcount, maxsize, manifest
+        As for `fastshard.typed.write_samples`.
+    schema_version : str
+        Of manifests.
+    source_job_id, parent_shards, pipeline_version
+        Provenance, in manifests.
+    cache_local : bool
+        Has no effect: shards are always complete before they are uploaded.
+    """
+
+    maxcount: float | None = None
+    maxsize: float | str | None = None
+    manifest: bool = False
+    schema_version: str = "1.0.0"
+    source_job_id: str | None = None
+    parent_shards: list[str] | None = None
+    pipeline_version: str | None = None
+    cache_local: bool = False
+
+    @property
+    def changes_shards(self) -> bool:
+        """Whether other shards are asked for than those of the dataset."""
+        return self.manifest or not (self.maxcount is self.maxsize is None)
+
+    @property
+    def limits(self) -> tuple[float | None, float | str | None]:
+        """The most samples, and the most bytes, of a shard."""
+        if self.maxcount is self.maxsize is None:
+            return DATASET_COUNT, DATASET_SIZE
+        return self.maxcount, self.maxsize
+
+    def manifest_builder(self, sample: Any) -> Callable[[str], ManifestBuilder] | None:
+        """Return what makes a shard's manifest, if one is asked for."""
+        if not self.manifest:
+            return None
+        return Packing.of(
+            [sample],
+            manifest=True,
+            schema_version=self.schema_version,
+            source_job_id=self.source_job_id,
+            parent_shards=self.parent_shards,
+            pipeline_version=self.pipeline_version,
+        ).make
+
+
+def write_dataset(
+    store: TargetStore, ds: Any, *, prefix: str, **options: Any
+) -> ShardWriteResult:
+    """Write the samples of a dataset to new shards of a store, under their keys.
+
+    Shards that are selected whole, in order and unmapped, are copied as they are, if
+    no option asks for others. A sample whose key is in the unfinished shard begins
+    the next one.
+
+    Parameters
+    ----------
+    store : TargetStore
+    ds : Dataset, iterable, or object with ``ordered(batch_size=None)``
+        Samples that are not of a `Dataset` get numbers for keys.
+    prefix : str
+    **options
+        See `DatasetOptions`.
+
+    Returns
+    -------
+    ShardWriteResult
+
+    Raises
+    ------
+    ValueError
+        There are no samples.
+    FormatError, OSError
+        A shard cannot be read, or not be stored.
+    """
+    chosen = DatasetOptions(**options)
+    source = None if chosen.changes_shards else whole_source(ds)
+    if source is not None:
+        return copy_shards(store, source, prefix=prefix)
+    samples = keyed_samples(ds, decoded=chosen.manifest)
+    first = next(samples, None)
+    if first is None:
+        raise ValueError("the dataset has no samples")
+    make = chosen.manifest_builder(first.sample)
+    with store.shard_target(prefix) as target:
+        publish = Publishing(target)
+        limits = chosen.limits
+        with PackedWriter(target.path, *limits, make, publish) as writer:
+            for key, payload, sample in chain([first], samples):
+                if writer.has(key):
+                    writer.end_shard()
+                writer.write(key, payload, sample)
+    return publish.result()
+
+
+def whole_source(ds: Any) -> DataSource | None:
+    """Return the source of a dataset that is all of its shards, unmapped."""
+    if not isinstance(ds, Dataset):
+        return None
+    origin = ds._origin
+    if not isinstance(origin, ShardOrigin) or isinstance(origin.source, FieldDataset):
+        return None
+    if ds._later or ds._plan != Plan():
+        return None
+    return cast("DataSource", origin.source)
+
+
+class KeyedSample(NamedTuple):
+    """A sample to be written; `sample` only where it was decoded."""
+
+    key: str
+    payload: bytes
+    sample: Any
+
+
+def keyed_samples(ds: Any, *, decoded: bool) -> Iterator[KeyedSample]:
+    """Yield the samples of a dataset with their keys and payloads.
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        A mapped sample cannot be stored, or is not of the first one's type.
+    """
+    pairs: Iterable[tuple[str, Any]]
+    if not isinstance(ds, Dataset):
+        found = ds.ordered(batch_size=None) if hasattr(ds, "ordered") else ds
+        pairs = ((number_key(number), sample) for number, sample in enumerate(found))
+    elif decoded or ds._later or not isinstance(ds._first, Decoding):
+        pairs = zip(ds.keys(), ds, strict=True)
+    else:
+        for stored in ds.untyped:
+            yield KeyedSample(stored.key, copy_payload(stored), None)
+        return
+    encode, kind = None, object
+    for number, (key, sample) in enumerate(pairs):
+        if encode is None:
+            encode, kind = encoder_for(sample, "npy"), type(sample)
+        check_kind(sample, number, kind)
+        try:
+            payload = encode(sample)
+        except (TypeError, ValueError, OverflowError) as error:
+            fail(error, number, key)
+        yield KeyedSample(key, payload, sample)
+
+
+def copy_shards(
+    store: TargetStore,
+    source: DataSource,
+    *,
+    prefix: str,
+    checksums: Mapping[str, str] | None = None,
+) -> ShardWriteResult:
+    """Copy the shards of a source to a store, byte by byte.
+
+    Parameters
+    ----------
+    store : TargetStore
+    source : DataSource
+    prefix : str
+    checksums : Mapping of str to str, optional
+        SHA-256 digests in hexadecimal that shards are known to have, by name.
+
+    Returns
+    -------
+    ShardWriteResult
+
+    Raises
+    ------
+    FormatError
+        A shard is no tar, or has another checksum.
+    OSError
+        A shard cannot be read, or not be stored.
+    """
+    names = source.list_shards()
+    if not names:
+        raise ValueError("the dataset has no shards")
+    known = checksums or {}
+    with store.shard_target(prefix) as target:
+        publish = Publishing(target)
+        for number, name in enumerate(names):
+            path = target.path % number
+            digest = copy_file(source, name, path, known.get(name))
+            publish(path, digest)
+    return publish.result()
+
+
+def copy_file(source: DataSource, name: str, path: str, expected: str | None) -> str:
+    """Copy a shard to a new local file with an index; return its SHA-256."""
+    hashed = sha256()
+    new = AtomicFile(path, overwrite=False)
+    try:
+        with source.open_shard(name) as file:
+            while chunk := file.read(CHUNK):
+                hashed.update(chunk)
+                new.file.write(chunk)
+        digest = hashed.hexdigest()
+        if expected is not None and expected.lower() != digest:
+            raise FormatError("its SHA-256 is not the known one", redact(name), 0)
+        new.file.flush()
+        contents = scan_file(new.temporary, redact(name))
+        new.commit()
+    finally:
+        new.discard()
+    with LocalFile(path) as local:
+        grouping = Grouping(contents.table, False, True)
+        save_index(contents, local, sidecar_path(path, "fsi"), "fsi", grouping=grouping)
+    return digest
+
+
+def scan_file(path: str, name: str) -> Contents:
+    """Return the members of a tar.
+
+    Raises
+    ------
+    FormatError
+        It is no tar; the error has `name`.
+    """
+    with LocalFile(path) as file:
+        try:
+            table, skipped, end = scan_tar(file)
+        except FormatError as error:
+            raise FormatError(error.reason, name, error.offset) from None
+    return Contents(table, end=end, skipped=MappingProxyType(skipped))

@@ -1,0 +1,189 @@
+"""Stores of shards in buckets, against a server of S3."""
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+import tempfile
+import traceback
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastshard import typed
+from fastshard.typed.stores.writing import write_to_store
+from support.marks import not_sanitized
+from support.servers.s3 import ACCESS, SECRET, Bucket, serve_s3
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto.server")
+
+pytestmark = not_sanitized  # tests no C code
+
+
+@typed.packable
+class Vector:
+    x: int
+    data: NDArray[np.uint8]
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with serve_s3() as url:
+        yield url
+
+
+@pytest.fixture
+def bucket(endpoint):
+    return Bucket(endpoint)
+
+
+@pytest.fixture
+def credentials(endpoint):
+    return {
+        "AWS_ENDPOINT": endpoint,
+        "AWS_ACCESS_KEY_ID": ACCESS,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+    }
+
+
+@pytest.fixture
+def store(bucket, credentials):
+    return typed.S3DataStore(credentials, bucket=bucket.name)
+
+
+def keys(bucket):
+    found = bucket.client.list_objects_v2(Bucket=bucket.name).get("Contents", [])
+    return sorted(each["Key"] for each in found)
+
+
+def body(bucket, url):
+    key = url.removeprefix(f"s3://{bucket.name}/")
+    return bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read()
+
+
+def vectors(n, size=10):
+    return (Vector(i, np.full(size, i, "u1")) for i in range(n))
+
+
+def test_shards_are_objects_with_checksums(store, bucket):
+    result = write_to_store(store, vectors(10), prefix="a/b v1", maxcount=4)
+    assert len(result) == 3
+    for url in result:
+        assert url.startswith(f"s3://{bucket.name}/a/b_v1/data--")
+        data = body(bucket, url)
+        assert result.checksums[url] == hashlib.sha256(data).hexdigest()
+    indexes = [f"{url.removesuffix('.tar')}.fsi" for url in result]
+    stored = [f"s3://{bucket.name}/{key}" for key in keys(bucket)]
+    assert stored == sorted([*result, *indexes])
+    ds = typed.Dataset[Vector](store.create_source(result))
+    assert [sample.x for sample in ds] == list(range(10))
+    assert ds[7].data[3] == 7
+
+
+def test_large_shards_are_sent_in_parts(store, bucket):
+    (url,) = result = write_to_store(store, vectors(3, 7 << 20), prefix="")
+    data = body(bucket, url)
+    assert result.checksums[url] == hashlib.sha256(data).hexdigest()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert len(tar.getmembers()) == 3
+    head = bucket.client.head_object(
+        Bucket=bucket.name, Key=url.removeprefix(f"s3://{bucket.name}/")
+    )
+    assert head["ETag"].strip('"').endswith("-3")  # of an upload in three parts
+    parts = bucket.client.list_multipart_uploads(Bucket=bucket.name)
+    assert not parts.get("Uploads")
+
+
+def test_a_dataset_is_copied_and_manifests_are_objects(store, bucket, tmp_path):
+    pytest.importorskip("pyarrow", reason="no pyarrow for this Python")
+    ds = typed.write_samples(vectors(4), tmp_path / "in.tar")
+    (url,) = store.write_shards(ds, prefix="copy", cache_local=True)
+    assert body(bucket, url) == (tmp_path / "in.tar").read_bytes()
+    (url,) = store.write_shards(ds, prefix="new", manifest=True)
+    base = url.removeprefix(f"s3://{bucket.name}/").removesuffix(".tar")
+    suffixes = [".fsi", ".manifest.json", ".manifest.parquet", ".tar"]
+    found = [key for key in keys(bucket) if key.startswith("new/")]
+    assert found == [base + suffix for suffix in suffixes]
+    other = typed.Dataset[Vector](store.create_source([url]))
+    assert len(other.query(where=lambda m: m.x > 1)) == 2
+    again = store.write_shards(other, prefix="again")  # from a bucket to a bucket
+    assert body(bucket, again[0]) == body(bucket, url)
+
+
+def test_checksums_of_objects_are_compared_if_asked_for(store, bucket, monkeypatch):
+    result = write_to_store(store, vectors(2), prefix="p")
+    entry = typed.DatasetEntry(
+        "p", "ref", list(result), {"checksums": result.checksums}
+    )
+    assert typed.verify_checksums(entry) == {result[0]: "skipped"}
+    bucket.environment(monkeypatch)
+    assert typed.verify_checksums(entry, remote=True) == {result[0]: "ok"}
+
+
+def test_a_failed_write_leaves_whole_objects_and_no_files(
+    store, bucket, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def samples():
+        yield from vectors(5)
+        raise RuntimeError("the source failed")
+
+    with pytest.raises(RuntimeError, match="the source failed"):
+        write_to_store(store, samples(), prefix="p", maxcount=2)
+    assert [key[-11:] for key in keys(bucket)] == [
+        "-000000.fsi",
+        "-000000.tar",
+        "-000001.fsi",
+        "-000001.tar",
+    ]
+    assert not os.listdir(tmp_path)
+
+
+def test_a_bucket_that_is_not_there(credentials, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = typed.S3DataStore(credentials, bucket="no-such-bucket")
+    with pytest.raises(OSError, match="no-such-bucket") as caught:
+        write_to_store(store, vectors(9), prefix="p", maxcount=2)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert SECRET not in shown + repr(caught.value)
+    assert not os.listdir(tmp_path)
+
+
+def test_credentials_of_a_file(tmp_path, endpoint):
+    path = tmp_path / ".env"
+    path.write_text(f"AWS_ACCESS_KEY_ID=a\nAWS_SECRET_ACCESS_KEY='{SECRET}'\n")
+    store = typed.S3DataStore(path, bucket="b")
+    assert store.credentials["AWS_SECRET_ACCESS_KEY"] == SECRET
+    path.write_text("AWS_ENDPOINT=x\n")
+    with pytest.raises(ValueError, match=r"\.env: AWS_ACCESS_KEY_ID, AWS_SECRET"):
+        typed.S3DataStore(str(path), bucket="b")
+    with pytest.raises(ValueError, match="required keys: AWS_SECRET_ACCESS_KEY"):
+        typed.S3DataStore({"AWS_ACCESS_KEY_ID": "a"}, bucket="b")
+
+
+def test_urls_for_readers_without_the_store(credentials):
+    url = "s3://bucket/path/a.tar"
+    credentials["AWS_ENDPOINT"] = "https://host.example/"
+    store = typed.S3DataStore(credentials, bucket="bucket")
+    assert store.read_url(url) == "https://host.example/bucket/path/a.tar"
+    assert store.read_url("https://other/a.tar") == "https://other/a.tar"
+    del credentials["AWS_ENDPOINT"]
+    assert typed.S3DataStore(credentials, bucket="bucket").read_url(url) == url
+    assert store.supports_streaming() is True
+    assert isinstance(store, typed.AbstractDataStore)
+
+
+def test_secrets_stand_in_no_repr_and_no_pickle(store, bucket, monkeypatch):
+    assert SECRET not in repr(store) + str(store)
+    data = pickle.dumps(store)
+    assert SECRET.encode() not in data
+    assert ACCESS.encode() not in data
+    other = pickle.loads(data)
+    assert other.bucket == bucket.name
+    bucket.environment(monkeypatch)
+    assert len(write_to_store(other, vectors(1), prefix="p")) == 1
