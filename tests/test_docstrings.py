@@ -16,6 +16,7 @@ from support import docstrings
 from support.docstrings import Thing
 from support.marks import not_sanitized
 from support.processes import environment
+from support.servers.examples import serve_names
 
 MODULES = (
     "fastshard",
@@ -65,6 +66,7 @@ FULL = """
     typed.Lens typed.LensNetwork typed.lens typed.load_dataset typed.DatasetDict
     typed.URLSource typed.S3Source typed.verify_checksums typed.configure_logging
     typed.generate_cid typed.verify_cid
+    typed.LocalDiskStore typed.S3DataStore typed.ShardWriteResult
     typed.testing.make_samples typed.testing.make_dataset
     typed.AtUri
     typed.get_logger typed.Dataset typed.SampleBatch typed.write_samples
@@ -152,7 +154,8 @@ def test_an_example_gives_what_it_prints(name, tmp_path, monkeypatch):
         names = {}
         if name != thing.face:
             names = docstrings.begin_example(thing)
-        docstrings.run_example(thing.doc, name, names)
+        with serve_names(thing.doc) as objects:
+            docstrings.run_example(thing.doc, name, names | objects)
     except ImportError as error:
         library = docstrings.missing_library(error)
         pytest.skip(SKIPS.get(library, f"{library} is not installed"))

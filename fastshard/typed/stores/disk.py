@@ -26,8 +26,8 @@ class LocalDiskStore:
 
     Parameters
     ----------
-    root : str or path-like, default "~/.atdata/data"
-        The folder, which is made if it does not exist.
+    root : str or path-like, optional
+        The folder, by default ``~/.atdata/data``; made if it does not exist.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class LocalDiskStore:
         return write_dataset(self, ds, prefix=prefix, **options)
 
     @contextmanager
-    def shard_target(self, prefix: str) -> Iterator[FolderTarget]:
+    def _shard_target(self, prefix: str) -> Iterator[FolderTarget]:
         """Return where new shards go."""
         folder = os.path.join(self.root, safe_prefix(prefix))
         make_directory(folder)

@@ -85,7 +85,7 @@ class ShardTarget(Protocol):
 class TargetStore(Protocol):
     """A store that takes shards while they are written."""
 
-    def shard_target(self, prefix: str) -> AbstractContextManager[ShardTarget]:
+    def _shard_target(self, prefix: str) -> AbstractContextManager[ShardTarget]:
         """Return where new shards go; at its end all of them are stored.
 
         After an exception, what is not stored is dropped.

@@ -132,7 +132,7 @@ class S3DataStore:
         return write_dataset(self, ds, prefix=prefix, **options)
 
     @contextmanager
-    def shard_target(self, prefix: str) -> Iterator[BucketTarget]:
+    def _shard_target(self, prefix: str) -> Iterator[BucketTarget]:
         """Return where new shards go."""
         settings = Settings(self.create_source([f"{SCHEME}{self.bucket}/x"]).options)
         folder = "/".join(filter(None, (self.bucket, safe_prefix(prefix))))

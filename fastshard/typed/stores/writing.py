@@ -145,7 +145,7 @@ def write_to_store(
     OSError
         A shard cannot be stored.
     """
-    if not hasattr(store, "shard_target"):
+    if not hasattr(type(store), "_shard_target"):
         with tempfile.TemporaryDirectory() as folder:
             ds = write_samples(
                 samples,
@@ -158,7 +158,7 @@ def write_to_store(
             )
             return with_checksums(store.write_shards(ds, prefix=prefix, **options))
     packing = Packing.of(samples, manifest=manifest, array_format=array_format)
-    with cast(TargetStore, store).shard_target(prefix) as target:
+    with cast(TargetStore, store)._shard_target(prefix) as target:
         publish = Publishing(target)
         with PackedWriter(
             target.path, maxcount, maxsize, packing.make, publish
@@ -263,7 +263,7 @@ def write_dataset(
     if first is None:
         raise ValueError("the dataset has no samples")
     make = chosen.manifest_builder(first.sample)
-    with store.shard_target(prefix) as target:
+    with store._shard_target(prefix) as target:
         publish = Publishing(target)
         limits = chosen.limits
         with PackedWriter(target.path, *limits, make, publish) as writer:
@@ -356,7 +356,7 @@ def copy_shards(
     if not names:
         raise ValueError("the dataset has no shards")
     known = checksums or {}
-    with store.shard_target(prefix) as target:
+    with store._shard_target(prefix) as target:
         publish = Publishing(target)
         for number, name in enumerate(names):
             path = target.path % number

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastshard import typed
+from fastshard.typed.index.entry import DatasetEntry
 from fastshard.typed.stores.writing import write_to_store
 from support.marks import not_sanitized
 from support.servers.s3 import ACCESS, SECRET, Bucket, serve_s3
@@ -116,9 +117,7 @@ def test_a_dataset_is_copied_and_manifests_are_objects(store, bucket, tmp_path):
 
 def test_checksums_of_objects_are_compared_if_asked_for(store, bucket, monkeypatch):
     result = write_to_store(store, vectors(2), prefix="p")
-    entry = typed.DatasetEntry(
-        "p", "ref", list(result), {"checksums": result.checksums}
-    )
+    entry = DatasetEntry("p", "ref", list(result), {"checksums": result.checksums})
     assert typed.verify_checksums(entry) == {result[0]: "skipped"}
     bucket.environment(monkeypatch)
     assert typed.verify_checksums(entry, remote=True) == {result[0]: "ok"}
