@@ -50,43 +50,10 @@ from importlib import import_module
 from sys import modules
 from typing import Any
 
-_HOMES: dict[str, str] = {  # names by their modules, imported when a name is asked for
-    "errors": "LensNotFoundError PartialFailureError RecordError SampleKeyError "
-    "SchemaError",
-    "atmosphere.at_uri": "AtUri",
-    "batch": "SampleBatch",
-    "checksums": "verify_checksums",
-    "cid": "generate_cid verify_cid",
-    "dataset": "Dataset",
-    "dict_sample": "DictSample",
-    "fields": "Field",
-    "index.providers.create": "create_provider",
-    "index.providers.protocol": "IndexProvider LabelRow",
-    "lenses.laws": "LawFailure",
-    "lenses.lens": "Lens",
-    "lenses.network": "LensNetwork lens",
-    "loading.dataset_dict": "DatasetDict",
-    "loading.load": "load_dataset",
-    "logs": "LoggerProtocol configure_logging get_logger log_operation",
-    "manifest.builder": "ManifestBuilder",
-    "manifest.executor": "QueryExecutor SampleLocation",
-    "manifest.fields": "ManifestField",
-    "manifest.predicate": "query_fields",
-    "manifest.shard_manifest": "ShardManifest",
-    "manifest.writer": "ManifestWriter",
-    "sample_type": "Packable PackableSample packable",
-    "schema": "fingerprint schema_of",
-    "sources.blob": "BlobSource",
-    "sources.protocol": "DataSource",
-    "sources.s3": "S3Source",
-    "sources.url": "URLSource",
-    "stores.disk": "LocalDiskStore",
-    "stores.protocol": "AbstractDataStore ShardWriteResult",
-    "stores.s3": "S3DataStore",
-    "write.samples": "write_samples",
-}
+from fastshard.typed.homes import HOMES
+
 _ALIASES = {"AtdataError": "FastshardError", "ShardError": "FormatError"}
-_MODULES = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = {name: home for home, names in HOMES.items() for name in names.split()}
 __all__ = sorted([*_MODULES, *_ALIASES])
 
 
